@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 EMPTY = "text is empty"
 SHORT = "shorter than min_bytes"
 LONG = "longer than max_bytes"
+DROP_REMEDY = "Correct `keep`, `text`, `drop_if_matches`, `clean` or the length bounds"
+"""What to do about a source whose records are dropped, for the end of a message."""
 
 JOIN_BYTES = 1 << 20
 """Batches are joined up to this much text before they are cleaned: 100,000 files of one document are few batches."""
@@ -203,6 +205,14 @@ class DocumentStream:
             left = wrap_numbers(pa.int64(), np.searchsorted(batch.rows, documents.rows).astype(np.int64))
             values = pa.concat_tables(carried).take(left)
         return indices, Documents(documents.text, documents.rows.astype(np.uint32), values)
+
+
+def describe_drops(dropped: Mapping[str, int], records: int) -> str:
+    """Return how many of some records are dropped, and why, the most frequent reason first; empty if none is."""
+    if not (count := sum(dropped.values())):
+        return ""
+    listed = ", ".join(f"{reason}: {number:,}" for reason, number in Counter(dropped).most_common())
+    return f"{count:,} of {records:,} records are dropped ({listed})"
 
 
 def clean_batch(

@@ -29,9 +29,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
-from pipeline.clean.documents import clean_batch
+from pipeline.clean.documents import DROP_REMEDY, clean_batch, describe_drops
 from pipeline.clean.evaluations import items
-from pipeline.clean.malformed import Examples
+from pipeline.clean.malformed import Examples, count_malformed, describe_examples, malformed_remedy
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, token_dtype
 from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import write_receipt
@@ -43,7 +43,7 @@ from pipeline.mix.keep_mask import Kept, write_kept
 from pipeline.mix.mix_plan import ShardPlan, Slice
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand, Shares
-from pipeline.sources.base import Span, TextBatch, Unit
+from pipeline.sources.base import SourceError, Span, TextBatch, Unit
 from pipeline.sources.selection import Selection
 from pipeline.sources.software_heritage.fetched_documents import FORMAT, DocumentWriter
 from pipeline.sources.undivided import Undivided
@@ -173,6 +173,8 @@ def measure_pilot(
     wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in Demand(recipe).shares.fractions]
     samples = [read_pilot_pieces(*arguments) for arguments in zip(selections, wanted, strict=True)]
 
+    _check_samples_left(recipe, samples)
+
     # Train, encode and assemble, as a build does.
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name:
         folder = Path(name)
@@ -220,6 +222,25 @@ def measure_pilot(
         slow_trainer=_describe_slow_trainer(recipe),
         kept=kept,
     )
+
+
+def _check_samples_left(recipe: Recipe, samples: list[Extract]) -> None:
+    """Refuse a recipe of whose samples nothing is left: there is nothing to measure, and the build would stop."""
+    if any(sample.texts for sample in samples):
+        return
+    lines: list[str] = []
+    for source, sample in zip(recipe.sources, samples, strict=True):
+        dropped = sum((piece.dropped for piece in sample.pieces), Counter[str]())
+        records = sum(piece.rows for piece in sample.pieces)
+        line = f"source {source.name!r}: no document of its sample is left"
+        line += f": {describe_drops(dropped, records)}" if dropped else ""
+        if malformed := count_malformed(source, dropped):
+            examples = Examples()
+            for piece in sample.pieces:
+                examples.update(piece.malformed)
+            line += f"{describe_examples(examples)}\n{malformed_remedy(source, malformed / records, examples)}"
+        lines.append(line)
+    raise SourceError("\n".join(f"{line}." for line in lines) + f"\n{DROP_REMEDY}.")
 
 
 def _describe_kept(recipe: Recipe, runs: list[Run]) -> tuple[str, ...]:

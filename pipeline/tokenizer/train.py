@@ -20,12 +20,20 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pipeline.clean.documents import DROP_REMEDY, describe_drops
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.timer import Timer
 from pipeline.numba_compiler import is_to_compile
 from pipeline.sources.network.counted_retries import count_retries
 from pipeline.tokenizer.given_tokenizer import TokenizerError
-from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, draw_sample, iter_sample
+from pipeline.tokenizer.sample import (
+    DOCUMENT_SEPARATOR,
+    MAX_WORD_BYTES,
+    MUCH,
+    TokenizerTask,
+    draw_sample,
+    iter_sample,
+)
 from shards.errors import install_command
 from shards.format.tokenizer_json import byte_characters
 
@@ -75,21 +83,16 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
     recipe = task.recipe
     assert recipe.vocab_size is not None  # the recipe's check: given unless `file` is
     size = sum(source["text_bytes"] for source in drawn)
-    matched = sum(facts.get("matched", 0) for facts in drawn)
-    cleans = any(source.clean for source in task.sources)
-    if not size and (matched or cleans):
-        patterns = f"`drop_if_matches` drops {matched:,} documents of the sample" if matched else ""
-        limits = f"`clean` drops {'the others' if matched else 'all of the sample'}" if cleans else ""
-        remedy = "Correct the patterns. " if matched else ""
-        if cleans:
-            remedy += "The sample follows the recipe's limits: move them, or give a tokenizer `file`."
-        dropped = " and ".join(filter(None, (patterns, limits)))
-        raise TokenizerError(f"tokenizer: no text is left to train on: {dropped}. {remedy.rstrip()}")
+    lost = _describe_lost(task, drawn)
+    if not size:
+        raise TokenizerError(
+            f"{lost}tokenizer: no text is left to train on. {DROP_REMEDY}, or give a tokenizer `file`."
+        )
     bound = 256 + len(recipe.special_tokens) + size  # each merge needs a place of its own in the text
     if recipe.vocab_size > bound:
         raise TokenizerError(
-            f"tokenizer.vocab_size: {recipe.vocab_size} is too large for a sample of {size} bytes, which offers at "
-            f"most {bound} entries. Ask for fewer, or sample more text."
+            f"{lost}tokenizer.vocab_size: {recipe.vocab_size} is too large for a sample of {size} bytes, which offers "
+            f"at most {bound} entries. Ask for fewer, or sample more text."
         )
     merges = train_merges(sample, recipe.vocab_size, recipe.special_tokens, recipe.pretokenizer)
     text = build_tokenizer_json(merges, recipe.special_tokens, recipe.pretokenizer)
@@ -98,8 +101,8 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
     most = 256 + len(recipe.special_tokens) + len({left + right for left, right in merges})
     if most < recipe.vocab_size:
         raise TokenizerError(
-            f"tokenizer.vocab_size: {recipe.vocab_size} is too large for a sample of {size} bytes, which offers {most} "
-            "entries. Ask for fewer, or sample more text."
+            f"{lost}tokenizer.vocab_size: {recipe.vocab_size} is too large for a sample of {size} bytes, which offers "
+            f"{most} entries. Ask for fewer, or sample more text."
         )
     weights = {source.name: weight for source, weight in zip(task.sources, task.weights, strict=True)}
     return {
@@ -112,6 +115,20 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
         "seconds": timer.seconds,
         "core_seconds": timer.core_seconds,
     }
+
+
+def _describe_lost(task: TokenizerTask, drawn: list[dict[str, Any]]) -> str:
+    """Return a line for each source that loses most of what was read for the sample, or has long words alone."""
+    lines: list[str] = []
+    for source, facts in zip(task.sources, drawn, strict=True):
+        if sum(facts["dropped"].values()) > MUCH * facts["records"]:
+            lines.append(f"source {source.name!r}: {describe_drops(facts['dropped'], facts['records'])}")
+        if facts["left_out"] and not facts["documents"]:
+            lines.append(
+                f"source {source.name!r}: all {facts['left_out']:,} documents that are left have words over "
+                f"{MAX_WORD_BYTES:,} bytes, which are not sampled"
+            )
+    return "".join(f"{line}.\n" for line in lines)
 
 
 def pre_tokenizer(name: str) -> tokenizers.pre_tokenizers.PreTokenizer:

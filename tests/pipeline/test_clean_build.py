@@ -205,7 +205,7 @@ def test_too_much_that_falls_before_encoding_stops_the_build(folder: Path, tmp_p
     assert source(mixed, "prose")["dropped"] == source(built, "prose")["dropped"]
     everything = write_recipe(folder, "all.toml", prose=early.replace("40", "50_000") + "\nmax_dropped = 1")
     refused = build_here(everything, tmp_path / "none", expect=2)["stderr"]
-    assert "source 'prose': no document is left (" in refused
+    assert "source 'prose': no document is left: " in refused
 
 
 def flip(path: Path) -> None:

@@ -76,7 +76,9 @@ def test_weights_of_any_size(make_task: Any) -> None:
 
 def test_a_source_whose_every_row_is_rejected(make_task: Any, tmp_path: Path) -> None:
     task = make_task([1], [100], 1000, keep={"score": "> 5"})
-    with pytest.raises(ValueError, match="too large for a sample of 0 bytes, which offers at most 257 entries"):
+    with pytest.raises(
+        ValueError, match=r"'s0': 100 of 100 records are dropped \(not score > 5: 100\)\.\ntokenizer: no text"
+    ):
         train_tokenizer(tmp_path, task, lambda done, tokens: None)
 
 
@@ -91,4 +93,5 @@ def test_documents_with_endless_words_are_left_out_and_counted(tmp_path: Path) -
     task = TokenizerTask(tokenizer, (recipe,), spans, (1.0,), 1)
     facts = draw_sample(tmp_path / "sample.bin", task, lambda done, tokens: None)
     assert sorted(iter_sample(tmp_path / "sample.bin")) == sorted(kept)
-    assert facts == [{"text_bytes": sum(map(len, kept)), "documents": 2, "left_out": 4}]
+    expected = {"text_bytes": sum(map(len, kept)), "documents": 2, "left_out": 4, "records": 6, "dropped": {}}
+    assert facts == [expected]

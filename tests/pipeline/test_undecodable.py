@@ -249,3 +249,54 @@ def test_build_and_plan_say_the_same(tmp_path: Path, recipe: Path, expected: dic
     assert built["ran"]["encode"] == 0, "nothing is encoded again"
     assert built["sources"][0]["dropped"] == {"text is null": 10, "text is not valid UTF-8": 2}
     assert "2 of 52 records (3.85%) are malformed and dropped. Examples:\n  a.jsonl" in built["stderr"]
+
+
+NOTHING_LEFT = {
+    "short": ("min_bytes = 900", "shorter than min_bytes: 40, text is null: 5"),
+    "predicate": ("keep = { lang = \"== 'de'\" }", "not lang == de: 45"),
+    "pattern": ("drop_if_matches = ['Doc']", "matches Doc: 40, text is null: 5"),
+}
+
+
+@pytest.mark.parametrize("case", NOTHING_LEFT)
+def test_what_drops_everything_is_said_first(case: str, tmp_path: Path, run_cli: Any) -> None:
+    line, listed = NOTHING_LEFT[case]
+    records = [{"text": f"Document {n}", "lang": "en"} for n in range(40)] + [{"text": None, "lang": "en"}] * 5
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (tmp_path / "r.toml").write_text(
+        f'name = "s"\n[[sources]]\nname = "web"\nweight = 1\npaths = ["*.jsonl"]\n{line}\n'
+        "[tokenizer]\nvocab_size = 300\n"
+    )
+    said = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
+    why = f"45 of 45 records are dropped ({listed}).\n"
+    assert f"error: source 'web': {why}tokenizer: no text is left to train on. Correct `keep`, `text`, " in said
+    planned = run_cli("plan", "r.toml")
+    assert planned.returncode == 2
+    assert planned.stderr.startswith(f"error: source 'web': no document of its sample is left: {why}Correct `keep`")
+
+
+def test_a_sample_that_loses_most_says_so_before_its_size(tmp_path: Path, run_cli: Any) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a document"}\n' + '{"text": null}\n' * 100)
+    text = 'name = "s"\n[[sources]]\nname = "web"\nweight = 1\npaths = ["*.jsonl"]\n[tokenizer]\nvocab_size = '
+    (tmp_path / "r.toml").write_text(text + "300\n")
+    said = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
+    first = "error: source 'web': 100 of 101 records are dropped (text is null: 100).\ntokenizer.vocab_size: 300 is too"
+    assert first in said
+    (tmp_path / "r.toml").write_text(text + "258\n")
+    said = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
+    drops = "of web, 100 of 101 records are dropped (text is null: 100)"
+    assert f"sampled 10 bytes of text, not 1.5 kB, by the sizes of the files: {drops}" in said
+    assert "100 of 101 records (99.01% of those that `keep` leaves) have no text" in said
+
+
+def test_a_plan_of_text_that_does_not_decode_has_the_remedy(tmp_path: Path, run_cli: Any) -> None:
+    (tmp_path / "a.md").write_bytes("Le café noir".encode("latin-1"))
+    (tmp_path / "r.toml").write_text(
+        'name = "s"\n[[sources]]\nname = "web"\nweight = 1\npaths = ["*.md"]\n[tokenizer]\nvocab_size = 300\n'
+    )
+    planned = run_cli("plan", "r.toml")
+    assert planned.returncode == 2
+    assert (
+        "1 of 1 records are dropped (text is not valid UTF-8: 1). Examples:\n  a.md: byte 0xe9 at 6" in planned.stderr
+    )
+    assert 'Set encoding = "latin-1" in this source' in planned.stderr

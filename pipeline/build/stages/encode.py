@@ -15,6 +15,7 @@ from pipeline.build.encode_alarms import (
 )
 from pipeline.build.running_build import RunningBuild
 from pipeline.build.stages.source_identity import identify_source
+from pipeline.clean.documents import DROP_REMEDY, describe_drops
 from pipeline.clean.measures import measure
 from pipeline.encode import encode
 from pipeline.encode.run import Run, token_dtype
@@ -117,11 +118,8 @@ def _check_sources_left(running: RunningBuild, recipe: Recipe, runs: list[Run], 
             reasons: Counter[str] = Counter()
             for result in own:
                 reasons.update(result["dropped"])
-            listed = ", ".join(f"{count} because {reason}" for reason, count in reasons.items()) or "there were none"
-            raise mix.MixError(
-                f"source {source.name!r}: no document is left ({listed}). Correct `keep`, `text`, "
-                "`drop_if_matches`, `clean` or the length bounds."
-            )
+            why = describe_drops(reasons, reasons.total()) or "there were none"
+            raise mix.MixError(f"source {source.name!r}: no document is left: {why}. {DROP_REMEDY}.")
 
 
 def _name_unit(source: SourceRecipe, unit: Unit) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pipeline.build.running_build import RunningBuild
 from pipeline.build.stages.encode import prepare_measures
 from pipeline.build.stages.source_identity import identify_source
+from pipeline.clean.documents import describe_drops
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
 from pipeline.engine.tasks import JsonText, Task, digest_of
@@ -18,14 +19,13 @@ from pipeline.sources.base import Span, spans_to_json
 from pipeline.tokenizer import sample, train
 from pipeline.tokenizer.encoder import TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
+from shards.terminal.progress import format_amount
 
 TokenizerChoice = Literal["recipe", "keep"]
 """Where the tokenizer comes from: what the recipe says, or the one that the work folder holds already."""
 
 _SAMPLE_SHORT = 0.9
 """A sample smaller than this share of what was asked for is reported."""
-_SAMPLE_FALLEN = 0.3
-"""The sample is reported if presets drop a larger share of a source than this."""
 _LASTING_KEYS = ("vocab_size", "special_tokens", "pretokenizer")
 """Keys of the recipe that a kept tokenizer must agree with."""
 
@@ -72,9 +72,8 @@ def run_tokenizer(running: RunningBuild, recipe: Recipe, choice: TokenizerChoice
         running.say(f"tokenizer: trained on {drawn / 1e6:,.1f} MB of text")
     else:
         running.say(f"tokenizer: kept from {running.work}/tokenizer/{task.digest}, trained on the same sample")
-    if drawn < _SAMPLE_SHORT * size:
-        sizes = f"{drawn / 1e6:,.1f} MB, not {size / 1e6:,.1f}"
-        running.note(f"tokenizer: sampled {sizes}: `keep`, `clean` or the bounds reject much")
+    if stage.ran and drawn < _SAMPLE_SHORT * size:
+        _note_short(running, drawn, size, result["sample"])
     _note_drops(running, recipe, result["sample"])
     drawn_with = _note_kept_sample(running, recipe, result)
     resolved = recipe.model_copy(update={"tokenizer": section.model_copy(update=drawn_with)})
@@ -190,6 +189,15 @@ def _load_trained(running: RunningBuild, digest: str, section: TokenizerRecipe) 
     return read_encoder_file(path, eos_token=section.eos_token, bos=section.bos, content=content, task=str(home))
 
 
+def _note_short(running: RunningBuild, drawn: int, size: int, sampled: dict[str, Any]) -> None:
+    """Say why the sample is smaller than it should be."""
+    found = {name: describe_drops(facts["dropped"], facts["records"]) for name, facts in sampled.items()}
+    why = "; ".join(f"of {name}, {drops}" for name, drops in found.items() if drops)
+    wanted = f"{format_amount(size, 'bytes')}, by the sizes of the files"
+    why = why or "the rest is what the files hold besides the text"
+    running.note(f"tokenizer: sampled {format_amount(drawn, 'bytes')} of text, not {wanted}: {why}")
+
+
 def _note_drops(running: RunningBuild, recipe: Recipe, drawn: dict[str, Any]) -> None:
     """Say which documents the sample left out, if that points to a wrong pattern or odd data."""
     for source in recipe.sources:
@@ -200,7 +208,7 @@ def _note_drops(running: RunningBuild, recipe: Recipe, drawn: dict[str, Any]) ->
                 f"tokenizer: drop_if_matches drops {share:.2%} of what was read of {source.name} for the sample; "
                 f"the build stops after encoding if it does so of all (max_dropped = {source.max_dropped})"
             )
-        if facts.get("fell", 0) > _SAMPLE_FALLEN * facts.get("measured", 0):
+        if facts.get("fell", 0) > sample.MUCH * facts.get("measured", 0):
             running.note(
                 f"tokenizer: clean leaves {facts['fell'] / facts['measured']:.2%} of what was read of {source.name} "
                 "out of the sample"
