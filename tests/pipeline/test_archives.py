@@ -234,7 +234,6 @@ HEADER_1 = 512 + 1536
 ZIP = zip_with()
 BROKEN = {
     "no tar": ("tar", b"something else " * 100, "is not a tar archive"),
-    "empty tar": ("tar", b"", "ends without the two empty blocks"),
     "half a member": ("tar", WHOLE[:1000], "bytes early: it is cut short"),
     "before a header": ("tar", WHOLE[:HEADER_1], "ends without the two empty blocks"),
     "half a header": ("tar", WHOLE[: HEADER_1 + 100], "bytes early: it is cut short"),
@@ -298,6 +297,9 @@ def test_an_archive_without_members_has_no_span(tmp_path: Path, source: Any) -> 
     write_tar(tmp_path / "a.tar", [])
     write_tar(tmp_path / "a.tar.gz", [], "w:gz")
     write_zip(tmp_path / "a.zip", [])
+    for name in ("b.tar", "b.zip", "b.wet"):
+        (tmp_path / name).write_bytes(b"")
+    assert list_spans_of(source(tmp_path / "b.tar", format="webdataset")) == []
     assert list_spans_of(source(tmp_path / "*")) == []
 
 

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
-    """Check the columns, and cut an archive at members; a compressed or remote one is one span.
+    """Check the columns, and cut an archive at members; a compressed or remote one is one span, an empty file none.
 
     Raises:
         SourceError: the archive is broken, or lacks a column.
     """
+    if not whole.stop:
+        return []
     if source.format == "auto" and webdataset.begins_with_sample(whole):
         return webdataset.cut_file(source, replace(whole, format="webdataset"), unit_bytes)
     whole = replace(whole, carried=check_columns(source, whole.name))

@@ -94,6 +94,8 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     Raises:
         SourceError: the first samples lack a column or the text, or the archive is broken.
     """
+    if not whole.stop:
+        return []
     whole = replace(whole, carried=_check_head(source, whole))
     return cut_at_members(whole, unit_bytes, _find_sample_starts)
 

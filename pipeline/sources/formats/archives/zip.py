@@ -65,9 +65,13 @@ class _Entry:
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the columns and the directory, and cut an archive into ranges of members with up to `unit_bytes` of text.
 
+    An empty file has none.
+
     Raises:
         SourceError: the archive is not whole, or its members overlap.
     """
+    if not whole.stop:
+        return []
     whole = replace(whole, kind="m", carried=check_columns(source, whole.name))
     spans: list[Span] = []
     start = text = stored = number = 0
