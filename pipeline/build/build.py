@@ -16,14 +16,15 @@ import os
 import re
 import time
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.build.last_mix import note_set
 from pipeline.build.publish import OutputError, check_output, publish
-from pipeline.build.running_build import RunningBuild
+from pipeline.build.records import read_records
+from pipeline.build.running_build import DryRunEnd, RunningBuild
 from pipeline.build.stages.assemble import run_assemble
 from pipeline.build.stages.evaluations import run_evaluations
 from pipeline.build.stages.fetch import needs_fetch, run_fetch
@@ -52,7 +53,7 @@ from shards.validation.validate import Level, ValidationResult, validate
 SUMMARY_FILE = "build.json"
 """Of the last build: its times, and the SHA-256 of the manifest of the set that it found valid in full."""
 _WORK_NAME = re.compile(
-    r"fetch|tokenizer|evaluations|encode|bands|pairs|similar|mix|assemble|validate|cache|build\.json|revisions\.json|spans\.json"
+    r"fetch|tokenizer|evaluations|encode|bands|pairs|similar|mix|assemble|validate|cache|build\.json|revisions\.json|spans\.json|stages\.json"
     r"|encoder-[0-9a-f]{16}\.json|\..+\.tmp"
 )
 
@@ -98,6 +99,7 @@ def build(
     level: Level = "full",
     tokenizer_choice: TokenizerChoice = "recipe",
     scratch: Path | None = None,
+    dry_run: bool = False,
 ) -> BuildResult:
     """Build a shard set.
 
@@ -112,8 +114,10 @@ def build(
         tokenizer_choice: "keep": use the tokenizer in the work folder, even if the sources' files have changed.
         scratch: where tasks write, on the machine that runs them; None: next to their files if these are in a folder,
             else in the system's folder for temporary files.
+        dry_run: run, lock and write nothing: say what the build would run, by raising `DryRunEnd`.
 
     Raises:
+        DryRunEnd: with `dry_run`.
         SourceError, TokenizerError, MixError, DiskError, OutputError, FolderBusyError: as their names say.
         StoreError: an object store cannot be used, or lacks what a build needs.
         LeaseLostError: another build has taken over the place.
@@ -122,24 +126,28 @@ def build(
     # Check the places and list the sources; nothing is written yet.
     started = time.perf_counter()
     out_store, work_store = open_writable_store(out), open_writable_store(work)
-    _check_places(out_store, work_store, recipe)
-    recipe = pin_revisions(recipe, work_store)
+    _check_places(out_store, work_store, recipe, probing=not dry_run)
+    recipe = pin_revisions(recipe, work_store, keep=not dry_run)
     selections = open_sources(recipe, span_cache := SpanCache(work_store))
-    with _held(work_store, out_store) as check:
+    with nullcontext(lambda: None) if dry_run else _held(work_store, out_store) as check:
         # Run the stages.
         units = [selection.units for selection in selections]
         driver = Driver(
             work_store, executor, progress, scratch=str(scratch.absolute()) if scratch else None, check=check
         )
-        running = RunningBuild(units, out_store, driver, selections)
+        records = read_records(work_store)
+        running = RunningBuild(units, out_store, driver, selections, records=records, dry_run=dry_run)
         evaluations = run_evaluations(running, recipe)
         run_fetch(running, recipe)
         tokenizer, recipe = run_tokenizer(running, recipe, tokenizer_choice)
-        if any(stage.ran for stage in running.stages.values()):  # a dry run runs nothing, and writes nothing
+        if not dry_run:
             span_cache.save()
         runs, encoded, mixed, mix_folder = run_encode_and_mix(running, recipe, tokenizer, evaluations)
-        span_cache.save()  # of the parts that were taken since
+        if not dry_run:
+            span_cache.save()  # of the parts that were taken since
         entries = run_assemble(running, recipe, tokenizer, mixed, runs, mix_folder)
+        if dry_run:
+            raise DryRunEnd([])
 
         # Write the manifest, and delete what an earlier recipe left.
         unread = {selection.source.name: selection.unread() for selection in selections}
@@ -193,8 +201,8 @@ def _count_masked(recipe: Recipe, runs: RunList, encoded: list[dict[str, Any]]) 
     return found
 
 
-def _check_places(out: WritableStore, work: WritableStore, recipe: Recipe) -> None:
-    """Check what a build needs of its two places, before it writes there.
+def _check_places(out: WritableStore, work: WritableStore, recipe: Recipe, *, probing: bool) -> None:
+    """Check what a build needs of its two places, before it writes there. Probing a bucket writes to it.
 
     Raises:
         OutputError: a place holds other files, or one is in the other.
@@ -208,7 +216,7 @@ def _check_places(out: WritableStore, work: WritableStore, recipe: Recipe) -> No
             "this machine then. Give one with --work; --out may be in the store."
         )
     for store in (work, out):
-        if store.folder is None:
+        if store.folder is None and probing:
             require_abilities(probe(store))
     check_output(out, recipe)
     _check_work(work)

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 from pipeline.build.build import BuildResult, build
 from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.build.preloaded_modules import find_preloaded_modules
+from pipeline.build.running_build import DryRunEnd as DryRunEnd
 from pipeline.build.stages.tokenizer import TokenizerChoice
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.executors import Executor, LocalExecutor
@@ -59,6 +60,7 @@ def build_set(
     progress: bool = False,
     executor: Executor | None = None,
     scratch: str | Path | None = None,
+    dry_run: bool = False,
 ) -> BuildResult:
     """Build a shard set from a recipe, for Python programs; a call with the same arguments does only what is missing.
 
@@ -79,6 +81,7 @@ def build_set(
         executor: where the tasks run, in place of `workers` processes of this machine. The caller closes it.
         scratch: folder on the machine that runs a task, where it writes before its files get their place. When None,
             they are written there if it is a folder, and else in the system's folder for temporary files.
+        dry_run: run nothing, and write nothing: raise `DryRunEnd`.
 
     Returns:
         The set's manifest, the result of its validation, and what each stage did.
@@ -88,6 +91,7 @@ def build_set(
         RunError: the build failed on the way; call again to go on. `SetProblemsError` if it was built, and validation
             found problems.
         OSError: the disk is full or cannot be written. Call again to go on.
+        DryRunEnd: with `dry_run`: which tasks the build would run, why, and how long they take.
     """
     out = absolute_place(out)
     work = absolute_place(work) if work else default_work(out)
@@ -105,6 +109,7 @@ def build_set(
             level=validate,
             tokenizer_choice=tokenizer,
             scratch=Path(scratch) if scratch else None,
+            dry_run=dry_run,
         )
     if result.validation.problems:
         raise SetProblemsError(result)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline.build.forecast import StageForecast, describe_forecast, forecast_following, forecast_stage
+from pipeline.build.records import Records, write_records
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.driver import RESULTS_FILE, Driver, StageResult
 from pipeline.engine.tasks import Task
@@ -15,6 +17,15 @@ from pipeline.sources.base import Unit
 from pipeline.sources.selection import Selection
 from shards.stores.files import check_room
 from shards.stores.store import WritableStore
+
+
+class DryRunEnd(Exception):  # noqa: N818  not an error
+    """A dry run has found what a build would do: `stages`, and the job that a cluster would get for the first."""
+
+    def __init__(self, stages: list[StageForecast], job: str = ""):
+        super().__init__(stages, job)
+        self.stages = stages
+        self.job = job
 
 
 @dataclass
@@ -31,6 +42,17 @@ class RunningBuild:
     used: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     """Digests of each stage's tasks, whose folders pruning must keep."""
     notes: list[str] = field(default_factory=list[str])
+    records: Records = field(default_factory=Records)
+    """What earlier builds were asked for in this work folder."""
+    dry_run: bool = False
+    """Whether the build runs and writes nothing: the first stage with missing tasks raises `DryRunEnd`."""
+    _explains: bool = field(init=False)
+    """Whether an earlier build has left records, so that tasks run again."""
+    _forecast_said: bool = False
+
+    def __post_init__(self) -> None:
+        """Look whether there are records, before this build adds its own."""
+        self._explains = bool(self.records.stages)
 
     @property
     def work(self) -> WritableStore:
@@ -49,12 +71,36 @@ class RunningBuild:
     ) -> StageResult:
         """Run a stage's missing tasks and keep its result in the running build; repeated stages add up."""
         self.used.setdefault(name, {RESULTS_FILE}).update(task.digest for task in tasks)
-        result = self.driver.run_stage(name, function, tasks, outputs, unit=unit, before=before)
+        if self.dry_run:
+            result, pending, job = self.driver.look_up(name, function, tasks, outputs)
+            if pending:
+                raise DryRunEnd(self._forecast(name, tasks, pending), job)
+            self.stages[name] = result
+            return result
+
+        def prepare(pending: list[Task]) -> None:
+            if pending and self._explains:
+                # The first stage tells of all that follow it; each of these then says its own causes.
+                stages = self._forecast(name, tasks, pending)
+                for line in describe_forecast(stages if not self._forecast_said else stages[:1]):
+                    self.say(line)
+                self._forecast_said = True
+            if before:
+                before(pending)
+
+        result = self.driver.run_stage(name, function, tasks, outputs, unit=unit, before=prepare)
+        if self.records.note(name, tasks, result.results):
+            write_records(self.work, self.records)
         if result.ran and (retries := sum(done.get("retries", 0) for done in result.results)):
             self.note(f"{name}: {retries:,} requests failed and were tried again")
         earlier = self.stages.get(name, StageResult([], 0, 0.0))
         self.stages[name] = StageResult(result.results, earlier.ran + result.ran, earlier.seconds + result.seconds)
         return self.stages[name]
+
+    def _forecast(self, name: str, tasks: list[Task], pending: list[Task]) -> list[StageForecast]:
+        workers = self.driver.executor.workers
+        first = forecast_stage(self.records, name, tasks, pending, workers)
+        return [first, *forecast_following(self.records, name, sum(map(len, self.units)), workers)]
 
     def say(self, message: str) -> None:
         """Print a message of the running build now."""

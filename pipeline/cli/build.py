@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from pipeline.cli.engines import add_engine, open_executor
 from pipeline.cli.flags import add_network, add_recipe, parse_build_place, read_network
 from shards.terminal.arguments import parse_path
-from shards.terminal.display import say
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
@@ -59,6 +58,11 @@ def add_command(commands: Subparsers) -> None:
         default="full",
         help="how to check the finished set (default: full; quick if full has already found this very set whole)",
     )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print which tasks would run, why, and how long they take; with --engine slurm, also the first job",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_network(parser)
     add_engine(parser)
@@ -70,9 +74,8 @@ def run(options: argparse.Namespace) -> int:
     gc.disable()  # the imports allocate only what stays; collecting garbage meanwhile takes 0.1 s
     # Open the executor first: the local one's fork server loads the libraries while this process does.
     with closing(open_executor(options)) as executor:
-        from pipeline.build.python_api import SetProblemsError, build_set, default_work
-        from pipeline.cli.build_display import build_json, print_build
-        from pipeline.engine.executors import DryRunEnd
+        from pipeline.build.python_api import DryRunEnd, SetProblemsError, build_set, default_work
+        from pipeline.cli.build_display import build_json, forecast_json, print_build, print_forecast
 
         gc.freeze()
         gc.enable()
@@ -89,11 +92,15 @@ def run(options: argparse.Namespace) -> int:
                 progress=True,
                 executor=executor,
                 scratch=options.scratch,
+                dry_run=options.dry_run,
             )
         except SetProblemsError as error:
             result = error.result
-        except DryRunEnd:
-            say("nothing was submitted; every stage submits such a job, with an element for each task")
+        except DryRunEnd as end:
+            if options.json:
+                print(json.dumps(forecast_json(end), indent=2))
+            else:
+                print_forecast(end)
             return WHOLE
     if options.json:
         print(json.dumps(build_json(result, options.out, work), indent=2))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pipeline.build.forecast import describe_forecast
 from pipeline.sources.selection import describe_empty
 from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
 from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:
     from pipeline.build.build import BuildResult
+    from pipeline.build.running_build import DryRunEnd
 
 
 def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
@@ -35,6 +37,22 @@ def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
         "shards": len(manifest.shards),
         "problems": [problem.to_dict() for problem in report.validation.problems],
     }
+
+
+def forecast_json(end: DryRunEnd) -> dict[str, Any]:
+    """Return what a dry run has found as it is displayed with `--json`."""
+    return {"dry_run": True, "stages": [asdict(stage) for stage in end.stages], "job": end.job}
+
+
+def print_forecast(end: DryRunEnd) -> None:
+    """Print what a build would run, and the first job of a cluster."""
+    if not end.stages:
+        print_lines(["nothing to run: the build would only check and validate the set"])
+        return
+    print_lines(describe_forecast(end.stages))
+    if end.job:
+        print(end.job)
+        print_lines(["nothing was submitted; every stage submits such a job, with an element for each task"])
 
 
 def print_build(report: BuildResult, out: str, work: str) -> None:

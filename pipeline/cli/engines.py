@@ -19,7 +19,6 @@ _FLAGS = {
         "slurm": "--slurm",
         "slurm_elements": "--slurm-elements",
         "slurm_setup": "--slurm-setup",
-        "dry_run": "--dry-run",
     },
 }
 """The flags that only one engine has."""
@@ -61,7 +60,6 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--slurm-setup", metavar="COMMAND", help="a shell command that runs on the node first: 'module load gcc'"
     )
-    group.add_argument("--dry-run", action="store_true", default=None, help="print the first job, submit nothing")
 
 
 def open_executor(options: argparse.Namespace) -> Executor:
@@ -88,7 +86,6 @@ def open_executor(options: argparse.Namespace) -> Executor:
             workers=options.workers,
             elements=options.slurm_elements,
             setup=options.slurm_setup or "",
-            dry_run=print if options.dry_run else None,
             say=say,
         )
     from pipeline.build.preloaded_modules import find_preloaded_modules

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pipeline.engine.attempts import attempt_contents, delete_abandoned_attempts
@@ -146,6 +146,8 @@ class Driver:
         places = [stage.place(task) for task in tasks]
         self._tasks |= {place: (stage, task) for place, task in zip(places, tasks, strict=True)}
         pending = self._find_pending(stage, tasks)
+        for task in pending:  # so that any receipt found later can be relied on
+            stage.store.delete(f"{task.digest}/{RECEIPT_FILE}")
         if before:
             before(pending)
         ran = 0
@@ -162,6 +164,20 @@ class Driver:
         if ran and len(tasks) > 1:
             self._write_results(stage, tasks)
         return StageResult([self._results[place] for place in places], ran, time.perf_counter() - started)
+
+    def look_up(
+        self, name: str, function: str, tasks: list[Task], outputs: WritableStore | None
+    ) -> tuple[StageResult, list[Task], str]:
+        """Find the tasks of a stage that are not yet done, as `run_stage` does; run and write nothing.
+
+        Returns:
+            The results of the others, the missing tasks, and the job that the executor would submit for them.
+        """
+        stage = _Stage(name, function, self.work.child(name), outputs, "bytes")
+        self._tasks |= {stage.place(task): (stage, task) for task in tasks}
+        pending = self._find_pending(stage, tasks)
+        found = [self._results[place] for task in tasks if (place := stage.place(task)) in self._results]
+        return StageResult(found, 0, 0.0), pending, self.executor.show(self._calls(stage, pending)) if pending else ""
 
     def read(self, read: Callable[[], ResultT]) -> ResultT:
         """Return the result of `read`, which reads files of finished tasks; repair the damaged files that it finds.
@@ -200,10 +216,7 @@ class Driver:
         return self._results.get(str(self.work.child(stage).child(digest)))
 
     def _find_pending(self, stage: _Stage, tasks: list[Task]) -> list[Task]:
-        """Keep the results of the tasks that are done; return the others, the large ones first.
-
-        The receipts of the others are deleted, so that any receipt found later can be relied on.
-        """
+        """Keep the results of the tasks that are done; return the others, the large ones first."""
         only = f"{tasks[0].digest}/" if len(tasks) == 1 else ""
         listed = (stage.store.child(tasks[0].digest) if only else stage.store).list()
         found = {only + file.name: file for file in listed}
@@ -220,7 +233,6 @@ class Driver:
                 return found.get(f"{task.digest}/{name}") if outputs is None else outputs.get(name)
 
             if (result := self._check(stage, task, receipt, known, find)) is None:
-                stage.store.delete(f"{task.digest}/{RECEIPT_FILE}")
                 pending.append(task)
             else:
                 self._results[stage.place(task)] = result
@@ -276,7 +288,7 @@ class Driver:
         for store in (stage.store, stage.outputs):
             if store and store.folder:
                 delete_abandoned_attempts(store.folder)
-        calls = [Call(stage.function, task, stage.store, stage.outputs, self.scratch) for task in tasks]
+        calls = self._calls(stage, tasks)
         total, tally = sum(task.size for task in tasks), Tally()
 
         def advance(number: int, done: int, made: int) -> None:
@@ -285,6 +297,11 @@ class Driver:
 
         with self.progress.stage(stage.name, total=total, tasks=len(tasks), read=tally.read, unit=stage.unit):
             return self.executor.run(calls, advance)
+
+    def _calls(self, stage: _Stage, tasks: list[Task]) -> list[Call]:
+        """Return the calls of tasks, without what only the driver needs of a task."""
+        sent = (replace(task, identity={}, names={}) for task in tasks)
+        return [Call(stage.function, task, stage.store, stage.outputs, self.scratch) for task in sent]
 
     def _read_results(self, stage: _Stage) -> dict[str, Any]:
         """Return the results that the stage had when it was last complete; none if the file is damaged."""

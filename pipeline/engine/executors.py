@@ -66,10 +66,6 @@ def say_nothing(message: str) -> None:
     """Print nothing: what an executor says to a person who does not want to know."""
 
 
-class DryRunEnd(Exception):  # noqa: N818  not an error
-    """An executor has shown what it would run, and runs nothing."""
-
-
 class Executor(Protocol):
     """Runs the calls of a stage.
 
@@ -102,6 +98,10 @@ class Executor(Protocol):
             WorkerLostError: a call was lost `MAX_LOSSES` times.
             Whatever a call or `advance` raises.
         """
+        ...
+
+    def show(self, calls: Sequence[Call]) -> str:
+        """Return the first job that `run` would submit for these calls; nothing if it submits none."""
         ...
 
     def close(self) -> None:
@@ -158,6 +158,10 @@ class LocalExecutor:
                 if losses[number] == MAX_LOSSES:
                     raise WorkerLostError(_explain_loss(calls[number], self._slots.peak_bytes(number)))
         return _damages(outcomes.values())
+
+    def show(self, calls: Sequence[Call]) -> str:
+        """Return nothing: processes of this machine are no jobs."""
+        return ""
 
     def _run_in_pool(
         self, calls: Sequence[Call], numbers: list[int], outcomes: dict[int, Outcome], advance: Advance

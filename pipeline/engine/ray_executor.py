@@ -127,6 +127,10 @@ class RayExecutor:
                     self._ray.cancel(task, force=True)
         return [WorkFileDamagedError(*damage) for damage in damages]
 
+    def show(self, calls: Sequence[Call]) -> str:
+        """Return nothing: Ray's tasks are no jobs."""
+        return ""
+
     def close(self) -> None:
         """Disconnect."""
         self._ray.shutdown()

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from pipeline.engine import slurm_commands as slurm
-from pipeline.engine.executors import Advance, DryRunEnd, say_nothing
+from pipeline.engine.executors import Advance, say_nothing
 from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.remote_workers import Losses, list_versions
 from pipeline.engine.slurm_element import (
@@ -95,7 +95,6 @@ class _Settings:
     setup: str
     workers: int | None
     most_elements: int
-    dry_run: Callable[[str], None] | None
     say: Callable[[str], None]
 
     def script(self, name: str, elements: int, job: WritableStore | None) -> str:
@@ -131,7 +130,6 @@ class SlurmExecutor:
         workers: int | None = None,
         elements: int | None = None,
         setup: str = "",
-        dry_run: Callable[[str], None] | None = None,
         say: Callable[[str], None] = say_nothing,
     ):
         """Let sbatch check the options.
@@ -141,13 +139,12 @@ class SlurmExecutor:
             workers: the most elements that run at the same time; as many as Slurm allows when None.
             elements: the most elements of an array; what the cluster allows when None.
             setup: shell lines that run on the node before Python: `module load ...`.
-            dry_run: shows a script; then `run` submits nothing and raises `DryRunEnd`.
             say: prints a line for a person.
 
         Raises:
             SlurmError: Slurm is not here, or sbatch refuses the options.
         """
-        self._settings = _Settings(slurm.parse_options(options), setup, workers, elements or 1, dry_run, say)
+        self._settings = _Settings(slurm.parse_options(options), setup, workers, elements or 1, say)
         slurm.check_script(self._settings.script("tokenmill", 1, None))
         most = slurm.read_max_array_size()
         self._settings = replace(self._settings, most_elements=min(most, elements or most))
@@ -161,13 +158,16 @@ class SlurmExecutor:
         """Run each call to its end.
 
         Raises:
-            DryRunEnd: nothing is to be submitted.
             TimeOverError: a call took all the time that a job has.
             WorkerLostError: a call was lost again and again.
             SlurmError: Slurm refuses a job.
             Whatever a call or `advance` raises.
         """
         return _Stage(self._settings, calls, advance).run() if calls else []
+
+    def show(self, calls: Sequence[Call]) -> str:
+        """Return the batch script of the job that `run` would submit first."""
+        return _Stage(self._settings, calls, lambda number, done, made: None).show()
 
     def close(self) -> None:
         """Do nothing: the jobs of each stage have ended, or were cancelled."""
@@ -192,12 +192,13 @@ class _Stage:
         self.suspects: list[int] = []
         """Calls that were at work when their element was lost: each gets an element to itself."""
 
+    def show(self) -> str:
+        """Return the batch script of the first job."""
+        count = min(len(self.calls), self.settings.most_elements)
+        return self.settings.script(self.name, count, self.store.child(".slurm-JOB"))
+
     def run(self) -> list[WorkFileDamagedError]:
         """Submit, watch and submit again until each call has ended."""
-        if self.settings.dry_run:
-            count = min(len(self.calls), self.settings.most_elements)
-            self.settings.dry_run(self.settings.script(self.name, count, self.store.child(".slurm-JOB")))
-            raise DryRunEnd
         self._find_jobs()
         pause = _POLL_SECONDS[0]
         try:

@@ -13,9 +13,10 @@ import hashlib
 import importlib
 import json
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -47,9 +48,20 @@ class Task:
     """Bytes of work, for progress and to start large tasks first."""
     name: str = ""
     """The subject of the task, for a person; the digest if it has no other name."""
+    identity: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
+    """What the digest is made from."""
+    names: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
+    """What keys of the identity are called for a person, if not by themselves: `{"source": "sources.web"}`."""
 
     def __str__(self) -> str:
         return self.name or self.digest
+
+
+def make_task(
+    identity: Mapping[str, Any], payload: Any, size: int, name: str = "", names: Mapping[str, str] | None = None
+) -> Task:
+    """Return the task with the digest of an identity: JSON values; see `Task`."""
+    return Task(digest_of(dict(identity)), payload, size, name, identity, names or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,11 @@ def digest_of(value: Any) -> str:
     else:
         text = _canonical(value)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def versions_of(code: Any, *libraries: str) -> dict[str, Any]:
+    """Return the versions that decide a task's result, for its identity: of our code of the stage, and of libraries."""
+    return {"tokenmill": code} | {library: version(library) for library in libraries}
 
 
 def digest_in(folder: WritableStore) -> str:

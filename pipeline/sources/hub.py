@@ -33,8 +33,13 @@ def hub_url(repo: str, commit: str, path: str) -> str:
     return f"hf://datasets/{repo}@{commit}/{path}"
 
 
-def pin_revisions(recipe: Recipe, work: WritableStore | None = None) -> Recipe:
+def pin_revisions(recipe: Recipe, work: WritableStore | None = None, *, keep: bool = True) -> Recipe:
     """Pin every Hub source of a recipe to a commit: the one of the work folder's first build, if any.
+
+    Args:
+        recipe: the recipe.
+        work: the work folder.
+        keep: whether the work folder gets the commits that it has not.
 
     Raises:
         SourceError: with one line for each source that cannot be resolved.
@@ -52,7 +57,7 @@ def pin_revisions(recipe: Recipe, work: WritableStore | None = None) -> Recipe:
                 faults.append(str(error))
     if faults:
         raise SourceError("\n".join(faults))
-    if work is not None and found.keys() - known.keys():
+    if work is not None and keep and found.keys() - known.keys():
         work.put(_REVISIONS_FILE, (json.dumps(known | found, indent=2) + "\n").encode())
     sources = [
         source.model_copy(update={"revision": found.get(f"{source.repo}@{source.revision}", source.revision)})

@@ -1,5 +1,7 @@
 """The Ray executor on a real cluster: nodes and processes that die, versions that differ, addresses without a Ray."""
 
+# pyright: basic
+
 from __future__ import annotations
 
 import socket
@@ -79,6 +81,8 @@ def test_a_build_gives_the_bytes_of_a_local_one(
     done = run_process("build", recipe, "--out", "ray", "--engine", "ray")
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "ray") == expected
+    dry = run_process("build", recipe, "--out", "ray", "--engine", "ray", "--dry-run", "--set", "split.val_tokens=9")
+    assert "split.val_tokens = 9 (was 4000)" in dry.stdout, dry.stderr
     # The nodes find what the driver does not read.
     flip_unseen(tmp_path / "ray")
     done = run_process("build", recipe, "--out", "ray", "--engine", "ray")

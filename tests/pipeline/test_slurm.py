@@ -1,5 +1,7 @@
 """The Slurm executor on a real cluster: arrays, losses, time limits, a driver that is killed and started again."""
 
+# pyright: basic
+
 from __future__ import annotations
 
 import os
@@ -65,7 +67,9 @@ def test_a_build_gives_the_bytes_of_a_local_one(
 ) -> None:
     command = ["build", str(recipe), "--engine", "slurm", "--slurm", "time=5", "--slurm", "mem=500M"]
     assert main([*command, "--out", str(tmp_path / "set"), "--dry-run"]) == 0
-    assert "#SBATCH --time=5\n#SBATCH --mem=500M\n" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "tokenizer: runs 1 task: for the first time\n" in shown
+    assert "#SBATCH --time=5\n#SBATCH --mem=500M\n" in shown
     assert not list(tmp_path.iterdir())  # nothing is written, nothing submitted
     assert in_slurm.run("squeue", "--noheader") == ""
     # An element for each node, which runs several tasks.

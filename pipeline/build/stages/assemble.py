@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import numpy as np
 
 from pipeline.assemble import assemble
 from pipeline.assemble.grouping import group_assembled_shards
 from pipeline.build.publish import clear_output
+from pipeline.build.records import NUMBER
 from pipeline.build.running_build import RunningBuild
 from pipeline.build.stages.mix import write_run_list
 from pipeline.encode.run import RunList
-from pipeline.engine.receipts import RECEIPT_FILE
-from pipeline.engine.tasks import Task, digest_in, digest_of
-from pipeline.mix.mix_plan import MixPlan, ShardPlan
+from pipeline.engine.tasks import Task, digest_in, make_task, versions_of
+from pipeline.mix.mix_plan import MixPlan
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.carried_columns import merge_carried
 from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, shard_name
-from shards.format.zstd_parameters import LEVEL_BEFORE, Compression, CompressionName, describe_compression
 from shards.stores.store import WritableStore
 
 
@@ -44,21 +42,17 @@ def run_assemble(
         carried=carried,
     )
     shared: dict[str, Any] = {
-        "code": [assemble.CODE_VERSION, *map(version, ("zstandard", "pyarrow"))],
-        "mix": [digest_in(mix_folder)],
+        "code": versions_of(assemble.CODE_VERSION, "zstandard", "pyarrow"),
+        "after.mix": digest_in(mix_folder),
         "seed": recipe.seed,
-        "tokenizer": [tokenizer.sha256, tokenizer.vocab_size, tokenizer.eos_id],
+        "after.tokenizer": [tokenizer.sha256, tokenizer.vocab_size, tokenizer.eos_id],
     }
+    compression = properties.compression
+    shared["shards.zstd_level" if isinstance(compression, int) else "shards.compression"] = compression
     if tokenizer.bos_id is not None:
-        shared["bos"] = tokenizer.bos_id
+        shared["tokenizer.bos"] = tokenizer.bos_id
     if carried:
-        shared["carried"] = [column.model_dump() for column in carried]
-
-    def digest_with(compression: Compression, shards: tuple[ShardPlan, ...]) -> str:
-        key = "zstd_level" if isinstance(compression, int) else "compression"
-        own = {key: compression, "split": shards[0].split, "shards": [shard.index for shard in shards]}
-        return digest_of(shared | own)
-
+        shared["carry"] = [column.model_dump() for column in carried]
     tokens_a_shard = (mixed.train_tokens + recipe.split.val_tokens) // max(1, len(mixed.shards))
     shard_bytes = tokens_a_shard * np.dtype(runs.runs[0].dtype).itemsize
     tasks: list[Task] = []
@@ -82,17 +76,12 @@ def run_assemble(
             properties,
             fetch=running.driver.work.folder is None,
         )
-        digest = digest_with(properties.compression, shards)
+        own = {"split": shards[0].split, "shards": [shard.index for shard in shards]}
         ends = [shard_name(cast("Split", shard.split), shard.index) for shard in shards]
         name = ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
-        tasks.append(Task(digest, payload, shard_bytes * len(shards), name))
+        tasks.append(make_task(shared | {NUMBER: own}, payload, shard_bytes * len(shards), name))
 
     def prepare(pending: list[Task]) -> None:
-        if len(pending) == len(tasks):
-            for earlier in (*get_args(CompressionName), LEVEL_BEFORE):
-                if running.work.child("assemble").find(f"{digest_with(earlier, groups[0])}/{RECEIPT_FILE}"):
-                    now, before = map(describe_compression, (properties.compression, earlier))
-                    running.say(f"assemble: writes the shards again, with {now}; they were written with {before}")
         write_run_list(runs, pending)
         clear_output(running.out, mixed.shards, whole=not pending)
 

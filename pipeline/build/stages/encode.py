@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib.metadata import version
 from typing import Any
 
 from pipeline.build.encode_alarms import (
@@ -20,7 +19,7 @@ from pipeline.clean.measures import measure
 from pipeline.encode import encode
 from pipeline.encode.run import Run, token_dtype
 from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.tasks import JsonText, Task, digest_in, digest_of
+from pipeline.engine.tasks import JsonText, Task, digest_in, make_task, versions_of
 from pipeline.mix import cuts as mix
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import Unit, spans_to_json
@@ -35,9 +34,18 @@ def run_encode(
 ) -> tuple[list[Run], list[dict[str, Any]]]:
     """Run the encode stage: encode every unit; return the runs in unit order, and the result of encoding each."""
     dtype = token_dtype(tokenizer.vocab_size)
-    libraries = [version(name) for name in ("gigatoken", "pyarrow", "xxhash")]
+    code = versions_of(encode.CODE_VERSION, "gigatoken", "pyarrow", "xxhash")
     tasks: list[Task] = []
+    # What earlier stages give; a tokenizer's file is a key of the recipe.
+    after = {"after.tokenizer": tokenizer.sha256}
+    if evaluations:
+        after["after.evaluations"] = digest_in(evaluations)
     for own, source, selection in zip(running.units, recipe.sources, running.selections, strict=True):
+        reading = identify_source(source)
+        place = f"sources.{source.name}"
+        names = {"source": place, "files": f"{place}.files", "carried": f"{place}.carry"}
+        if tokenizer.task is None:
+            names["after.tokenizer"] = "tokenizer.file"
         for unit in own:
             payload = encode.EncodeTask(
                 unit,
@@ -51,19 +59,17 @@ def run_encode(
                 tokenizer.bos_id,
                 selection.carried,
             )
-            identity: dict[str, Any] = {
-                "code": [encode.CODE_VERSION, *libraries],
-                "source": identify_source(source),
-                "spans": JsonText(spans_to_json(unit.spans)),
-                "tokenizer": [tokenizer.sha256, tokenizer.eos_id],
+            identity: dict[str, Any] = after | {
+                "code": code,
+                "source": reading,
+                "files": JsonText(spans_to_json(unit.spans)),
+                "tokenizer.eos_token": tokenizer.eos_id,
             }
             if tokenizer.bos_id is not None:
-                identity["bos"] = tokenizer.bos_id
-            if evaluations:
-                identity["evaluations"] = digest_in(evaluations)
+                identity["tokenizer.bos"] = tokenizer.bos_id
             if payload.carried:
                 identity["carried"] = payload.carried
-            tasks.append(Task(digest_of(identity), payload, unit.text_bytes, _name_unit(source, unit)))
+            tasks.append(make_task(identity, payload, unit.text_bytes, _name_unit(source, unit), names))
 
     def check_disk(pending: list[Task]) -> None:
         left = {task.digest for task in pending}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from typing import Any
 
 from pipeline.build.running_build import RunningBuild
 from pipeline.build.stages.source_identity import identify_source
 from pipeline.clean.evaluations import items
-from pipeline.engine.tasks import JsonText, Task, digest_of
+from pipeline.engine.tasks import JsonText, make_task, versions_of
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import spans_to_json
 from shards.stores.store import WritableStore
@@ -24,15 +24,15 @@ def run_evaluations(running: RunningBuild, recipe: Recipe) -> WritableStore | No
         running.used["evaluations"] = set()
         return None
     payload = items.make_items_task(recipe)
-    identity = {
-        "code": [items.CODE_VERSION, version("pyarrow")],
-        "evaluations": [
-            [one.name, identify_source(items.source_of(one, payload.folder)), JsonText(spans_to_json(spans))]
-            for one, spans in zip(payload.evaluations, payload.spans, strict=True)
-        ],
+    identity: dict[str, Any] = {
+        "code": versions_of(items.CODE_VERSION, "pyarrow"),
+        "evaluations": [one.name for one in payload.evaluations],
     }
+    for one, spans in zip(payload.evaluations, payload.spans, strict=True):
+        identity[f"evaluations.{one.name}"] = identify_source(items.source_of(one, payload.folder))
+        identity[f"evaluations.{one.name}.files"] = JsonText(spans_to_json(spans))
     size = sum(span.text_bytes for own in payload.spans for span in own)
-    task = Task(digest_of(identity), payload, size)
+    task = make_task(identity, payload, size)
     stage = running.run_stage("evaluations", "pipeline.clean.evaluations.items:read_items", [task])
     for counts in stage.results[0]["evaluations"]:
         if left_out := counts["too_short"] + sum(counts["dropped"].values()):

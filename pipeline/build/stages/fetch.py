@@ -38,7 +38,7 @@ def run_fetch(running: RunningBuild, recipe: Recipe) -> None:
         for index, source in enumerate(recipe.sources)
         if source.content != "column"
     }
-    for index, tasks in by_source.items():
+    for index, tasks in by_source.items() if not running.dry_run else ():
         ask_again(recipe.sources[index], folder, tasks)
     # Two sources may read the same rows in the same way.
     distinct = list({task.digest: task for tasks in by_source.values() for task in tasks}.values())
@@ -49,7 +49,8 @@ def run_fetch(running: RunningBuild, recipe: Recipe) -> None:
 
     function = "pipeline.sources.software_heritage.fetch:fetch_unit"
     results = running.run_stage("fetch", function, distinct, unit="files", before=check_disk).results
-    delete_journals(folder)
+    if not running.dry_run:
+        delete_journals(folder)
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     for index, tasks in by_source.items():
         check_missing(recipe.sources[index], [by_digest[task.digest] for task in tasks])

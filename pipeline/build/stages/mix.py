@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from functools import partial
 from typing import Any
 
@@ -12,10 +11,11 @@ from pipeline.build.running_build import RunningBuild
 from pipeline.build.stages.encode import run_encode
 from pipeline.build.stages.fetch import run_fetch
 from pipeline.build.stages.near_duplicates import run_near_duplicates
+from pipeline.build.stages.source_identity import identify_limits
 from pipeline.clean.limits import CleaningError
 from pipeline.encode.run import RunList
 from pipeline.engine.receipts import WorkFileDamagedError
-from pipeline.engine.tasks import Task, digest_in, digest_of
+from pipeline.engine.tasks import Task, digest_in, make_task
 from pipeline.mix import cleaning, drop_counts
 from pipeline.mix import cuts as mix
 from pipeline.mix.block_lists import open_lists
@@ -70,24 +70,29 @@ def run_mix(
     """
     has_more = tuple(selection.has_more for selection in running.selections)
     identity: dict[str, Any] = {
-        "code": mix.CODE_VERSION,
-        "runs": [[run.source, run.digest] for run in runs.runs],
-        "has_more": has_more,
-        "sources": [[source.name, source.weight] for source in recipe.sources],
+        "code": {"tokenmill": [mix.CODE_VERSION]},
+        "after.encode": [[run.source, run.digest] for run in runs.runs],
+        "after.selection": has_more,
+        "sources": [source.name for source in recipe.sources],
         "mix": recipe.mix.model_dump(),
-        "val_tokens": recipe.split.val_tokens,
-        "shard_tokens": recipe.shards.tokens,
+        "split.val_tokens": recipe.split.val_tokens,
+        "shards.tokens": recipe.shards.tokens,
     }
+    for source in recipe.sources:
+        identity[f"sources.{source.name}.weight"] = source.weight
     if recipe.drop_hashes:
         identity["drop_hashes"] = recipe.drop_hashes  # with each file's SHA-256
     cleaned = cleaning.cleaned_when_mixed(recipe.sources)
     if cleaned:
-        limits = [[astuple(limit) for limit in source.clean.limits("mix")] for source in recipe.sources]
-        identity["clean"] = [cleaning.CODE_VERSION, limits]
+        identity["code"]["tokenmill"].append(cleaning.CODE_VERSION)
+        for source in recipe.sources:
+            identity[f"sources.{source.name}.clean"] = identify_limits(source, "mix")
     if similar is not None:
-        identity["near_duplicates"] = similar.identity()
+        identity["clean.near_duplicates"] = similar.identity()
     if evaluations:
-        identity["evaluations"] = [digest_in(evaluations), [evaluation.action for evaluation in recipe.evaluations]]
+        identity["after.evaluations"] = digest_in(evaluations)
+        for evaluation in recipe.evaluations:
+            identity[f"evaluations.{evaluation.name}.action"] = evaluation.action
     payload = mix.MixTask(
         recipe,
         tuple(open_lists(recipe)),
@@ -98,12 +103,13 @@ def run_mix(
         evaluations=str(evaluations) if evaluations else None,
     )
     if payload.cleans:
-        identity["steps"] = drop_counts.CODE_VERSION
-    task = Task(digest_of(identity), payload, 0, recipe.name)
+        identity["code"]["steps"] = drop_counts.CODE_VERSION
+    task = make_task(identity, payload, 0, recipe.name)
     before = partial(write_run_list, runs)
     result = running.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task], before=before).results[0]
     folder = running.work.child("mix").child(task.digest)
-    note_mix(running, task.digest, recipe, runs, tokenizer, evaluations)
+    if not running.dry_run:
+        note_mix(running, task.digest, recipe, runs, tokenizer, evaluations)
     if cleaned:
         _check_cleaning(running, recipe, runs, tokenizer, folder)
     if evaluations:

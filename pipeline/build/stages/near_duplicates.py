@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.build.running_build import RunningBuild
 from pipeline.encode.run import RunList, distinct_runs
-from pipeline.engine.tasks import Task
+from pipeline.engine.tasks import Task, make_task
 from pipeline.estimate import disk
 from pipeline.mix.near_duplicates import bands, pairs, similar
 from pipeline.mix.near_duplicates.drop import SimilarPairs
@@ -44,8 +44,8 @@ def run_near_duplicates(
         return None
     distinct = distinct_runs(runs.runs)
     tasks = [
-        Task(
-            bands.bands_digest(run.digest),
+        make_task(
+            bands.identify_bands(run.digest),
             bands.BandsTask(run.place, run.dtype, tokenizer.vocab_size),
             run.tokens_bytes,
             run.labels[0],
@@ -66,8 +66,8 @@ def run_near_duplicates(
     ranges, runs_digest = pairs.count_ranges(rows, pairs.RANGE_ROWS), pairs.digest_of_runs(runs.runs)
     folder = {stage: str(running.work.child(stage)) for stage in STAGES}
     tasks = [
-        Task(
-            pairs.pairs_digest(runs_digest, number, ranges),
+        make_task(
+            pairs.identify_pairs(runs_digest, number, ranges),
             pairs.PairsTask(runs.address, folder["bands"], number, ranges),
             rows * bands.BAND_DTYPE.itemsize // ranges,
             f"range {number} of {ranges}",
@@ -80,8 +80,8 @@ def run_near_duplicates(
 
     parts = similar.count_similar_tasks(found)
     tasks = [
-        Task(
-            similar.similar_digest(runs_digest, ranges, number, parts),
+        make_task(
+            similar.identify_similar(runs_digest, ranges, number, parts),
             similar.SimilarTask(
                 runs.address, folder["pairs"], runs_digest, ranges, number, parts, tokenizer.vocab_size
             ),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.clean.filters import identify_filter
 from pipeline.clean.measures import measure
@@ -20,8 +19,15 @@ def identify_source(source: SourceRecipe) -> dict[str, Any]:
     unused: set[str] = set() if source.drop_if_matches else {"drop_if_matches"}  # earlier digests stay valid
     reading = source.model_dump(exclude=elsewhere | unused)
     if source.clean.presets():
-        limits = [astuple(limit) for limit in source.clean.limits("encode")]
-        reading["clean"] = [measure.CODE_VERSION, limits, source.clean.mix_measures()]
+        reading["clean"] = identify_limits(source, "encode") | {
+            "code": measure.CODE_VERSION,
+            "measures": source.clean.mix_measures(),
+        }
     if filters := source.clean.filters():
         reading["filters"] = [identify_filter(table) for table in filters]
     return reading
+
+
+def identify_limits(source: SourceRecipe, when: Literal["mix", "encode"]) -> dict[str, Any]:
+    """Return the limits of a source's presets that are applied at `when`, by preset, in order."""
+    return {preset.name: {limit.key: limit.value for limit in preset.limits()} for preset in source.clean.presets(when)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Any, Literal
 
 from pipeline.build.running_build import RunningBuild
@@ -11,7 +10,7 @@ from pipeline.build.stages.source_identity import identify_source
 from pipeline.clean.documents import describe_drops
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
-from pipeline.engine.tasks import JsonText, Task, digest_of
+from pipeline.engine.tasks import JsonText, Task, make_task, versions_of
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
@@ -126,15 +125,17 @@ def _make_task(running: RunningBuild, recipe: Recipe) -> tuple[Task, int]:
         tuple(weights[source.name] for source in recipe.sources),
         recipe.seed,
     )
-    identity = {
-        "code": [train.CODE_VERSION, *map(version, ("gigatoken", "tokenizers", "pyarrow"))],
+    identity: dict[str, Any] = {
+        "code": versions_of(train.CODE_VERSION, "gigatoken", "tokenizers", "pyarrow"),
         "tokenizer": section.model_dump(exclude={"bos"}),
-        "sources": [[source.name, identify_source(source)] for source in sources],
-        "spans": JsonText(f"[{','.join(map(spans_to_json, payload.spans))}]"),
+        "sources": [source.name for source in sources],
         "seed": recipe.seed,
     }
+    for source, spans in zip(sources, payload.spans, strict=True):
+        identity[f"sources.{source.name}"] = identify_source(source)
+        identity[f"sources.{source.name}.files"] = JsonText(spans_to_json(spans))
     size = sum(sample.sample_budgets(payload))
-    return Task(digest_of(identity), payload, size), size
+    return make_task(identity, payload, size), size
 
 
 def _find_kept(running: RunningBuild, section: TokenizerRecipe) -> str:

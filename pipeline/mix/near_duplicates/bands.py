@@ -63,8 +63,13 @@ class BandsTask:
 
 
 def bands_digest(run_digest: str) -> str:
-    """Return the digest of the bands task of a run; the run's own digest covers the tokenizer."""
-    return digest_of({"code": CODE, "run": run_digest})
+    """Return the digest of the bands task of a run."""
+    return digest_of(identify_bands(run_digest))
+
+
+def identify_bands(run_digest: str) -> dict[str, Any]:
+    """Return the identity of the bands task of a run; the run's own digest covers the tokenizer."""
+    return {"code": {"tokenmill": CODE}, "after.encode": run_digest}
 
 
 def write_bands(folder: Path, task: BandsTask, report: Callable[[int, int], None]) -> dict[str, Any]:

@@ -51,9 +51,10 @@ class SimilarPairs:
     min_jaccard: float
     action: Literal["report", "drop"]
 
-    def identity(self) -> list[Any]:
+    def identity(self) -> dict[str, Any]:
         """Return what determines the result, as JSON values."""
-        return [CODE_VERSION, [place.rpartition("/")[2] for place in self.places], self.min_jaccard, self.action]
+        pairs = [place.rpartition("/")[2] for place in self.places]
+        return {"code": CODE_VERSION, "pairs": pairs, "min_jaccard": self.min_jaccard, "action": self.action}
 
 
 class NearDuplicates:

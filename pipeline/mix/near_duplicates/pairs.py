@@ -70,7 +70,12 @@ class PairsTask:
 
 def pairs_digest(runs: str, number: int, ranges: int) -> str:
     """Return the digest of the pairs task of one of this many ranges; `runs` is from `digest_of_runs`."""
-    return digest_of({"code": CODE_VERSION, "runs": runs, "range": [number, ranges]})
+    return digest_of(identify_pairs(runs, number, ranges))
+
+
+def identify_pairs(runs: str, number: int, ranges: int) -> dict[str, Any]:
+    """Return the identity of the pairs task of one of this many ranges."""
+    return {"code": {"tokenmill": CODE_VERSION}, "after.encode": runs, "number": [number, ranges]}
 
 
 def digest_of_runs(runs: Sequence[Run]) -> str:

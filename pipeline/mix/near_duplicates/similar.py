@@ -76,8 +76,13 @@ class SimilarTask:
 
 def similar_digest(pairs_of: str, ranges: int, number: int, tasks: int) -> str:
     """Return the digest of one of this many similar tasks."""
+    return digest_of(identify_similar(pairs_of, ranges, number, tasks))
+
+
+def identify_similar(pairs_of: str, ranges: int, number: int, tasks: int) -> dict[str, Any]:
+    """Return the identity of one of this many similar tasks."""
     pairs = [pairs_digest(pairs_of, place, ranges) for place in range(ranges)]
-    return digest_of({"code": CODE_VERSION, "pairs": digest_of(pairs), "partitions": [number, tasks]})
+    return {"code": {"tokenmill": CODE_VERSION}, "after.pairs": digest_of(pairs), "number": [number, tasks]}
 
 
 def count_similar_tasks(pairs: int) -> int:

@@ -66,9 +66,13 @@ class _Wanted:
 def make_fetch_task(unit: Unit, source: SourceRecipe, folder: Path) -> Task:
     """Return the task of a unit. Its digest does not include the archive's address: SHA-1 identifies each file."""
     reading = source.model_dump(include=_READING_KEYS)
-    digest = digest_of({"code": CODE_VERSION, "source": reading, "spans": JsonText(spans_to_json(unit.spans))})
+    files = JsonText(spans_to_json(unit.spans))
+    identity = {"code": {"tokenmill": CODE_VERSION}, "source": reading, "files": files}
+    digest = digest_of(identity)
+    place = f"sources.{source.name}"
     rows = sum(span.rows if span.rows is not None else span.stored_bytes // _LINE_BYTES for span in unit.spans)
-    return Task(digest, FetchTask(unit, source, str(folder / f"{digest}.journal")), rows)
+    payload = FetchTask(unit, source, str(folder / f"{digest}.journal"))
+    return Task(digest, payload, rows, "", identity, {"source": place, "files": f"{place}.files"})
 
 
 def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]) -> dict[str, Any]:

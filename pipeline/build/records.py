@@ -1,0 +1,182 @@
+"""What each stage was last asked for, by name, and which sets were published: so that a build says why tasks run again.
+
+A task's identity, from which its digest is made, is flattened to parts: `seed`, `sources.web.min_bytes`, `code.numpy`.
+The parts of a stage's tasks are joined, and compared with those of the last build that finished the stage. A value that
+is long, or differs between tasks, is recorded as a hash. Memory and file: about 100 bytes for each file of the sources.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
+
+import xxhash
+
+from pipeline.engine.checksums import seal, unseal
+from pipeline.engine.tasks import JsonText, Task, digest_of
+from shards.stores.store import WritableStore
+
+RECORDS_FILE = "stages.json"
+FILES = "files"
+"""The key of an identity whose value is a list of spans: one part for each file."""
+AFTER = "after"
+"""The key of an identity with the results of earlier stages, by stage."""
+NUMBER = "number"
+"""The key of an identity that tells the tasks of a stage apart, and says nothing about why they run."""
+_FILE = "\0"
+"""Stands before a file's name in the name of a part: file names have dots."""
+_SHORT = 60
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """What a stage was asked for when its tasks were last all done."""
+
+    digest: str
+    """Of its tasks' digests."""
+    parts: dict[str, str]
+    """What decides the results: each part's value as JSON, or its hash."""
+    tasks: int
+    size: int
+    """Of all tasks, as `Task.size`."""
+    seconds: float
+    """Of all tasks, added up."""
+
+
+@dataclass(frozen=True)
+class PublishedSet:
+    """A set that was published from a work folder."""
+
+    manifest: str
+    """SHA-256 of its manifest."""
+    used: dict[str, list[str]]
+    """By stage, the names in the stage's folder that it was made from."""
+
+
+@dataclass
+class Records:
+    """The records of a work folder."""
+
+    stages: dict[str, StageRecord] = field(default_factory=dict[str, StageRecord])
+    sets: list[PublishedSet] = field(default_factory=list[PublishedSet])
+    """The last published set, then the one before."""
+
+    def note(self, stage: str, tasks: Sequence[Task], results: Iterable[Mapping[str, Any]]) -> bool:
+        """Record a stage whose tasks are all done; return whether that is news."""
+        digest = digest_of([task.digest for task in tasks])
+        if stage in self.stages and self.stages[stage].digest == digest:
+            return False
+        seconds = sum(sum(result.get("seconds", {}).values()) for result in results)
+        size = sum(task.size for task in tasks)
+        self.stages[stage] = StageRecord(digest, name_parts(tasks), len(tasks), size, seconds)
+        return True
+
+    def note_set(self, manifest: str, used: Mapping[str, Iterable[str]]) -> None:
+        """Record a published set as the last one."""
+        own = PublishedSet(manifest, {stage: sorted(names) for stage, names in used.items()})
+        self.sets = [own, *(one for one in self.sets if one.manifest != manifest)][:2]
+
+    def explain(self, stage: str, tasks: Sequence[Task]) -> list[str]:
+        """Return why tasks of a stage run again: the keys, files, versions or stages that have changed.
+
+        Returns:
+            Nothing if the stage was never finished here.
+        """
+        before = self.stages.get(stage)
+        if before is None:
+            return []
+        if before.digest == digest_of([task.digest for task in tasks]):
+            return ["results are missing from the work or the output folder, or damaged"]
+        return find_changes(before.parts, name_parts(tasks)) or ["the text is cut into other tasks"]
+
+
+def read_records(work: WritableStore) -> Records:
+    """Return the records of a work folder; none if they are absent or damaged: they only explain, and keep more."""
+    try:
+        data = unseal(work.read(RECORDS_FILE))
+        stages = {name: StageRecord(**record) for name, record in data["stages"].items()}
+        return Records(stages, [PublishedSet(**one) for one in data["sets"]])
+    except (OSError, ValueError, KeyError, TypeError):
+        return Records()
+
+
+def write_records(work: WritableStore, records: Records) -> None:
+    """Write the records of a work folder."""
+    work.put(RECORDS_FILE, seal(asdict(records)))
+
+
+def name_parts(tasks: Iterable[Task]) -> dict[str, str]:
+    """Return the parts of the identities of a stage's tasks, by name."""
+    parts: dict[str, str] = {}
+    seen: set[tuple[int, str]] = set()  # tasks share the tables of their source
+
+    def add(name: str, text: str) -> None:
+        text = text if len(text) <= _SHORT else _hash(text)
+        if (earlier := parts.setdefault(name, text)) != text:
+            parts[name] = _hash(earlier + text)
+
+    def walk(name: str, value: Any) -> None:
+        if isinstance(value, JsonText):
+            value = json.loads(value)
+        if name.rpartition(".")[2] == FILES:
+            for span in cast("list[dict[str, Any]]", value):
+                add(f"{name}{_FILE}{span['name']}", _hash(json.dumps(span)))
+        elif isinstance(value, dict):
+            for key, inner in cast("dict[str, Any]", value).items():
+                walk(f"{name}.{key}" if name else key, inner)
+        else:
+            add(name, json.dumps(value, ensure_ascii=False, sort_keys=True))
+
+    for task in tasks:
+        for key, value in task.identity.items():
+            name = task.names.get(key, key)
+            if key != NUMBER and (id(value), name) not in seen:
+                seen.add((id(value), name))
+                walk(name, value)
+    return parts
+
+
+def _hash(text: str) -> str:
+    return f"#{xxhash.xxh3_64_hexdigest(text.encode())}"
+
+
+def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the differences between the parts of a stage then and now, each as a phrase; earlier stages last."""
+    changed = [name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name)]
+    files: dict[str, dict[str, list[str]]] = {}
+    keys: list[str] = []
+    for name in changed:
+        key, is_file, file = name.partition(_FILE)
+        if is_file:
+            how = "added" if name not in before else "changed" if name in now else "gone"
+            files.setdefault(key.removesuffix(f".{FILES}"), {}).setdefault(how, []).append(file)
+        elif key.partition(".")[0] not in (AFTER, "code"):
+            keys.append(_describe_key(key, before.get(key), now.get(key)))
+    code = [_describe_code(name, before, now) for name in changed if name.startswith("code.")]
+    lists = [f"{owner}: {_describe_files(own)}" for owner, own in files.items()]
+    after = [f"{name.partition('.')[2]} gives another result" for name in changed if name.startswith(f"{AFTER}.")]
+    return [*keys, *lists, *code, *after]
+
+
+def _describe_key(key: str, before: str | None, now: str | None) -> str:
+    if any(value is not None and value.startswith("#") for value in (before, now)):
+        return f"{key} has changed"
+    return f"{key} = {'nothing' if now is None else now} (was {'nothing' if before is None else before})"
+
+
+def _describe_code(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    library = name.partition(".")[2]
+    if library == "tokenmill":
+        return "Tokenmill's code of this stage is another version"
+    return f"{library} is {now.get(name, 'gone')} (was {before.get(name, 'nothing')})"
+
+
+def _describe_files(changes: Mapping[str, list[str]]) -> str:
+    shown: list[str] = []
+    for how, names in changes.items():
+        listed = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        shown.append(f"{len(names):,} {'file' if len(names) == 1 else 'files'} {how} ({listed})")
+    return ", ".join(shown)
