@@ -126,6 +126,22 @@ def remedy_of(error: BaseException) -> str:
     return f". {remedy}." if remedy else ""
 
 
+_PATH_REMEDIES = {
+    errno.EEXIST: "A file has the name of the folder to write. Remove it, or give another path",
+    errno.EISDIR: "A folder has the name of the file to write. Give another path",
+    errno.ENAMETOOLONG: "Give a shorter path",
+    errno.ENOENT: "Correct the path. If it is to be written: nothing can be made there; choose another place",
+    errno.ENOTDIR: "A part of the path is a file, not a folder. Correct the path",
+    errno.EROFS: "The file system is read-only. Choose another place",
+}
+
+
+def path_remedy(error: OSError) -> str:
+    """Return the remedy for a path that a command cannot use, to follow the error's text; empty for any other error."""
+    remedy = _PATH_REMEDIES.get(error.errno or 0)
+    return f". {remedy}." if remedy else ""
+
+
 def import_extra(module: str) -> ModuleType:
     """Import a module that comes with an extra, or raise the error that names the extra.
 

@@ -26,7 +26,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
-from shards.errors import InputError, Problem, remedy_of
+from shards.errors import InputError, Problem, path_remedy, remedy_of
 from shards.format.listed_files import Verify, read_listed_file
 from shards.format.vocabulary import check_tokenizer
 from shards.format.windows.order import WindowOrder, order_split
@@ -290,7 +290,9 @@ def _make_run_folder(run: Path) -> Path:
     try:
         run.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{run}: cannot be used as a run folder: {error.strerror}{remedy_of(error)}") from error
+        raise InputError(
+            f"{run}: cannot be used as a run folder: {error.strerror}{remedy_of(error) or path_remedy(error)}"
+        ) from error
     return run
 
 

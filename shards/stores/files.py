@@ -38,7 +38,13 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
     """Open a file for writing. It appears under its name when it is complete and synced to disk, or not at all.
 
     The temporary name is unique: processes that write the same file, on whatever hosts, do not disturb each other.
+
+    Raises:
+        InputError: the name is that of a folder, a device or a pipe, which a file of that name would replace.
+        OSError: the disk is full or not writable.
     """
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(f"{path}: is not a regular file, and would be replaced. Give another file.")
     temporary = path.with_name(f".{path.name}.{unique_name()}{TMP_SUFFIX}")
     try:
         with temporary.open("wb") as file:

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from shards.errors import TokenmillError, missing_extra, remedy_of
+from shards.errors import TokenmillError, missing_extra, path_remedy, remedy_of
 from shards.terminal.display import print_json, say
 
 WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2
@@ -62,7 +62,7 @@ def run_command(
         problems, status, outcome = list(missing.problems), missing.exit_status, "refused"
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        problems = [f"{error}{remedy_of(error)}"]
+        problems = [f"{error}{remedy_of(error) or path_remedy(error)}"]
         status = PROBLEMS if full else os_error_status
         outcome = "refused" if status == COULD_NOT_RUN else "failed"
     if as_json:
