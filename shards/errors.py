@@ -190,7 +190,9 @@ def install_command(extra: str) -> str:
     try:
         conditions = (line.partition("; extra == ") for line in requires("tokenmill") or [])
         packages = [package for package, _, name in conditions if name.strip("'\"") == extra]
-    except PackageNotFoundError:  # run from a folder without being installed
+    except PackageNotFoundError:
+        packages = []
+    if not packages:  # run from a folder that is not installed, or whose extras are newer than the installation
         packages = [f"{Path(__file__).parents[1]}[{extra}]"]
     return shlex.join([sys.executable, "-m", "pip", "install", *packages])
 

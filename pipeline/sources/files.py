@@ -15,6 +15,7 @@ from pipeline.sources.base import Columns, File, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, read_file_version
 from pipeline.sources.formats.detect import detect_format
 from pipeline.sources.globs import expand_glob
+from shards.errors import InputError
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -68,7 +69,7 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
             detect_format(file.url, file.name, size, source.encoding) if source.format == "auto" else source.format
         )
         return readers.cut_file(source, file.url, file.name, version, format_, unit_bytes)
-    except SourceError:
+    except InputError:  # a fault with its remedy, such as a missing package
         raise
     except BROKEN_FILE_ERRORS as error:
         raise SourceError(f"{file.name}: {error}. Restore the file.") from error
@@ -94,7 +95,7 @@ def read(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[Te
         check_unchanged()
         yield from readers.read_rows(source, span, carried)
         check_unchanged()
-    except SourceError:
+    except InputError:  # a fault with its remedy, such as a missing package
         raise
     except BROKEN_FILE_ERRORS as error:
         raise SourceError(

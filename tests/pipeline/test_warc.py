@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from pipeline.clean.provenance import read_documents_again
 from pipeline.sources.base import MALFORMED, SourceError
 from pipeline.sources.formats.archives import warc
+from shards.errors import MissingExtraError
 from tests.support.archives import carried_of, counts_of, warc_record
 from tests.support.builds import list_spans_of
 
@@ -158,3 +160,14 @@ def test_files_that_are_damaged_or_cut_short(case: str, tmp_path: Path, source: 
 
 def test_an_empty_file_has_no_span(tmp_path: Path, source: Any) -> None:
     assert list_spans_of(source(write(tmp_path / "a.warc.gz", [b""]))) == []
+
+
+def test_without_fastwarc_the_command_that_installs_it_is_named(
+    tmp_path: Path, source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = source(write(tmp_path / "a.wet", PAGES))
+    monkeypatch.setitem(sys.modules, "fastwarc.warc", None)
+    with pytest.raises(
+        MissingExtraError, match=r"'fastwarc' is not installed. Install it: \S+ -m pip install .*warc\S+$"
+    ):
+        list_spans_of(recipe)

@@ -1,16 +1,21 @@
-"""A small corpus that needs every kind of cleaning, and a recipe with all of it on and a column carried."""
+"""A small corpus in files of every format that needs every kind of cleaning, and a recipe with all of it on."""
 
 from __future__ import annotations
 
+import csv
+import gzip
 import importlib.util
 import json
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 
+from tests.support.archives import warc_record, write_tar, write_zip
 from tests.support.builds import real_documents
 from tests.support.data_like_code import write_data_like_code
 from tests.support.near_duplicates import plant as plant_pairs
@@ -63,11 +68,12 @@ def write_cleaned_recipe(folder: Path, *, copies: int = 1) -> Path:
     prose = pa.table({"text": pages[::2], "url": urls[::2]})
     pq.write_table(prose, folder / "prose.parquet", row_group_size=half // 3)
     notes = zip([*pages[1::2], *pages[:20:2]], urls, strict=False)
-    lines = [json.dumps({"text": text, "url": url}) + "\n" for text, url in notes]
-    (folder / "notes.jsonl").write_text("".join(lines))
+    write_in_every_format(folder, [{"text": text, "url": url} for text, url in notes])
     modules = [path.read_text() for path in sorted(Path(json.__file__).parent.parent.glob("[a-d]*.py"))]
     code = [*modules, *(text for _, text in write_data_like_code(3, each=3))]
-    (folder / "code.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in code))
+    members = [(f"{number}.txt", text.encode()) for number, text in enumerate(code)]
+    write_zip(folder / "code.zip", members[::2])
+    write_tar(folder / "code.tar.xz", members[1::2], "w:xz")
     for name, own in (("dropped", items[::2]), ("reported", items[1::2])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"question": item}) + "\n" for item in own))
     path = folder / "cleaned.toml"
@@ -75,6 +81,24 @@ def write_cleaned_recipe(folder: Path, *, copies: int = 1) -> Path:
         shutil.copy(model, folder / model.name)
     path.write_text(_recipe_text(model))
     return path
+
+
+def write_in_every_format(folder: Path, notes: list[dict[str, Any]]) -> None:
+    """Write records, each with `text` and perhaps `url`, to files `notes.*`: one of every format with columns."""
+    named = [note for note in notes if note["url"]]  # a record of WARC has a URL
+    pages = [warc_record(note["text"].encode(), url=note["url"]) for note in named[::6]]
+    (folder / "notes.warc.wet.gz").write_bytes(b"".join(map(gzip.compress, pages)))
+    rest = [note for note in notes if not note["url"]] + [note for row, note in enumerate(named) if row % 6]
+    lines, table, batches, array, samples = (rest[part::5] for part in range(5))
+    (folder / "notes.jsonl").write_text("".join(json.dumps(note) + "\n" for note in lines))
+    with (folder / "notes.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["url", "text"])
+        writer.writeheader()
+        writer.writerows(table)
+    pyarrow.feather.write_feather(pa.Table.from_pylist(batches), folder / "notes.arrow", chunksize=40)
+    (folder / "notes.json").write_text(json.dumps(array, indent=1))
+    members = [(f"{number:04}.json", json.dumps(note).encode()) for number, note in enumerate(samples)]
+    write_tar(folder / "notes.tar", members)
 
 
 def _recipe_text(model: Path | None) -> str:
@@ -93,7 +117,7 @@ carry = ["url"]
 # Another limit of its own, and the language before encoding.
 [[sources]]
 name = "notes"
-paths = ["notes.jsonl"]
+paths = ["notes.*"]
 weight = 4
 carry = ["url"]
 [sources.clean.fineweb]
@@ -103,7 +127,7 @@ max_dropped = 1
 # One preset before encoding, the others off.
 [[sources]]
 name = "code"
-paths = ["code.jsonl"]
+paths = ["code.*"]
 weight = 3
 [sources.clean]
 gopher = {{ when = "off" }}
