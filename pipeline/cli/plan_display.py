@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pipeline.clean.malformed import (
@@ -16,15 +17,12 @@ from pipeline.estimate.source_estimate import TEXT_BYTES_PER_TOKEN
 from pipeline.sources.selection import describe_empty
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from shards.cli.mix_table import VALIDATION_PART
-from shards.terminal.display import print_lines, print_rows
+from shards.terminal.display import plural, print_lines, print_rows
 
 if TYPE_CHECKING:
     from pipeline.estimate.estimate import Estimate
     from pipeline.estimate.source_estimate import SourceEstimate
     from pipeline.recipe.schema import Recipe
-
-
-_READ_AS = {"file": "one document each", "stream": "rows that `datasets` streams"}
 
 
 def print_plan(recipe: Recipe, estimate: Estimate) -> None:
@@ -52,8 +50,9 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
         lines.append(f"limited by {estimate.scarcest}: at these weights the sources allow {limit}")
     lines += _duplicate_lines(estimate)
     for source in estimate.sources:
-        kinds = ", ".join(f"{count:,} as {_READ_AS.get(kind, kind)}" for kind, count in sorted(source.formats.items()))
-        lines.append(f"files of {source.name}: {kinds}")
+        ways = Counter(file.way for file in source.read_files)
+        kinds = ", ".join(f"{count:,} as {way}" for way, count in sorted(ways.items()))
+        lines.append(f"files of {source.name}: {kinds}; {plural(source.units, 'task')}")
         lines += [f"files of {source.name}: {describe_empty(source.empty_files)}"] if source.empty_files else []
         lines += [f"dropped from {source.name}: {share:.1%} ({reason})" for reason, share in source.dropped.items()]
         if not source.tokens:

@@ -144,8 +144,12 @@ def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
 
 def _reading(source: SourceRecipe) -> dict[str, Any]:
     """Return the keys of a source that determine its documents."""
-    places = [os.path.normpath(paths.join_path(source.folder, path)) for path in source.paths]
-    return source.model_dump(exclude={"weight", "license", "paths"}) | {"paths": places}
+
+    def place(globs: list[str]) -> list[str]:
+        return [os.path.normpath(paths.join_path(source.folder, path)) for path in globs]
+
+    reading = source.model_dump(exclude={"weight", "license", "paths", "exclude"})
+    return reading | {"paths": place(source.paths), "exclude": place(source.exclude)}
 
 
 def _hash_source(selection: Selection) -> HashTable:

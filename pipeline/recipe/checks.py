@@ -17,7 +17,7 @@ from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.schema import NUM_BYTES, ShardsRecipe, SourceRecipe, TokenizerRecipe
 from shards.config import item_names
 
-_KEYS_OF_KIND = {"files": ("paths", "encoding", "members"), "hub": ("repo", "config", "split", "revision")}
+_KEYS_OF_KIND = {"files": ("paths", "exclude", "encoding", "members"), "hub": ("repo", "config", "split", "revision")}
 _REQUIRED_KEY = {"files": "paths", "hub": "repo"}
 _KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
 _KEYS_OF_TRAINING = ("vocab_size", "special_tokens", "pretokenizer", "sample_bytes", "sample_weights", "sample_limits")

@@ -55,6 +55,7 @@ def list_path_keys(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]
         for table in cast("list[Any]", tables) if isinstance(tables, list) else []:
             if isinstance(table, dict):
                 yield cast("dict[str, Any]", table), "paths"
+                yield cast("dict[str, Any]", table), "exclude"
     if isinstance(data.get("tokenizer"), dict):
         yield data["tokenizer"], "file"
     yield data, "drop_hashes"

@@ -79,7 +79,10 @@ class SourceRecipe(Settings):
     """Where the documents come from: files, or a data set on the Hub."""
     paths: list[str] = Field(default_factory=list)
     """`files`, required: globs over local paths (`**` descends), relative to the recipe's folder, or fsspec URLs. Each
-    must match a file. Paths given by `--set` are relative to the working directory."""
+    must match a file, or be a folder of `datasets.save_to_disk`. Paths given by `--set` are relative to the working
+    directory."""
+    exclude: list[str] = Field(default_factory=list[str], exclude_if=_is_empty)
+    """`files`: globs over files to leave out of those that `paths` match, written like `paths`. Each must match one."""
     repo: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")] | None = None
     """`hub`, required: the data set, `owner/name`."""
     config: Annotated[str, Field(min_length=1)] | None = None
@@ -347,7 +350,13 @@ class Recipe(Settings):
             return paths.move_path(path, old=self._folder, new=folder)
 
         sources = [
-            source.model_copy(update={"paths": list(map(move, source.paths)), "clean": source.clean.with_model(move)})
+            source.model_copy(
+                update={
+                    "paths": list(map(move, source.paths)),
+                    "exclude": list(map(move, source.exclude)),
+                    "clean": source.clean.with_model(move),
+                }
+            )
             for source in self.sources
         ]
         evaluations = [one.model_copy(update={"paths": list(map(move, one.paths))}) for one in self.evaluations]

@@ -30,15 +30,19 @@ def list_files(source: SourceRecipe) -> list[File]:
     try:
         globs = [paths.join_path(source.folder, glob) for glob in source.paths]
         files = {file.name: file for glob in globs for file in expand_glob(glob)}
+        for glob in source.exclude:
+            for file in expand_glob(paths.join_path(source.folder, glob)):
+                files.pop(file.name, None)
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         raise SourceError(
             f"source {source.name!r}: {source.paths} cannot be listed: {error}. Correct `paths`."
         ) from error
     if not files:
+        without = f"without {source.exclude} " if source.exclude else ""
         raise SourceError(
-            f"source {source.name!r}: {source.paths} match no file any more "
+            f"source {source.name!r}: {source.paths} {without}match no file any more "
             f"(relative paths begin at {source.folder.absolute()}). "
-            "Restore the files, or correct `paths`."
+            f"Restore the files, or correct {'`paths` or `exclude`' if source.exclude else '`paths`'}."
         )
     folder = posixpath.commonpath({name.rpartition("/")[0] or "/" for name in files})
     return [

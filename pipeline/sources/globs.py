@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import glob as globbing
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from pipeline.sources.base import File, SourceError
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, version_of_status
 from pipeline.sources.formats.contract import FORMATS, list_formats_with
 from pipeline.sources.formats.detect import detect_format, ending_of, format_of_name
+
+_STATE_FILE = "state.json"
+"""What `datasets.save_to_disk` writes beside the files with the rows, and lists these in."""
 
 
 def expand_glob(glob: str) -> list[File]:
@@ -70,7 +74,29 @@ def _list_local(glob: str) -> Iterator[File]:
 
 
 def _match_local(glob: str) -> list[str]:
-    return globbing.glob(os.path.expanduser(glob), recursive=True)
+    """List what a glob matches; of a folder of `datasets.save_to_disk`, the files with its rows, in order."""
+    path = os.path.expanduser(glob)
+    if not globbing.has_magic(path) and os.path.isfile(os.path.join(path, _STATE_FILE)):
+        state = json.loads(Path(path, _STATE_FILE).read_bytes())
+        return [os.path.join(path, file["filename"]) for file in state["_data_files"]]
+    return globbing.glob(path, recursive=True)
+
+
+def _explain_folder(glob: str, path: str) -> str:
+    """Say what to write for a path that is a folder; empty if it is none."""
+    if "://" in path or "::" in path:
+        import fsspec
+
+        fs, place = fsspec.url_to_fs(path)
+        if not fs.isdir(place):
+            return ""
+    elif not os.path.isdir(path := os.path.expanduser(path)):
+        return ""
+    elif os.path.isfile(splits := os.path.join(path, "dataset_dict.json")):
+        names = json.loads(Path(splits).read_bytes()).get("splits", [])
+        first = f"{glob.rstrip('/')}/{names[0] if names else 'train'}"
+        return f"{glob!r} is a folder of saved splits ({', '.join(names)}). Name one: {first!r}."
+    return f"{glob!r} is a folder. Give a glob over its files, such as {glob.rstrip('/') + '/**/*'!r}."
 
 
 def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
@@ -81,6 +107,20 @@ def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
             for glob in globs:
                 if isinstance(glob, str):  # the model reports the others
                     yield from _check_glob(place, source, glob, folder)
+        excluded = source.get("exclude")
+        for glob in excluded if isinstance(excluded, list) else ():
+            if isinstance(glob, str):
+                yield from _check_excluded(place, glob, folder)
+
+
+def _check_excluded(place: str, glob: str, folder: Path) -> Iterator[str]:
+    try:
+        found = _one_of_each_ending(paths.join_path(folder, glob))
+    except (*BROKEN_FILE_ERRORS, ImportError) as error:
+        yield f"{place}.exclude: {glob!r} cannot be listed: {error}"
+        return
+    if not found:
+        yield f"{place}.exclude: {glob!r} matches no file. {paths.explain_path(folder, glob)} Or leave it out."
 
 
 def _check_glob(place: str, source: dict[str, Any], glob: str, folder: Path) -> Iterator[str]:
@@ -90,7 +130,10 @@ def _check_glob(place: str, source: dict[str, Any], glob: str, folder: Path) -> 
         yield f"{place}.paths: {glob!r} cannot be listed: {error}"
         return
     if not files:
-        yield f"{place}.paths: {glob!r} matches no file. {paths.explain_path(folder, glob)}"
+        why = _explain_folder(glob, paths.join_path(folder, glob)) or (
+            f"{glob!r} matches no file. {paths.explain_path(folder, glob)}"
+        )
+        yield f"{place}.paths: {why}"
         return
     format_ = str(source.get("format", "auto"))
     by_name = {file.name: format_of_name(file.name) if format_ == "auto" else format_ for file in files}

@@ -136,7 +136,10 @@ def test_a_plan_says_how_files_are_read(
     assert files == {f"{n}.json.gz": ("jsonl", None) for n in range(3)} | {
         f"{n}.parquet": ("parquet", 40) for n in range(3)
     }
-    assert "3 as jsonl, 3 as parquet" in run_cli("plan", "r.toml", "--no-probe").stdout
+    assert (
+        "files of s: 3 as jsonl (gzip, whole), 3 as parquet (by row groups); 1 task"
+        in run_cli("plan", "r.toml", "--no-probe").stdout
+    )
 
 
 def test_the_ending_is_that_of_splitext_whatever_the_dots() -> None:

@@ -9,6 +9,7 @@ import gzip
 import io
 import itertools
 import json
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -390,10 +391,7 @@ def test_empty_files_among_others_are_counted_and_shown(tmp_path: Path, run_cli:
     (tmp_path / "data").mkdir()
     for name, data in EMPTY.items():
         (tmp_path / "data" / name).write_bytes(data)
-    (tmp_path / "r.toml").write_text(
-        'name = "a"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["data/*"]\nseparator = "--"\n'
-        "[split]\nval_tokens = 100\n[shards]\ntokens = 1000\n[tokenizer]\nvocab_size = 300\n"
-    )
+    (tmp_path / "r.toml").write_text(recipe_of('paths = ["data/*"]', 'separator = "--"'))
     assert "its files hold no document" in run_cli("plan", "r.toml").stderr
     (tmp_path / "data" / "whole.jsonl").write_text(
         "".join(json.dumps({"text": f"{n} words"}) + "\n" for n in range(500))
@@ -404,5 +402,50 @@ def test_empty_files_among_others_are_counted_and_shown(tmp_path: Path, run_cli:
     assert words in built.stdout, built.stderr
 
 
+def recipe_of(*lines: str) -> str:
+    source = "\n".join(['[[sources]]\nname = "s"\nweight = 1', *lines])
+    tail = "[split]\nval_tokens = 100\n[shards]\ntokens = 1000\n[tokenizer]\nvocab_size = 300\n"
+    return f'name = "a"\n{source}\n{tail}'
+
+
+def test_a_plan_says_how_each_file_is_read(tmp_path: Path, run_cli: Any) -> None:
+    lines = ["text,n", *(f"{n} words,{n}" for n in range(200))]
+    (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-16")
+    (tmp_path / "b.csv.xz").write_bytes(lzma.compress("\n".join(lines).encode("utf-16")))
+    (tmp_path / "r.toml").write_text(recipe_of('paths = ["*.csv*"]', 'encoding = "utf-16"'))
+    expected = "files of s: 1 as csv (utf-16, whole), 1 as csv (xz, utf-16, whole); 1 task"
+    assert expected in run_cli("plan", "r.toml", "--no-probe").stdout
+
+
+def test_excluded_files_are_left_out(tmp_path: Path, run_cli: Any, source: Any) -> None:
+    (tmp_path / "notes" / "old").mkdir(parents=True)
+    for name in ("a.md", "b.md", "old/c.md", "b.md.bak"):
+        (tmp_path / "notes" / name).write_text(name)
+    recipe = source(tmp_path / "notes/**/*", exclude=[f"{tmp_path}/notes/old/**", f"{tmp_path}/**/*.bak"])
+    assert [file.name for file in list_files(recipe)] == ["a.md", "b.md"]
+    (tmp_path / "r.toml").write_text(recipe_of('paths = ["notes/**/*"]', 'exclude = ["notes/*.tmp"]'))
+    assert "sources.s.exclude: 'notes/*.tmp' matches no file" in run_cli("plan", "r.toml").stderr
+    (tmp_path / "r.toml").write_text(recipe_of('paths = ["notes/**/*"]', 'exclude = ["notes/*", "notes/**/*"]'))
+    assert "match no file any more" in run_cli("plan", "r.toml").stderr
+
+
+def test_a_folder_is_read_if_datasets_saved_it_and_named_if_not(tmp_path: Path, run_cli: Any, source: Any) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    dataset = datasets.Dataset.from_list(ROWS)
+    dataset.save_to_disk(tmp_path / "saved", num_shards=2)
+    (tmp_path / "saved" / "notes.arrow").write_bytes(b"")  # not among the files with the rows
+    assert read_records(source(tmp_path / "saved")) == [(row["text"],) for row in ROWS]
+    datasets.DatasetDict(train=dataset, test=dataset).save_to_disk(tmp_path / "both")
+    (tmp_path / "plain").mkdir()
+    for path, words in {
+        "both": "'both' is a folder of saved splits (train, test). Name one: 'both/train'.",
+        "plain/": "'plain/' is a folder. Give a glob over its files, such as 'plain/**/*'.",
+        "none": "'none' matches no file. ",
+    }.items():
+        (tmp_path / "r.toml").write_text(recipe_of(f'paths = ["{path}"]'))
+        assert f"sources.s.paths: {words}" in run_cli("plan", "r.toml").stderr
+
+
 def test_a_new_key_that_is_not_set_is_not_written() -> None:
-    assert "delimiter" not in SourceRecipe(name="s", weight=1.0, paths=["*"]).model_dump(mode="json")
+    assert not {"delimiter", "exclude"} & SourceRecipe(name="s", weight=1.0, paths=["*"]).model_dump(mode="json").keys()

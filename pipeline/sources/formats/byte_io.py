@@ -38,9 +38,14 @@ BROKEN_FILE_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, tarfile
 """Errors of pyarrow, fsspec and the decompressors for files that are broken, missing or out of reach."""
 
 
+def compression_of(name: str) -> str | None:
+    """Return the codec of a compressed file, by its name; None for other files."""
+    return COMPRESSION.get(os.path.splitext(name)[1])
+
+
 def is_compressed(name: str) -> bool:
     """Detect by its name whether a file is compressed."""
-    return os.path.splitext(name)[1] in COMPRESSION
+    return compression_of(name) is not None
 
 
 def is_local(url: str) -> bool:

@@ -16,7 +16,7 @@ import re
 from typing import Any
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.formats.byte_io import COMPRESSION, decompress, open_file, read_head
+from pipeline.sources.formats.byte_io import COMPRESSION, compression_of, decompress, open_file, read_head
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.formats.encoding_guess import guess_encoding
 from pipeline.sources.formats.encodings import UTF8, decode_whole
@@ -97,7 +97,7 @@ def detect_format(url: str, name: str, size: int | None = None, encoding: str = 
             f'{name}: looks like CSV or TSV, which its name does not tell. Set `format` to "csv" (and `delimiter`, if '
             f"it is not a comma), {_AS_FILES}."
         )
-    if not ending and _compression_of(name) and head:
+    if not ending and compression_of(name) and head:
         raise SourceError(
             f'{name}: compressed text whose name does not tell its format. Set `format`: "text" with a `separator`, '
             'or "file" to make each file one document.'
@@ -105,12 +105,8 @@ def detect_format(url: str, name: str, size: int | None = None, encoding: str = 
     return "file"
 
 
-def _compression_of(name: str) -> str | None:
-    return COMPRESSION.get(os.path.splitext(name)[1])
-
-
 def _read_head(url: str, name: str, size: int | None) -> bytes:
-    if compression := _compression_of(name):
+    if compression := compression_of(name):
         with open_file(url) as raw:
             return decompress(raw, compression).read(HEAD_BYTES)
     return read_head(url, HEAD_BYTES if size is None else min(size, HEAD_BYTES))
