@@ -179,6 +179,13 @@ def test_utf16_lines_are_named(tmp_path: Path, source: Any) -> None:
         list_spans_of(source(tmp_path / "a.jsonl"))
 
 
+def test_a_table_in_utf16_is_named(tmp_path: Path, source: Any) -> None:
+    (tmp_path / "a.csv").write_bytes("text,label\none,1\n".encode("utf-16"))
+    with pytest.raises(SourceError, match='It seems to be UTF-16: set encoding = "utf-16"'):
+        list_spans_of(source(tmp_path / "a.csv"))
+    assert read(source(tmp_path / "a.csv", encoding="utf-16")).documents == 1
+
+
 def result(documents: int, **dropped: int) -> dict[str, Any]:
     names = {
         "null": "text is null",
@@ -300,3 +307,5 @@ def test_a_plan_of_text_that_does_not_decode_has_the_remedy(tmp_path: Path, run_
         "1 of 1 records are dropped (text is not valid UTF-8: 1). Examples:\n  a.md: byte 0xe9 at 6" in planned.stderr
     )
     assert 'Set encoding = "latin-1" in this source' in planned.stderr
+    stopped = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
+    assert "error: source 'web': 1 of the 1 records read so far are malformed" in stopped, "not about the sample"
