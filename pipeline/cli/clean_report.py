@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _TEXT_CHARACTERS = 100
 _EXCERPT = 60
 """Characters that are printed on each side of a copied item."""
+_EXCUSED = 20
+"""Items with common phrases that are printed of each evaluation set."""
 
 
 def add_command(commands: Subparsers) -> None:
@@ -130,7 +132,7 @@ def _print_evaluations(evaluations: list[dict[str, Any]], unread: list[str], *, 
             "items": one["items"],
             "found": one["found"],
             "too short": one["too_short"],
-            "common": one["common"],
+            "excused": one["excused"],
             "documents": ", ".join(f"{count:,} of {name}" for name, count in one["documents"].items()) or "0",
             "action": one["action"],
         }
@@ -139,12 +141,25 @@ def _print_evaluations(evaluations: list[dict[str, Any]], unread: list[str], *, 
     print_rows(rows, title="documents that hold items of evaluation sets")
     lines = [describe_unread(unread)] if unread else []
     for one in evaluations:
+        lines += _list_excused(one["name"], one["excused_items"])
         for row in one["held"][:examples]:
             found = row["found"]
             lines.append(f"{one['name']}: {row['item']} row {row['item_row']}, in {row['unit']} row {row['row']}")
             before, hit, after = found["before"][-_EXCERPT:], found["hit"][: 2 * _EXCERPT], found["after"][:_EXCERPT]
             lines.append(f"  {before}>>>{hit}<<<{after if hit == found['hit'] else ''}")
     print_lines([*lines, ""])
+
+
+def _list_excused(name: str, items: list[dict[str, Any]]) -> list[str]:
+    """Return lines that name items whose common phrases did not count, and in how many documents these are."""
+    from pipeline.mix.contamination import EXCUSED_FILE
+
+    lines = [f"{name}: common phrases of {plural(len(items), 'item')} do not count:"] if items else []
+    for item in items[:_EXCUSED]:
+        held = f", and {plural(item['held'], 'document')} that hold it" if item["held"] else ""
+        words, documents = plural(item["words"], "word"), plural(item["documents"], "document")
+        lines.append(f"  {item['item']} row {item['item_row']}: {words}, {documents} with its phrases{held}")
+    return lines + _left_out(max(0, len(items) - _EXCUSED), "item", f"is in {EXCUSED_FILE}")
 
 
 def _print_near_duplicates(near: dict[str, Any], *, examples: int) -> None:

@@ -149,6 +149,11 @@ class Run:
         """The bytes of its tokens."""
         return self.output.size(TOKENS_FILE)
 
+    @property
+    def num_hits(self) -> int:
+        """The number of hits of evaluation items."""
+        return self.output.size(HITS_FILE) // HIT_DTYPE.itemsize
+
     def read_hits(self) -> npt.NDArray[np.void]:
         """Read the hits of evaluation items in all documents, `HIT_DTYPE (hits,)`, in the documents' order."""
         return np.frombuffer(self.output.read(HITS_FILE), HIT_DTYPE)

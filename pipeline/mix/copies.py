@@ -210,7 +210,7 @@ class Outcomes:
             Reason(
                 "evaluations",
                 f"it holds an item of the evaluation set {row['evaluation']!r}: {row['item']} row {row['item_row']}, "
-                f"{row['share']:.0%} of its n-grams in bytes {row['start']:,} to {row['stop']:,} of the text"
+                f"{row['share']:.0%} of its words in bytes {row['start']:,} to {row['stop']:,} of the text"
                 + ('; action = "report" keeps it' if notes else ""),
                 {name: row[name] for name in ("evaluation", "item", "item_row", "share", "start", "stop")},
             )

@@ -336,7 +336,7 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
     with runs_in_scratch(runs, folder) if task.fetch else nullcontext(runs) as own:
         contamination = Findings([], [], [], {})
         if task.evaluations:
-            contamination = find_contamination(folder, task.evaluations, task.recipe, runs, own)
+            contamination = find_contamination(folder, task.evaluations, task.recipe, runs, own, task.similar)
         listed = task.block_lists or contamination.dropped
         blocked = Blocked(list(task.block_lists), contamination.dropped) if listed else None
         cleaning = Cleaning(task.recipe.sources) if cleaned_when_mixed(task.recipe.sources) else None

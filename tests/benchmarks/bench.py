@@ -30,6 +30,9 @@ GOALS = {
     ("bare", "large_core_ratio"): ("at most 1.6", lambda value: value <= 1.6),
     ("bare", "large_wall_ratio"): ("at most 1.8", lambda value: value <= 1.8),
     ("build", "ratio"): ("at least 15, goal 25", lambda value: value >= 15),
+    ("evaluations", "least_typography"): ("1", lambda value: value == 1),
+    ("evaluations", "found_elsewhere"): ("none", lambda value: value == 0),
+    ("evaluations", "hits_ms_mb"): ("at most 30", lambda value: value <= 30),
     ("hub", "ratio"): ("at most 1.3", lambda value: value <= 1.3),
     ("hub", "worker_ratio"): ("at most 1.15", lambda value: value <= 1.15),
     ("remote_loader", "hub_loader_share"): ("less than 0.01", lambda value: value < 0.01),
@@ -234,6 +237,12 @@ def _small_files(work: Path, quick: bool) -> Figures:
     return bench_small_files(work, quick=quick)
 
 
+def _evaluations(work: Path, quick: bool) -> Figures:
+    from tests.benchmarks.evaluations import bench_evaluations
+
+    return bench_evaluations(work, quick=quick)
+
+
 def _near_duplicates(work: Path, quick: bool) -> Figures:
     from tests.benchmarks.near_duplicates import bench_near_duplicates
 
@@ -264,6 +273,7 @@ TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "scale": _scale,
     "small_files": _small_files,
     "measures": _measures,
+    "evaluations": _evaluations,
     "near_duplicates": _near_duplicates,
     "cleaned_build": _cleaned_build,
 }

@@ -300,9 +300,11 @@ def test_each_document_of_a_pair_or_a_copy_has_its_hash(report: dict[str, Any], 
         assert re.findall('<code class="hash">([0-9a-f]{32})</code>', page) == hashes
         assert page.count("tokenmill trace SET --hash HASH") == 1
     assert "1 of 1 item is in 4 documents, which stay.\n0 items are too short" in page
-    evaluation = evaluation | {"too_short": 1, "common": 1, "documents": {"hostile": 1}}
+    excused = {"item": "a<b>.jsonl", "item_row": 7, "words": 9, "documents": 1234, "held": 0}
+    evaluation = evaluation | {"too_short": 1, "excused": 1, "excused_items": [excused], "documents": {"hostile": 1}}
     page = dict(render_pages(report | {"evaluations": [evaluation]}))["test-1-planets.html"]
-    assert "in 1 document, which stays.\n1 item is too short to search for, 1 holds common phrases" in page
+    assert "in 1 document, which stays.\n1 item is too short to search for. Common phrases of 1 item do not" in page
+    assert "<code>a&lt;b&gt;.jsonl</code> row 7</th><td>9</td><td>1,234</td><td>0</td>" in page
 
 
 def test_a_source_read_in_part_is_named_beside_the_items_found(

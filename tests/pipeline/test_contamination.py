@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import json
 import random
 import re
 import subprocess
 import sys
+import unicodedata
+from collections import Counter
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,55 +22,85 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pipeline
+from pipeline.__main__ import main
+from pipeline.build.clean_report.pages import render_pages
 from pipeline.build.clean_report.read import read_clean_report
 from pipeline.clean.documents import Documents
 from pipeline.clean.evaluations import hits as hits_module
-from pipeline.clean.evaluations.hits import HitFinder
+from pipeline.clean.evaluations.hits import LEAST_HITS, REACH, HitFinder
 from pipeline.clean.evaluations.items import (
     ITEM_DTYPE,
     LEAST_WORDS,
+    LONG_WORDS,
     NGRAM_WORDS,
     Items,
     collect_items,
     find_item_ngrams,
+    load_items,
 )
 from pipeline.clean.evaluations.word_ngrams import find_hashed_words
-from pipeline.mix.contamination import CONTAMINATION_FILE
+from pipeline.encode.run import Run
+from pipeline.mix import different_documents
+from pipeline.mix.contamination import CONTAMINATION_FILE, EXCUSED_FILE
+from pipeline.mix.different_documents import DifferentDocuments
+from pipeline.mix.held_items import HeldItems
 from pipeline.sources.base import SourceError
 from shards.errors import InputError
 from tests.support.builds import real_documents
 
-PUNCTUATION = r"\x00-\x2f\x3a-\x40\x5b-\x60\x7b-\x7f\u00a0-\u00bf\u2000-\u206f\u3000-\u303f"
-SEPARATORS = re.compile(f"[{PUNCTUATION}]+")
-WORD = re.compile(f"[^{PUNCTUATION}]+")
+ENTITY_OR_CHARACTER = re.compile(
+    r"&(?:amp;)*(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|.", re.DOTALL
+)
+
+
+def slow_places(text: str) -> list[tuple[str, int, int]]:
+    """Return the words as the documentation says them, each with its first character and one past its last."""
+    letters: list[tuple[str, int, int]] = []
+    for match in ENTITY_OR_CHARACTER.finditer(text):
+        start, stop = match.span()
+        plain = html.unescape(html.unescape(html.unescape(match[0])))
+        is_entity = plain != match[0]
+        for place, part in enumerate([plain] if is_entity else plain, start):
+            for letter in unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", part).casefold()):
+                if unicodedata.category(letter) != "Cf" and not unicodedata.combining(letter):
+                    letters.append((letter, start if is_entity else place, stop if is_entity else place + 1))
+    words = [
+        list(own) for inside, own in groupby(letters, lambda one: unicodedata.category(one[0])[0] in "LNM") if inside
+    ]
+    return [("".join(letter for letter, _, _ in word), word[0][1], word[-1][2]) for word in words]
 
 
 def slow_words(text: str) -> list[str]:
-    """Return the words as the documentation says them: ASCII in small letters, cut at punctuation and white space."""
-    small = "".join(letter.lower() if letter.isascii() else letter for letter in text)
-    return [word for word in SEPARATORS.split(small) if word]
+    return [word for word, _, _ in slow_places(text)]
 
 
 def slow_hits(items: list[str], documents: list[str]) -> set[tuple[int, tuple[str, ...], int, int]]:
-    """Return (document, n-gram, first byte, one past the last) of every n-gram of an item."""
-    wanted: set[tuple[str, ...]] = set()
+    """Return (document, n-gram, first byte, one past the last) of every n-gram of an item that counts."""
+    long: set[tuple[str, ...]] = set()
+    short: set[tuple[str, ...]] = set()
     for item in items:
         words = slow_words(item)
-        size = min(len(words), NGRAM_WORDS)
-        if size >= LEAST_WORDS:
-            wanted |= {tuple(words[start : start + size]) for start in range(len(words) - size + 1)}
+        if len(words) >= LONG_WORDS:
+            long |= {tuple(words[start : start + NGRAM_WORDS]) for start in range(len(words) - NGRAM_WORDS + 1)}
+        elif len(words) >= LEAST_WORDS:
+            short.add(tuple(words))
     found: set[tuple[int, tuple[str, ...], int, int]] = set()
     for number, text in enumerate(documents):
-        edges = [match.span() for match in WORD.finditer(text)]
-        words = slow_words(text)
-        assert len(edges) == len(words)
-        for size in {len(ngram) for ngram in wanted}:
+        words = slow_places(text)
+        hits: list[tuple[tuple[str, ...], int, int]] = []
+        for size in {len(ngram) for ngram in long | short}:
             for start in range(len(words) - size + 1):
-                if tuple(words[start : start + size]) in wanted:
-                    first, last = edges[start][0], edges[start + size - 1][1]
-                    found.add(
-                        (number, tuple(words[start : start + size]), *(len(text[:at].encode()) for at in (first, last)))
-                    )
+                ngram = tuple(word for word, _, _ in words[start : start + size])
+                if ngram in long | short:
+                    edges = (words[start][1], words[start + size - 1][2])
+                    hits.append((ngram, *(len(text[:at].encode()) for at in edges)))
+        hits.sort(key=lambda hit: hit[1:])
+        alone = [hit for hit in hits if hit[0] not in short]
+        for first in range(len(alone) - LEAST_HITS + 1):
+            close = alone[first : first + LEAST_HITS]
+            if close[-1][1] - close[0][1] <= REACH * (close[0][2] - close[0][1]):
+                found |= {(number, *hit) for hit in close}
+        found |= {(number, *hit) for hit in hits if hit[0] in short}
     return found
 
 
@@ -81,21 +115,74 @@ def documents_of(texts: list[str]) -> Documents:
     return Documents(pa.array(texts, pa.large_string()), np.arange(len(texts), dtype=np.uint32))
 
 
-def test_typography_does_not_hide_words() -> None:
-    typeset = "Natalia\u2019s \u201cclips\u201d\u2014sold\u00a0TO 48\nfriends\u3002Na\u00efve caf\u00e9"
-    plain = "natalia s clips  sold to 48 friends na\u00efve caf\u00e9"
-    (first, places), (second, _) = (
-        find_hashed_words(np.frombuffer(text.encode(), np.uint8), np.array([0, len(text.encode())]))
-        for text in (typeset, plain)
+def hashed(text: str) -> list[int]:
+    data = text.encode()
+    return find_hashed_words(np.frombuffer(data, np.uint8), np.array([0, len(data)]))[0].tolist()
+
+
+def test_words_are_found_in_their_places() -> None:
+    text = (
+        "Natalia\u2019s \u201cclips\u201d\u2014sold\u00a0TO 4\u00ad8\nfri\u200bends\u3002"
+        "Nai\u0308ve caf&eacute; &amp;nbsp;\u20ac5"
     )
-    assert first.tolist() == second.tolist()
-    cut = [typeset.encode()[start:stop].decode() for start, stop in places]
-    assert cut == ["Natalia", "s", "clips", "sold", "TO", "48", "friends", "Na\u00efve", "caf\u00e9"]
+    data = text.encode()
+    _, places = find_hashed_words(np.frombuffer(data, np.uint8), np.array([0, len(data)]))
+    cut = [data[start:stop].decode() for start, stop in places]
+    words = ["Natalia", "s", "clips", "sold", "TO", "4\u00ad8", "fri\u200bends", "Nai\u0308ve", "caf&eacute;", "5"]
+    assert cut == words
+    assert hashed(text) == hashed("natalia s clips sold to 48 friends naive cafe 5")
 
 
+PLAIN = (
+    'The r\u00e9sum\u00e9 of Zo\u00eb\'s office: "final flow, first finish" - costs $5 & 40% more than 1/2 of 38 '
+    "caf\u00e9s; \u0391\u03b8\u03ae\u03bd\u03b1 and \u041c\u043e\u0441\u043a\u0432\u0430, d\u00e9j\u00e0 vu."
+)
+VARIANTS = {
+    "NFC": lambda text: unicodedata.normalize("NFC", text),
+    "NFD": lambda text: unicodedata.normalize("NFD", text),
+    "capitals": str.upper,
+    "line breaks": lambda text: text.replace(" ", "\r\n"),
+    "no-break spaces": lambda text: text.replace(" ", "\u00a0"),
+    "thin spaces": lambda text: text.replace(" ", "\u202f"),
+    "soft hyphens": lambda text: re.sub(r"(\w\w)(?=\w)", "\\1\u00ad", text),
+    "zero-width spaces": lambda text: re.sub(r"(\w)(?=\w)", "\\1\u200b", text),
+    "zero-width joiners": lambda text: re.sub(r"(\w)(?=\w)", "\\1\u200d", text),
+    "byte order marks": lambda text: re.sub(r"(\w)(?=\w)", "\\1\ufeff", text),
+    "variation selectors": lambda text: re.sub(r"(\w)(?=\w)", "\\1\ufe0f", text),
+    "directions": lambda text: f"\u202b{text}\u202c",
+    "full width": lambda text: "".join(chr(ord(one) + 0xFEE0) if "!" <= one <= "~" else one for one in text),
+    "ligatures": lambda text: text.replace("fi", "\ufb01").replace("fl", "\ufb02"),
+    "curly quotes": lambda text: text.replace("'", "\u2019").replace('"', "\u201c").replace("-", "\u2014"),
+    "another currency": lambda text: text.replace("$", "\u20ac"),
+    "currency apart": lambda text: text.replace("$", "\u20ac "),
+    "numbered entities": lambda text: "".join(one if one.isalnum() else f"&#{ord(one)};" for one in text),
+    "hexadecimal entities": lambda text: "".join(one if one == " " else f"&#x{ord(one):x};" for one in text),
+    "named entities": lambda text: html.escape(text).replace("\u00e9", "&eacute;").replace(" ", "&nbsp;"),
+    "entities twice": lambda text: html.escape(html.escape(text).replace(" ", "&nbsp;")),
+    "soft hyphens as entities": lambda text: re.sub(r"(\w\w)(?=\w)", "\\1&shy;", text),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_typography_does_not_hide_words(name: str) -> None:
+    changed = VARIANTS[name](PLAIN)
+    assert changed != unicodedata.normalize("NFC", PLAIN) or name == "NFC"
+    assert hashed(changed) == hashed(PLAIN)
+    assert hashed(PLAIN) != hashed(PLAIN.replace("costs", "cost"))
+
+
+def test_words_of_every_length_are_told_apart() -> None:
+    sizes = [*range(1, 40), 511, 512, 513, 600]
+    words = ["".join(chr(0x61 + (place * size) % 26) for place in range(size)) for size in sizes]
+    assert len(set(hashed(" ".join(words)))) == len(set(words))
+    assert [hashed(word) for word in words] == [[one] for one in hashed(f"{' '.join(words)} ")]
+
+
+LETTERS = "ab \u2019\u00a0\u3001\u4e2dB.\n\U0001f642\u00e9\u0301\u00ad\u200b\u20ac\uff21\u00bd\ufb01\ud55c&;"
 TEXTS = st.lists(
     st.lists(st.sampled_from(["a", "b", "B", "\u00e9", "x1"]), max_size=40).map(" ".join)
-    | st.text("ab \u2019\u00a0\u3001\u4e2dB.\n\U0001f642", max_size=60),
+    | st.text(LETTERS, max_size=60)
+    | st.lists(st.sampled_from(["a", "b", " ", "&amp;", "&nbsp;", "&#97;", "&eacute;", "&no", ";"])).map("".join),
     min_size=1,
     max_size=6,
 ).map(lambda texts: [text or "." for text in texts])
@@ -103,6 +190,9 @@ TEXTS = st.lists(
 
 @example(items=["a b c"], documents=["x a b", "c", "a b c"], size=1 << 20)
 @example(items=["a b c", "b c d", "c d e", "d e a", "e a b"], documents=["a b c d e " * 20], size=64)
+@example(items=["a b c d e a b c d"], documents=["b c d e a b c d e"], size=1 << 20)
+@example(items=["a b c d e a b c d"], documents=["a b c d e b b b c d e a b", "a b c d e " * 40], size=64)
+@example(items=["a b c"], documents=["a b c&am", "p;a b c"], size=1 << 20)
 @example(items=["aaaaaaaa bbbbbbbb cccccccc"], documents=["aaaaaaaa bbbbbbbb cccccccc dddddddd"], size=8)
 @given(items=TEXTS, documents=TEXTS, size=st.sampled_from([8, 64, 1 << 20]))
 def test_hits_are_those_of_a_plain_search(items: list[str], documents: list[str], size: int) -> None:
@@ -117,9 +207,22 @@ def test_hits_are_those_of_a_plain_search(items: list[str], documents: list[str]
 
 
 QUESTIONS = [
-    f"Farmer {name} has {count} hens and sells {count // 2} eggs on each of {count % 7 + 2} market days, but {name} "
-    f"drops {count % 5} of them on the way; how many eggs does {name} bring home at the end of a week with no rain?"
-    for name, count in zip(["Ada", "Bo", "Cy", "Di", "Ed", "Flo", "Gus", "Hal"], range(30, 110, 10), strict=True)
+    "Farmer Ada has 30 hens and sells 15 eggs on each of 4 market days, but Ada drops 3 of them on the way; how many "
+    "eggs does she bring home at the end of a week with no rain?",
+    "A train leaves Lyon at noon with 240 people on board, and at every one of its six stops a quarter of those left "
+    "get off while nine climb in; who can say how full it is in Brest?",
+    "Twelve painters need five days for the long wall of the old harbour, so how many hours would two of them work on "
+    "the short one, which is a third as high and half as wide?",
+    "If a baker mixes 7 cups of rye flour with 3 of water for each loaf, what weight of dough stands on the table once "
+    "all 18 tins, two of which leak, have been filled to the brim?",
+    "Before the storm Lena counted 96 apples on her tree, yet by Sunday half lay in the grass and her goat had eaten "
+    "eleven of those; what part of the first number could still be picked?",
+    "The library lends each reader up to 4 books for 21 days, and asks 10 cents for every day beyond; how much does "
+    "Omar owe who returned three novels a fortnight late and lost none?",
+    "Two candles of equal length are lit together, one burning down in 3 hours and its thicker twin in 5; after what "
+    "time will the second be exactly four times as tall as the first, and why?",
+    "On a map where 2 cm stand for 9 km, the road from the mill to the chapel measures 11 cm; a mule walks it at 5 km "
+    "an hour with a rest of twenty minutes, so when must it set out?",
 ]
 SHORT = "Who painted Guernica in Paris"
 COMMON = "which of the following statements about the text above is true and which one of them is false"
@@ -156,7 +259,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
             json.dumps({"question": text}) + "\n" for text in [*QUESTIONS, SHORT, "Why so?", "An item nowhere at all"]
         )
     )
-    (folder / "choices.jsonl").write_text(json.dumps({"question": COMMON}) + "\n")
+    (folder / "choices.jsonl").write_text(
+        "".join(json.dumps({"question": f"{COMMON}: {end}"}) + "\n" for end in ("one", "two", "no two", "all", "few"))
+    )
     return folder
 
 
@@ -204,7 +309,12 @@ def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> No
     (note,) = [note for note in reported.notes if "'questions'" in note and "found" in note]
     assert "9 of 11 items found in 12 documents, which stay" in note
     assert any("1 of 11 items not searched for: empty, or shorter than 3 words" in note for note in reported.notes)
-    assert any("'choices': 0 of 1 items found; 1 items hold common phrases alone" in note for note in reported.notes)
+    (note,) = [note for note in reported.notes if "'choices'" in note]
+    assert note.startswith(
+        "mix: evaluation set 'choices': 0 of 5 items found; common phrases of 5 items do not count: "
+    )
+    assert " row 0 (19 words, 40 documents)" in note
+    assert note.endswith(" and 2 more, in excused_items.parquet")
     (evidence,) = tmp_path.glob(f"set.work/mix/*/{CONTAMINATION_FILE}")
     table = pq.read_table(evidence).to_pylist()
     texts = {name: pq.read_table(corpus / f"{name}.parquet").column("text").to_pylist() for name in ("one", "two")}
@@ -250,8 +360,124 @@ def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> No
     assert again.manifest.sources == dropped.manifest.sources
 
 
+def held(items: list[str], documents: list[str], counts: int = 0) -> set[tuple[int, int]]:
+    """Return (document, item) of the items that documents hold, if each n-gram occurs in `counts` documents."""
+    own = items_of(items)
+    rule = HeldItems(own, np.full(len(own.ngrams), counts), len(documents))
+    found = rule.find(HitFinder(own).find(documents_of(documents)))
+    return {(one.document, one.item) for one in found}
+
+
+def change_words(text: str, count: int, rng: random.Random) -> str:
+    """Return a text with some of its words, of the middle half, replaced."""
+    words = text.split()
+    for place in rng.sample(range(len(words) // 4, len(words) - len(words) // 4), count):
+        words[place] = rng.choice(["lantern", "seven", "whereas", "Oslo", "paints"])
+    return " ".join(words)
+
+
+@pytest.mark.parametrize(("changed", "least"), [(0, 1), (1, 0.97), (2, 0.9), (3, 0.75)])
+def test_changed_words_do_not_hide_an_item(changed: int, least: float) -> None:
+    """Items of 18 to 60 words, cut from real prose; `tests.benchmarks.evaluations` measures it on test items."""
+    rng = random.Random(changed)
+    words = re.findall("[A-Za-z]+", " ".join(real_documents()))
+    starts = rng.sample(range(100, len(words) - 200), 200)
+    items = [" ".join(words[start : start + rng.randrange(18, 61)]) for start in starts]
+    documents = [
+        " ".join([*words[start - 100 : start - 70], change_words(item, changed, rng), *words[start + 70 : start + 100]])
+        for start, item in zip(starts, items, strict=True)
+    ]
+    found = held(items, documents)
+    assert sum((number, number) in found for number in range(len(items))) >= least * len(items)
+
+
+@pytest.mark.parametrize("counts", [0, 1000])
+def test_a_part_of_an_item_is_not_the_item(counts: int) -> None:
+    """Of 17 words a document needs 12; if all n-grams are common, it needs nearly all of them."""
+    item = re.findall(r"\w+", "a tall man in red sold nine old maps of Spain to my aunt for ten coins")
+    ends = range(3, len(item) + 1)
+    needed = 12 if not counts else 16
+    expected = {(place, 0) for place, end in enumerate(ends) if end >= needed}
+    assert held([" ".join(item)], [f"so {' '.join(item[:end])} or so" for end in ends], counts) == expected
+    # The same words over a long stretch, or in another order.
+    apart = [f"{' '.join(item[start : start + 4])} {'and so on ' * 20}" for start in range(0, 16, 4)]
+    assert held([" ".join(item)], [" ".join(apart), " ".join(item[::-1])], counts) == set()
+
+
+LICENCE = (
+    "this text may be copied and changed by anyone for any purpose if this notice is kept in all copies of it and "
+    "if the names of its authors are not used to sell it"
+)
+
+
+def write_planted(folder: Path) -> None:
+    """Write pages of prose in which items are planted more often than common phrases occur, and the items.
+
+    Items 0 and 1 are in 40 different pages each, 1 with a changed word; 2 in 40 copies of one page; 3 in part, in 40
+    pages that are nearly the same; 4 to 9 have a sentence that 60 pages have; 10 is short, and in 30 pages.
+    """
+    pages = [text for text in real_documents() if 150 < len(text) < 4000]
+    items = QUESTIONS[:4]
+    items += [f"{LICENCE} and who is {name}?" for name in ("Ann", "Ben", "Carl", "Dora", "Eva", "Fritz")]
+    items.append("one of the best of all")
+    changed = QUESTIONS[1].split()
+    changed[len(changed) // 2] = "lantern"
+    for number in range(40):
+        pages[number] += f"\n{QUESTIONS[0]}"
+        pages[number + 40] += f"\n{' '.join(changed)}"
+    for number in range(60):
+        pages[number + 80] += f"\n{LICENCE}."
+    for number in range(30):
+        pages[number + 140] += f"\n{items[-1]}"
+    copied = f"{pages[170]}\n{QUESTIONS[2]}"
+    part = " ".join(QUESTIONS[3].split()[4:])  # so that it counts only if its n-grams are not common
+    near = ["\n".join([*pages[171:176], part, f"Page {number}."]) for number in range(40)]
+    lines = "".join(json.dumps({"question": item}) + "\n" for item in items)
+    (folder / "items.jsonl").write_text(lines)
+    pq.write_table(pa.table({"text": [*pages[:170], *near, *pages[176:400], *[copied] * 20]}), folder / "one.parquet")
+    pq.write_table(pa.table({"text": [*[copied] * 20, *pages[400:420]]}), folder / "two.parquet")
+
+
+def test_items_in_many_documents_are_found_and_shared_phrases_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_planted(tmp_path)
+    table = {"name": "items", "paths": ["items.jsonl"], "text": "question", "action": "drop", "max_dropped": 1}
+    recipe = recipe_of(Path(), evaluations=[table], clean={"near_duplicates": {"max_dropped": 1}}) | {"name": "planted"}
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    built = pipeline.build_set(tmp_path / "recipe.json", out=tmp_path / "set", workers=1, validate="quick")
+    (folder,) = (path.parent for path in tmp_path.glob(f"set.work/mix/*/{CONTAMINATION_FILE}"))
+    rows = pq.read_table(folder / CONTAMINATION_FILE).to_pylist()
+    assert Counter(row["item_row"] for row in rows) == {0: 40, 1: 40, 2: 40, 3: 40}
+    assert sum(source.dropped["holds an item of items"] for source in built.manifest.sources) == 160
+    # Every item that was excused is named, with the documents that have its phrases.
+    excused = pq.read_table(folder / EXCUSED_FILE).to_pylist()
+    names = [(row["item_row"], row["documents"], row["held"]) for row in excused]
+    assert names == [*((number, 60, 0) for number in range(4, 10)), (10, 30, 0)]
+    assert "items.jsonl" in excused[0]["item"]
+    (report,) = read_clean_report(str(tmp_path / "set"))["evaluations"]
+    assert report["excused_items"] == excused
+    assert main(["clean-report", str(tmp_path / "set.work")]) == 0
+    printed = capsys.readouterr().out
+    assert "items: common phrases of 7 items do not count:" in printed
+    assert re.search(r"items\.jsonl\S* row 4: 39 words, 60 documents with its phrases", printed)
+    page = dict(render_pages(read_clean_report(str(tmp_path / "set"))))["test-1-items.html"]
+    assert page.count("<td>60</td>") == 6
+    # Parts of the hash space do not change the counts.
+    runs = [Run(str(path.parent), 0, "<u2") for path in sorted(tmp_path.glob("set.work/encode/*/hits.bin"))]
+    (place,) = tmp_path.glob("set.work/evaluations/*/items.npz")
+    ngrams = len(load_items(str(place.parent)).ngrams)
+    counts = DifferentDocuments(None).count(ngrams, runs)
+    assert {40, 60} <= set(counts.tolist()) <= set(range(61))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(different_documents, "PART_HITS", 64)
+        assert DifferentDocuments(None).count(ngrams, runs).tolist() == counts.tolist()
+
+
+@pytest.mark.long
 def test_items_in_real_text_are_found_and_nothing_else(corpora: Path, tmp_path: Path) -> None:
-    """100 passages of mathematics stand inside web pages; 10,000 other pages and 5,000 other passages hold none."""
+    """100 passages of mathematics stand inside web pages, half of them with a changed word, and are found; 10,000 other
+    pages and 1,400 other passages hold none."""
     rng = random.Random(9)
     mathematics = pq.read_table(sorted((corpora / "finemath").glob("*.parquet"))[0]).column("text").to_pylist()
     files = [file for name in ("fineweb_edu", "bulk_prose") for file in sorted((corpora / name).glob("*.parquet"))]
@@ -261,11 +487,12 @@ def test_items_in_real_text_are_found_and_nothing_else(corpora: Path, tmp_path: 
         words = text.split()
         if len(words) > 120:
             start = rng.randrange(len(words) - 60)
-            items.append(" ".join(words[start : start + rng.randrange(16, 60)]))
+            items.append(" ".join(words[start : start + rng.randrange(18, 60)]))
     items = list(dict.fromkeys(items))[:1500]
     for number, item in enumerate(items[:100]):
         middle = pages[number].find(" ", len(pages[number]) // 2)
-        pages[number] = f"{pages[number][:middle]} {hide(item, number)} {pages[number][middle:]}"
+        copied = hide(item, number) if number % 8 < 4 else change_words(item, 1, rng)
+        pages[number] = f"{pages[number][:middle]} {copied} {pages[number][middle:]}"
     pq.write_table(pa.table({"text": pages}), tmp_path / "pages.parquet", row_group_size=len(pages))
     pq.write_table(pa.table({"question": items}), tmp_path / "items.parquet")
     recipe = {
@@ -319,7 +546,10 @@ def test_a_rebuild_from_the_sets_own_recipe(corpus: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("item", "found"),
-    [("An item that is nowhere at all", "0 of 1 items found"), (COMMON, "1 items hold common phrases alone")],
+    [
+        ("An item that is nowhere at all", "0 of 1 item found"),
+        ("the text above is true", "common phrases of 1 item do not count: none.jsonl@"),
+    ],
 )
 def test_a_corpus_without_items(corpus: Path, tmp_path: Path, item: str, found: str) -> None:
     (tmp_path / "none.jsonl").write_text(json.dumps({"question": item}) + "\n")

@@ -24,7 +24,7 @@ from pipeline.encode.run import Run, token_dtype
 from pipeline.encode.run_text import read_run_start, read_run_text
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.cleaning import CLEANING_FILE, read_cleaning
-from pipeline.mix.contamination import CONTAMINATION_FILE
+from pipeline.mix.contamination import CONTAMINATION_FILE, EXCUSED_FILE
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError
 from shards.format.manifest import MANIFEST_FILE
@@ -148,12 +148,17 @@ def _documents(near: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _read_held(folder: Store, evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Give each evaluation set the first documents that hold its items, in hash order; return all of them."""
+    """Give each evaluation set the first documents that hold its items, in hash order; return all of them.
+
+    Each is also given the items whose common phrases did not count, `excused_items`.
+    """
     if not evaluations:
         return []
     table = pq.read_table(pa.BufferReader(TaskOutput(folder).read(CONTAMINATION_FILE)))
     table = table.sort_by([(name, "ascending") for name in ("hash", "item", "item_row")])
+    excused = pq.read_table(pa.BufferReader(TaskOutput(folder).read(EXCUSED_FILE)))
     for evaluation in evaluations:
         own = table.filter(pc.field("evaluation") == evaluation["name"])
         evaluation["held"] = own.slice(0, HELD).to_pylist()
+        evaluation["excused_items"] = excused.filter(pc.field("evaluation") == evaluation["name"]).to_pylist()
     return [row for evaluation in evaluations for row in evaluation["held"]]

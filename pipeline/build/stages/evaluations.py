@@ -7,6 +7,7 @@ from typing import Any
 from pipeline.build.running_build import RunningBuild
 from pipeline.build.stages.source_identity import identify_source
 from pipeline.clean.evaluations import items
+from pipeline.clean.evaluations.normal_form import UNICODE_VERSION
 from pipeline.engine.tasks import JsonText, make_task, versions_of
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import spans_to_json
@@ -25,7 +26,7 @@ def run_evaluations(running: RunningBuild, recipe: Recipe) -> WritableStore | No
         return None
     payload = items.make_items_task(recipe)
     identity: dict[str, Any] = {
-        "code": versions_of(items.CODE_VERSION, "pyarrow"),
+        "code": versions_of(items.CODE_VERSION, "pyarrow") | {"Unicode": UNICODE_VERSION},
         "evaluations": [one.name for one in payload.evaluations],
     }
     for one, spans in zip(payload.evaluations, payload.spans, strict=True):

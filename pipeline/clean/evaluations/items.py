@@ -1,6 +1,6 @@
 """The items of evaluation sets, ready for the search: the n-grams of each item.
 
-A build searches for an item of at least `NGRAM_WORDS` words by its n-grams of `NGRAM_WORDS` words, and for a shorter
+A build searches for an item of at least `LONG_WORDS` words by its n-grams of `NGRAM_WORDS` words, and for a shorter
 one, down to `LEAST_WORDS`, by all of its words as one n-gram. Even shorter items would be found everywhere: a build
 counts them and does not search for them. Memory: about 40 bytes for each word of the items.
 """
@@ -31,11 +31,13 @@ from shards.stores.open import open_store
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 """Increase when the same files would give other items, or documents other hits."""
 
-NGRAM_WORDS = 13
-"""Words of an n-gram. Source: Brown et al. 2020 (GPT-3), appendix C."""
+NGRAM_WORDS = 5
+"""Words of an n-gram: one changed word spoils five of them, and the words on either side of it are still found."""
+LONG_WORDS = 8
+"""Words of the shortest item that is searched for by several n-grams."""
 LEAST_WORDS = 3
 """Words of the shortest item that a build searches for."""
 ITEMS_FILE = "items.npz"
@@ -71,16 +73,23 @@ class Items:
     ngrams: npt.NDArray[np.uint64]
     """Hashes of the distinct n-grams, in order, `(ngrams,)`."""
     beginnings: npt.NDArray[np.uint64]
-    """Hashes of the distinct first `LEAST_WORDS` words of n-grams, `(beginnings,)`."""
+    """Hashes of the distinct first `LEAST_WORDS` words of short items, `(beginnings,)`."""
     of_items: npt.NDArray[np.int64]
-    """The distinct n-grams of each item, as places in `ngrams`, item by item, `(pairs,)`."""
+    """The n-grams of each item in the order of its text, as places in `ngrams`, item by item, `(pairs,)`."""
     offsets: npt.NDArray[np.int64]
     """The n-grams of item i are `of_items[offsets[i]:offsets[i + 1]]`, `(items + 1,)`."""
 
     @property
-    def sizes(self) -> list[int]:
-        """The sizes of n-grams that there are, in words."""
-        return sorted(set(self.rows["size"].tolist()) - {0})
+    def whole_sizes(self) -> list[int]:
+        """The sizes of short items that there are, in words."""
+        return sorted(set(self.rows["size"][self.rows["words"] < LONG_WORDS].tolist()) - {0})
+
+    def find_whole(self) -> npt.NDArray[np.bool_]:
+        """Return which n-grams are all words of a short item, `(ngrams,)`."""
+        whole = np.zeros(len(self.ngrams), bool)
+        short = (self.rows["size"] > 0) & (self.rows["words"] < LONG_WORDS)
+        whole[self.of_items[self.offsets[:-1][short]]] = True
+        return whole
 
 
 def source_of(evaluation: EvaluationRecipe, folder: str) -> SourceRecipe:
@@ -183,24 +192,27 @@ def load_items(task: str) -> Items:
 def find_item_ngrams(text: memoryview) -> tuple[int, int, npt.NDArray[np.uint64]]:
     """Return what is searched for an item of an evaluation set: its words, the size of its n-grams, and these.
 
-    The n-grams are distinct, with their beginnings, uint64 `(ngrams, 2)`. The size of an item that is too short is 0.
+    The n-grams are in the order of the text, uint64 `(ngrams, 2)`: each with its beginning, which is 0 for those of
+    long items. The size of an item that is too short is 0.
     """
     data = np.frombuffer(text, np.uint8)
     words, _ = find_hashed_words(data, np.array([0, len(data)]))
-    size = min(len(words), NGRAM_WORDS) if len(words) >= LEAST_WORDS else 0
-    if not size:
+    if len(words) < LEAST_WORDS:
         return len(words), 0, np.zeros((0, 2), np.uint64)
+    long = len(words) >= LONG_WORDS
+    size = NGRAM_WORDS if long else len(words)
     ngrams = Ngrams(words)
     hashes = ngrams.hash_all(size)
-    pairs = np.stack([hashes, ngrams.hash_all(LEAST_WORDS)[: len(hashes)]], axis=1)
-    return len(words), size, np.unique(pairs, axis=0)
+    beginnings = np.zeros(len(hashes), np.uint64) if long else ngrams.hash_all(LEAST_WORDS)[:1]
+    return len(words), size, np.stack([hashes, beginnings], axis=1)
 
 
 def collect_items(rows: npt.NDArray[np.void], ngrams: list[npt.NDArray[np.uint64]]) -> Items:
     """Return items from their rows, and from the n-grams that `find_item_ngrams` gave for each."""
     pairs = np.concatenate([*ngrams, np.zeros((0, 2), np.uint64)])
     hashes, of_items = np.unique(pairs[:, 0], return_inverse=True)
-    return Items(rows, hashes, np.unique(pairs[:, 1]), of_items, np.cumsum([0, *map(len, ngrams)]))
+    beginnings = np.unique(pairs[pairs[:, 1] > 0, 1])
+    return Items(rows, hashes, beginnings, of_items, np.cumsum([0, *map(len, ngrams)]))
 
 
 def _count(

@@ -1,10 +1,10 @@
 """Words of text as numbers, alike in an evaluation set and in a document that copied from it.
 
-A word is a run of letters and digits; capitals of ASCII count as small letters. Everything else separates words: marks,
-white space, and the punctuation of Unicode that typesetting puts in place of ASCII's (quotation marks, dashes, spaces).
-So line breaks, quotes and case do not hide a copy. Letters outside ASCII are compared byte by byte.
+A word is a run of letters and digits in the text's normal form (`pipeline.clean.evaluations.normal_form`); everything
+else separates words.
 
-Hashes are polynomials modulo 2^64, mixed. Two given n-grams collide with a probability of about 2^-64.
+Hashes are mixed; those of n-grams are polynomials modulo 2^64. Two given n-grams collide with a probability of about
+2^-64.
 """
 
 from __future__ import annotations
@@ -13,24 +13,22 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xxhash
+
+from pipeline.clean.evaluations.normal_form import find_edits, spread
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-_SMALL = np.zeros(256, np.uint8)
-"""The byte that stands for a byte of a word; 0 for those between words."""
-_SMALL[[*range(0x30, 0x3A), *range(0x61, 0x7B), *range(0x80, 0x100)]] = [
-    *range(0x30, 0x3A),
-    *range(0x61, 0x7B),
-    *range(0x80, 0x100),
-]
-_SMALL[0x41:0x5B] = np.arange(0x61, 0x7B)
 
 _WORD_BASE = np.uint64(0x9E3779B97F4A7C15)
 _NGRAM_BASE = np.uint64(0xD1B54A32D192ED03)
 """Odd numbers, so that they have inverses modulo 2^64."""
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 """The first multiplier of splitmix64's finaliser. Source: Steele, Lea and Flood 2014."""
+_CHUNK_MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
+"""The bytes of a word in a number of 8 bytes, by how many there are."""
+_LONG_WORD_BYTES = 512
+"""Longer words, such as encoded images, are hashed one by one."""
 
 
 def find_hashed_words(
@@ -45,19 +43,64 @@ def find_hashed_words(
     Returns:
         Hash of each word, uint64 `(words,)`; and its first byte and the one behind its last, int64 `(words, 2)`.
     """
-    small = _SMALL[data]
-    _clear_punctuation(data, small)
-    inside = small != 0
-    edges = np.zeros(len(data) + 1, bool)
-    edges[1:-1] = inside[1:] != inside[:-1]
-    edges[offsets] = True  # a word's edge, or one between two of a gap's bytes
-    cuts = np.flatnonzero(edges)
-    held = inside[cuts[:-1]]
-    places = np.stack([cuts[:-1][held], cuts[1:][held]], axis=1)
-    powers, inverses = _powers(int(_WORD_BASE), len(data))
-    sums = np.zeros(len(data) + 1, np.uint64)
-    np.cumsum(small * powers[: len(data)], out=sums[1:])
-    return _mix((sums[places[:, 1]] - sums[places[:, 0]]) * inverses[places[:, 0]]), places
+    small, edits = find_edits(data, offsets)
+    starts, stops = _find_runs(small, offsets)
+    hashes = _hash_words(small, starts, stops - starts)
+    if not len(edits):
+        return hashes, np.stack([starts, stops], axis=1)
+    # Only the words that hold what is replaced are made again; there may be several of one, or none.
+    owner = starts.searchsorted(edits.starts, "right") - 1
+    edited = owner[np.append(True, owner[1:] != owner[:-1])]
+    sizes = (stops - starts)[edited]
+    ends = np.cumsum(sizes)
+    given = spread(starts[edited], sizes)
+    shift = starts[edited] - (ends - sizes)
+    normal, counts = edits.apply(small[given], shift[np.searchsorted(edited, owner)])
+    firsts, lasts = _find_runs(normal, np.append(0, np.cumsum(counts)[ends - 1]))
+    origins = np.repeat(given, counts)
+    places = np.stack([origins[firsts], origins[lasts - 1] + 1], axis=1)
+    at = np.minimum(edits.starts.searchsorted(origins[lasts - 1]), len(edits) - 1)
+    places[:, 1] += np.where(edits.starts[at] == origins[lasts - 1], edits.sizes[at] - 1, 0)
+    # Put them in place of the others.
+    plain = np.ones(len(starts), bool)
+    plain[edited] = False
+    starts, stops, hashes = starts[plain], stops[plain], hashes[plain]
+    before = starts.searchsorted(places[:, 0])
+    hashes = np.insert(hashes, before, _hash_words(normal, firsts, lasts - firsts))
+    return hashes, np.stack([np.insert(starts, before, places[:, 0]), np.insert(stops, before, places[:, 1])], axis=1)
+
+
+def _find_runs(
+    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return where the runs of bytes that are not 0 begin and end; none goes on from one document to the next."""
+    inside = data != 0
+    begins, ends = np.zeros(len(data) + 1, bool), np.zeros(len(data) + 1, bool)
+    begins[:-1] = ends[1:] = inside
+    begins[1:-1] &= ~inside[:-1]
+    ends[1:-1] &= ~inside[1:]
+    edges = offsets[(offsets > 0) & (offsets < len(data))]
+    begins[edges], ends[edges] = inside[edges], inside[edges - 1]
+    return np.flatnonzero(begins), np.flatnonzero(ends)
+
+
+def _hash_words(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint64]:
+    """Return the hash of each word: of its bytes, eight at a time."""
+    padded = np.append(data, np.zeros(8, np.uint8))
+    chunks = np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))  # the 8 bytes at each byte
+    hashes = _mix(chunks[starts] & _CHUNK_MASKS[np.minimum(sizes, 8)])
+    left = np.flatnonzero((sizes > 8) & (sizes <= _LONG_WORD_BYTES))
+    done = 8
+    while len(left):
+        chunk = chunks[starts[left] + done] & _CHUNK_MASKS[np.minimum(sizes[left] - done, 8)]
+        hashes[left] = _mix(hashes[left] * _WORD_BASE + chunk)
+        done += 8
+        left = left[sizes[left] > done]
+    for word in np.flatnonzero(sizes > _LONG_WORD_BYTES).tolist():
+        hashes[word] = xxhash.xxh3_64_intdigest(data[starts[word] : starts[word] + sizes[word]].tobytes())
+    return hashes
 
 
 class Ngrams:
@@ -79,21 +122,6 @@ class Ngrams:
         """Return the hashes of those that begin at given words and end at the last one or before, `(begins,)`."""
         sums = self._sums[begins + size] - self._sums[begins]
         return _mix(sums * self._inverses[begins] + np.uint64(size))
-
-
-def _clear_punctuation(data: npt.NDArray[np.uint8], small: npt.NDArray[np.uint8]) -> None:
-    """Let punctuation outside ASCII separate words: U+00A0 to U+00BF, U+2000 to U+206F and U+3000 to U+303F."""
-    (leads,) = np.nonzero((data == 0xC2) | (data == 0xE2) | (data == 0xE3))
-    leads = leads[leads < len(data) - 1]
-    lead, second = data[leads], data[leads + 1]
-    two = leads[(lead == 0xC2) & (second >= 0xA0)]
-    third = leads[(lead != 0xC2) & (leads < len(data) - 2)]
-    lead, second, last = data[third], data[third + 1], data[third + 2]
-    general = (lead == 0xE2) & ((second == 0x80) | ((second == 0x81) & (last < 0xB0)))
-    three = third[general | ((lead == 0xE3) & (second == 0x80))]
-    for at, size in ((two, 2), (three, 3)):
-        for byte in range(size):
-            small[at + byte] = 0
 
 
 @lru_cache(maxsize=4)

@@ -56,14 +56,18 @@ class SimilarPairs:
         pairs = [place.rpartition("/")[2] for place in self.places]
         return {"code": CODE_VERSION, "pairs": pairs, "min_jaccard": self.min_jaccard, "action": self.action}
 
+    def read(self) -> SimilarDocuments:
+        """Read the documents of the pairs at or above `min_jaccard`."""
+        parts = [read_similar(open_store(place), self.min_jaccard) for place in self.places]
+        return SimilarDocuments.of(np.concatenate([np.zeros(0, SIMILAR_DTYPE), *parts]))
+
 
 class NearDuplicates:
     """The near-duplicates of an index: found, and with `action = "drop"` dropped from it."""
 
     def __init__(self, index: Index, task: SimilarPairs):
         self._task = task
-        parts = [read_similar(open_store(place), task.min_jaccard) for place in task.places]
-        self._documents = documents = SimilarDocuments.of(np.concatenate([np.zeros(0, SIMILAR_DTYPE), *parts]))
+        self._documents = documents = task.read()
         self._pairs = len(documents.first)
         self._found = found = index.find(documents.hi, documents.lo)
         self._sources = np.where(found.runs >= 0, index.sources[found.runs], -1)
