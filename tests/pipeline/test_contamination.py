@@ -609,7 +609,7 @@ def test_a_changed_evaluation_file_is_read_again(corpus: Path, tmp_path: Path) -
     ("content", "change", "words"),
     [
         ('{"question": "one two three four"}\n', {"text": "answer"}, "answer"),
-        ("", {}, "evaluation set 'items': items.jsonl: the file is empty"),
+        ("", {}, "evaluation set 'items': no item can be searched for: its files hold none"),
         ('{"question": ""}\n', {}, "no item can be searched for: its files hold none"),
         ('{"question": "too short"}\n', {}, "all 1 are shorter than 3 words"),
         ('{"question": "one two three four"}\n', {"action": "remove"}, "action"),
