@@ -1,20 +1,23 @@
 """The demo corpus: real text that every installation carries, as three parquet sources shaped like the real data sets.
 
 Prose is the language reference, the packages' descriptions and docstrings; mathematics is docstrings with formulas of
-mathematical packages; code is the standard library. Deterministic for a given environment, documents distinct over all
-three. Columns whose values are unknown are null. It is documentation, not the web: good for seeing the product work,
-not for judging a model. Takes about 10 s on two cores.
+mathematical packages; code is the functions and classes of the standard library. Deterministic for a given environment.
+Long documents and those that repeat lines of others are left out: documentation says many things dozens of times.
+Columns whose values are unknown are null. It is documentation, not the web: good for seeing the product work, not for
+judging a model. Takes about 10 s on two cores.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.metadata
 import json
 import re
 import sys
 import sysconfig
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +35,15 @@ SOURCES = ("docs-prose", "docs-maths", "stdlib-code")
 FILE_BYTES = 6_000_000
 """Text bytes in each parquet file, but the last: the largest source gets several, as the real ones do."""
 ROW_GROUP_ROWS = 500
+
+MAX_CHARS, MAX_CODE_CHARS = 6_000, 1_000
+"""Longer documents, and longer functions and classes, are left out. The validation split has 4,500 tokens of code: one
+class of many pages would be all of it."""
+LONG_LINE = 30
+"""Characters from which a line that an earlier document has counts as repeated."""
+MAX_REPEATED = 0.07
+"""Share of a document's characters in repeated lines. Of the docstrings of the demo's environment, a third have more:
+of the same parameter, or copied from a base class."""
 
 OWN_NAME = "tokenmill"
 """Tokenmill itself is left out: the corpus must not change when its README is edited."""
@@ -130,7 +142,7 @@ def _gather_documentation() -> tuple[_Texts, _Texts]:
 
     prose, mathematics = _Texts([], {"unparsable": found.unparsable}), _Texts([], {})
     documents = [*_language_reference(), *_descriptions(releases), *found.docstrings]
-    for document in _distinct(documents, prose.skipped):
+    for document in _distinct(documents, MAX_CHARS, prose.skipped):
         package = document.release.split(" ")[0]
         is_formula = package in MATHEMATICAL and _FORMULA.search(document.text)
         is_mathematics = is_formula or document.path in MATHEMATICAL_MODULES
@@ -180,17 +192,24 @@ def _descriptions(releases: Iterable[importlib.metadata.Distribution]) -> Iterat
             yield Docstring(body, _release(distribution), "METADATA", "")
 
 
-def _distinct(documents: Iterable[Docstring], skipped: dict[str, int]) -> Iterator[Docstring]:
-    """Yield documents whose text was not seen before; count the rest, and text that UTF-8 cannot carry."""
+def _distinct(documents: Iterable[Docstring], most: int, skipped: dict[str, int]) -> Iterator[Docstring]:
+    """Yield documents of at most so many characters that repeat little of earlier ones, and that UTF-8 can carry.
+
+    The others are counted in `skipped`, by reason.
+    """
     seen: set[str] = set()
-    skipped.update(duplicate=0, not_utf8=0)
+    skipped.update(duplicate=0, long=0, not_utf8=0)
     for document in documents:
-        if document.text in seen:
+        lines = [line for line in map(str.strip, document.text.split("\n")) if len(line) >= LONG_LINE]
+        repeated = sum(len(line) for line in lines if line in seen)
+        if document.text in seen or repeated > MAX_REPEATED * len(document.text):
             skipped["duplicate"] += 1
+        elif len(document.text) > most:
+            skipped["long"] += 1
         elif not document.text.isascii() and not _is_utf8(document.text):
             skipped["not_utf8"] += 1
         else:
-            seen.add(document.text)
+            seen.update(lines, [document.text])
             yield document
 
 
@@ -199,28 +218,40 @@ def _is_utf8(text: str) -> bool:
 
 
 def _gather_code() -> _Texts:
-    """Return the standard library's own files: no tests, no installed packages, nothing generated at installation."""
+    """Return functions and classes of the standard library: not of tests, nor of what installation generates."""
     stdlib = Path(sysconfig.get_path("stdlib"))
-    texts = _Texts([], {"empty": 0, "not_utf8": 0})
-    files: list[Docstring] = []
+    texts = _Texts([], {"unparsable": 0})
+    found: list[Docstring] = []
     for file in sorted(stdlib.rglob("*.py")):
         path = file.relative_to(stdlib)
         if (_TEST_FOLDERS | _SITE_FOLDERS).intersection(path.parts) or path.name.startswith("_sysconfigdata"):
             continue
-        content = file.read_bytes()
         try:
-            text = content.decode()
-        except UnicodeDecodeError:
-            texts.skipped["not_utf8"] += 1
+            definitions = list(_parse_definitions(file.read_bytes()))
+        except (SyntaxError, ValueError):
+            texts.skipped["unparsable"] += 1
             continue
-        if text.strip():
-            files.append(Docstring(text, _python_release(), f"Lib/{path.as_posix()}", ""))
-        else:
-            texts.skipped["empty"] += 1
-    undecodable = texts.skipped["not_utf8"]
-    texts.documents.extend(_distinct(files, texts.skipped))
-    texts.skipped["not_utf8"] += undecodable
+        found += [Docstring(text, _python_release(), f"Lib/{path.as_posix()}", name) for name, text in definitions]
+    texts.documents.extend(_distinct(found, MAX_CODE_CHARS, texts.skipped))
     return texts
+
+
+def _parse_definitions(content: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each function and class of a module that is not short, without those inside them.
+
+    Raises:
+        SyntaxError, ValueError: the file is not Python of this version, or is not decodable.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about escapes in the standard library
+        tree = ast.parse(content)
+    lines = content.decode().split("\n")
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            text = "\n".join(lines[first - 1 : node.end_lineno])
+            if len(text) >= MIN_CHARS:
+                yield node.name, text + "\n"
 
 
 def _fineweb_edu_row(document: Docstring) -> dict[str, Any]:

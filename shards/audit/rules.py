@@ -43,7 +43,8 @@ MAX_RARE_SHARE = 0.5
 """A vocabulary with a larger share of rare or never-seen ids is bad: most of the embedding would not be trained."""
 
 MAX_UNSEEN_SHARE = 0.05
-"""A vocabulary with a larger share of never-seen ids is bad, by the 95 % of Gowda and May."""
+"""A vocabulary with a larger share of never-seen ids is bad, by the 95 % of Gowda and May. In a set too small for its
+vocabulary, it is worth a look: up to this share are entries that occur only as parts of longer ones."""
 
 SUSPICIOUS_BITS = 6.0
 """An id this concentrated is worth a look: it is in one 64th of the documents that chance would give it."""
@@ -131,7 +132,8 @@ RULES = (
     ),
     (
         "never_seen",
-        "Worth a look: more ids than the size of the set explains (Zipf's law). "
+        "Worth a look: more ids than the size of the set explains (Zipf's law); in a set that is small for its "
+        f"vocabulary, only if they are more than {MAX_UNSEEN_SHARE:.0%} of the ids. "
         f"Bad: more than {MAX_UNSEEN_SHARE:.0%} of the ids, in a set large enough for its vocabulary: one in which "
         f"Zipf's law gives the rarest id {MIN_EXAMPLES} occurrences (7.9 M tokens for 8,192 ids, 35 M for 32,000).",
     ),

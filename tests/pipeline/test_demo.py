@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -68,13 +69,23 @@ def test_documents_are_distinct_and_not_empty(corpus: tuple[Path, list[dict[str,
     assert len(texts) == len(set(texts))
     assert all(text.strip() for text in texts)
     assert all(text.encode("utf-8", "strict") for text in texts)
+    assert max(map(len, texts)) <= demo.MAX_CHARS
+
+
+def test_documents_that_repeat_lines_of_others_are_left_out() -> None:
+    new, old = "a line of thirty characters or more: ", "it says the same in each docstring"
+    texts = [f"{new}{n}\n{old}\n{'x ' * n}" for n in (0, 100, 600)]  # the line is little of the last one
+    documents = [docstrings.Docstring(text, "r 1", "p.py", str(n)) for n, text in enumerate([*texts, "y " * 4000])]
+    skipped: dict[str, int] = {}
+    assert [document.name for document in demo._distinct(documents, 6000, skipped)] == ["0", "2"]
+    assert skipped == {"duplicate": 1, "long": 1, "not_utf8": 0}
 
 
 def test_prose_is_the_largest_source(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
     sizes = {row["name"]: row["bytes"] for row in corpus[1]}
     assert list(sizes) == list(REAL_COLUMNS)
     assert sizes["docs-prose"] >= 8_000_000
-    assert sizes["docs-maths"] >= 1_000_000
+    assert sizes["docs-maths"] >= 800_000
     assert max(sizes, key=lambda name: sizes[name]) == "docs-prose"
 
 
@@ -105,12 +116,15 @@ def test_unknown_values_are_null(corpus: tuple[Path, list[dict[str, Any]]]) -> N
             assert table[name].null_count == (0 if name in columns else table.num_rows), (source, name)
 
 
-def test_blob_id_is_the_sha1_of_the_file(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_blob_id_is_the_sha1_of_a_definition_of_the_file(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
     stdlib = Path(sysconfig.get_path("stdlib"))
     for row in _read(corpus[0], "stdlib-code").to_pylist():
-        content = (stdlib / row["path"].removeprefix("Lib/")).read_bytes()
+        content = row["text"].encode()
         assert row["blob_id"] == hashlib.sha1(content, usedforsecurity=False).hexdigest()
         assert row["length_bytes"] == len(content)
+        assert content.rstrip(b"\n") in (stdlib / row["path"].removeprefix("Lib/")).read_bytes()
+        (definition,) = ast.parse(row["text"]).body
+        assert isinstance(definition, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
 
 
 def test_code_holds_no_tests_and_no_installed_packages(corpus: tuple[Path, list[dict[str, Any]]]) -> None:

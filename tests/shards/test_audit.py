@@ -219,13 +219,17 @@ def zipf_totals(tokens, vocab_size, *, unseen=0, rare=0):
         (200_000, 8_192, {}, "ok", "ok"),  # 97 % rare, which is what so few tokens must give
         (200_000, 8_192, {"unseen": 1_700}, "look", "ok"),
         (200_000, 50_257, {}, "ok", "ok"),
-        (7_200_000, 8_192, {"unseen": 92}, "look", "ok"),
+        (7_200_000, 8_192, {"unseen": 92}, "ok", "ok"),  # small for its vocabulary
+        (7_200_000, 8_192, {"unseen": 420}, "look", "ok"),
+        (8_200_000, 8_192, {"unseen": 92}, "look", "ok"),
     ],
 )
 def test_verdicts_on_ids_know_the_size_of_the_set(tokens, vocab_size, planted, never_seen, rare):
     totals = zipf_totals(tokens, vocab_size, **planted)
     vocabulary = Vocabulary([b"ab"] * vocab_size, {})
-    assert check_never_seen(totals, vocabulary).verdict == never_seen
+    check = check_never_seen(totals, vocabulary)
+    assert check.verdict == never_seen
+    assert ("small for its vocabulary" in check.summary) == (tokens / vocab_size < 1000)
     below = rare_below(totals.train.tokens)
     assert check_rare(totals, vocabulary, below=below).verdict == rare
 
