@@ -37,7 +37,7 @@ run -m shards inspect "$SHARDS"
 headline "Report: a page and a data card, with an audit of the tokens, before the first GPU hour"
 run -m shards report "$SHARDS"
 
-headline "Train: a few million parameters for a minute or two on the CPU"
+headline "Train: a few million parameters for two to three minutes on the CPU"
 run -m trainer train recipes/train/demo.toml --shards "$SHARDS" --run "$RUN"
 
 headline "Plot: loss, learning rate, throughput and dollars, with the phases marked"
