@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from shards.cli import audit, export_set, import_set, inspect_set, pull, push, report, schema, trace, validate
+from shards.errors import RunError, ShardSetError
 from shards.terminal.arguments import add_version
 from shards.terminal.command_names import called_as
 from shards.terminal.exit_status import run_command
@@ -38,9 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         options = _parser().parse_args(given)
-        return options.run(options)
+        try:
+            return options.run(options)
+        except ShardSetError as error:  # the set cannot be used: a failure, not a wrong command line
+            raise RunError(error.problems) from error
 
-    return run_command(run, as_json="--json" in given, program="shards")
+    return run_command(run, as_json="--json" in given)
 
 
 def _parser() -> Parser:

@@ -81,7 +81,7 @@ def print_build(report: BuildResult, out: str, work: str) -> None:
         f"work folder (keep it for cheap re-runs): {work}",
     ]
     problems = report.validation.problems
-    print_lines(lines + ([f"problem: {problem}" for problem in problems] or ["validated: no problems"]))
+    print_lines(lines + ([f"error: {problem}" for problem in problems] or ["validated: no problems"]))
 
 
 def _speed(report: BuildResult) -> str:

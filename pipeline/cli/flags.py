@@ -7,15 +7,13 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from shards.terminal import arguments as command_line
-from shards.terminal.arguments import number_in, parse_path, positive_number
+from shards.terminal.arguments import add_give_up_after, parse_path, positive_number, seconds
 
 if TYPE_CHECKING:
     from pipeline.sources.network.settings import Network
 
 ENGINES = ("local", "ray", "slurm")
 """Where tasks run: processes of this machine, a Ray cluster, Slurm job arrays."""
-
-_seconds = number_in(0.001, 10**6)
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -44,16 +42,11 @@ def add_network(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--cache-limit", type=_size, metavar="SIZE", help="size limit of the cache (default: 20 GB)")
     group.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds,
         metavar="S",
         help="seconds without an answer after which a request fails (default: 30)",
     )
-    group.add_argument(
-        "--give-up-after",
-        type=_seconds,
-        metavar="S",
-        help="seconds for which a failed request is retried (default: 600)",
-    )
+    add_give_up_after(group)
     group.add_argument(
         "--connections",
         type=positive_number,

@@ -94,12 +94,11 @@ def _explain_rules() -> str:
 
 def _run(options: argparse.Namespace) -> int:
     from shards.audit.audit import audit
-    from shards.cli.problems import print_set_problems
-    from shards.errors import ShardSetError
+    from shards.cli.problems import value_errors
     from shards.terminal.progress import show_progress
 
     check_place(options.set)
-    try:
+    with value_errors():
         listed_share = _check_list(options)
         with show_progress("audit") as progress:
             report = audit(
@@ -118,11 +117,6 @@ def _run(options: argparse.Namespace) -> int:
                 open_set(options.set), report.concentrated, options.repository_column
             )
         written = _write_list(options, report.concentrated)
-    except ShardSetError as error:
-        print_set_problems(error.problems, as_json=options.json)
-        return PROBLEMS
-    except ValueError as error:
-        raise InputError(f"audit: {error}") from error
     if options.json:
         print_json(report.to_dict() | {"out": str(report.out), "seconds": round(report.seconds, 3)} | written)
     else:
@@ -141,7 +135,7 @@ def _check_list(options: argparse.Namespace) -> float | None:
     if path is None:
         for flag in ("listed_share", "repository_column"):
             if getattr(options, flag) is not None:
-                raise InputError(f"audit: --{flag.replace('_', '-')} needs --write-block-list FILE.")
+                raise InputError(f"--{flag.replace('_', '-')} needs --write-block-list FILE.")
         return None
     check_block_list_path(path, options.set if isinstance(options.set, Path) else None)
     check_block_list_unused(path, open_set(options.set))

@@ -7,10 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 from shards.convert.layouts import LAYOUTS
-from shards.errors import InputError
 from shards.terminal.arguments import add_set, check_place, parse_path
 from shards.terminal.display import print_json
-from shards.terminal.exit_status import PROBLEMS, WHOLE
+from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers
@@ -43,30 +42,22 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.cli.problems import print_set_problems
-    from shards.convert.export import ExportError, export_set
-    from shards.errors import ShardSetError
+    from shards.convert.export import export_set
     from shards.format.reader import open_set
     from shards.terminal.display import printable
     from shards.terminal.progress import show_progress
 
     check_place(options.set)
     began = time.perf_counter()
-    try:
-        with show_progress("export") as progress:
-            found = export_set(
-                open_set(options.set),
-                options.out,
-                layout=options.to,
-                splits=None if options.split == "all" else (options.split,),
-                verify=options.verify,
-                progress=progress,
-            )
-    except ExportError as error:
-        raise InputError(f"export: {error}") from error
-    except ShardSetError as error:
-        print_set_problems(error.problems, as_json=options.json)
-        return PROBLEMS
+    with show_progress("export") as progress:
+        found = export_set(
+            open_set(options.set),
+            options.out,
+            layout=options.to,
+            splits=None if options.split == "all" else (options.split,),
+            verify=options.verify,
+            progress=progress,
+        )
     seconds, size = time.perf_counter() - began, sum(found.files.values())
     if options.json:
         head = {"layout": found.layout, "out": str(found.path), "splits": found.splits, "verified": found.verified}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from shards.errors import InputError
 from shards.terminal.arguments import parse_path, positive_number, whole_number
 from shards.terminal.command_names import called_as
 from shards.terminal.display import print_json
@@ -79,29 +78,25 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.convert.import_.bin_files import TokenBinError
     from shards.convert.import_.import_set import ImportOptions, import_set
     from shards.terminal.progress import show_progress
 
-    try:
-        with show_progress("import") as progress:
-            found = import_set(
-                {"train": options.bins, "val": options.split_val},
-                tokenizer=options.tokenizer,
-                out=options.out,
-                options=ImportOptions(
-                    name=options.name or options.out.absolute().name,
-                    eos_id=options.eos,
-                    bos_id=options.bos,
-                    dtype=options.dtype,
-                    close=options.close,
-                    repeats=options.repeats,
-                    shard_tokens=options.shard_tokens,
-                ),
-                progress=progress,
-            )
-    except TokenBinError as error:
-        raise InputError(f"import: {error}") from error
+    with show_progress("import") as progress:
+        found = import_set(
+            {"train": options.bins, "val": options.split_val},
+            tokenizer=options.tokenizer,
+            out=options.out,
+            options=ImportOptions(
+                name=options.name or options.out.absolute().name,
+                eos_id=options.eos,
+                bos_id=options.bos,
+                dtype=options.dtype,
+                close=options.close,
+                repeats=options.repeats,
+                shard_tokens=options.shard_tokens,
+            ),
+            progress=progress,
+        )
     if options.json:
         print_json(_describe(found, options))
     else:

@@ -10,7 +10,7 @@ from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
 from shards.errors import InputError
 from shards.terminal.arguments import add_set, check_place, whole_number
 from shards.terminal.display import plain_table, print_json, print_lines, print_rows, printable, stdout_console
-from shards.terminal.exit_status import PROBLEMS, WHOLE
+from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
     from shards.format.manifest import Manifest
@@ -34,43 +34,37 @@ def add_command(commands: Subparsers) -> None:
     parser.set_defaults(run=_run)
 
 
-def find_shard(shard_set: ShardSet, name: str, *, command: str) -> Shard:
+def find_shard(shard_set: ShardSet, name: str) -> Shard:
     """Find the shard that `--shard` of `inspect` and `trace` gives, by name or by place in the manifest.
 
     Raises:
-        InputError: there is no such shard; the message begins with the command's name.
+        InputError: there is no such shard.
     """
     if name.isascii() and name.isdigit():
         index = int(name)
         if index < len(shard_set.shards):
             return shard_set.shards[index]
-        raise InputError(f"{command}: no shard {index}; the set has {len(shard_set.shards)}, counted from 0.")
+        raise InputError(f"no shard {index}; the set has {len(shard_set.shards)}, counted from 0.")
     try:
         return shard_set.shard(name)
     except KeyError as error:
-        raise InputError(f"{command}: {error.args[0]}") from error
+        raise InputError(error.args[0]) from error
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.cli.problems import print_set_problems
-    from shards.errors import ShardSetError
     from shards.format.reader import open_set
 
     if (options.shard is None) != (options.document is None):
-        raise InputError("inspect: --shard and --document go together. Give both, or neither.")
+        raise InputError("--shard and --document go together. Give both, or neither.")
     check_place(options.set)
-    try:
-        shard_set = open_set(options.set)
-        if options.shard is None:
-            if options.json:
-                print_json(_describe_set(shard_set))
-            else:
-                _print_set(shard_set)
-            return WHOLE
-        document = _find_document(shard_set, find_shard(shard_set, options.shard, command="inspect"), options.document)
-    except ShardSetError as error:
-        print_set_problems(error.problems, as_json=options.json)
-        return PROBLEMS
+    shard_set = open_set(options.set)
+    if options.shard is None:
+        if options.json:
+            print_json(_describe_set(shard_set))
+        else:
+            _print_set(shard_set)
+        return WHOLE
+    document = _find_document(shard_set, find_shard(shard_set, options.shard), options.document)
     if options.json:
         print_json(document)
     else:
@@ -80,19 +74,13 @@ def _run(options: argparse.Namespace) -> int:
 
 def _find_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, Any]:
     """Return a document's text and provenance."""
-    from shards.errors import ShardSetError
+    from shards.cli.problems import value_errors
     from shards.format.document_table import read_document
 
     if not 0 <= number < shard.num_documents:
-        raise InputError(
-            f"inspect: no document {number} in {shard.name}; it has {shard.num_documents}, counted from 0."
-        )
-    try:
+        raise InputError(f"no document {number} in {shard.name}; it has {shard.num_documents}, counted from 0.")
+    with value_errors():
         return read_document(shard_set, shard, number)
-    except ShardSetError:
-        raise
-    except ValueError as error:
-        raise InputError(f"inspect: {error}") from error
 
 
 def _describe_set(shard_set: ShardSet) -> dict[str, Any]:

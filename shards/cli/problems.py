@@ -1,12 +1,14 @@
-"""The problems of a set, as commands print them: a table, lines, or JSON."""
+"""The problems that validation finds, as commands print them, and errors about what a command line asks for."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from shards.errors import Problem
-from shards.terminal.display import plain_table, print_json, printable, stdout_console
+from shards.errors import InputError, Problem
+from shards.terminal.display import plain_table, printable, stdout_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +20,7 @@ def print_problems(problems: Sequence[Problem]) -> None:
         return
     if not sys.stdout.isatty():
         for problem in problems:
-            print(printable(f"{problem.kind}: {problem.where}: {problem.message}"))
+            print(printable(f"error: {problem}"))
         return
     from rich.text import Text
 
@@ -28,9 +30,12 @@ def print_problems(problems: Sequence[Problem]) -> None:
     stdout_console().print(table)
 
 
-def print_set_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
-    """Print the problems for which a set cannot be used, as JSON or as a table."""
-    if as_json:
-        print_json({"problems": [problem.to_dict() for problem in problems]})
-    else:
-        print_problems(problems)
+@contextlib.contextmanager
+def value_errors() -> Generator[None]:
+    """Turn a `ValueError` of the body, about what the command line asks for, into an `InputError`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from error

@@ -6,10 +6,9 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from shards.errors import InputError
-from shards.terminal.arguments import parse_path
+from shards.terminal.arguments import add_give_up_after, parse_path
 from shards.terminal.display import print_json
-from shards.terminal.exit_status import PROBLEMS, WHOLE
+from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers
@@ -32,31 +31,25 @@ def add_command(commands: Subparsers) -> None:
         metavar="DIR",
         help="a new folder; it appears when everything is written",
     )
+    add_give_up_after(parser)
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit (default: main)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.cli.problems import print_set_problems
-    from shards.errors import ShardSetError
     from shards.hub.pull import pull
     from shards.stores.hub_address import parse_hub_address
-    from shards.stores.hub_client import HubError, quiet_hub_client
+    from shards.stores.hub_client import limit_hub_requests, quiet_hub_client
     from shards.terminal.display import printable
     from shards.terminal.progress import show_progress
 
     began = time.perf_counter()
-    try:
-        address = parse_hub_address(options.source, revision=options.revision)
-        quiet_hub_client()
-        with show_progress("pull", unit="bytes") as progress:
-            done = pull(address, options.out, progress=progress, note=_note)
-    except HubError as error:
-        raise InputError(f"pull: {error}") from error
-    except ShardSetError as error:
-        print_set_problems(error.problems, as_json=options.json)
-        return PROBLEMS
+    address = parse_hub_address(options.source, revision=options.revision)
+    quiet_hub_client()
+    limit_hub_requests(options.give_up_after)
+    with show_progress("pull", unit="bytes") as progress:
+        done = pull(address, options.out, give_up_s=options.give_up_after, progress=progress, note=_note)
     seconds = time.perf_counter() - began
     if options.json:
         print_json(

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, add_threads, check_place, parse_path
+from shards.terminal.arguments import add_give_up_after, add_set, add_threads, check_place, parse_path
 from shards.terminal.command_names import called_as
 from shards.terminal.display import print_json
-from shards.terminal.exit_status import PROBLEMS, WHOLE
+from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
     from shards.hub.compare import Comparison
@@ -49,43 +49,45 @@ def add_command(commands: Subparsers) -> None:
         "wrong id nor a document in both splits (default: full; it takes a fraction of the time of the upload)",
     )
     add_threads(parser)
+    add_give_up_after(parser)
     parser.add_argument("--dry-run", action="store_true", help="print what would be sent; send nothing")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.cli.problems import print_set_problems
     from shards.errors import ShardSetError
     from shards.hub.push import push
     from shards.stores.hub_address import parse_hub_address
-    from shards.stores.hub_client import HubError, quiet_hub_client
+    from shards.stores.hub_client import limit_hub_requests, quiet_hub_client
     from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
 
     check_place(options.set)
     if not isinstance(options.set, Path):
-        raise InputError(f"push: {options.set}: is not a folder of this machine. Copy the set here, and push the copy.")
+        raise InputError(f"{options.set}: is not a folder of this machine. Copy the set here, and push the copy.")
     began = time.perf_counter()
-    try:
-        address = parse_hub_address(options.repo, revision=options.revision)
-        with show_progress("validate") if options.level == "full" else nullcontext() as progress:
-            checked = validate(options.set, level=options.level, threads=options.threads, progress=progress)
-        problems = checked.problems
-        if problems:
-            raise ShardSetError(problems)
-        quiet_hub_client()
-        comparison = _compare(options, address)
-        if options.dry_run:
-            _print_comparison(comparison, as_json=options.json)
-            return WHOLE
-        with show_progress("push", unit="bytes") as progress:
-            done = push(comparison, private=options.private, replace=options.replace, progress=progress, note=_note)
-    except HubError as error:
-        raise InputError(f"push: {error}") from error
-    except ShardSetError as error:
-        print_set_problems(error.problems, as_json=options.json)
-        return PROBLEMS
+    address = parse_hub_address(options.repo, revision=options.revision)
+    with show_progress("validate") if options.level == "full" else nullcontext() as progress:
+        checked = validate(options.set, level=options.level, threads=options.threads, progress=progress)
+    problems = checked.problems
+    if problems:
+        raise ShardSetError(problems)
+    quiet_hub_client()
+    limit_hub_requests(options.give_up_after)
+    comparison = _compare(options, address)
+    if options.dry_run:
+        _print_comparison(comparison, as_json=options.json)
+        return WHOLE
+    with show_progress("push", unit="bytes") as progress:
+        done = push(
+            comparison,
+            private=options.private,
+            replace=options.replace,
+            give_up_s=options.give_up_after,
+            progress=progress,
+            note=_note,
+        )
     _print_result(comparison, done, time.perf_counter() - began, as_json=options.json)
     return WHOLE
 
@@ -98,7 +100,11 @@ def _compare(options: argparse.Namespace, address: HubAddress) -> Comparison:
 
     def compare(card: Path | None) -> Comparison:
         return retry(
-            f"{address}", lambda: compare_with_hub(options.set, address, card=card), error_type=HubError, note=_note
+            f"{address}",
+            lambda: compare_with_hub(options.set, address, card=card),
+            error_type=HubError,
+            give_up_s=options.give_up_after,
+            note=_note,
         )
 
     card = _find_card(options)
@@ -117,7 +123,7 @@ def _find_card(options: argparse.Namespace) -> Path | None:
         return None
     if options.card is not None:
         if not options.card.is_file():
-            raise InputError(f"push: {options.card}: no such file. Correct --card.")
+            raise InputError(f"{options.card}: no such file. Correct --card.")
         return options.card
     from shards.format.reader import open_set
     from shards.report.write import CARD_FILE, write_report
@@ -133,7 +139,7 @@ def _find_card(options: argparse.Namespace) -> Path | None:
         return None
     if open_set(options.set).manifest_sha256 not in card.read_text(encoding="utf-8"):
         raise InputError(
-            f"push: {card}: does not name this set's manifest by its SHA-256, so it may be another's. Run "
+            f"{card}: does not name this set's manifest by its SHA-256, so it may be another's. Run "
             f"{called_as('shards', 'report')} {options.set}, or give it by --card."
         )
     return card

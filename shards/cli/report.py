@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from shards.errors import InputError
 from shards.terminal.arguments import add_set, add_workers, check_place, parse_path
 from shards.terminal.display import print_json
-from shards.terminal.exit_status import PROBLEMS, WHOLE
+from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers
@@ -49,15 +48,14 @@ def add_command(commands: Subparsers) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from shards.audit.rules import VERDICT_WORDS
-    from shards.cli.problems import print_set_problems
-    from shards.errors import ShardSetError
+    from shards.cli.problems import value_errors
     from shards.report.other_tokenizer import parse_compare
     from shards.report.write import CARD_FILE, PAGE_FILE, write_report
     from shards.terminal.display import printable
     from shards.terminal.progress import show_progress
 
     check_place(options.set)
-    try:
+    with value_errors():
         compare_with = None if options.compare is None else parse_compare(options.compare)
         with show_progress("report") as progress:
             report = write_report(
@@ -68,11 +66,6 @@ def _run(options: argparse.Namespace) -> int:
                 workers=options.workers,
                 progress=progress,
             )
-    except ShardSetError as error:
-        print_set_problems(error.problems, as_json=options.json)
-        return PROBLEMS
-    except ValueError as error:
-        raise InputError(f"report: {error}") from error
     if options.json:
         print_json(report.to_dict())
         return WHOLE

@@ -14,7 +14,7 @@ from shards.cli.trace_out import print_trace_out, write_trace_out
 from shards.errors import InputError
 from shards.terminal.arguments import add_set, add_workers, check_place, parse_path, whole_number
 from shards.terminal.display import describe_shown, print_json, print_rows, printable, show_values
-from shards.terminal.exit_status import PROBLEMS, WHOLE
+from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers
@@ -88,19 +88,18 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.cli.problems import print_set_problems
-    from shards.errors import ShardSetError
+    from shards.cli.problems import value_errors
     from shards.trace.block_list import check_block_list_path
 
     if (options.shard is None) != (options.offset is None):
-        raise InputError("trace: --shard and --offset go together. Give both, or neither.")
+        raise InputError("--shard and --offset go together. Give both, or neither.")
     by_hash = options.hash is not None or options.document is not None
     if options.out is not None and (options.shard is not None or by_hash):
-        raise InputError("trace: --out takes what a search finds, not a single place or document.")
+        raise InputError("--out takes what a search finds, not a single place or document.")
     if (options.work is not None or options.read_sources) and not by_hash:
-        raise InputError("trace: --work and --read-sources go with --hash or --document.")
+        raise InputError("--work and --read-sources go with --hash or --document.")
     check_place(options.set)
-    try:
+    with value_errors():
         if options.out is not None:
             check_block_list_path(options.out, options.set if isinstance(options.set, Path) else None)
         if options.shard is not None:
@@ -114,11 +113,6 @@ def _run(options: argparse.Namespace) -> int:
 
             return show_where(options)
         return _show_documents(options, _query(options))
-    except ShardSetError as error:
-        print_set_problems(error.problems, as_json=options.json)
-        return PROBLEMS
-    except ValueError as error:
-        raise InputError(f"trace: {error}") from error
 
 
 def _query(options: argparse.Namespace) -> Query:
@@ -135,7 +129,7 @@ def _show_place(options: argparse.Namespace) -> int:
     from shards.trace.trace import trace_token
 
     shard_set = open_set(options.set)
-    hit = trace_token(shard_set, find_shard(shard_set, options.shard, command="trace"), options.offset)
+    hit = trace_token(shard_set, find_shard(shard_set, options.shard), options.offset)
     if options.json:
         print_json(hit.to_dict())
     else:

@@ -75,12 +75,20 @@ class Wanted:
     sha256: str
 
 
-def pull(address: HubAddress, out: Path, *, progress: Progress | None = None, note: Note | None = None) -> Pulled:
+def pull(
+    address: HubAddress,
+    out: Path,
+    *,
+    give_up_s: float | None = None,
+    progress: Progress | None = None,
+    note: Note | None = None,
+) -> Pulled:
     """Fetch a set into a new folder.
 
     Args:
         address: the address of the set. All files are read at the commit that the revision names at the start.
         out: the folder. It is absent or empty, or it holds this very set; then nothing is fetched.
+        give_up_s: seconds for which a failed request is retried; `shards.stores.retry.GIVE_UP_S` when None.
         progress: called as files are verified.
         note: called with a sentence about each failure that is retried.
 
@@ -90,7 +98,8 @@ def pull(address: HubAddress, out: Path, *, progress: Progress | None = None, no
         HubError: the Hub cannot be read.
         OSError: the folder is taken, or the disk is full.
     """
-    again = partial(retry, f"{address}", error_type=HubError, note=note)
+    retried = partial(retry, error_type=HubError, give_up_s=give_up_s, note=note)
+    again = partial(retried, f"{address}")
     store = again(lambda: open_hub(address))
     manifest = again(lambda: ShardSet(store).manifest)
     done = Pulled(out, store.commit)
@@ -100,7 +109,7 @@ def pull(address: HubAddress, out: Path, *, progress: Progress | None = None, no
     with write_folder(out, unfinished="keep") as staging:
         kept = sum(entry.stat().st_size for entry in os.scandir(staging) if entry.is_file(follow_symlinks=False))
         check_room([("the set", staging.parent, sum(file.bytes for file in wanted) - kept)], "Or pull elsewhere.")
-        _fetch_all(store, wanted, staging, done, progress, note)
+        _fetch_all(store, wanted, staging, done, progress, retried)
         content = again(lambda: store.read(MANIFEST_FILE))
         _remove_others(staging, {file.name for file in wanted})
         with atomic_open(staging / MANIFEST_FILE) as file:
@@ -191,13 +200,13 @@ def _fetch_all(
     staging: Path,
     done: Pulled,
     progress: Progress | None,
-    note: Note | None,
+    retried: Callable[..., bytes],
 ) -> None:
     """Fetch every wanted file that the staging folder lacks, and add to the counts of `done`."""
     lock, stop, total = Lock(), Event(), sum(file.bytes for file in wanted)
 
     def fetch(file: Wanted) -> None:
-        fetched_bytes, again = _ensure_file(store, file, staging, stop, note)
+        fetched_bytes, again = _ensure_file(store, file, staging, stop, retried)
         with lock:
             done.names.append(file.name)
             done.bytes += file.bytes
@@ -217,7 +226,9 @@ def _fetch_all(
             raise
 
 
-def _ensure_file(store: HubStore, file: Wanted, staging: Path, stop: Event, note: Note | None) -> tuple[int, bool]:
+def _ensure_file(
+    store: HubStore, file: Wanted, staging: Path, stop: Event, retried: Callable[..., bytes]
+) -> tuple[int, bool]:
     """Fetch and verify a file unless the staging folder has it; return the bytes fetched and whether it took two tries.
 
     Raises:
@@ -229,7 +240,7 @@ def _ensure_file(store: HubStore, file: Wanted, staging: Path, stop: Event, note
         return 0, False
     fetched = 0
     for again in (False, True):
-        fetched += _download(store, file, part, stop, note)
+        fetched += _download(store, file, part, stop, retried)
         found = hash_file(part)
         if found == file.sha256:
             part.replace(path)
@@ -240,7 +251,7 @@ def _ensure_file(store: HubStore, file: Wanted, staging: Path, stop: Event, note
     raise ShardSetError([Problem("file_checksum", file.name, message)])
 
 
-def _download(store: HubStore, file: Wanted, part: Path, stop: Event, note: Note | None) -> int:
+def _download(store: HubStore, file: Wanted, part: Path, stop: Event, retried: Callable[..., bytes]) -> int:
     """Fetch the rest of a partial file and sync it; return the number of bytes fetched."""
     what = f"{store}/{file.name}"
 
@@ -254,7 +265,7 @@ def _download(store: HubStore, file: Wanted, part: Path, stop: Event, note: Note
             out.truncate(0)
         start = end = out.tell()
         while end < file.bytes:
-            piece = retry(what, partial(fetch, end), error_type=HubError, note=note, sleep=stop.wait)
+            piece = retried(what, partial(fetch, end), sleep=stop.wait)
             out.write(piece)
             end += len(piece)
         out.flush()

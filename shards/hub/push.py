@@ -61,6 +61,7 @@ def push(
     *,
     private: bool = False,
     replace: bool = False,
+    give_up_s: float | None = None,
     progress: Progress | None = None,
     note: Note | None = None,
 ) -> Pushed:
@@ -70,6 +71,7 @@ def push(
         comparison: from `compare_with_hub`.
         private: create the repository as private; refuse a public one.
         replace: replace another set.
+        give_up_s: seconds for which a failed request is retried; `shards.stores.retry.GIVE_UP_S` when None.
         progress: called as files are uploaded.
         note: called with a sentence about each failure that is retried.
 
@@ -79,7 +81,7 @@ def push(
         the Hub.
     """
     address = comparison.address
-    again = partial(retry, error_type=HubError, note=note)
+    again = partial(retry, error_type=HubError, give_up_s=give_up_s, note=note)
     done = Pushed()
     if comparison.listing is None:
         done.created = again(f"{address}", lambda: _create(comparison, private=private))

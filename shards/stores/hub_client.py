@@ -19,10 +19,14 @@ from shards.stores.hub_address import HubAddress
 from shards.stores.retry import TRANSIENT_STATUSES, TransientError, parse_retry_after
 
 if TYPE_CHECKING:
+    import httpx2
     from huggingface_hub import HfApi
 
 _QUERY = re.compile(r"\?[^\s'\")>]*")
 """The query of a signed URL grants access, so messages leave it out."""
+
+ANSWER_S = 120.0
+"""Seconds without an answer after which a request fails: the Hub takes up to 60 to check the files of a commit."""
 
 PASSING_STATUSES = TRANSIENT_STATUSES | {412}
 """HTTP statuses of failures that may pass. 412: another commit came first; the listing must be read again."""
@@ -75,6 +79,29 @@ def quiet_hub_client() -> None:
     if os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS") is None:
         disable_progress_bars()
     logging.set_verbosity_error()
+
+
+def limit_hub_requests(give_up_s: float | None) -> None:
+    """Let requests of the client fail that have no answer for `ANSWER_S` seconds, or for `give_up_s` if that is less.
+
+    The library itself waits forever in most of its requests.
+    """
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils._http import default_client_factory
+
+    seconds = min(ANSWER_S, give_up_s or ANSWER_S)
+
+    def limit(request: httpx2.Request) -> None:
+        given: dict[str, float | None] = request.extensions.get("timeout", {})
+        waits = {kind: given.get(kind) or seconds for kind in ("connect", "read", "write", "pool")}
+        request.extensions["timeout"] = waits
+
+    def make_client() -> httpx2.Client:
+        client = default_client_factory()
+        client.event_hooks = {**client.event_hooks, "request": [*client.event_hooks["request"], limit]}
+        return client
+
+    set_client_factory(make_client)
 
 
 def hub_endpoint() -> str | None:

@@ -35,6 +35,7 @@ def number_in(least: float, most: float, kind: type[float] = float) -> Callable[
 
 whole_number = number_in(0, math.inf, int)
 positive_number = number_in(1, math.inf, int)
+seconds = number_in(0.001, 10**6)
 
 
 def parse_path(text: str) -> Path:
@@ -99,6 +100,16 @@ def add_recipe(parser: argparse.ArgumentParser, about: str, example: str) -> Non
     parser.add_argument("recipe", type=parse_path, metavar="RECIPE", help=about)
     change = f"override a key of the recipe, with a value in TOML syntax: {example}"
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=change)
+
+
+def add_give_up_after(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Add `--give-up-after`, seconds, as `options.give_up_after`; None if it is not given."""
+    parser.add_argument(
+        "--give-up-after",
+        type=seconds,
+        metavar="S",
+        help="seconds for which a failed request is retried (default: 600)",
+    )
 
 
 def check_place(place: Path | str) -> None:

@@ -25,7 +25,6 @@ def run_command(
     run: Callable[[], int],
     *,
     as_json: bool,
-    program: str = "",
     interrupted: str = "interrupted",
     os_error_status: int = COULD_NOT_RUN,
     tell_refusals: bool = True,
@@ -38,7 +37,6 @@ def run_command(
     Args:
         run: the command; returns its exit status.
         as_json: whether `--json` was given.
-        program: the first word of each line on stderr; `error` when empty.
         interrupted: the message after Ctrl-C.
         os_error_status: the exit status of an `OSError` other than a full disk, which is 1.
         tell_refusals: whether to print failures with a status other than 1. All ranks of a training run are refused
@@ -75,7 +73,7 @@ def run_command(
         except OSError:
             pass  # stdout may be what failed
     if status == PROBLEMS or tell_refusals:
-        say("\n".join(f"{program or 'error'}: {problem}" for problem in problems))
+        say("\n".join(f"error: {problem}" for problem in problems))
     return status
 
 

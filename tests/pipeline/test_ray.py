@@ -88,8 +88,8 @@ def test_a_build_gives_the_bytes_of_a_local_one(
     done = run_process("build", recipe, "--out", "ray", "--engine", "ray")
     assert done.returncode == 1, done.stderr
     problems = validate(tmp_path / "ray", level="full").problems
-    assert [line for line in done.stdout.splitlines() if line.startswith("problem: ")] == [
-        f"problem: {problem}" for problem in problems
+    assert [line for line in done.stdout.splitlines() if line.startswith("error: ")] == [
+        f"error: {problem}" for problem in problems
     ]
     assert {problem.kind for problem in problems} >= {"file_checksum"}
 

@@ -82,8 +82,8 @@ def test_a_build_gives_the_bytes_of_a_local_one(
     capsys.readouterr()
     assert main([*command, "--out", str(tmp_path / "set")]) == 1
     problems = validate(tmp_path / "set", level="full").problems
-    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("problem: ")] == [
-        f"problem: {problem}" for problem in problems
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("error: ")] == [
+        f"error: {problem}" for problem in problems
     ]
     assert {problem.kind for problem in problems} >= {"file_checksum"}
     assert main([*command, "--out", f"{bucket}/set"]) == 0, capsys.readouterr().err

@@ -43,8 +43,8 @@ def test_validate_names_problems(good_set, tmp_path):
     (folder / "evil\x1b[2J.txt").write_text("")
     result = run("validate", folder, "--level", "quick")
     assert result.returncode == 1
-    assert "file_missing: train-00000.json: " in result.stdout
-    assert "file_foreign: evil\\x1b[2J.txt: " in result.stdout
+    assert "error: train-00000.json: " in result.stdout
+    assert "error: evil\\x1b[2J.txt: the manifest does not name it" in result.stdout
     assert "\x1b" not in result.stdout
     report = json.loads(run("validate", folder, "--json").stdout)
     assert {problem["kind"] for problem in report["problems"]} == {"file_missing", "file_foreign"}
@@ -53,10 +53,36 @@ def test_validate_names_problems(good_set, tmp_path):
 
 def test_manifest_missing_is_a_problem_and_folder_missing_is_not(tmp_path):
     result = run("validate", tmp_path)
-    assert (result.returncode, result.stdout.split(":")[0]) == (1, "manifest_missing")
+    assert result.returncode == 1
+    assert result.stdout.startswith("error: manifest.json: no manifest.json among 0 entries")
     result = run("validate", tmp_path / "absent")
     assert (result.returncode, result.stdout) == (2, "")
     assert "no such folder" in result.stderr
+
+
+COMMANDS = {
+    "inspect": [],
+    "audit": [],
+    "trace": ["--text", "a"],
+    "report": [],
+    "export": ["--to", "nanogpt", "--out", "OUT"],
+    "push": ["tester/set", "--no-card"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_error_has_one_prefix(tmp_path, capsys, command):
+    flags = [str(tmp_path / "out") if flag == "OUT" else flag for flag in COMMANDS[command]]
+    assert main([command, str(tmp_path / "absent"), *flags]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines()[-1].partition(": ")[0]) == ("", "error")
+    assert main([command, str(tmp_path), *flags, "--json"]) == 1
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert (told["status"], [problem["kind"] for problem in told["problems"]]) == ("failed", ["manifest_missing"])
+    assert [line for line in err.splitlines() if "manifest.json" in line][-1].startswith(
+        "error: manifest.json: no manif"
+    )
 
 
 def test_what_could_not_be_checked_exits_2(good_set):
@@ -125,14 +151,14 @@ def test_document_cannot_control_the_terminal(plan, tokenizer, tmp_path):
 )
 def test_inspect_says_what_it_cannot_find(good_set, capsys, arguments):
     assert main(["inspect", str(good_set), *map(str, arguments)]) == 2
-    assert "inspect: " in capsys.readouterr().err
+    assert "error: " in capsys.readouterr().err
 
 
 def test_inspect_of_a_broken_set_names_the_problem(good_set, tmp_path, capsys):
     folder = shutil.copytree(good_set, tmp_path / "set")
     (folder / "manifest.json").write_text("{}")
     assert main(["inspect", str(folder)]) == 1
-    assert "manifest_invalid" in capsys.readouterr().out
+    assert "[manifest_invalid]" in capsys.readouterr().err
 
 
 def test_schema_accepts_the_real_files(good_set):

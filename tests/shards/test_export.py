@@ -453,7 +453,7 @@ def test_corrupt_frame_stops_the_export(good_set, tmp_path, capsys):
     path.write_bytes(data)
     for name in ("nanogpt", "mds"):
         assert main(["export", str(folder), "--to", name, "--out", str(tmp_path / "out")]) == 1
-        assert "frame_corrupt: train-00001.bin.zst" in capsys.readouterr().out
+        assert capsys.readouterr().err.startswith("error: train-00001.bin.zst: frame at byte 0 ")
     assert [p.name for p in tmp_path.iterdir()] == ["set"]
 
 

@@ -352,4 +352,4 @@ def test_command(run, tmp_path, tokenizer_file, capsys):
     assert "training documents occur up to 2 times: allowed" in capsys.readouterr().out
     arguments[-1] = str(tmp_path / "none")
     assert main([*arguments, "--eos", "5"]) == 2
-    assert "import: --eos 5 is not a special token" in capsys.readouterr().err
+    assert "error: --eos 5 is not a special token" in capsys.readouterr().err

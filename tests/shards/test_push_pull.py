@@ -7,8 +7,10 @@ import dataclasses
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,6 +25,7 @@ from shards.__main__ import main
 from shards.errors import InputError
 from shards.hub import pull as hub_pull
 from shards.hub import push as hub_push
+from shards.stores import retry
 from shards.stores.hub_address import HubAddress, HubAddressError, parse_hub_address
 from shards.stores.hub_client import HubError
 from shards.stores.hub_store import HubStore
@@ -284,7 +287,25 @@ def test_a_server_that_is_gone_ends_the_push(hub, run, whole):
     assert status == 2
     assert "Is HF_ENDPOINT right?" in err
     assert told["status"] == "refused"
-    assert err.splitlines()[-1] == f"shards: {told['problems'][0]}"
+    assert err.splitlines()[-1] == f"error: {told['problems'][0]}"
+
+
+@pytest.mark.parametrize("command", ["push", "pull"])
+def test_a_hub_that_does_not_answer_is_given_up_after_the_given_time(run, whole, tmp_path, monkeypatch, command):
+    arguments = {"push": (whole, REPO, "--no-card", "--level", "quick"), "pull": (REPO, "--out", tmp_path / "back")}
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel takes connections, and nobody reads them
+        use_hub(f"http://127.0.0.1:{silent.getsockname()[1]}", monkeypatch)
+        monkeypatch.setattr(retry, "GIVE_UP_S", 600.0)
+        status, told, err = run(command, *arguments[command], "--json", "--give-up-after", "0.5")
+    assert (status, told["status"]) == (2, "refused")
+    assert re.search(rf"^error: {URL}: gave up after \d s and \d attempts?; the last one: ReadTimeout: ", err, re.M)
+    assert not (tmp_path / "back").exists()
+
+
+def test_give_up_after_is_seconds(run, whole):
+    status, _, err = run("push", whole, REPO, "--give-up-after", "soon")
+    assert status == 2
+    assert err.startswith("error: --give-up-after: expected a number from 0.001 to 1000000")
 
 
 def test_a_refused_upload_does_not_tell_its_signed_address(hub, run, whole):

@@ -306,7 +306,7 @@ def test_command_shows_a_place(good_set, plan, capsys):
 )
 def test_command_says_what_it_cannot_do(good_set, capsys, arguments):
     assert main(["trace", str(good_set), *arguments]) == 2
-    assert "trace: " in capsys.readouterr().err
+    assert "error: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_command_says_what_it_cannot_do(good_set, capsys, arguments):
 def test_where_no_block_list_can_be_is_said_before_the_search(good_set, tmp_path, monkeypatch, capsys, out, message):
     monkeypatch.setattr("shards.trace.trace.trace", lambda *_, **__: pytest.fail("searched"))
     assert main(["trace", str(good_set), "--text", "a", "--out", str(tmp_path / out)]) == 2
-    assert f"trace: {tmp_path / out}: {message}" in capsys.readouterr().err
+    assert f"error: {tmp_path / out}: {message}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -326,7 +326,7 @@ def test_command_on_a_broken_set_names_the_problem(good_set, tmp_path, capsys):
     data[1000] ^= 255
     (folder / "train-00000.bin.zst").write_bytes(data)
     assert main(["trace", str(folder), "--text", "shard", "--workers", "1"]) == 1
-    assert "frame_corrupt: train-00000.bin.zst" in capsys.readouterr().out
+    assert "error: train-00000.bin.zst: frame at byte 0 " in capsys.readouterr().err
 
 
 def test_bytes_that_are_not_text_are_spelt_out(good_set, capsys):

@@ -51,7 +51,7 @@ def test_an_interrupt_ends_the_workers_at_once(search, number, busy_s):
     # As a terminal does, Ctrl-C reaches every process; SIGTERM only the one it is sent to.
     (os.killpg if number == signal.SIGINT else os.kill)(search.pid, number)
     out, err = search.communicate(timeout=30)
-    assert (search.returncode, out, err) == (130, "", "shards: interrupted\n")
+    assert (search.returncode, out, err) == (130, "", "error: interrupted\n")
     deadline = time.monotonic() + 30
     while (left := [worker for worker in workers if Path(f"/proc/{worker}").exists()]) and time.monotonic() < deadline:
         time.sleep(0.02)  # the resources' tracker ends after this process, of itself
