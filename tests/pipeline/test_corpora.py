@@ -5,6 +5,7 @@ Skipped where the corpora are absent; `TOKENMILL_CORPORA` says where they are.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import sysconfig
@@ -49,6 +50,7 @@ weight = 10
 [[sources]]
 name = "python"
 paths = ["{library}/**/*.py"]
+max_malformed = 0.01
 weight = 3
 [tokenizer]
 vocab_size = 32005
@@ -78,7 +80,7 @@ def texts_by_hash(recipe: Path) -> dict[bytes, tuple[str, bytes]]:
             for text in pq.read_table(path, columns=["text"])["text"].to_pylist():
                 found.setdefault(xxhash.xxh3_128_digest(text.encode()), (name, text.encode()))
     for span in (span for unit in open_sources(load_checked_recipe(recipe))[2].units for span in unit.spans):
-        data = Path(span.url).read_bytes()
+        data = Path(span.url).read_bytes().removeprefix(codecs.BOM_UTF8)
         found.setdefault(xxhash.xxh3_128_digest(data), ("python", data))
     return found
 
