@@ -129,7 +129,7 @@ def test_tokenmill_has_every_command_of_the_packages() -> None:
     expected: set[str] = set()
     for package in ("pipeline", "shards", "trainer"):
         usage = _python("-m", package, "--help").stdout
-        commands = re.findall(
+        commands: list[str] = re.findall(
             r"^    ([a-z][a-z-]*)\b", usage.partition("COMMAND\n")[2].partition("\n\n")[0], re.MULTILINE
         )
         assert len(commands) >= 4, usage
@@ -334,6 +334,50 @@ def test_every_library_is_a_dependency_or_comes_with_an_extra() -> None:
     of_pipeline = always.union(*(extras[extra] for extra in ("bpe", "clean", "datatrove", "hub", "ray", "warc")))
     assert _third_party_imports("pipeline") <= of_pipeline
     assert _third_party_imports("trainer") <= always | extras["train"] | {"transformers", "accelerate", "tensorboard"}
+
+
+NEED_CORPORA = {
+    "tests/pipeline/test_bpe_training.py": {"test_merges_of_real_text"},
+    "tests/pipeline/test_clusters_exhaustive.py": {"recipe"},
+    "tests/pipeline/test_concentration.py": {"test_planted_documents_are_found_in_real_code"},
+    "tests/pipeline/test_contamination.py": {"test_items_in_real_text_are_found_and_nothing_else"},
+    "tests/pipeline/test_corpora.py": {"every test"},
+    "tests/pipeline/test_demo.py": {"test_columns_equal_the_corpora"},
+    "tests/pipeline/test_measures.py": {"test_measures_equal_the_slow_ones_on_corpora"},
+    "tests/pipeline/test_near_duplicates_build.py": {"found"},
+    "tests/pipeline/test_plan.py": {"test_the_plan_of_real_text_is_near_what_the_build_finds"},
+    "tests/pipeline/test_tokenizer.py": {"test_merges_on_a_real_corpus"},
+    "tests/test_servers.py": {"test_the_corpora_have_the_schemas_of_the_small_set"},
+    "tests/trainer/test_baselines.py": {"every test"},
+}
+"""Tests that are skipped without the real corpora, and fixtures of such tests. All others run on any machine."""
+
+
+def test_what_is_skipped_without_the_corpora_is_listed() -> None:
+    found: dict[str, set[str]] = {}
+    with_other_text: set[str] = set()
+    quick: set[str] = set()
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        source = path.read_text(encoding="utf-8")
+        for node in ast.parse(source).body if path != Path(__file__) else []:
+            text = ast.unparse(node)
+            if isinstance(node, ast.Assign) and re.search("skipif.*(CORPORA|STORIES)", text):
+                found.setdefault(name, set()).add("every test")
+            elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                is_given = any(argument.arg == "corpora" for argument in node.args.args)
+                marks = " ".join(map(ast.unparse, node.decorator_list))
+                skips = "pytest.skip(" in text and re.search(r"corpora\.find\(\)|TOKENMILL_CORPORA", text)
+                if is_given or skips or re.search(r"skipif.*(CORPORA|corpora\.find)", marks):
+                    found.setdefault(name, set()).add(node.name)
+                    if "mark.long" not in marks and not re.search("^pytestmark = .*mark.long", source, re.MULTILINE):
+                        quick.add(name)
+                elif "corpora.find()" in text and "assert folder is not None" not in text:
+                    with_other_text.add(name)
+    assert found == NEED_CORPORA
+    script = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    script_files = set(re.findall(r"tests/\S+\.py", script))
+    assert script_files == with_other_text | quick - {"tests/pipeline/test_clusters_exhaustive.py"}
 
 
 def test_ci_runs_what_the_readme_says() -> None:
