@@ -1,4 +1,4 @@
-"""The command line of the pipeline: `python -m pipeline build | plan | clean-report | demo-corpus | keys`."""
+"""The command line of the pipeline: `python -m pipeline build | plan | clean-report | prune | demo-corpus | keys`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import Any, NoReturn
 
-from pipeline.cli import build, clean_report, demo_corpus, keys, plan
+from pipeline.cli import build, clean_report, demo_corpus, keys, plan, prune
 from shards.terminal.arguments import add_version
 from shards.terminal.command_names import called_as
 from shards.terminal.exit_status import run_command
@@ -54,7 +54,7 @@ def _parser() -> Parser:
     )
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (build, plan, clean_report, demo_corpus, keys):
+    for command in (build, plan, clean_report, prune, demo_corpus, keys):
         command.add_command(commands)
     return parser
 

@@ -18,6 +18,7 @@ WAY = {
         "plan": ("pipeline", "price a build: what it reads, writes and takes; writes nothing"),
         "build": ("pipeline", "build a shard set from a recipe; run it again to resume"),
         "clean-report": ("pipeline", "show what each limit of the presets drops, to choose limits"),
+        "prune": ("pipeline", "remove from a work folder what the last set did not use"),
         "demo-corpus": ("pipeline", "gather the demo's text from this installation"),
         "keys": ("pipeline", "list every key of a data recipe"),
     },

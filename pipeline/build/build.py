@@ -15,15 +15,16 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.build.kept import KEPT_BYTES, choose_kept
 from pipeline.build.last_mix import note_set
 from pipeline.build.publish import OutputError, check_output, publish
-from pipeline.build.records import read_records
+from pipeline.build.records import read_records, write_records
 from pipeline.build.running_build import DryRunEnd, RunningBuild
 from pipeline.build.stages.assemble import run_assemble
 from pipeline.build.stages.evaluations import run_evaluations
@@ -100,6 +101,7 @@ def build(
     tokenizer_choice: TokenizerChoice = "recipe",
     scratch: Path | None = None,
     dry_run: bool = False,
+    keep_bytes: int = KEPT_BYTES,
 ) -> BuildResult:
     """Build a shard set.
 
@@ -115,6 +117,7 @@ def build(
         scratch: where tasks write, on the machine that runs them; None: next to their files if these are in a folder,
             else in the system's folder for temporary files.
         dry_run: run, lock and write nothing: say what the build would run, by raising `DryRunEnd`.
+        keep_bytes: the most disk in the work folder that the results of the set published before may take.
 
     Raises:
         DryRunEnd: with `dry_run`.
@@ -137,6 +140,7 @@ def build(
         )
         records = read_records(work_store)
         running = RunningBuild(units, out_store, driver, selections, records=records, dry_run=dry_run)
+        running.keep_bytes = keep_bytes
         evaluations = run_evaluations(running, recipe)
         run_fetch(running, recipe)
         tokenizer, recipe = run_tokenizer(running, recipe, tokenizer_choice)
@@ -163,11 +167,14 @@ def build(
             shards=entries,
             carried=merge_carried(recipe, [selection.carried for selection in selections]),
         )
-        _prune(running)
+        digest = hashlib.sha256(out_store.read(MANIFEST_FILE)).hexdigest()
+        kept = choose_kept(running, digest)
+        records.note_set(digest, running.used)
+        write_records(work_store, records)
+        _prune(running, kept)
 
         # Validate the finished set, each shard in a task of its own stage.
         assembled = running.stages["assemble"].results
-        digest = hashlib.sha256(out_store.read(MANIFEST_FILE)).hexdigest()
         note_set(work_store, digest)
         known_valid = not any(stage.ran for stage in running.stages.values()) and _is_known_valid(work_store, digest)
         level = "quick" if known_valid else level
@@ -273,9 +280,11 @@ def _remove_empty(work: WritableStore, out: WritableStore) -> None:
                 folder.rmdir()
 
 
-def _prune(running: RunningBuild) -> None:
-    """Delete the work of earlier versions of the recipe that this build does not use, and lost attempts."""
-    for stage, used in running.used.items():
+def _prune(running: RunningBuild, kept: Mapping[str, set[str]]) -> None:
+    """Delete the work of earlier versions of the recipe that this build does not use, but for what is kept of the set
+    before; and lost attempts."""
+    for stage, own in running.used.items():
+        used = own | kept.get(stage, set[str]())
         store = running.work.child(stage)
         if store.folder is None or running.driver.scratch is not None:
             _prune_attempts(running, stage, used)

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from pipeline.build.build import BuildResult, build
 from pipeline.build.checked_recipe import load_checked_recipe
+from pipeline.build.kept import KEPT_BYTES
 from pipeline.build.preloaded_modules import find_preloaded_modules
 from pipeline.build.running_build import DryRunEnd as DryRunEnd
 from pipeline.build.stages.tokenizer import TokenizerChoice
@@ -61,6 +62,7 @@ def build_set(
     executor: Executor | None = None,
     scratch: str | Path | None = None,
     dry_run: bool = False,
+    keep_bytes: int = KEPT_BYTES,
 ) -> BuildResult:
     """Build a shard set from a recipe, for Python programs; a call with the same arguments does only what is missing.
 
@@ -82,6 +84,7 @@ def build_set(
         scratch: folder on the machine that runs a task, where it writes before its files get their place. When None,
             they are written there if it is a folder, and else in the system's folder for temporary files.
         dry_run: run nothing, and write nothing: raise `DryRunEnd`.
+        keep_bytes: the most disk in the work folder that the results of the set published before may take.
 
     Returns:
         The set's manifest, the result of its validation, and what each stage did.
@@ -110,6 +113,7 @@ def build_set(
             tokenizer_choice=tokenizer,
             scratch=Path(scratch) if scratch else None,
             dry_run=dry_run,
+            keep_bytes=keep_bytes,
         )
     if result.validation.problems:
         raise SetProblemsError(result)

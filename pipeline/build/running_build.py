@@ -46,6 +46,8 @@ class RunningBuild:
     """What earlier builds were asked for in this work folder."""
     dry_run: bool = False
     """Whether the build runs and writes nothing: the first stage with missing tasks raises `DryRunEnd`."""
+    keep_bytes: int = 0
+    """The most disk that the results of the set before may take when this one is published."""
     _explains: bool = field(init=False)
     """Whether an earlier build has left records, so that tasks run again."""
     _forecast_said: bool = False

@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from pipeline.cli.engines import add_engine, open_executor
-from pipeline.cli.flags import add_network, add_recipe, parse_build_place, read_network
+from pipeline.cli.flags import add_network, add_recipe, parse_build_place, parse_size, read_network
 from shards.terminal.arguments import parse_path
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 
@@ -59,6 +59,13 @@ def add_command(commands: Subparsers) -> None:
         help="how to check the finished set (default: full; quick if full has already found this very set whole)",
     )
     parser.add_argument(
+        "--keep",
+        type=parse_size,
+        metavar="SIZE",
+        help="the most disk in WORK for the results of the set published before, so that going back to its recipe runs "
+        "nothing again (default: 50 GB; 0: none)",
+    )
+    parser.add_argument(
         "--dry-run",
         action="store_true",
         help="print which tasks would run, why, and how long they take; with --engine slurm, also the first job",
@@ -74,6 +81,7 @@ def run(options: argparse.Namespace) -> int:
     gc.disable()  # the imports allocate only what stays; collecting garbage meanwhile takes 0.1 s
     # Open the executor first: the local one's fork server loads the libraries while this process does.
     with closing(open_executor(options)) as executor:
+        from pipeline.build.kept import KEPT_BYTES
         from pipeline.build.python_api import DryRunEnd, SetProblemsError, build_set, default_work
         from pipeline.cli.build_display import build_json, forecast_json, print_build, print_forecast
 
@@ -93,6 +101,7 @@ def run(options: argparse.Namespace) -> int:
                 executor=executor,
                 scratch=options.scratch,
                 dry_run=options.dry_run,
+                keep_bytes=KEPT_BYTES if options.keep is None else options.keep,
             )
         except SetProblemsError as error:
             result = error.result

@@ -39,7 +39,9 @@ def add_network(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep every download in DIR, for other builds (default: the work folder keeps what is read twice)",
     )
-    group.add_argument("--cache-limit", type=_size, metavar="SIZE", help="size limit of the cache (default: 20 GB)")
+    group.add_argument(
+        "--cache-limit", type=parse_size, metavar="SIZE", help="size limit of the cache (default: 20 GB)"
+    )
     group.add_argument(
         "--timeout",
         type=seconds,
@@ -90,11 +92,12 @@ def parse_build_place(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _size(text: str) -> int:
-    from pipeline.recipe.key_values import parse_size
+def parse_size(text: str) -> int:
+    """Parse a flag's number of bytes: 20GB, 500 MB."""
+    from pipeline.recipe import key_values
 
     try:
-        return parse_size(text)
+        return key_values.parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from pipeline.assemble import assemble
 from pipeline.assemble.grouping import group_assembled_shards
+from pipeline.build.kept import find_linked, link_shards, put_back
 from pipeline.build.publish import clear_output
 from pipeline.build.records import NUMBER
 from pipeline.build.running_build import RunningBuild
@@ -83,8 +84,15 @@ def run_assemble(
 
     def prepare(pending: list[Task]) -> None:
         write_run_list(runs, pending)
+        if pending:
+            link_shards(running, tasks)
         clear_output(running.out, mixed.shards, whole=not pending)
 
+    if running.dry_run:
+        linked = {task.digest for task in find_linked(running, tasks)}
+        tasks = [task for task in tasks if task.digest not in linked]
+    else:
+        put_back(running, tasks)
     result = running.run_stage(
         "assemble",
         "pipeline.assemble.assemble:assemble_shards",

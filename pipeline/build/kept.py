@@ -1,0 +1,170 @@
+"""What a work folder keeps of the set that was published before the current one, within a budget; `tokenmill prune`.
+
+Going back to an earlier recipe then finds its tokenizer, its runs and its shards. Before shards in the output folder
+are replaced, they are linked into the folders of the tasks that wrote them, which takes no room until then. If the two
+folders are on different disks, or in a bucket, shards are not kept, and are written again from the runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.build.forecast import ORDER
+from pipeline.build.records import Records, read_records, write_records
+from pipeline.build.running_build import RunningBuild
+from pipeline.engine.lease import Lease
+from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, version_of
+from pipeline.engine.tasks import Task
+from shards.errors import InputError
+from shards.format.manifest import MANIFEST_FILE
+from shards.stores.files import TMP_SUFFIX, delete_path, lock_folder, sync_folder, unique_name
+from shards.stores.store import WritableStore
+
+KEPT_BYTES = 50 * 10**9
+"""The most disk that the results of the set before may take, by default."""
+_STAGE = "assemble"
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What pruning removes of a stage."""
+
+    stage: str
+    tasks: int
+    bytes: int
+
+
+def link_shards(running: RunningBuild, tasks: Iterable[Task]) -> None:
+    """Keep the shards of the last published set, before other tasks replace them: a second name of each file."""
+    out, work = running.out.folder, running.work.folder
+    if out is None or work is None or not running.records.sets or not running.keep_bytes:
+        return
+    asked = {task.digest for task in tasks}
+    for digest in running.records.sets[0].used.get(_STAGE, []):
+        for name, facts in _files_of(running, digest).items() if digest not in asked else ():
+            kept = work / _STAGE / digest / name
+            if _is_whole(out / name, facts) and not _is_whole(kept, facts):
+                kept.unlink(missing_ok=True)
+                try:
+                    os.link(out / name, kept)
+                except OSError:  # another disk, or one without links
+                    return
+
+
+def find_linked(running: RunningBuild, tasks: Iterable[Task]) -> list[Task]:
+    """Return the tasks whose shards are kept whole, and are not whole in the output folder."""
+    out, work = running.out.folder, running.work.folder
+    if out is None or work is None:
+        return []
+    found: list[Task] = []
+    for task in tasks:
+        files = _files_of(running, task.digest)
+        kept = all(_is_whole(work / _STAGE / task.digest / name, facts) for name, facts in files.items())
+        if files and kept and not all(_is_whole(out / name, facts) for name, facts in files.items()):
+            found.append(task)
+    return found
+
+
+def put_back(running: RunningBuild, tasks: list[Task]) -> None:
+    """Give kept shards of tasks their place in the output folder, whose manifest is deleted first."""
+    out, work = running.out.folder, running.work.folder
+    linked = find_linked(running, tasks)
+    if not linked or out is None or work is None:
+        return
+    link_shards(running, tasks)
+    running.out.delete(MANIFEST_FILE)
+    for task in linked:
+        for name in _files_of(running, task.digest):
+            temporary = out / f".{name}.{unique_name()}{TMP_SUFFIX}"
+            os.link(work / _STAGE / task.digest / name, temporary)
+            temporary.replace(out / name)
+            temporary.unlink(missing_ok=True)  # a rename to another name of the same file leaves both
+    sync_folder(out)
+    running.say(f"assemble: put the shards of {len(linked):,} tasks back, which an earlier build here wrote")
+
+
+def choose_kept(running: RunningBuild, manifest: str) -> dict[str, set[str]]:
+    """Return what is kept of the set before this one, by stage: as many stages as the budget has room for.
+
+    Args:
+        running: the build, whose set is published.
+        manifest: the SHA-256 of its manifest.
+    """
+    earlier = next((one for one in running.records.sets if one.manifest != manifest), None)
+    kept: dict[str, set[str]] = {}
+    room = running.keep_bytes
+    if earlier is None:
+        return kept
+    for stage in ORDER:
+        own = set(earlier.used.get(stage, [])) - running.used.get(stage, set())
+        size = _measure(running.work.child(stage), own)
+        if size <= room:
+            room -= size
+            kept[stage] = own
+        else:
+            sizes = f"{size / 1e9:.1f} GB, more than the {room / 1e9:.1f} GB that --keep leaves"
+            running.note(f"{stage}: the results of the set before are not kept: {sizes}")
+    return kept
+
+
+def prune_work(work: WritableStore, *, dry_run: bool) -> list[Removed]:
+    """Remove from a work folder what the last published set did not use; return what was removed.
+
+    Raises:
+        InputError: no set was published from this folder.
+        FolderBusyError: a build is at work there.
+    """
+    holding = nullcontext() if dry_run else lock_folder(work.folder) if work.folder else closing(Lease(work))
+    if work.folder is not None and not work.folder.is_dir():
+        raise InputError(f"{work}: no such folder. Give the work folder of a build (--work), by default OUT.work.")
+    with holding:
+        records = read_records(work)
+        if not records.sets:
+            raise InputError(
+                f"{work}: no set is known that was published from here, so nothing is known to be unused. Run the "
+                "build to its end, or delete the folder."
+            )
+        used = records.sets[0].used
+        removed = [_prune_stage(work.child(stage), set(used.get(stage, [])), stage, dry_run) for stage in ORDER]
+        if not dry_run:
+            write_records(work, Records(records.stages, records.sets[:1]))
+    return [one for one in removed if one.bytes]
+
+
+def _prune_stage(store: WritableStore, used: set[str], stage: str, dry_run: bool) -> Removed:
+    unused = [file for file in list(store.list()) if file.name.partition("/")[0] not in used]
+    if not dry_run:
+        for path in store.folder.iterdir() if store.folder is not None and store.folder.is_dir() else ():
+            if path.name not in used:
+                delete_path(path)
+        for file in unused if store.folder is None else ():
+            store.delete(file.name)
+    tasks = {file.name.partition("/")[0] for file in unused if "/" in file.name}
+    return Removed(stage, len(tasks), sum(file.bytes for file in unused))
+
+
+def _measure(store: WritableStore, names: set[str]) -> int:
+    return sum(file.bytes for file in store.list() if file.name.partition("/")[0] in names)
+
+
+def _files_of(running: RunningBuild, digest: str) -> Mapping[str, Any]:
+    """Return the files of a task's receipt; none if it has no receipt, or a damaged one."""
+    try:
+        result = load_receipt(running.work.child(_STAGE).child(digest))
+    except WorkFileDamagedError:
+        return {}
+    return {} if result is None else result["files"]
+
+
+def _is_whole(path: Path, facts: Mapping[str, Any]) -> bool:
+    """Return whether a file is the one that a receipt names, by size and time."""
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return found.st_size == facts["bytes"] and str(found.st_mtime_ns) == version_of(dict(facts))
