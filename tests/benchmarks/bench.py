@@ -44,6 +44,7 @@ GOALS = {
     ("engines", "ray_ratio"): ("at most 1.3", lambda value: value <= 1.3),
     ("cleaned_build", "ratio"): ("at most 2.0", lambda value: value <= 2.0),
     ("content", "files_per_s"): ("at least 500", lambda value: value >= 500),
+    ("formats", "memory_ratio"): ("at most 1.3", lambda value: value <= 1.3),
     ("audit", "count_tokens_per_s"): ("at least 100,000,000", lambda value: value >= 100_000_000),
     ("audit", "memory_ratio"): ("at most 1.15", lambda value: value <= 1.15),
     ("bpe", "ratio"): ("at least 4", lambda value: value >= 4),
@@ -231,6 +232,12 @@ def _measures(work: Path, quick: bool) -> Figures:
     return bench_measures(work, quick=quick)
 
 
+def _formats(work: Path, quick: bool) -> Figures:
+    from tests.benchmarks.formats import bench_formats
+
+    return bench_formats(work, quick=quick)
+
+
 def _small_files(work: Path, quick: bool) -> Figures:
     from tests.benchmarks.small_files import bench_small_files
 
@@ -271,6 +278,7 @@ TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "stages": _stages,
     "memory": _memory,
     "scale": _scale,
+    "formats": _formats,
     "small_files": _small_files,
     "measures": _measures,
     "evaluations": _evaluations,

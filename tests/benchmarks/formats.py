@@ -1,0 +1,185 @@
+"""What reading a file of each format costs, beside Python's or the format's own library, and whether memory grows.
+
+The same documents in each format, read in a process of its own without encoding, at one size and at ten times as much.
+Seconds are of the processor, because other processes share the machine. Each pair of readers must give the same texts.
+Run one reader alone:
+
+    python -m tests.benchmarks.formats ours|library FORMAT FILE
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import random
+import resource
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import xxhash
+
+from tests.benchmarks.material import MB, ROOT
+from tests.support.archives import warc_record, write_tar, write_zip
+
+SMALL_DOCUMENTS, DOCUMENTS, QUICK_DOCUMENTS = 3_000, 30_000, 9_000
+"""In the small file of a format, which is a few batches, and in the large one."""
+
+Texts = Iterable[bytes]
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a format is written, and read by another reader."""
+
+    name: str
+    """The file's name."""
+    write: Callable[[Path, Texts], object]
+    read: Callable[[Path], Iterator[bytes]]
+
+
+def _write_lines(path: Path, texts: Texts) -> None:
+    with lzma.open(path, "wb", preset=1) as file:
+        for text in texts:
+            file.write(json.dumps({"text": text.decode()}).encode() + b"\n")
+
+
+def _read_lines(path: Path) -> Iterator[bytes]:
+    with lzma.open(path) as file:
+        for line in file:
+            yield json.loads(line)["text"].encode()
+
+
+def _write_members(mode: str) -> Callable[[Path, Texts], object]:
+    return lambda path, texts: write_tar(path, ((f"d/{n}.txt", text) for n, text in enumerate(texts)), mode)
+
+
+def _write_samples(path: Path, texts: Texts) -> None:
+    write_tar(path, (part for n, text in enumerate(texts) for part in ((f"{n}.txt", text), (f"{n}.json", b"{}"))))
+
+
+def _read_tar(path: Path) -> Iterator[bytes]:
+    with tarfile.open(path, "r|*") as archive:
+        for member in archive:
+            archive.members = []  # pyright: ignore
+            file = archive.extractfile(member)
+            if file and member.name.endswith(".txt"):
+                yield file.read()
+
+
+def _write_zip(path: Path, texts: Texts) -> None:
+    write_zip(path, ((f"d/{n}.txt", text) for n, text in enumerate(texts)))
+
+
+def _read_zip(path: Path) -> Iterator[bytes]:
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            yield archive.read(member)
+
+
+def _write_wet(path: Path, texts: Texts) -> None:
+    with path.open("wb") as file:
+        for n, text in enumerate(texts):
+            file.write(gzip.compress(warc_record(text, url=f"https://example.org/{n}"), 6))
+
+
+def _read_wet(path: Path) -> Iterator[bytes]:
+    from fastwarc.warc import ArchiveIterator  # pyright: ignore
+
+    with path.open("rb") as file:
+        for record in cast("Any", ArchiveIterator)(file, parse_http=False):
+            yield record.reader.read()
+
+
+FORMATS = {
+    "jsonl_xz": Format("a.jsonl.xz", _write_lines, _read_lines),
+    "tar": Format("a.tar", _write_members("w"), _read_tar),
+    "tar_gz": Format("a.tar.gz", _write_members("w:gz"), _read_tar),
+    "zip": Format("a.zip", _write_zip, _read_zip),
+    "webdataset": Format("s.tar", _write_samples, _read_tar),
+    "wet_gz": Format("a.warc.wet.gz", _write_wet, _read_wet),
+}
+
+
+def bench_formats(work: Path, *, quick: bool = False) -> dict[str, Any]:
+    """Write and read a file of each format, small and large.
+
+    Returns:
+        `text_mb` of the large file; by format, `mb_per_core_s` of ours and `library_mb_per_core_s`; `peak_mb` of ours
+        with the large file; `memory_ratio`, the largest peak with a large file to that with a small one.
+
+    Raises:
+        RuntimeError: the readers give different texts.
+    """
+    count = QUICK_DOCUMENTS if quick else DOCUMENTS
+    text_mb = sum(map(len, _make_texts(count))) / MB
+    speeds, library, peaks, growth = {}, {}, {}, {}
+    for name, format_ in FORMATS.items():
+        done: dict[str, dict[str, Any]] = {}
+        for size in (SMALL_DOCUMENTS, count):
+            path = work / format_.name
+            format_.write(path, _make_texts(size))
+            small, done = done, {reader: _read_in_process(reader, name, path) for reader in ("ours", "library")}
+            if done["ours"]["texts"] != done["library"]["texts"]:
+                raise RuntimeError(f"{name}: the readers give different texts")
+            path.unlink()
+        speeds[name], library[name] = (text_mb / done[reader]["seconds"] for reader in ("ours", "library"))
+        peaks[name] = done["ours"]["peak_mb"]
+        growth[name] = peaks[name] / small["ours"]["peak_mb"]
+    return {
+        "text_mb": text_mb,
+        "mb_per_core_s": speeds,
+        "library_mb_per_core_s": library,
+        "peak_mb": peaks,
+        "memory_ratio": max(growth.values()),
+    }
+
+
+def _make_texts(count: int) -> Iterator[bytes]:
+    rng = random.Random(1)
+    words = [f"{start}{end}" for start in ("pre", "con", "un", "mi") for end in ("tain", "form", "ter", "gra", "lum")]
+    page = " ".join(rng.choices(words, k=200_000))
+    for number in range(count):
+        start = rng.randrange(len(page) // 2)
+        yield f"{number} {page[start : start + rng.randrange(100, 10_000)]}".encode()
+
+
+def _read_in_process(reader: str, name: str, path: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.benchmarks.formats", reader, name, str(path)]
+    return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+
+
+def _read_ours(path: Path) -> Iterator[bytes]:
+    from pipeline.recipe.schema import SourceRecipe
+    from pipeline.sources import files
+    from pipeline.sources.kinds import list_files, list_spans
+
+    source = SourceRecipe(name="s", paths=[str(path)], weight=1)
+    for span in list_spans(source, list_files(source)):
+        for batch in files.read(source, span):
+            for text in cast("Any", batch.text):
+                yield text.as_buffer()
+
+
+def main() -> None:
+    """Read a file by one reader; print the seconds of the processor, the peak of memory, and a sum over all texts."""
+    reader, name, path = sys.argv[1:]
+    read = _read_ours if reader == "ours" else FORMATS[name].read
+    next(read(Path(path)))  # imports
+    started, texts = time.process_time(), [0, 0]
+    for text in read(Path(path)):
+        texts = [texts[0] + 1, texts[1] ^ xxhash.xxh3_64_intdigest(cast("Any", text))]
+    seconds = time.process_time() - started
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MB
+    print(json.dumps({"seconds": seconds, "peak_mb": peak_mb, "texts": texts}))
+
+
+if __name__ == "__main__":
+    main()
