@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.build.forecast import describe_forecast
 from pipeline.sources.selection import describe_empty
 from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
-from shards.terminal.display import print_lines, print_rows
+from shards.terminal.display import plural, print_lines, print_rows
 
 if TYPE_CHECKING:
     from pipeline.build.build import BuildResult
@@ -65,19 +65,21 @@ def print_build(report: BuildResult, out: str, work: str) -> None:
         lines += [f"dropped from {source.name}: {count:,} ({reason})" for reason, count in source.dropped.items()]
         masked = report.masked.get(source.name, {})
         lines += [
-            f"masked in {source.name}: {counts['occurrences']:,} of {kind} in {counts['documents']:,} documents"
+            f"masked in {source.name}: {counts['occurrences']:,} of {kind} in {plural(counts['documents'], 'document')}"
             for kind, counts in masked.items()
         ]
     for entry in manifest.drop_hashes:
-        found = f"{entry.found:,} of {entry.hashes:,} hashes found, {entry.documents:,} documents dropped"
+        found = (
+            f"{entry.found:,} of {plural(entry.hashes, 'hash')} found, {plural(entry.documents, 'document')} dropped"
+        )
         lines.append(f"block list {entry.file}: {found}")
     lines += [f"files of {name}: {describe_empty(names)}" for name, names in report.empty.items()]
     lines += [f"not read of {name}: {unread}" for name, unread in report.unread.items() if unread.bytes]
     tokens = sum(split.tokens for split in manifest.splits.values())
     size = sum(shard.files.tokens.bytes + shard.files.documents.bytes for shard in manifest.shards)
     lines += [
-        f"{len(manifest.shards)} shards, {tokens:,} tokens, {size / 1e6:.1f} MB in {out}",
-        f"{report.tasks_run} tasks run in {report.seconds:.1f} s{_speed(report)}",
+        f"{plural(len(manifest.shards), 'shard')}, {plural(tokens, 'token')}, {size / 1e6:.1f} MB in {out}",
+        f"{plural(report.tasks_run, 'task')} run in {report.seconds:.1f} s{_speed(report)}",
         f"work folder (keep it for cheap re-runs): {work}",
     ]
     problems = report.validation.problems
@@ -91,4 +93,5 @@ def _speed(report: BuildResult) -> str:
     encode = report.stages["encode"]
     if encode.ran < len(encode.results):
         return ""
-    return f": {report.text_bytes / 1e6 / report.seconds:.0f} MB of text a second"
+    speed = report.text_bytes / 1e6 / report.seconds
+    return f": {speed:.0f} MB of text a second" if speed >= 10 else f": {speed:.2g} MB of text a second"

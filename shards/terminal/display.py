@@ -135,8 +135,9 @@ def print_summary(title: str, values: dict[str, Any]) -> None:
 
 
 def plural(number: int, word: str) -> str:
-    """Return a number with its word, for display, which takes an s unless the number is 1."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
+    """Return a number with its word, for display, which takes an s (or es) unless the number is 1."""
+    ending = "" if number == 1 else "es" if word.endswith("sh") else "s"
+    return f"{number:,} {word}{ending}"
 
 
 def show_values(values: dict[str, Any]) -> str:

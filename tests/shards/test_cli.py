@@ -237,6 +237,11 @@ def test_printable():
     assert printable("a\nb\x1b\x7f\u2028\udc80") == "a\\nb\\x1b\\x7f\\u2028\\x80"
 
 
+def test_one_is_singular():
+    assert [display.plural(number, "shard") for number in (0, 1, 2)] == ["0 shards", "1 shard", "2 shards"]
+    assert [display.plural(number, "hash") for number in (1, 2000)] == ["1 hash", "2,000 hashes"]
+
+
 def test_rows_are_printed_as_people_read_them(capsys):
     rows = [{"name": "a :smile: [red]\x1b", "tokens_used": 1_234_567, "loss": 3.14159, "met": True, "each": {"x": 1}}]
     display.print_rows(rows, title="\x1btitle")
