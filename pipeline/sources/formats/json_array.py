@@ -20,7 +20,7 @@ from shards.terminal.display import printable
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[\[\]{},]', re.DOTALL)
+_MARK = re.compile(rb'["\[\]{},]')
 _SPACE = b" \t\r\n"
 _TAIL_BYTES = 1 << 16
 _EXCERPT_BYTES = 60
@@ -76,6 +76,19 @@ def _cut_short(span: Span) -> SourceError:
     return SourceError(f"{span.name}: its array has no end, so the file was cut short. Restore the file.")
 
 
+def _find_string_end(data: bytes, start: int) -> int:
+    """Return where a string ends that begins before `start`; 0 if the data ends first. Much faster than a pattern."""
+    end = start
+    while (quote := data.find(b'"', end)) >= 0:
+        end = quote + 1
+        escape = quote
+        while escape > start and data[escape - 1] == 0x5C:  # a backslash
+            escape -= 1
+        if (quote - escape) % 2 == 0:
+            return end
+    return 0
+
+
 class _Elements:
     """Finds the elements of an array in blocks of a span."""
 
@@ -101,19 +114,24 @@ class _Elements:
                 return 0
             self._check_start(data[self._start - 1 :])
         depth = 1
-        for match in _TOKEN.finditer(data, self._start):
-            mark = match[0]
-            if mark == b",":
+        place = self._start
+        while match := _MARK.search(data, place):
+            place, mark = match.end(), match[0]
+            if mark == b'"':
+                place = _find_string_end(data, place)
+                if not place:
+                    break
+            elif mark == b",":
                 if depth == 1:
                     self._marks.append(match.start())
             elif mark in (b"[", b"{"):
                 depth += 1
-            elif mark in (b"]", b"}"):
+            else:
                 depth -= 1
                 if not depth:
                     self._marks.append(match.start())
                     self.ended = True
-                    return self._refuse_rest(data, match.end())
+                    return self._refuse_rest(data, place)
         return self._marks[-1] + 1 if self._marks else 0
 
     def _check_start(self, data: bytes) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 _FILE_MAGIC = b"ARROW1"
+_MAPPED_BATCHES = 8
+"""Batches measured in one memory map: Arrow has their bytes read into it, which stay until it is closed."""
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -107,12 +109,18 @@ def _check_ends(file: Any, whole: Span) -> None:
 def _measure_batches(source: SourceRecipe, whole: Span, schema: pa.Schema) -> list[Group]:
     """Measure the record batches of an IPC file; from another file system, only their number is read."""
     fields = _read_fields(schema, [source.text_column, *source.keep])
+    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
     with _open(whole, mapped=True) as file:
-        reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False))
-        count = reader.num_record_batches
-        if not is_local(whole.url):
-            return [Group(None, whole.text_bytes // max(1, count), whole.stop // max(1, count))] * count
-        return [_measure(source, reader.get_batch(index)) for index in range(count)]
+        count = pa.ipc.open_file(file).num_record_batches
+    if not is_local(whole.url):
+        return [Group(None, whole.text_bytes // max(1, count), whole.stop // max(1, count))] * count
+    groups: list[Group] = []
+    for start in range(0, count, _MAPPED_BATCHES):
+        with _open(whole, mapped=True) as file:
+            reader = pa.ipc.open_file(file, options=options)
+            some = range(start, min(count, start + _MAPPED_BATCHES))
+            groups += [_measure(source, reader.get_batch(index)) for index in some]
+    return groups
 
 
 def _measure(source: SourceRecipe, batch: pa.RecordBatch) -> Group:
