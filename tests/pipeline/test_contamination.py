@@ -413,12 +413,13 @@ LICENCE = (
 def write_planted(folder: Path) -> None:
     """Write pages of prose in which items are planted more often than common phrases occur, and the items.
 
-    Items 0 and 1 are in 40 different pages each, 1 with a changed word; 2 in 40 copies of one page; 3 in part, in 40
-    pages that are nearly the same; 4 to 9 have a sentence that 60 pages have; 10 is short, and in 30 pages.
+    Items 0 and 1 are in 40 different pages each, 1 with a changed word; 2 in part, in 40 copies of one page; 3 in part,
+    in 40 pages that are nearly the same; 4 to 9 are little more than a sentence that 60 pages have; 10 is short, and in
+    30 pages.
     """
     pages = [text for text in real_documents() if 150 < len(text) < 4000]
     items = QUESTIONS[:4]
-    items += [f"{LICENCE} and who is {name}?" for name in ("Ann", "Ben", "Carl", "Dora", "Eva", "Fritz")]
+    items += [f"{LICENCE}, says {name}" for name in ("Ann", "Ben", "Carl", "Dora", "Eva", "Fritz")]
     items.append("one of the best of all")
     changed = QUESTIONS[1].split()
     changed[len(changed) // 2] = "lantern"
@@ -429,8 +430,9 @@ def write_planted(folder: Path) -> None:
         pages[number + 80] += f"\n{LICENCE}."
     for number in range(30):
         pages[number + 140] += f"\n{items[-1]}"
-    copied = f"{pages[170]}\n{QUESTIONS[2]}"
-    part = " ".join(QUESTIONS[3].split()[4:])  # so that it counts only if its n-grams are not common
+    # Parts count only if their n-grams are not common.
+    copied = f"{pages[170]}\n{' '.join(QUESTIONS[2].split()[5:])}"
+    part = " ".join(QUESTIONS[3].split()[5:])
     near = ["\n".join([*pages[171:176], part, f"Page {number}."]) for number in range(40)]
     lines = "".join(json.dumps({"question": item}) + "\n" for item in items)
     (folder / "items.jsonl").write_text(lines)
@@ -460,7 +462,7 @@ def test_items_in_many_documents_are_found_and_shared_phrases_are_not(
     assert main(["clean-report", str(tmp_path / "set.work")]) == 0
     printed = capsys.readouterr().out
     assert "items: common phrases of 7 items do not count:" in printed
-    assert re.search(r"items\.jsonl\S* row 4: 39 words, 60 documents with its phrases", printed)
+    assert re.search(r"items\.jsonl\S* row 4: 37 words, 60 documents with its phrases", printed)
     page = dict(render_pages(read_clean_report(str(tmp_path / "set"))))["test-1-items.html"]
     assert page.count("<td>60</td>") == 6
     # Parts of the hash space do not change the counts.
