@@ -9,7 +9,9 @@ Run one reader alone:
 
 from __future__ import annotations
 
+import csv
 import gzip
+import itertools
 import json
 import lzma
 import random
@@ -98,7 +100,83 @@ def _read_wet(path: Path) -> Iterator[bytes]:
             yield record.reader.read()
 
 
+def _batches(texts: Texts) -> Iterator[Any]:
+    import pyarrow as pa
+
+    for some in batched(texts, 1000):
+        yield pa.record_batch({"text": pa.array([text.decode() for text in some], pa.large_string())})
+
+
+def batched(texts: Texts, size: int) -> Iterator[list[bytes]]:
+    """Yield texts in lists of a size, the last one shorter."""
+    rest = iter(texts)
+    while some := list(itertools.islice(rest, size)):
+        yield some
+
+
+def _write_ipc(kind: str) -> Callable[[Path, Texts], object]:
+    def write(path: Path, texts: Texts) -> None:
+        import pyarrow as pa
+
+        new: Any = getattr(pa.ipc, f"new_{kind}")
+        with new(str(path), pa.schema({"text": pa.large_string()})) as writer:
+            for batch in _batches(texts):
+                writer.write_batch(batch)
+
+    return write
+
+
+def _read_ipc(kind: str) -> Callable[[Path], Iterator[bytes]]:
+    def read(path: Path) -> Iterator[bytes]:
+        import pyarrow as pa
+
+        with pa.OSFile(str(path), mode="r") as file:
+            reader: Any = getattr(pa.ipc, f"open_{kind}")(file)
+            batches = (reader.get_batch(n) for n in range(reader.num_record_batches)) if kind == "file" else reader
+            for batch in batches:
+                yield from _texts_of(batch.column("text"))
+
+    return read
+
+
+def _texts_of(column: Any) -> Iterator[bytes]:
+    return (text.as_buffer() for text in column)
+
+
+def _write_csv(path: Path, texts: Texts) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+        writer.writerow(["n", "text"])
+        writer.writerows((n, text.decode()) for n, text in enumerate(texts))
+
+
+def _read_csv(path: Path) -> Iterator[bytes]:
+    from pyarrow import csv as pa_csv
+
+    options = pa_csv.ReadOptions(use_threads=False, block_size=8 << 20)
+    convert: Any = pa_csv.ConvertOptions(include_columns=["text"], column_types={"text": "large_string"})
+    quoted = pa_csv.ParseOptions(newlines_in_values=True)
+    for batch in pa_csv.open_csv(path, read_options=options, parse_options=quoted, convert_options=convert):
+        yield from _texts_of(batch.column("text"))
+
+
+def _write_array(path: Path, texts: Texts) -> None:
+    with path.open("w") as file:
+        for n, text in enumerate(texts):
+            file.write(("[" if n == 0 else ",\n") + json.dumps({"n": n, "text": text.decode()}))
+        file.write("]\n")
+
+
+def _read_array(path: Path) -> Iterator[bytes]:
+    for record in json.loads(path.read_bytes()):
+        yield record["text"].encode()
+
+
 FORMATS = {
+    "arrow_stream": Format("a.arrow", _write_ipc("stream"), _read_ipc("stream")),
+    "arrow_file": Format("f.arrow", _write_ipc("file"), _read_ipc("file")),
+    "csv": Format("a.csv", _write_csv, _read_csv),
+    "json_array": Format("a.json", _write_array, _read_array),
     "jsonl_xz": Format("a.jsonl.xz", _write_lines, _read_lines),
     "tar": Format("a.tar", _write_members("w"), _read_tar),
     "tar_gz": Format("a.tar.gz", _write_members("w:gz"), _read_tar),
@@ -120,7 +198,10 @@ def bench_formats(work: Path, *, quick: bool = False) -> dict[str, Any]:
     """
     count = QUICK_DOCUMENTS if quick else DOCUMENTS
     text_mb = sum(map(len, _make_texts(count))) / MB
-    speeds, library, peaks, growth = {}, {}, {}, {}
+    speeds: dict[str, float] = {}
+    library: dict[str, float] = {}
+    peaks: dict[str, float] = {}
+    growth: dict[str, float] = {}
     for name, format_ in FORMATS.items():
         done: dict[str, dict[str, Any]] = {}
         for size in (SMALL_DOCUMENTS, count):
