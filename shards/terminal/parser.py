@@ -27,7 +27,9 @@ _FAULTS = {
 class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` that raises `InputError`, for `run_command` to tell."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]  the overloads of typeshed
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
         """Parse a command line, and refuse what is left: here the command is known, whose flags may be meant."""
         options, left = super().parse_known_args(args, namespace)
         if left:

@@ -120,7 +120,7 @@ def test_what_falls_never_becomes_an_entry(tmp_path: Path) -> None:
     build_here(recipe, tmp_path / "set")
     assert not garbage(tmp_path / "set")
     before = digests(tmp_path / "set")["tokenizer.json"]
-    # Limits of the mix that are off are still looked at; a preset that is off is not.
+    # A limit that moves keeps the tokenizer; a preset that is switched off trains another.
     build_here(recipe, tmp_path / "set", "--set", "sources.s.clean.code.max_longest_line_bytes=off")
     assert digests(tmp_path / "set")["tokenizer.json"] == before
     build_here(recipe, tmp_path / "set", "--set", "sources.s.clean.code.when=off")

@@ -1,7 +1,8 @@
 """Why bytes are not the text that they should be: where they do not decode, and which encoding they probably have.
 
 The guess is for a person to judge: it comes with the text that it would give. It knows the common encodings of European
-languages, Russian, Greek, Chinese, Japanese and Korean, by their frequent letters, and costs about 5 ms.
+languages, Russian, Greek, Chinese, Japanese and Korean, by their frequent letters, and costs about 5 ms. The library
+charset-normalizer 3.5.2 was tried: it takes French in Latin-1 and English in Windows-1252 for Windows-1250.
 """
 
 from __future__ import annotations
