@@ -89,7 +89,7 @@ class Records:
         if before is None:
             return []
         if before.digest == digest_of([task.digest for task in tasks]):
-            return ["results are missing from the work or the output folder, or damaged"]
+            return ["results are missing or unusable in the work or the output folder"]
         return find_changes(before.parts, name_parts(tasks)) or ["the text is cut into other tasks"]
 
 

@@ -20,20 +20,6 @@ WEIGHTS = {"main": {"prose": 5, "notes": 4, "code": 1}, "last": {"prose": 1, "no
 SHARES = {"main": Fraction(9, 10), "last": Fraction(1, 10)}
 
 
-def cut_code(folder: Path) -> None:
-    """Cut the code into documents of about 1,500 characters: a module is longer than a shard's part of it."""
-    pieces: list[str] = []
-    for line in (folder / "code.jsonl").read_text().splitlines():
-        piece = ""
-        for row in json.loads(line)["text"].splitlines(keepends=True):
-            piece += row
-            if len(piece) > 1500:
-                pieces.append(piece)
-                piece = ""
-        pieces.append(piece)
-    (folder / "code.jsonl").write_text("".join(json.dumps({"text": piece}) + "\n" for piece in pieces))
-
-
 def write_phases(plain: Path, main: str, last: str) -> Path:
     """Write the recipe with two phases next to the one without."""
     text = plain.read_text().replace("tokens = 20_000", "tokens = 3_000")
@@ -70,8 +56,8 @@ def count_tokens(shard_set: ShardSet) -> dict[str, list[Counter[str]]]:
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Build the cleaned set without phases, then with them, then with a moved border, in one work folder. Read only."""
     folder = tmp_path_factory.mktemp("cleaned")
-    recipe, out = write_cleaned_recipe(folder), folder / "set"
-    cut_code(folder)
+    recipe = write_cleaned_recipe(folder, code_chars=1500)  # a module is longer than a shard's part of it
+    out = folder / "set"
     plain = build_here(recipe, out)
     moved = build_here(write_phases(recipe, "0.8", "0.2"), out)
     phases = build_here(write_phases(recipe, "0.9", "0.1"), out)

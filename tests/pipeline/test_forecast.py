@@ -109,7 +109,7 @@ def test_missing_results_and_other_versions_are_named(recipe: Path, tmp_path: Pa
     stages = forecast(recipe, out)
     assert list(stages) == ["assemble"]
     assert (stages["assemble"]["run"], stages["assemble"]["tasks"]) == (1, 4)
-    assert stages["assemble"]["causes"] == ["results are missing from the work or the output folder, or damaged"]
+    assert stages["assemble"]["causes"] == ["results are missing or unusable in the work or the output folder"]
 
 
 def test_a_dry_run_takes_no_lock(recipe: Path, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_scores_and_bytes_that_decide(recipe: Callable[..., Path]) -> None:
         ('model = "lid.ftz"', "language.keep: required key is missing"),
         ('keep = ["en"]', "model: required key is missing"),
         ('model = "lid.ftz"\nkeep = ["en"]\nmin_scroe = 1', "unknown key. Did you mean 'min_score'?"),
-        ('model = "lid.ftz"\nkeep = ["en"]\nmin_score = 65', "less than or equal to 1"),
+        ('model = "lid.ftz"\nkeep = ["en"]\nmin_score = 65', "expected 1 or less; got 65"),
     ],
 )
 def test_faults_are_told_before_a_build_begins(

@@ -39,12 +39,13 @@ def language_model() -> Path | None:
     return Path(found.origin).parent / "resources/lid.176.ftz"
 
 
-def write_cleaned_recipe(folder: Path, *, copies: int = 1) -> Path:
+def write_cleaned_recipe(folder: Path, *, copies: int = 1, code_chars: int | None = None) -> Path:
     """Write three sources and the recipe `cleaned.toml`, and return its path.
 
     Args:
         folder: where; paths in the recipe are relative to it.
         copies: how often the prose is repeated, each time with other words in it; more take a build longer.
+        code_chars: about how long documents of code are; a whole module when None.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(8)
@@ -71,6 +72,8 @@ def write_cleaned_recipe(folder: Path, *, copies: int = 1) -> Path:
     write_in_every_format(folder, [{"text": text, "url": url} for text, url in notes])
     modules = [path.read_text() for path in sorted(Path(json.__file__).parent.parent.glob("[a-d]*.py"))]
     code = [*modules, *(text for _, text in write_data_like_code(3, each=3))]
+    if code_chars:
+        code = [piece for text in code for piece in _cut_lines(text, code_chars)]
     members = [(f"{number}.txt", text.encode()) for number, text in enumerate(code)]
     write_zip(folder / "code.zip", members[::2])
     write_tar(folder / "code.tar.xz", members[1::2], "w:xz")
@@ -81,6 +84,16 @@ def write_cleaned_recipe(folder: Path, *, copies: int = 1) -> Path:
         shutil.copy(model, folder / model.name)
     path.write_text(_recipe_text(model))
     return path
+
+
+def _cut_lines(text: str, chars: int) -> list[str]:
+    pieces, piece = [], ""
+    for line in text.splitlines(keepends=True):
+        piece += line
+        if len(piece) > chars:
+            pieces.append(piece)
+            piece = ""
+    return [*pieces, piece]
 
 
 def write_in_every_format(folder: Path, notes: list[dict[str, Any]]) -> None:

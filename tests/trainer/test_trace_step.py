@@ -255,7 +255,7 @@ def test_what_cannot_be_traced_is_said(
     for arguments, message in (
         ((run[0], "--step", 1, "--row", BATCH), f"no row {BATCH} in a global batch of {BATCH}"),
         ((run[0], "--step", 0), "--step: expected a whole number from 1"),
-        ((run[0],), "required: --step"),
+        ((run[0],), "missing: --step"),
         ((run[0], "--step", 1, "--shards", tmp_path / "none"), "none"),
         ((run[0], "--step", 1, "--out", tmp_path), "a folder; expected the name of a file"),
         ((tmp_path, "--step", 1), "recipe.json: cannot be read"),
