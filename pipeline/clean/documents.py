@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,7 +27,7 @@ from pipeline.clean.malformed import (
     malformed_remedy,
 )
 from pipeline.clean.patterns import Match, find_pattern_matches, pattern_matches_to_json
-from pipeline.sources.base import SHOWN_MALFORMED, Columns, SourceError, TextBatch
+from pipeline.sources.base import NOT_PLAIN, SHOWN_MALFORMED, Columns, SourceError, TextBatch
 from pipeline.sources.kinds import read_span
 from pipeline.sources.undivided import Undivided
 
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 EMPTY = "text is empty"
 SHORT = "shorter than min_bytes"
 LONG = "longer than max_bytes"
-DROP_REMEDY = "Correct `keep`, `text`, `drop_if_matches`, `clean` or the length bounds"
-"""What to do about a source whose records are dropped, for the end of a message."""
-
 JOIN_BYTES = 1 << 20
 """Batches are joined up to this much text before they are cleaned: 100,000 files of one document are few batches."""
 
@@ -205,6 +202,14 @@ class DocumentStream:
             left = wrap_numbers(pa.int64(), np.searchsorted(batch.rows, documents.rows).astype(np.int64))
             values = pa.concat_tables(carried).take(left)
         return indices, Documents(documents.text, documents.rows.astype(np.uint32), values)
+
+
+def drop_remedy(reasons: Collection[str]) -> str:
+    """Return what to do about sources whose records are all dropped for some reasons, without a full stop."""
+    of_warc = all(reason.endswith((" record", NOT_PLAIN)) for reason in reasons)
+    if of_warc and any(reason.endswith(NOT_PLAIN) for reason in reasons):
+        return "Use the WET files of the crawl, or extract the text of the pages first"
+    return "Correct `keep`, `text`, `drop_if_matches`, `clean` or the length bounds"
 
 
 def describe_drops(dropped: Mapping[str, int], records: int) -> str:

@@ -85,14 +85,17 @@ def malformed_remedy(source: SourceRecipe, share: float, examples: Examples) -> 
         share: the share of its records, from 0 to 1, as far as they were read.
         examples: some of them.
     """
-    without = f"set max_malformed = {_enough(share)} to go on without them"
+    without = f"set max_malformed = {_enough(share)} to go on without these records" if share < 1 else ""
     if not examples.guesses or source.encoding != "utf-8":
-        return f"Repair the records, or {without}"
+        return f"Repair the records, or {without}" if without else "Repair the records"
     guess = max(examples.guesses, key=lambda name: (examples.guesses[name], name))  # windows-1252 holds latin-1
-    own = f'give those in {guess} a source of their own with encoding = "{guess}"'
-    if share > _MOST:
-        own = f'set encoding = "{guess}" in this source if all its files have it; otherwise {own}'
-    return f"{own[0].upper()}{own[1:]}, or convert them (`iconv -f {guess} -t utf-8`). Or {without}"
+    # Few malformed records do not tell mixed files from plain English, whose letters are the same in all encodings.
+    caution = "" if share > _MOST else " (UTF-8 would be read as wrong letters)"
+    return (
+        f'Set encoding = "{guess}" in this source if all its files have it{caution}; otherwise give the files in '
+        f'{guess} a source of their own with encoding = "{guess}", or convert them (`iconv -f {guess} -t utf-8`)'
+        + (f". Or {without}" if without else "")
+    )
 
 
 def null_share(source: SourceRecipe, dropped: Mapping[str, float], records: float) -> float:

@@ -44,7 +44,7 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
         ]
     )
     train, val = f"{estimate.train_tokens:,}", f"{estimate.val_tokens:,}"
-    lines = [f"about {train} training and {val} validation tokens in {estimate.shards} shards"]
+    lines = [f"about {train} training and {val} validation tokens in {plural(estimate.shards, 'shard')}"]
     if estimate.most_tokens is not None:
         limit = f"about {estimate.most_tokens:,} training tokens"
         lines.append(f"limited by {estimate.scarcest}: at these weights the sources allow {limit}")

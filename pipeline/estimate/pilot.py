@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
-from pipeline.clean.documents import DROP_REMEDY, clean_batch, describe_drops
+from pipeline.clean.documents import clean_batch, describe_drops, drop_remedy
 from pipeline.clean.evaluations import items
 from pipeline.clean.malformed import Examples, count_malformed, describe_examples, malformed_remedy
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, token_dtype
@@ -229,18 +229,24 @@ def _check_samples_left(recipe: Recipe, samples: list[Extract]) -> None:
     if any(sample.texts for sample in samples):
         return
     lines: list[str] = []
+    reasons: set[str] = set()
+    others = False
     for source, sample in zip(recipe.sources, samples, strict=True):
         dropped = sum((piece.dropped for piece in sample.pieces), Counter[str]())
+        reasons.update(dropped)
         records = sum(piece.rows for piece in sample.pieces)
         line = f"source {source.name!r}: no document of its sample is left"
         line += f": {describe_drops(dropped, records)}" if dropped else ""
-        if malformed := count_malformed(source, dropped):
+        malformed = count_malformed(source, dropped)
+        others |= not malformed or malformed < dropped.total()
+        if malformed:
             examples = Examples()
             for piece in sample.pieces:
                 examples.update(piece.malformed)
             line += f"{describe_examples(examples)}\n{malformed_remedy(source, malformed / records, examples)}"
         lines.append(line)
-    raise SourceError("\n".join(f"{line}." for line in lines) + f"\n{DROP_REMEDY}.")
+    lines += [drop_remedy(reasons)] if others else []
+    raise SourceError("\n".join(f"{line}." for line in lines))
 
 
 def _describe_kept(recipe: Recipe, runs: list[Run]) -> tuple[str, ...]:

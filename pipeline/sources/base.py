@@ -37,6 +37,8 @@ BATCH_BYTES = 8 << 20
 
 MALFORMED = "malformed record"
 """The drop reason of records that cannot be parsed as the recipe says."""
+NOT_PLAIN = "record that is not text/plain"
+"""The end of the reasons for which records of WARC are not read, such as pages in HTML."""
 
 ALLOW = "; or allow some such records by `max_malformed`"
 """The end of a remedy, for those who read records under other names and have no such key."""

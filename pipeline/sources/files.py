@@ -102,6 +102,9 @@ def read(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[Te
     except InputError:  # a fault with its remedy, such as a missing package
         raise
     except BROKEN_FILE_ERRORS as error:
+        if isinstance(error, UnicodeError) and source.encoding != "utf-8":  # a file in UTF-8 has malformed records
+            remedy = "Correct `encoding`, or give the file a source of its own."
+            raise SourceError(f"{span.name}: does not decode as {source.encoding}: {error}. {remedy}") from error
         raise SourceError(
             f"{span.name}: cannot be read: {error}. Restore the file, or leave it out of `paths`."
         ) from error

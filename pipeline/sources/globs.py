@@ -137,13 +137,17 @@ def _check_glob(place: str, source: dict[str, Any], glob: str, folder: Path) -> 
         return
     format_ = str(source.get("format", "auto"))
     by_name = {file.name: format_of_name(file.name) if format_ == "auto" else format_ for file in files}
-    formats = sorted({found or "unknown" for found in by_name.values()})
+    formats = sorted({found or "their content says" for found in by_name.values()})
     cut = [name for name, found in by_name.items() if found in FORMATS and "separator" in FORMATS[found].required]
     if cut and not source.get("separator"):
         remedy = 'Give `separator`, or format = "file" for one document per file'
         yield f"{place}.separator: required to cut {cut[0]!r} into documents. {remedy}"
     if source.get("separator") and not cut:
-        yield f"{place}.separator: only text files are cut by a separator; {glob!r} is read as {formats}"
+        yield (
+            f"{place}.separator: only text files are cut by a separator; {glob!r} has files that are read as "
+            f"{', or as '.join(formats)}. Leave `separator` out, or give these files a source of their own"
+            + (', or set format = "text"' if None in by_name.values() else "")
+        )
     if source.get("keep") and (name := _find_without_columns(files, by_name)):
         yield f"{place}.keep: {name!r} has no columns; predicates need {list_formats_with('keep')}"
 

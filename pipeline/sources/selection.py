@@ -156,7 +156,8 @@ class Selection:
         keys = FORMATS[first.format].keys if first.format in FORMATS else ()
         encoding = self.source.encoding if "encoding" in keys else None
         listed = len(self._listed.get(name, []))
-        cut = "by row groups" if first.kind == "rg" else "in parts" if listed > 1 else "whole"
+        groups = "by record batches" if first.format == "arrow" else "by row groups"
+        cut = groups if first.kind == "rg" else "in parts" if listed > 1 else "whole"
         return ReadFile(name, first.format, _count_rows(spans), compression_of(name), encoding, cut)
 
     def file(self, name: str) -> File:

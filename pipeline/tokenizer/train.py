@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.clean.documents import DROP_REMEDY, describe_drops
+from pipeline.clean.documents import describe_drops, drop_remedy
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.timer import Timer
 from pipeline.numba_compiler import is_to_compile
@@ -85,9 +85,8 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
     size = sum(source["text_bytes"] for source in drawn)
     lost = _describe_lost(task, drawn)
     if not size:
-        raise TokenizerError(
-            f"{lost}tokenizer: no text is left to train on. {DROP_REMEDY}, or give a tokenizer `file`."
-        )
+        remedy = drop_remedy({reason for facts in drawn for reason in facts["dropped"]})
+        raise TokenizerError(f"{lost}tokenizer: no text is left to train on. {remedy}, or give a tokenizer `file`.")
     bound = 256 + len(recipe.special_tokens) + size  # each merge needs a place of its own in the text
     if recipe.vocab_size > bound:
         raise TokenizerError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from shards.audit.rules import LISTED_SHARE, RULES, VERDICT_ADVICE, VERDICT_WORDS
 from shards.errors import InputError
 from shards.terminal.arguments import add_set, add_workers, check_place, number_in, parse_path, positive_number
-from shards.terminal.display import plain_table, print_json, print_lines, print_rows, printable, stdout_console
+from shards.terminal.display import plain_table, plural, print_json, print_lines, print_rows, printable, stdout_console
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
@@ -198,8 +198,8 @@ def _print_audit(report: AuditResult, *, rows: int) -> None:
         print_lines(["--write-block-list FILE lists the documents that are full of concentrated ids and words"])
     speed = report.tokens / max(report.seconds, 1e-9) / 1e6
     figures = (
-        f"{report.shards} shards, {report.tokens:,} tokens, {report.documents:,} documents, {report.seconds:.2f} s, "
-        f"{speed:.1f} M tokens/s"
+        f"{plural(report.shards, 'shard')}, {report.tokens:,} tokens, {plural(report.documents, 'document')}, "
+        f"{report.seconds:.2f} s, {speed:.1f} M tokens/s"
     )
     verdict = f"{VERDICT_WORDS[report.verdict]}; {VERDICT_ADVICE[report.verdict]}"
     print_lines([f"every id and finding: {report.out} ({figures})", f"{report.path}: {verdict}"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
 from shards.errors import InputError
 from shards.terminal.arguments import add_set, check_place, whole_number
-from shards.terminal.display import plain_table, print_json, print_lines, print_rows, printable, stdout_console
+from shards.terminal.display import plain_table, plural, print_json, print_lines, print_rows, printable, stdout_console
 from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _print_set(shard_set: ShardSet) -> None:
     manifest = shard_set.manifest
     bos = "" if manifest.tokenizer.bos_id is None else f"BOS {manifest.tokenizer.bos_id}, "
     head = (
-        f"{printable(manifest.name)}: {len(manifest.shards)} shards, {manifest.dtype}, vocabulary of "
+        f"{printable(manifest.name)}: {plural(len(manifest.shards), 'shard')}, {manifest.dtype}, vocabulary of "
         f"{manifest.vocab_size:,}, {bos}EOS {manifest.tokenizer.eos_id}, manifest {shard_set.manifest_sha256[:12]}"
     )
     splits = plain_table("split", "tokens", "documents", "shards")

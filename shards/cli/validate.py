@@ -77,9 +77,11 @@ def _print_report(report: ValidationResult) -> None:
         verdict = "no problem found, but not everything could be checked"
     speed = f", {report.tokens / report.seconds / 1e6:.0f} M tokens/s" if report.level == "full" else ""
     compared = (
-        f", {report.compared_documents} documents compared with their sources" if report.compared_documents else ""
+        f", {plural(report.compared_documents, 'document')} compared with their sources"
+        if report.compared_documents
+        else ""
     )
     print(
-        f"{printable(str(report.path))}: {verdict} ({report.level}: {report.shards} shards, {report.tokens:,} tokens, "
-        f"{report.documents:,} documents{compared}, {report.seconds:.2f} s{speed})"
+        f"{printable(str(report.path))}: {verdict} ({report.level}: {plural(report.shards, 'shard')}, "
+        f"{report.tokens:,} tokens, {plural(report.documents, 'document')}{compared}, {report.seconds:.2f} s{speed})"
     )

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from pyarrow.feather import write_feather
 
 from pipeline.sources.base import SourceError
 from pipeline.sources.formats.byte_io import COMPRESSION
@@ -56,6 +57,13 @@ def test_arrays_and_tables_are_recognised(name: str, tmp_path: Path, source: Any
 def test_one_long_json_line_is_recognised(tmp_path: Path, source: Any, read_all: Any) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"text": "x" * 200_000}))
     assert [len(text) for _, _, text in read_all(source(tmp_path / "a.json"))] == [200_000]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_an_empty_file_named_json_holds_no_record(name: str, tmp_path: Path, source: Any) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(b"") if name.endswith(".gz") else b"")
+    (tmp_path / "b.json").write_bytes(LINES)
+    assert {span.name for span in list_spans_of(source(tmp_path / "*.json*"))} <= {name, "b.json"}
 
 
 def test_parquet_without_its_ending_is_recognised(tmp_path: Path, source: Any, read_all: Any) -> None:
@@ -126,20 +134,21 @@ def test_a_plan_says_how_files_are_read(
     for index in range(3):
         (tmp_path / f"{index}.json.gz").write_bytes(gzip.compress(LINES))
         pq.write_table(pa.table({"text": [f"{index} {n} words" for n in range(40)]}), tmp_path / f"{index}.parquet")
+    write_feather(pa.table({"text": [f"feather {n}" for n in range(40)]}), tmp_path / "a.feather")
     (tmp_path / "r.toml").write_text(
-        'name = "a"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["*.json.gz", "*.parquet"]\n'
+        'name = "a"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["*.json.gz", "*.parquet", "*.feather"]\n'
         "[tokenizer]\nvocab_size = 300\n"
     )
     (found,) = json.loads(run_cli("plan", "r.toml", "--no-probe", "--json").stdout)["sources"]
-    assert found["formats"] == {"jsonl": 3, "parquet": 3}
+    assert found["formats"] == {"arrow": 1, "jsonl": 3, "parquet": 3}
     files = {file["name"]: (file["format"], file["documents"]) for file in found["read_files"]}
     assert files == {f"{n}.json.gz": ("jsonl", None) for n in range(3)} | {
         f"{n}.parquet": ("parquet", 40) for n in range(3)
-    }
-    assert (
-        "files of s: 3 as jsonl (gzip, whole), 3 as parquet (by row groups); 1 task"
-        in run_cli("plan", "r.toml", "--no-probe").stdout
-    )
+    } | {"a.feather": ("arrow", 40)}
+    said = run_cli("plan", "r.toml", "--no-probe").stdout
+    ways = "1 as arrow (by record batches), 3 as jsonl (gzip, whole), 3 as parquet (by row groups)"
+    assert f"files of s: {ways}; 1 task" in said
+    assert "validation tokens in 1 shard\n" in said
 
 
 def test_the_ending_is_that_of_splitext_whatever_the_dots() -> None:

@@ -59,6 +59,15 @@ def test_text_is_read_in_its_encoding(
     assert [value.decode() if isinstance(value, bytes) else value for value in found] == documents * 2
 
 
+def test_a_file_without_the_mark_that_its_encoding_needs_names_the_encoding(
+    tmp_path: Path, source: Any, read_all: Any
+) -> None:
+    (tmp_path / "a.txt").write_text("plain text in UTF-8")
+    with pytest.raises(SourceError, match=r"does not decode as utf-16: .*BOM\. Correct `encoding`") as caught:
+        read_all(source(tmp_path / "a.txt", encoding="utf-16", separator="--"))
+    assert str(caught.value).startswith("a.txt: ")
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "windows-1252", "koi8-r", "cp037", "utf-16", "shift_jis", "gb18030"])
 def test_cuts_do_not_change_the_documents(encoding: str, tmp_path: Path, source: Any) -> None:
     """Files whose characters have several bytes, other than UTF-8, are one span: their bytes cannot be searched."""

@@ -272,7 +272,7 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "csv: ragged": (
         "a.csv",
         csv_of("text,n", "a,1", "b", "c,1"),
-        r"a\.csv: record 1: 1 fields, expected 2: b\. Repair",
+        r"a\.csv: record 1: 1 field, expected 2: b\. Repair",
     ),
     "csv: too many": ("a.csv", csv_of("text,n", "a,1,2"), "record 0: 3 fields, expected 2: a,1,2"),
     "csv: open quote": (
@@ -305,7 +305,12 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "json: cut": ("a.json", json.dumps(ROWS).encode()[:-30], "cut short"),
     "json: cut after an element": ("a.json", b'[{"text": "a"}, {"text": [1]', "cut short"),
     "json: cut in gzip": ("a.json.gz", gzip.compress(json.dumps(ROWS).encode()[:-30]), "cut short"),
-    "json: no key": ("a.json", b'[{"body": "a"}]', "no column 'text' in its first records; there are body"),
+    "json: no key": ("a.json", b'[{"body": "a"}]', "there are body. Correct `text`."),
+    "json: array in a line": (
+        "a.json",
+        json.dumps({"n": 1, "data": ROWS}).encode(),
+        "Correct `text`; or is 'data' the array of the records\\? Write it as a file of its own: `jq .data`",
+    ),
     "json: texts": ("a.json", b'["a", "b"]', r"record 0: .*"),
     "json: goes on": ("a.json", b'[{"text": "a"}] [{"text": "b"}]', "goes on after the end of its array: "),
     "json: no string": ("a.json", b'[{"text": "a"}, {"text": 5}]', "record 1: "),

@@ -246,6 +246,16 @@ def test_every_key_is_documented() -> None:
                 assert documented or section, f"{node.name}.{item.target.id}"
 
 
+def test_a_separator_for_files_that_are_not_cut_names_what_they_are(load: Any) -> None:
+    with_separator = GOOD.replace("weight = 3.5", 'weight = 3.5\nseparator = "--"').replace(
+        "weight = 87", 'weight = 87\nseparator = "--"'
+    )
+    prose, code = faults_of(load, with_separator)
+    remedy = "Leave `separator` out, or give these files a source of their own"
+    assert prose.endswith(f".jsonl' has files that are read as jsonl. {remedy}")
+    assert code.endswith(f'.py\' has files that are read as their content says. {remedy}, or set format = "text"')
+
+
 @pytest.mark.parametrize("flags", [[], ["--into", "keys.md"]], ids=["much is printed", "one line is"])
 def test_whoever_reads_the_output_may_leave(tmp_path: Path, flags: list[str]) -> None:
     (tmp_path / "keys.md").write_text(f"{BEGIN}\n{END}\n")

@@ -49,7 +49,9 @@ def test_missing_column_says_which_exist(tmp_path: Path, source: Any, write_parq
     assert "a.jsonl: no column 'text' in its first records; there are body, meta, meta.score" in resolve_error(
         source(tmp_path / "a.jsonl")
     )
-    assert "no column 'meta.s'" in resolve_error(source(tmp_path / "a.jsonl", text="body", keep={"meta.s": "> 1"}))
+    message = resolve_error(source(tmp_path / "a.jsonl", text="body", keep={"meta.s": "> 1"}))
+    assert "no column 'meta.s'" in message
+    assert message.endswith("there are body, meta, meta.score. Correct `keep`.")
 
 
 @pytest.mark.parametrize("value", [1, 2.5, True, ["text"], {"x": 1}, datetime.date(2020, 1, 1)], ids=str)

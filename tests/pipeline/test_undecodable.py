@@ -16,6 +16,7 @@ from pipeline.build.encode_alarms import check_malformed, check_null
 from pipeline.clean.documents import DocumentStream
 from pipeline.sources.base import MALFORMED, SourceError
 from pipeline.sources.formats.encoding_guess import explain_fault, guess_encoding
+from tests.support.archives import warc_record
 from tests.support.builds import build_here, list_spans_of
 
 TEXTS = {
@@ -101,7 +102,21 @@ def test_one_file_in_another_encoding_gets_a_source_of_its_own(tmp_path: Path, s
     with pytest.raises(SourceError) as caught:
         read(source(tmp_path / "*.md"))
     assert "1 of the 10 records" in str(caught.value)
-    assert 'Give those in windows-1252 a source of their own with encoding = "windows-1252"' in str(caught.value)
+    said = str(caught.value)
+    assert 'Set encoding = "windows-1252" in this source if all its files have it (UTF-8 would be read as ' in said
+    assert 'otherwise give the files in windows-1252 a source of their own with encoding = "windows-1252"' in said
+    assert said.endswith("Or set max_malformed = 0.1 to go on without these records.")
+
+
+def test_the_remedy_leaves_something_to_go_on_with(tmp_path: Path, run_cli: Any) -> None:
+    (tmp_path / "a.txt").write_bytes("one\n\ntwo".encode("utf-16"))
+    (tmp_path / "r.toml").write_text(
+        'name = "s"\n[[sources]]\nname = "web"\nweight = 1\npaths = ["*.txt"]\nseparator = "\\n\\n"\n'
+        "[tokenizer]\nvocab_size = 300\n"
+    )
+    planned = run_cli("plan", "r.toml")
+    assert planned.returncode == 2
+    assert planned.stderr.endswith("or convert them (`iconv -f utf-16 -t utf-8`).\n"), "every record is malformed"
 
 
 FORMATS: dict[str, tuple[str, bytes, dict[str, Any], str, str]] = {
@@ -245,7 +260,7 @@ def test_build_and_plan_say_the_same(tmp_path: Path, recipe: Path, expected: dic
     assert planned.returncode == 0, planned.stderr
     assert "warning: 3.85% of the records of web are malformed, more than max_malformed = 0.0" in planned.stdout
     assert "\n  a.jsonl b0-" in planned.stdout
-    assert 'Give those in latin-1 a source of their own with encoding = "latin-1"' in planned.stdout
+    assert 'otherwise give the files in latin-1 a source of their own with encoding = "latin-1"' in planned.stdout
     assert "warning: 19.23% of the records of web have no text, more than max_null = 0.1" in planned.stdout
     stopped = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
     assert "2 of the 52 records read so far are malformed" in stopped
@@ -280,6 +295,19 @@ def test_what_drops_everything_is_said_first(case: str, tmp_path: Path, run_cli:
     planned = run_cli("plan", "r.toml")
     assert planned.returncode == 2
     assert planned.stderr.startswith(f"error: source 'web': no document of its sample is left: {why}Correct `keep`")
+
+
+def test_web_pages_in_html_get_their_own_remedy(tmp_path: Path, run_cli: Any) -> None:
+    page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>a page</p>"
+    record = warc_record(page, "response", Content_Type="application/http; msgtype=response")
+    (tmp_path / "a.warc").write_bytes(record)
+    (tmp_path / "r.toml").write_text(
+        'name = "s"\n[[sources]]\nname = "web"\nweight = 1\npaths = ["*.warc"]\n[tokenizer]\nvocab_size = 300\n'
+    )
+    remedy = "Use the WET files of the crawl, or extract the text of the pages first"
+    said = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
+    assert f"tokenizer: no text is left to train on. {remedy}" in said
+    assert run_cli("plan", "r.toml").stderr.endswith(f"(response record that is not text/plain: 1).\n{remedy}.\n")
 
 
 def test_a_sample_that_loses_most_says_so_before_its_size(tmp_path: Path, run_cli: Any) -> None:

@@ -21,6 +21,7 @@ from shards.terminal.display import printable
 from shards.terminal.exit_status import run_command
 from tests.support.opened import no_more_files
 from tests.support.shard_sets import write_set
+from tests.support.token_sets import write_token_set
 
 
 def run(*arguments, **options):
@@ -35,6 +36,15 @@ def test_validate_whole_set(good_set):
     assert result.returncode == 0
     assert (report["ok"], report["problems"], report["level"]) == (True, [], "full")
     assert result.stderr == ""
+
+
+def test_one_shard_is_no_shards(tmp_path, capsys):
+    tokens = np.append(np.arange(1, 9, dtype=np.uint16), np.uint16(0))
+    folder = write_token_set(tmp_path / "set", {"train": [tokens]}).path
+    main(["validate", str(folder)])
+    assert "(full: 1 shard, 9 tokens, 1 document, " in capsys.readouterr().out
+    main(["inspect", str(folder)])
+    assert ": 1 shard, uint16, " in capsys.readouterr().out
 
 
 def test_validate_names_problems(good_set, tmp_path):

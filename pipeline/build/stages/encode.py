@@ -14,7 +14,7 @@ from pipeline.build.encode_alarms import (
 )
 from pipeline.build.running_build import RunningBuild
 from pipeline.build.stages.source_identity import identify_source
-from pipeline.clean.documents import DROP_REMEDY, describe_drops
+from pipeline.clean.documents import describe_drops, drop_remedy
 from pipeline.clean.measures import measure
 from pipeline.encode import encode
 from pipeline.encode.run import Run, token_dtype
@@ -125,7 +125,7 @@ def _check_sources_left(running: RunningBuild, recipe: Recipe, runs: list[Run], 
             for result in own:
                 reasons.update(result["dropped"])
             why = describe_drops(reasons, reasons.total()) or "there were none"
-            raise mix.MixError(f"source {source.name!r}: no document is left: {why}. {DROP_REMEDY}.")
+            raise mix.MixError(f"source {source.name!r}: no document is left: {why}. {drop_remedy(reasons)}.")
 
 
 def _name_unit(source: SourceRecipe, unit: Unit) -> str:

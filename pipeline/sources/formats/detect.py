@@ -85,6 +85,8 @@ def detect_format(url: str, name: str, size: int | None = None, encoding: str = 
     if _is_json_lines(head):
         return "jsonl"
     is_json = ending.startswith(".json")
+    if is_json and not head.strip():
+        return "jsonl"  # of no record; the file may be empty because nothing was found to put into it
     if (is_json and head.lstrip().startswith(b"[")) or (not ending and re.match(rb'\s*\[\s*\{\s*"', head)):
         return "json"
     if is_json:

@@ -113,7 +113,11 @@ def check_records(source: SourceRecipe, records: list[Any], columns: Iterable[st
     found = dict.fromkeys(name for record in records for name in _names(record))
     for column in columns:
         if column not in found:
-            raise SourceError(f"{where}: no column {column!r} in its first records; there are {', '.join(found)}")
+            key = "keep" if column in source.keep else "text" if source.content == "column" else "blob_id"
+            raise SourceError(
+                f"{where}: no column {column!r} in its first records; there are {', '.join(found)}. "
+                f"Correct `{key}`{_array_hint(records)}."
+            )
         if "." in column and any(column in record for record in records):
             raise SourceError(
                 f"{where}: {column!r} is one key with a dot in its name; in JSON lines a dot leads into an object. "
@@ -127,6 +131,15 @@ def check_records(source: SourceRecipe, records: list[Any], columns: Iterable[st
                 f'expected text. Carry it as "{item.name}: int64", or convert the file to parquet.'
             )
     return types
+
+
+def _array_hint(records: list[Any]) -> str:
+    """Return the end of a remedy for a file that is one object with the array of the records as a value."""
+    values: dict[str, Any] = records[0] if len(records) == 1 else {}
+    arrays = [name for name, value in values.items() if isinstance(value, list) and value and type(value[0]) is dict]
+    if len(arrays) != 1:
+        return ""
+    return f"; or is {arrays[0]!r} the array of the records? Write it as a file of its own: `jq .{arrays[0]}`"
 
 
 def _is_plain(source: SourceRecipe, head: bytes) -> bool:

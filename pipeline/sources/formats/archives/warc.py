@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
 from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import ALLOW, BATCH_BYTES, MALFORMED, Columns, SourceError, Span, TextBatch
+from pipeline.sources.base import ALLOW, BATCH_BYTES, MALFORMED, NOT_PLAIN, Columns, SourceError, Span, TextBatch
 from pipeline.sources.formats.archives.members import MAX_BYTES, MemberError
 from pipeline.sources.formats.byte_io import open_decompressed, open_file
 from pipeline.sources.formats.carried_types import types_in_schema
@@ -169,7 +169,7 @@ def _may_be_text(kind: str, content_type: str) -> bool:
 
 def _why_not_text(record: _Record) -> str:
     if record.kind in _TEXT_TYPES:
-        return f"{record.kind} record that is not {_TEXT}"
+        return f"{record.kind} {NOT_PLAIN}"
     return f"{record.kind if record.kind in _OTHER_TYPES else 'unknown'} record"
 
 

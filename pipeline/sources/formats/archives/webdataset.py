@@ -253,4 +253,4 @@ def _check_head(source: SourceRecipe, whole: Span) -> tuple[str, ...]:
     try:
         return jsonl.check_records(source, records, columns, whole.name)
     except SourceError as error:
-        raise SourceError(f'{error} (read as WebDataset; format = "tar" makes each member a document)') from error
+        raise SourceError(f'{error} It is read as WebDataset; format = "tar" makes each member a document.') from error

@@ -27,7 +27,7 @@ from pipeline.sources.formats.columns import keep_rows, refuse_twins
 from pipeline.sources.formats.detect import ending_of
 from pipeline.sources.formats.encodings import UTF8
 from shards.format.carried import arrow_type
-from shards.terminal.display import printable
+from shards.terminal.display import plural, printable
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -219,7 +219,7 @@ class _Reader:
         faults: dict[int, str] = {}
 
         def refuse(record: Any) -> Any:
-            found = f"{record.actual_columns} fields, expected {record.expected_columns}"
+            found = f"{plural(record.actual_columns, 'field')}, expected {record.expected_columns}"
             faults[record.number - 1] = f"{found}: {printable(record.text[:_EXCERPT])}"
             return "skip"
 
