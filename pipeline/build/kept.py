@@ -24,6 +24,7 @@ from shards.errors import InputError
 from shards.format.manifest import MANIFEST_FILE
 from shards.stores.files import TMP_SUFFIX, delete_path, lock_folder, sync_folder, unique_name
 from shards.stores.store import WritableStore
+from shards.terminal.progress import format_amount
 
 KEPT_BYTES = 50 * 10**9
 """The most disk that the results of the set before may take, by default."""
@@ -107,7 +108,7 @@ def choose_kept(running: RunningBuild, manifest: str) -> dict[str, set[str]]:
             room -= size
             kept[stage] = own
         else:
-            sizes = f"{size / 1e9:.1f} GB, more than the {room / 1e9:.1f} GB that --keep leaves"
+            sizes = f"{format_amount(size, 'bytes')}, more than the {format_amount(room, 'bytes')} that --keep leaves"
             running.note(f"{stage}: the results of the set before are not kept: {sizes}")
     return kept
 

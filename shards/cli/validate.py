@@ -67,6 +67,7 @@ def _run(options: argparse.Namespace) -> int:
 def _print_report(report: ValidationResult) -> None:
     """Print the problems as a table, then one line that sums up."""
     from shards.cli.problems import print_problems
+    from shards.terminal.progress import format_speed
 
     print_problems(report.problems)
     for reason in report.not_run:
@@ -75,7 +76,8 @@ def _print_report(report: ValidationResult) -> None:
     verdict = "whole" if report.ok else plural(number, "problem")
     if report.not_run and not report.problems:
         verdict = "no problem found, but not everything could be checked"
-    speed = f", {report.tokens / report.seconds / 1e6:.0f} M tokens/s" if report.level == "full" else ""
+    speed = format_speed(report.tokens, report.seconds, "tokens") if report.level == "full" else ""
+    time = f"{report.seconds:.2f} s{speed and f', {speed}'}"
     compared = (
         f", {plural(report.compared_documents, 'document')} compared with their sources"
         if report.compared_documents
@@ -83,5 +85,5 @@ def _print_report(report: ValidationResult) -> None:
     )
     print(
         f"{printable(str(report.path))}: {verdict} ({report.level}: {plural(report.shards, 'shard')}, "
-        f"{report.tokens:,} tokens, {plural(report.documents, 'document')}{compared}, {report.seconds:.2f} s{speed})"
+        f"{report.tokens:,} tokens, {plural(report.documents, 'document')}{compared}, {time})"
     )

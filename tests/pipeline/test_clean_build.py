@@ -91,6 +91,7 @@ def test_a_moved_limit_mixes_and_assembles_again_and_nothing_else(built: dict[st
         source(moved, "prose")["dropped"]["gopher: min_words"] > source(built, "prose")["dropped"]["gopher: min_words"]
     )
     assert any("on a sample with other limits (prose: gopher.min_words = 15.0, now 25.0)" in n for n in moved["notes"])
+    assert "same sample" not in moved["stderr"]
     run_build(folder / "set/recipe.json", folder / "scratch", "--workers", "2")
     assert digests(folder / "scratch") == digests(folder / "set") != before
     fresh = build_here(folder / "recipe.toml", folder / "fresh", "--set", f"{MOVE}=25")

@@ -65,6 +65,7 @@ def test_manifest_missing_is_a_problem_and_folder_missing_is_not(tmp_path):
     result = run("validate", tmp_path)
     assert result.returncode == 1
     assert result.stdout.startswith("error: manifest.json: no manifest.json among 0 entries")
+    assert "tokens/s" not in result.stdout
     result = run("validate", tmp_path / "absent")
     assert (result.returncode, result.stdout) == (2, "")
     assert "no such folder" in result.stderr

@@ -70,7 +70,7 @@ def run_tokenizer(running: RunningBuild, recipe: Recipe, choice: TokenizerChoice
     if stage.ran:
         running.say(f"tokenizer: trained on {drawn / 1e6:,.1f} MB of text")
     else:
-        running.say(f"tokenizer: kept from {running.work}/tokenizer/{task.digest}, trained on the same sample")
+        running.say(f"tokenizer: kept from {running.work}/tokenizer/{task.digest}")
     if stage.ran and drawn < _SAMPLE_SHORT * size:
         _note_short(running, drawn, size, result["sample"])
     _note_drops(running, recipe, result["sample"])
