@@ -159,7 +159,7 @@ _FINEWEB = frozenset(b"22.214.171.124 126.96.36.199 220.127.116.11 184.108.40.20
 """Addresses that FineWeb puts in place of real ones; no host answers them (datatrove, `PIIFormatter`)."""
 _VERSION_BEFORE = re.compile(
     rb"(?i:\b(?:v|ver|art)|version[_s]*|release|build|section|article|paragraph|chapter|clause|rule|figure|table|appendix"
-    rb"|annex|definition|theorem|lemma|proposition|corollary|remark|exercise|equation)[s\s:=\"'.(]{0,5}\Z"
+    rb"|annex|definition|theorem|lemma|proposition|corollary|remark|exercise|equation|\xc2\xa7)[s\s:=\"'.(]{0,5}\Z"
     rb"|[=<>~!^]=[ ]?\Z|(?:\A|[\s(\"';])[A-Z][A-Za-z]{0,30}/\Z"
 )
 _VERSION_LOOK_BACK = 40
