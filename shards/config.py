@@ -19,7 +19,7 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Check = Callable[[dict[str, Any]], Iterator[str]]
@@ -41,8 +41,9 @@ class SettingsError(InputError):
         self.faults = faults
 
     def __str__(self) -> str:
-        count = "1 problem" if len(self.faults) == 1 else f"{len(self.faults)} problems"
-        return "\n".join([f"{self.where}: {count}", *(f"  {fault}" for fault in self.faults)])
+        return "\n".join(
+            [f"{self.where}: {plural(len(self.faults), 'problem')}", *(f"  {fault}" for fault in self.faults)]
+        )
 
 
 def load_settings(model: type[ModelT], path: Path) -> ModelT:
@@ -236,8 +237,7 @@ _EXPECTED = {
 
 def _expected(detail: dict[str, Any]) -> str:
     if detail["type"] == "string_too_short":
-        least = detail["ctx"]["min_length"]
-        return "at least 1 character" if least == 1 else f"at least {least} characters"
+        return f"at least {plural(detail['ctx']['min_length'], 'character')}"
     bounds = {
         name: int(value) if isinstance(value, float) and value.is_integer() else value
         for name, value in detail.get("ctx", {}).items()

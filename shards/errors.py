@@ -1,6 +1,7 @@
 """The errors of the three packages, and the problems of a shard set: one `Problem` for each fault.
 
 Programs may rely on a problem's kind; messages are for people and may change.
+A message says a number of things by `plural`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import errno
 import importlib
 import importlib.util
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -210,3 +212,12 @@ class ShardSetError(InputError):
 
     def __init__(self, problems: list[Problem]):
         super().__init__(problems)
+
+
+def plural(number: int, word: str) -> str:
+    """Return a number with its word, for a message; the word is given for 1, and gets its plural for all others."""
+    if number == 1:
+        return f"1 {word}"
+    if re.search("[^aeiou]y$", word):
+        return f"{number:,} {word[:-1]}ies"
+    return f"{number:,} {word}{'es' if word.endswith(('s', 'sh', 'ch', 'x')) else 's'}"

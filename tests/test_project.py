@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import importlib.metadata
+import itertools
 import os
 import re
 import subprocess
@@ -334,6 +335,46 @@ def test_every_library_is_a_dependency_or_comes_with_an_extra() -> None:
     of_pipeline = always.union(*(extras[extra] for extra in ("bpe", "clean", "datatrove", "hub", "ray", "warc")))
     assert _third_party_imports("pipeline") <= of_pipeline
     assert _third_party_imports("trainer") <= always | extras["train"] | {"transformers", "accelerate", "tensorboard"}
+
+
+NOUNS = (
+    "archives|attempts|batches|blocks|buckets|characters|chunks|clusters|columns|commits|copies|documents|"
+    "entries|epochs|errors|fields|files|folders|frames|GPUs|groups|hashes|hits|ids|items|keys|languages|layers|"
+    "lines|members|objects|occurrences|packages|pages|pairs|parameters|parts|phases|phrases|pieces|places|"
+    "positions|problems|processes|ranks|records|repositories|requests|retries|rows|runs|samples|sequences|"
+    "shards|slices|sources|splits|stages|steps|tasks|texts|threads|times|tokens|units|values|windows|words|"
+    "workers"
+)
+COUNTED = re.compile(rf" (?:(?:added|more|other|special|train|training|validation) )?(?:{NOUNS})\b(?!/)")
+VERBS = {("task", " runs"), ("run.folder", " records")}
+"""What stands before a word of NOUNS that is a verb there."""
+
+
+def _counts_before_plurals(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of every whole number in an f-string that a plural follows, whatever the number is.
+
+    The name of a constant, such as MOST_MEMBERS, is no such number: it is more than 1.
+    """
+    for node in ast.walk(ast.parse(source)):
+        for value, after in itertools.pairwise(node.values) if isinstance(node, ast.JoinedStr) else ():
+            if not isinstance(value, ast.FormattedValue) or not isinstance(after, ast.Constant):
+                continue
+            name, noun = ast.unparse(value.value), COUNTED.match(str(after.value))
+            is_whole = value.format_spec is None or ast.unparse(value.format_spec) in ("f','", "f',.0f'")
+            is_constant = name.rpartition(".")[2].isupper()
+            if noun and is_whole and not is_constant and (name, noun[0]) not in VERBS:
+                yield value.lineno, f"{{{name}}}{noun[0]}"
+
+
+def test_a_count_in_a_message_has_its_singular() -> None:
+    assert list(_counts_before_plurals('f"{n:,} shards, {N} shards, {n:.1f} tokens"')) == [(1, "{n} shards")]
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text}: use `plural`"
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for line, text in _counts_before_plurals(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
 
 
 NEED_CORPORA = {

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from trainer.recipe import Precision
 
 PEAK_TFLOPS = {
@@ -45,8 +45,9 @@ def choose_device(asked: Literal["auto", "cpu", "cuda"] = "auto") -> torch.devic
         return torch.device("cpu")
     if not torch.cuda.is_available() or local_rank >= count:
         raise InputError(
-            f"train.device = {asked!r}: torch finds {count} GPUs, expected {local_rank + 1}. See `nvidia-smi`; torch "
-            f"{torch.__version__} {'is built for CUDA' if torch.version.cuda else 'is built without CUDA'}. "
+            f"train.device = {asked!r}: torch finds {plural(count, 'GPU')}, expected {local_rank + 1}. See "
+            f"`nvidia-smi`; torch {torch.__version__} "
+            f"{'is built for CUDA' if torch.version.cuda else 'is built without CUDA'}. "
             'Choose device = "cpu", or as many ranks as there are GPUs.'
         )
     device = torch.device("cuda", local_rank)

@@ -26,7 +26,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
-from shards.errors import InputError, Problem, path_remedy, remedy_of
+from shards.errors import InputError, Problem, path_remedy, plural, remedy_of
 from shards.format.listed_files import Verify, read_listed_file
 from shards.format.vocabulary import check_tokenizer
 from shards.format.windows.order import WindowOrder, order_split
@@ -257,14 +257,14 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say
     total, vocab_size = order.targets + order.cropped, recipe.model.vocab_size or shard_set.vocab_size
     where, problems = shard_set.store, list[str]()
     if batch % (micro_batch * ranks):
-        found = f"train.global_batch = {batch} with train.micro_batch = {micro_batch} on {ranks} ranks"
+        found = f"train.global_batch = {batch} with train.micro_batch = {micro_batch} on {plural(ranks, 'rank')}"
         problems.append(f"{found}: expected a whole number of micro-batches of all ranks. Choose another micro_batch.")
     if vocab_size < shard_set.vocab_size:
         found = f"model.vocab_size = {vocab_size}: {where} has ids up to {shard_set.vocab_size - 1}"
         problems.append(f"{found}. Choose vocab_size = {shard_set.vocab_size} or leave it out.")
     if order.per_epoch < batch:
-        windows = f"{order.per_epoch} windows of {seq_len} + 1 tokens"
-        found = f"{where}: the train split's {total} tokens in {len(train)} shards hold {windows}"
+        windows = f"{plural(order.per_epoch, 'window')} of {seq_len} + 1 tokens"
+        found = f"{where}: the train split's {plural(total, 'token')} in {plural(len(train), 'shard')} hold {windows}"
         expected = f"expected at least train.global_batch = {batch}"
         problems.append(f"{found}; {expected}. Build a larger set, or lower seq_len or global_batch.")
     if all(shard.num_tokens < 2 for shard in val):
@@ -274,14 +274,21 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say
         raise InputError(problems)
     if order.short_shards:
         names = ", ".join(train[index].name for index in order.short_shards[:5])
-        say(f"{len(order.short_shards)} shards are shorter than one window of {seq_len} + 1 tokens: not used ({names})")
+        say(
+            f"{plural(len(order.short_shards), 'shard')} {'is' if len(order.short_shards) == 1 else 'are'} shorter "
+            f"than one window of {seq_len} + 1 tokens: not used ({names})"
+        )
     say(
-        f"{total:,} train tokens: {order.per_epoch:,} windows of {seq_len}, "
-        f"{order.cropped:,} tokens ({order.cropped / total:.2%}) at shard ends are never predicted"
+        f"{plural(total, 'train token')}: {plural(order.per_epoch, 'window')} of {seq_len}, "
+        f"{plural(order.cropped, 'token')} ({order.cropped / total:.2%}) at shard ends "
+        f"{'is' if order.cropped == 1 else 'are'} never predicted"
     )
     for phase in order.phases:
         step, row = divmod(phase.stop - 1, batch)
-        windows = f"{phase.stop - phase.first:,} windows of an epoch, {phase.cropped:,} tokens never predicted"
+        windows = (
+            f"{plural(phase.stop - phase.first, 'window')} of an epoch, {plural(phase.cropped, 'token')} never "
+            "predicted"
+        )
         say(f"phase {phase.name!r} of the mix: {windows}; its last window is row {row} of step {step + 1}")
     return order
 

@@ -43,12 +43,12 @@ from pipeline.sources.carried_columns import merge_carried
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.selection import Unread, open_sources
 from pipeline.sources.span_cache import SpanCache
+from shards.errors import plural
 from shards.format.manifest import MANIFEST_FILE, Manifest
 from shards.stores.files import delete_path, lock_folder
 from shards.stores.open import open_writable_store
 from shards.stores.probe import probe, require_abilities
 from shards.stores.store import WritableStore
-from shards.terminal.display import plural
 from shards.validation.validate import Level, ValidationResult, validate
 
 SUMMARY_FILE = "build.json"

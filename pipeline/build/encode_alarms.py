@@ -23,7 +23,7 @@ from pipeline.clean.malformed import (
 )
 from pipeline.clean.patterns import SHOWN_MATCHES, Match, pattern_reason
 from pipeline.sources.base import SourceError
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def check_pattern_matches(source: SourceRecipe, results: Iterable[dict[str, Any]
         return
     share = matched / documents
     lines = [
-        f"source {source.name!r}: drop_if_matches drops {matched:,} of {documents:,} documents ({share:.2%}), more "
-        f"than max_dropped = {source.max_dropped} allows. Examples:"
+        f"source {source.name!r}: drop_if_matches drops {matched:,} of {plural(documents, 'document')} ({share:.2%}), "
+        f"more than max_dropped = {source.max_dropped} allows. Examples:"
     ]
     kept = [Match(**match) for done in results for match in done.get("matches", [])]
     for pattern, count in counts.items():
@@ -97,7 +97,10 @@ def check_malformed(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> 
     if not malformed:
         return ""
     share = malformed / records
-    found = f"source {source.name!r}: {malformed:,} of {records:,} records ({share:.2%}) are malformed"
+    found = (
+        f"source {source.name!r}: {malformed:,} of {plural(records, 'record')} ({share:.2%}) "
+        f"{'is' if malformed == 1 else 'are'} malformed"
+    )
     examples = Examples.of_results(results)
     if malformed <= source.max_malformed * records:
         return f"{found} and dropped{describe_examples(examples)}"
@@ -121,9 +124,9 @@ def check_null(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
     share = null_share(source, dropped, records)
     if share > source.max_null:
         raise SourceError(
-            f"source {source.name!r}: {dropped[NULL]:,} of {records:,} records ({share:.2%} of those that `keep` "
-            f"leaves) have no text, more than max_null = {source.max_null} allows: {null_remedy(source, share)}; "
-            "nothing is then encoded again."
+            f"source {source.name!r}: {dropped[NULL]:,} of {plural(records, 'record')} ({share:.2%} of those that "
+            f"`keep` leaves) have no text, more than max_null = {source.max_null} allows: "
+            f"{null_remedy(source, share)}; nothing is then encoded again."
         )
 
 
@@ -205,7 +208,7 @@ def check_dropped(
         faults.append(
             "\n".join(
                 [
-                    f"source {source.name!r}: clean.{preset.label} drops {count:,} of {documents:,} documents "
+                    f"source {source.name!r}: clean.{preset.label} drops {count:,} of {plural(documents, 'document')} "
                     f"({share:.2%}), more than max_dropped = {preset.max_dropped} allows. Examples:",
                     *(f"  {document}" for document in show(preset.label)[:SHOWN]),
                     f"Change its keys, then the source is {moved}; or set max_dropped = {enough} next to them, in "
@@ -247,6 +250,7 @@ def check_filtered(source: SourceRecipe, results: Sequence[dict[str, Any]]) -> s
         show=lambda name: [document for document in shown if document.step == name],
     )
     return "\n".join(
-        f"source {source.name!r}: clean.{label} changed the text of {count:,} documents; they are encoded unchanged"
+        f"source {source.name!r}: clean.{label} changed the text of {plural(count, 'document')}; they are encoded "
+        "unchanged"
         for label, count in edited.items()
     )

@@ -20,7 +20,7 @@ from pipeline.clean.rows_by_hash import SourceRow, find_rows_by_hash
 from pipeline.clean.trial import try_document
 from pipeline.encode.run import CONNECTIONS, Run
 from pipeline.mix.copies import Copy, Outcome, Outcomes, find_copies
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.format.content_hash import hash_document
 from shards.stores.open import absolute_place, open_writable_store
 from shards.stores.store import WritableStore
@@ -217,7 +217,7 @@ class _Inquiry:
         digest = hash_document(trial.text).hex()
         entry["hash"] = digest
         if trial.masked:
-            kinds = ", ".join(f"{count:,} times {kind}" for kind, count in trial.masked.items())
+            kinds = ", ".join(f"{plural(count, 'time')} {kind}" for kind, count in trial.masked.items())
             found.lines.append(f"{where}: masked ({kinds}), and then has the hash {digest}")
             number = int(digest, 16)
             if copies := self._search((number, number + 1)):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pipeline.build.records import Records
 from pipeline.engine.tasks import Task
-from shards.terminal.display import plural
+from shards.errors import plural
 
 ORDER = ("evaluations", "fetch", "tokenizer", "encode", "bands", "pairs", "similar", "mix", "assemble")
 """The stages of a build. What one does again, all later ones do, except `INDEPENDENT`."""

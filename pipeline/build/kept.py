@@ -20,7 +20,7 @@ from pipeline.build.running_build import RunningBuild
 from pipeline.engine.lease import Lease
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, version_of
 from pipeline.engine.tasks import Task
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.format.manifest import MANIFEST_FILE
 from shards.stores.files import TMP_SUFFIX, delete_path, lock_folder, sync_folder, unique_name
 from shards.stores.store import WritableStore
@@ -86,7 +86,7 @@ def put_back(running: RunningBuild, tasks: list[Task]) -> None:
             temporary.replace(out / name)
             temporary.unlink(missing_ok=True)  # a rename to another name of the same file leaves both
     sync_folder(out)
-    running.say(f"assemble: put the shards of {len(linked):,} tasks back, which an earlier build here wrote")
+    running.say(f"assemble: put the shards of {plural(len(linked), 'task')} back, which an earlier build here wrote")
 
 
 def choose_kept(running: RunningBuild, manifest: str) -> dict[str, set[str]]:

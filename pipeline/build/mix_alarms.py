@@ -15,6 +15,7 @@ from pipeline.encode.run import Run, RunList
 from pipeline.encode.run_text import read_run_start
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.encoder import TokenizerInfo
+from shards.errors import plural
 from shards.format.vocabulary import read_vocabulary
 from shards.terminal.command_names import called_as
 from shards.terminal.display import printable
@@ -39,10 +40,11 @@ def check_contamination_alarm(recipe: Recipe, counts: Iterable[dict[str, Any]], 
             if share > evaluation.max_dropped:
                 enough = min(1.0, math.ceil(share * 100) / 100)
                 faults.append(
-                    f"source {source!r}: {documents:,} of {read:,} documents ({share:.2%}) hold an item of the "
-                    f"evaluation set {evaluation.name!r}, more than its max_dropped = {evaluation.max_dropped} "
-                    f"allows. Is {evaluation.text!r} the column of its items? If so, set its max_dropped = {enough} to "
-                    "go on without these documents: nothing is encoded again."
+                    f"source {source!r}: {documents:,} of {plural(read, 'document')} ({share:.2%}) "
+                    f"{'holds' if documents == 1 else 'hold'} an item of the evaluation set {evaluation.name!r}, more "
+                    f"than its max_dropped = {evaluation.max_dropped} allows. Is {evaluation.text!r} the column of "
+                    f"its items? If so, set its max_dropped = {enough} to go on without these documents: nothing is "
+                    "encoded again."
                 )
     if faults:
         command = f"{called_as('pipeline', 'clean-report')} {work} --examples 10"
@@ -133,10 +135,11 @@ def check_near_duplicates(
         if not count:
             continue
         share = count / source["read"]
-        counted = f"{count:,} of {source['read']:,} documents ({share:.2%}, {tokens:,} tokens)"
+        counted = f"{count:,} of {plural(source['read'], 'document')} ({share:.2%}, {plural(tokens, 'token')})"
         if settings.action == "report" and note:
             running.note(
-                f"near-duplicates: {source['name']}: {counted} are similar to one that stays, by "
+                f"near-duplicates: {source['name']}: {counted} {'is' if count == 1 else 'are'} similar to one that "
+                "stays, by "
                 f'{settings.min_jaccard} or more; action = "report" keeps them'
             )
         if settings.action == "drop" and share > settings.max_dropped:

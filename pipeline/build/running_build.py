@@ -15,6 +15,7 @@ from pipeline.estimate import disk
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Unit
 from pipeline.sources.selection import Selection
+from shards.errors import plural
 from shards.stores.files import check_room
 from shards.stores.store import WritableStore
 
@@ -94,7 +95,9 @@ class RunningBuild:
         if self.records.note(name, tasks, result.results):
             write_records(self.work, self.records)
         if result.ran and (retries := sum(done.get("retries", 0) for done in result.results)):
-            self.note(f"{name}: {retries:,} requests failed and were tried again")
+            self.note(
+                f"{name}: {plural(retries, 'request')} failed and {'was' if retries == 1 else 'were'} tried again"
+            )
         earlier = self.stages.get(name, StageResult([], 0, 0.0))
         self.stages[name] = StageResult(result.results, earlier.ran + result.ran, earlier.seconds + result.seconds)
         return self.stages[name]

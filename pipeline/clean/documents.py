@@ -30,6 +30,7 @@ from pipeline.clean.patterns import Match, find_pattern_matches, pattern_matches
 from pipeline.sources.base import NOT_PLAIN, SHOWN_MALFORMED, Columns, SourceError, TextBatch
 from pipeline.sources.kinds import read_span
 from pipeline.sources.undivided import Undivided
+from shards.errors import plural
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -164,8 +165,9 @@ class DocumentStream:
         records = self.documents + self.dropped.total()
         share = malformed / records
         raise SourceError(
-            f"source {self._source.name!r}: {malformed:,} of the {records:,} records read so far are malformed, and "
-            f"max_malformed = 0.0 allows none{describe_examples(self.malformed)}\n"
+            f"source {self._source.name!r}: {malformed:,} of the {plural(records, 'record')} read so far "
+            f"{'is' if malformed == 1 else 'are'} malformed, and max_malformed = 0.0 allows "
+            f"none{describe_examples(self.malformed)}\n"
             f"{malformed_remedy(self._source, share, self.malformed)}."
         )
 
@@ -217,7 +219,7 @@ def describe_drops(dropped: Mapping[str, int], records: int) -> str:
     if not (count := sum(dropped.values())):
         return ""
     listed = ", ".join(f"{reason}: {number:,}" for reason, number in Counter(dropped).most_common())
-    return f"{count:,} of {records:,} records are dropped ({listed})"
+    return f"{count:,} of {plural(records, 'record')} {'is' if count == 1 else 'are'} dropped ({listed})"
 
 
 def clean_batch(

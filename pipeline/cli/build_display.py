@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline.build.forecast import describe_forecast
 from pipeline.sources.selection import describe_empty
 from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
-from shards.terminal.display import plural, print_lines, print_rows
+from shards.errors import plural
+from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:
     from pipeline.build.build import BuildResult

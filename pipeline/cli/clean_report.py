@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.flags import parse_build_place
+from shards.errors import plural
 from shards.terminal.arguments import parse_path, whole_number
-from shards.terminal.display import format_json, plural, print_lines, print_rows
+from shards.terminal.display import format_json, print_lines, print_rows
 from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
@@ -156,7 +157,11 @@ def _list_excused(name: str, items: list[dict[str, Any]]) -> list[str]:
 
     lines = [f"{name}: common phrases of {plural(len(items), 'item')} do not count:"] if items else []
     for item in items[:_EXCUSED]:
-        held = f", and {plural(item['held'], 'document')} that hold it" if item["held"] else ""
+        held = (
+            f", and {plural(item['held'], 'document')} that {'holds' if item['held'] == 1 else 'hold'} it"
+            if item["held"]
+            else ""
+        )
         words, documents = plural(item["words"], "word"), plural(item["documents"], "document")
         lines.append(f"  {item['item']} row {item['item_row']}: {words}, {documents} with its phrases{held}")
     return lines + _left_out(max(0, len(items) - _EXCUSED), "item", f"is in {EXCUSED_FILE}")

@@ -17,7 +17,8 @@ from pipeline.estimate.source_estimate import TEXT_BYTES_PER_TOKEN
 from pipeline.sources.selection import describe_empty
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from shards.cli.mix_table import VALIDATION_PART
-from shards.terminal.display import plural, print_lines, print_rows
+from shards.errors import plural
+from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:
     from pipeline.estimate.estimate import Estimate
@@ -43,10 +44,12 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
             for name, share in phase.sources.items()
         ]
     )
-    train, val = f"{estimate.train_tokens:,}", f"{estimate.val_tokens:,}"
-    lines = [f"about {train} training and {val} validation tokens in {plural(estimate.shards, 'shard')}"]
+    lines = [
+        f"about {estimate.train_tokens:,} training and {plural(estimate.val_tokens, 'validation token')} in "
+        f"{plural(estimate.shards, 'shard')}"
+    ]
     if estimate.most_tokens is not None:
-        limit = f"about {estimate.most_tokens:,} training tokens"
+        limit = f"about {plural(estimate.most_tokens, 'training token')}"
         lines.append(f"limited by {estimate.scarcest}: at these weights the sources allow {limit}")
     lines += _duplicate_lines(estimate)
     for source in estimate.sources:
@@ -189,7 +192,7 @@ def _time_lines(estimate: Estimate) -> list[str]:
     if pilot.content_files_per_s:
         files = sum(source.content_files for source in estimate.sources)
         speed = f"{pilot.content_files_per_s:,.0f} a second a worker"
-        parts.append(f"{files:,} files of the archive {_duration(time.content_s)} ({speed})")
+        parts.append(f"{plural(files, 'file')} of the archive {_duration(time.content_s)} ({speed})")
     if pilot.link_bytes_per_s:
         speed = f"{pilot.link_bytes_per_s / 1e6:,.1f} MB/s"
         parts.append(f"download of {_size(estimate.download_bytes)} {_duration(time.download_s)} ({speed})")
@@ -220,7 +223,7 @@ def _store_lines(estimate: Estimate) -> list[str]:
     for stage in estimate.traffic:
         moved = f"{_size(stage.read_bytes)} read, {_size(stage.written_bytes)} written"
         lines.append(
-            f"  {stage.stage}: {stage.reads:,} requests that read, {stage.writes:,} that write or list; {moved}"
+            f"  {stage.stage}: {plural(stage.reads, 'request')} to read, {stage.writes:,} to write or list; {moved}"
         )
     if lines:
         usd = f"about {estimate.request_usd:,.2f} US dollars at list prices" if estimate.request_usd else "no cost"
@@ -243,8 +246,6 @@ def _size(size: int) -> str:
 def _short(recipe: Recipe, estimate: Estimate) -> list[str]:
     if estimate.most_tokens is None or estimate.train_tokens <= estimate.most_tokens:
         return []
-    most = f"{estimate.most_tokens:,}"
+    most = plural(estimate.most_tokens, "training token")
     stop = "the build would stop" if recipe.mix.when_short != "shrink" else "the set would be smaller"
-    return [
-        f"warning: the sources allow about {most} training tokens; {stop} (mix.when_short = {recipe.mix.when_short!r})"
-    ]
+    return [f"warning: the sources allow about {most}; {stop} (mix.when_short = {recipe.mix.when_short!r})"]

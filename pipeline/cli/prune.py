@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from pipeline.cli.flags import parse_build_place
-from shards.terminal.display import plural, print_lines
+from shards.errors import plural
+from shards.terminal.display import print_lines
 from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:

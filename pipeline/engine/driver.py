@@ -28,7 +28,7 @@ from pipeline.engine.receipts import (
 )
 from pipeline.engine.stage_progress import Progress, Tally
 from pipeline.engine.tasks import Call, Task
-from shards.errors import RunError
+from shards.errors import RunError, plural
 from shards.stores.store import ListedFile, WritableStore, reads_at_once
 from shards.workers import map_in_threads
 
@@ -159,7 +159,7 @@ class Driver:
             left = self._find_unfinished(stage, pending)
             ran += len(pending) - len(left)
             if left and not damages and self._damages.total() == known:
-                raise RuntimeError(f"stage {name}: {len(left)} tasks left no receipt in {stage.store}")
+                raise RuntimeError(f"stage {name}: {plural(len(left), 'task')} left no receipt in {stage.store}")
             pending = left
         if ran and len(tasks) > 1:
             self._write_results(stage, tasks)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+from shards.errors import plural
 from shards.terminal.display import say
 from shards.terminal.progress import Meter, format_amount, format_speed, show_progress
 
@@ -68,7 +69,7 @@ class Progress:
                 thread.join()
         _, done, made = read()
         seconds = time.perf_counter() - started
-        work = f"{name}: {tasks} {'task' if tasks == 1 else 'tasks'} in {seconds:.1f} s"
+        work = f"{name}: {plural(tasks, 'task')} in {seconds:.1f} s"
         for counted, count in {"files": made}.items() if unit == "files" else {"bytes": done, "tokens": made}.items():
             speed = format_speed(count, seconds, counted)
             work += f", {format_amount(count, counted)}" if count else ""
@@ -85,5 +86,5 @@ def _feed(meter: Meter, total: int, tasks: int, read: Counters, stop: threading.
         if meter.unit == "files" and not settled:
             settled = done - made  # rows that an earlier run fetched or that are not wanted: no work
         known = settled < done <= total
-        figures = [] if known else [f"{begun} of {tasks} tasks begun"]
+        figures = [] if known else [f"{begun} of {plural(tasks, 'task')} begun"]
         meter(done - settled, total - settled, [*figures, format_speed(made, time.perf_counter() - started, made_unit)])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.format.content_hash import split_hashes
 from shards.format.manifest import block_list_reason
 from shards.stores.files import hash_file
@@ -134,9 +134,9 @@ class BlockListUse:
             return f"drop_hashes: {name} holds no hash"
         if self.found == 0:
             why = "no document read has one: is the list of other text, or was the text changed since?"
-            return f"drop_hashes: 0 of {self.hashes:,} hashes of {name} found; {why}"
-        found = f"{self.found:,} of {self.hashes:,} hashes of {name} found"
-        return f"drop_hashes: {found}, {self.documents:,} documents dropped"
+            return f"drop_hashes: 0 of {plural(self.hashes, 'hash')} of {name} found; {why}"
+        found = f"{self.found:,} of {plural(self.hashes, 'hash')} of {name} found"
+        return f"drop_hashes: {found}, {plural(self.documents, 'document')} dropped"
 
 
 @dataclass(frozen=True, slots=True)

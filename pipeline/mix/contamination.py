@@ -24,8 +24,8 @@ from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.block_lists import FoundHashes
 from pipeline.mix.different_documents import DifferentDocuments
 from pipeline.mix.held_items import HeldItem, HeldItems
+from shards.errors import plural
 from shards.stores.open import open_store
-from shards.terminal.display import plural
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -244,7 +244,8 @@ def _describe(counts: dict[str, Any], excused: list[dict[str, Any]]) -> str:
     own = [one for one in excused if one["evaluation"] == counts["name"]]
     if own:
         named = [
-            f"{one['item']} row {one['item_row']} ({one['words']} words, {plural(one['documents'], 'document')})"
+            f"{one['item']} row {one['item_row']} ({plural(one['words'], 'word')}, "
+            f"{plural(one['documents'], 'document')})"
             for one in own[:EXCUSED_NAMED]
         ]
         rest = f" and {len(own) - len(named):,} more, in {EXCUSED_FILE}" if len(own) > len(named) else ""

@@ -26,7 +26,7 @@ from pipeline.mix.keep_mask import Kept, read_kept
 from pipeline.mix.mix_plan import MixPlan, plan_from_dict
 from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
 from pipeline.recipe.schema import Recipe
-from shards.errors import RunError
+from shards.errors import RunError, plural
 from shards.format.writer import shard_name
 from shards.stores.store import Store
 
@@ -298,7 +298,7 @@ class Outcomes:
         where = f"Documents are taken in hash order, and end before {cut}." if cut else "None are taken."
         return Reason(
             "budget",
-            f"nothing drops it, but the mix takes {totals.requested_tokens:,} training tokens of the source "
+            f"nothing drops it, but the mix takes {plural(totals.requested_tokens, 'training token')} of the source "
             f"{source!r}, which has {totals.tokens:,}. {where}",
             {"requested_tokens": totals.requested_tokens, "tokens_available": totals.tokens, "cut": cut},
         )

@@ -33,7 +33,7 @@ from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice, SourceTotals
 from pipeline.mix.near_duplicates.drop import NearDuplicates, SimilarPairs
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
-from shards.errors import InputError
+from shards.errors import InputError, plural
 
 CODE_VERSION = 3
 """Increase when the same runs would give another plan, or files of another form."""
@@ -129,7 +129,10 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
     asked_of_phases = demand.phase_shards(total)
     asked = sum(asked_of_phases)
     if asked + _num_val_shards(recipe) > MAX_SHARDS:
-        raise MixError(f"shards.tokens: {total} tokens would make {asked} shards; expected at most {MAX_SHARDS}")
+        raise MixError(
+            f"shards.tokens: {plural(total, 'token')} would make {plural(asked, 'shard')}; expected at most "
+            f"{MAX_SHARDS}"
+        )
     train_cuts, numbers = _cut_shards(
         asked_of_phases,
         available,
@@ -150,8 +153,8 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
     if (found := len(train) + len(val)) < asked + _num_val_shards(recipe):
         longest = int(index.longest.max())
         notes.append(
-            f"{found:,} shards, not {asked + _num_val_shards(recipe):,}: the longest document has {longest:,} tokens, "
-            f"shards.tokens is {recipe.shards.tokens:,}, and a shard holds whole documents"
+            f"{plural(found, 'shard')}, not {asked + _num_val_shards(recipe):,}: the longest document has "
+            f"{plural(longest, 'token')}, shards.tokens is {recipe.shards.tokens:,}, and a shard holds whole documents"
         )
 
     # How often each source is repeated.
@@ -196,7 +199,10 @@ def _check_validation(
         if has_more[s]:
             continue
         if axis.total == 0:
-            reasons = ", ".join(f"{count} times {reason}" for reason, count in dropped[s].items()) or "there was none"
+            reasons = (
+                ", ".join(f"{plural(count, 'time')} {reason}" for reason, count in dropped[s].items())
+                or "there was none"
+            )
             remedy = "A document in two sources stays in the first: change their order, or leave one out"
             if source.clean.limits("mix"):
                 remedy = f"Move the limits of `clean`, or leave {source.name!r} out. " + remedy
@@ -220,9 +226,9 @@ def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ..
         return total, []
     scarce = demand.recipe.sources[grant.scarcest].name
     if wanted == "max":
-        epochs = f" in {demand.passes} epochs" if demand.passes > 1 else ""
-        return total, [f"{total:,} training tokens: all that {scarce!r} allows{epochs}"]
-    return total, [f"shrunk from {wanted:,} to {total:,} training tokens: {scarce!r} is too small"]
+        epochs = f" in {plural(demand.passes, 'epoch')}" if demand.passes > 1 else ""
+        return total, [f"{plural(total, 'training token')}: all that {scarce!r} allows{epochs}"]
+    return total, [f"shrunk from {wanted:,} to {plural(total, 'training token')}: {scarce!r} is too small"]
 
 
 def _check_phases(demand: Demand, numbers: list[int]) -> None:

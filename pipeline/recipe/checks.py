@@ -16,6 +16,7 @@ from pipeline.recipe.key_values import parse_count
 from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.schema import NUM_BYTES, ShardsRecipe, SourceRecipe, TokenizerRecipe
 from shards.config import item_names
+from shards.errors import plural
 
 _KEYS_OF_KIND = {"files": ("paths", "exclude", "encoding", "members"), "hub": ("repo", "config", "split", "revision")}
 _REQUIRED_KEY = {"files": "paths", "hub": "repo"}
@@ -129,8 +130,8 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
         yield "tokenizer.vocab_size: required key is missing. Give it, or a tokenizer `file`."
     elif isinstance(vocab_size, int) and vocab_size < least:
         yield (
-            f"tokenizer.vocab_size: {vocab_size} is too small; {NUM_BYTES} bytes and {len(specials)} special tokens "
-            f"need at least {least}"
+            f"tokenizer.vocab_size: {vocab_size} is too small; {NUM_BYTES} bytes and "
+            f"{plural(len(specials), 'special token')} need at least {least}"
         )
 
 

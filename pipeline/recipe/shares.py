@@ -21,6 +21,7 @@ from functools import cached_property
 from math import ceil
 
 from pipeline.recipe.schema import MAX_EPOCHS, PhaseRecipe, Recipe
+from shards.errors import plural
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class Demand:
         if asked < tokens:
             return ""
         return (
-            f"split.val_tokens: {self.recipe.split.val_tokens:,} asks for {asked:,} tokens of "
+            f"split.val_tokens: {self.recipe.split.val_tokens:,} asks for {plural(asked, 'token')} of "
             f"{self.recipe.sources[source].name!r}, which has {how_sure}{tokens:,} in all; some must be left to train "
             "on. Ask for less, or add data."
         )
@@ -172,10 +173,10 @@ class Demand:
 
     def _shortage(self, wanted: int, most: int, short: dict[int, float]) -> str:
         """Return why `wanted` training tokens are too many; `short` holds the sources that are too small."""
-        remedies = [f"Ask for at most {most:,} tokens", "give the scarce sources less weight or more files"]
+        remedies = [f"Ask for at most {plural(most, 'token')}", "give the scarce sources less weight or more files"]
         too_small = "the sources are too small"
         if self.recipe.mix.when_short == "repeat":
-            too_small += f" even in {self.passes} epochs"
+            too_small += f" even in {plural(self.passes, 'epoch')}"
             epochs = max(ceil(self.shares.fractions[s] * wanted / Fraction(tokens)) for s, tokens in short.items())
             if epochs <= MAX_EPOCHS:
                 remedies.append(f"raise mix.max_epochs to {epochs}")
@@ -183,8 +184,8 @@ class Demand:
         else:
             remedies.append('set mix.when_short to "shrink" or "repeat"')
         lines = [
-            f"source {self.recipe.sources[s].name!r}: has {int(tokens):,} tokens for training; "
-            f"its share of {wanted:,} is {self.shares.of(s, wanted):,}{self._where_short(s, wanted, tokens)}"
+            f"source {self.recipe.sources[s].name!r}: has {plural(int(tokens), 'token')} for training; its share of "
+            f"{wanted:,} is {self.shares.of(s, wanted):,}{self._where_short(s, wanted, tokens)}"
             for s, tokens in short.items()
         ]
         return "\n".join([f"mix.tokens: {too_small}. {', '.join(remedies[:-1])}, or {remedies[-1]}.", *lines])
@@ -208,9 +209,9 @@ def small_phases(recipe: Recipe, train_tokens: int) -> list[str]:
     shard_tokens = recipe.shards.tokens
     phases = zip(recipe.mix.phases, Demand(recipe).phase_tokens(train_tokens), strict=False)
     return [
-        f"mix.phases.{phase.name}: {phase.share} of {train_tokens:,} training tokens is {tokens:,}, less than a shard "
-        f"of {shard_tokens:,}, and a shard has one phase. Lower shards.tokens to at most {max(1, tokens):,}, or give "
-        "the phase a larger share."
+        f"mix.phases.{phase.name}: {phase.share} of {plural(train_tokens, 'training token')} is {tokens:,}, less than "
+        f"a shard of {shard_tokens:,}, and a shard has one phase. Lower shards.tokens to at most {max(1, tokens):,}, "
+        "or give the phase a larger share."
         for phase, tokens in phases
         if tokens < shard_tokens
     ]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import xxhash
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.format.carried import CarriedType
 
 if TYPE_CHECKING:
@@ -210,8 +210,10 @@ def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[S
         spans.append(replace(span, stored_bytes=stored, carried_bytes=carried))
 
     for index, group in enumerate(groups):
-        if (group.rows or 0) >= 1 << 32:
-            raise SourceError(f"{whole.name}: row group {index} has {group.rows} rows; expected fewer than 2^32")
+        if group.rows is not None and group.rows >= 1 << 32:
+            raise SourceError(
+                f"{whole.name}: row group {index} has {plural(group.rows, 'row')}; expected fewer than 2^32"
+            )
         if rows != 0 and text_bytes + group.text_bytes > unit_bytes:
             close()
             start, rows, text_bytes, stored, carried = index, 0, 0, 0, 0

@@ -32,8 +32,9 @@ from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.formats.encodings import UTF8
 from pipeline.sources.kinds import list_files
 from pipeline.sources.span_cache import SpanCache
+from shards.errors import plural
 from shards.format.carried import CarriedType
-from shards.terminal.display import plural, printable
+from shards.terminal.display import printable
 from shards.terminal.progress import format_amount
 
 WHOLE_BYTES = 256 << 20
@@ -66,7 +67,7 @@ class Unread:
     """Stored bytes of these files, and of the text of these parts."""
 
     def __str__(self) -> str:
-        files = f"{self.files:,} of {self.all_files:,} files"
+        files = f"{self.files:,} of {plural(self.all_files, 'file')}"
         return f"{files} and {plural(self.parts, 'part')} of others, {format_amount(self.bytes, 'bytes')} stored"
 
 

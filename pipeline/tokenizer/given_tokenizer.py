@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.format.tokenizer_json import (
     Spelling,
     byte_characters,
@@ -99,7 +99,10 @@ def describe_ignored(data: dict[str, Any]) -> list[str]:
     tokens: list[dict[str, Any]] = data.get("added_tokens") or []
     others: list[str] = [token["content"] for token in tokens if not token.get("special")]
     if others:
-        ignored.append(f"{len(others)} added tokens that are not special, such as {json.dumps(others[0])}")
+        ignored.append(
+            f"{plural(len(others), 'added token')} that {'is' if len(others) == 1 else 'are'} not special, such as "
+            f"{json.dumps(others[0])}"
+        )
     return ignored
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
 from pipeline.tokenizer.given_tokenizer import TokenizerError
+from shards.errors import plural
 from shards.format.tokenizer_json import Spelling
 from shards.format.vocabulary import Vocabulary
 from shards.terminal.display import printable
@@ -169,7 +170,7 @@ def add_up_kept_text(results: Iterable[dict[str, Any]]) -> KeptText | None:
 def describe_kept(source: str, kept: KeptText) -> str:
     """Return what `plan` and `build` say about a source whose documents the tokenizer rewrites."""
     share = kept.rewritten / max(1, kept.documents)
-    said = f"tokenizer: rewrites {kept.rewritten:,} of {kept.documents:,} documents of {source} ({share:.2%})"
+    said = f"tokenizer: rewrites {kept.rewritten:,} of {plural(kept.documents, 'document')} of {source} ({share:.2%})"
     if kept.shown:
         text, held = kept.shown[0]
         said += f", such as {printable(text)!r} to {printable(held)!r}"
@@ -189,8 +190,9 @@ def check_unknown(source: str, kept: KeptText, max_unknown: float) -> None:
         return
     enough = min(1.0, math.ceil(share * 1000) / 1000)
     lines = [
-        f"source {source!r}: {kept.unknown:,} of {kept.tokens:,} tokens ({share:.2%}) stand for characters that the "
-        f"tokenizer does not know, more than tokenizer.max_unknown = {max_unknown} allows. Examples:",
+        f"source {source!r}: {kept.unknown:,} of {plural(kept.tokens, 'token')} ({share:.2%}) "
+        f"{'stands' if kept.unknown == 1 else 'stand'} for characters that the tokenizer does not know, more than "
+        f"tokenizer.max_unknown = {max_unknown} allows. Examples:",
         *(f"  {printable(text)}" for text in kept.lost),
         "Use a tokenizer with byte_fallback, drop such documents (`drop_if_matches`), or set tokenizer.max_unknown = "
         f"{enough} to go on: the unknown characters are lost in the set. Nothing is encoded again.",

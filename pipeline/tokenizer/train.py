@@ -34,7 +34,7 @@ from pipeline.tokenizer.sample import (
     draw_sample,
     iter_sample,
 )
-from shards.errors import install_command
+from shards.errors import install_command, plural
 from shards.format.tokenizer_json import byte_characters
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
     if recipe.vocab_size > bound:
         raise TokenizerError(
             f"{lost}tokenizer.vocab_size: {recipe.vocab_size} is too large for a sample of {size} bytes, which offers "
-            f"at most {bound} entries. Ask for fewer, or sample more text."
+            f"at most {plural(bound, 'entry')}. Ask for fewer, or sample more text."
         )
     merges = train_merges(sample, recipe.vocab_size, recipe.special_tokens, recipe.pretokenizer)
     text = build_tokenizer_json(merges, recipe.special_tokens, recipe.pretokenizer)
@@ -101,7 +101,7 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
     if most < recipe.vocab_size:
         raise TokenizerError(
             f"{lost}tokenizer.vocab_size: {recipe.vocab_size} is too large for a sample of {size} bytes, which offers "
-            f"{most} entries. Ask for fewer, or sample more text."
+            f"{plural(most, 'entry')}. Ask for fewer, or sample more text."
         )
     weights = {source.name: weight for source, weight in zip(task.sources, task.weights, strict=True)}
     return {
@@ -124,7 +124,7 @@ def _describe_lost(task: TokenizerTask, drawn: list[dict[str, Any]]) -> str:
             lines.append(f"source {source.name!r}: {describe_drops(facts['dropped'], facts['records'])}")
         if facts["left_out"] and not facts["documents"]:
             lines.append(
-                f"source {source.name!r}: all {facts['left_out']:,} documents that are left have words over "
+                f"source {source.name!r}: {plural(facts['left_out'], 'document')} left, each with words over "
                 f"{MAX_WORD_BYTES:,} bytes, which are not sampled"
             )
     return "".join(f"{line}.\n" for line in lines)

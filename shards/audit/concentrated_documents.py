@@ -24,6 +24,7 @@ import numpy as np
 from shards.audit.rules import LOOK_LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
 from shards.audit.spread import Half, Spread, count_spread_pairs
 from shards.audit.word_finder import Candidates, WordFinder, Words
+from shards.errors import plural
 from shards.format.document_blocks import iter_blocks
 from shards.trace.locate import find_places
 from shards.workers import map_tasks
@@ -177,12 +178,14 @@ class Concentrated:
         lines: dict[bytes, str] = {}
         for document in self.documents:
             named = [
-                f'"{_cut(term.text)}" {times:,} times ({times / term.half.count:.2%} of {term.half.count:,} in all)'
+                f'"{_cut(term.text)}" {plural(times, "time")} '
+                f"({times / term.half.count:.2%} of {term.half.count:,} in all)"
                 for term, times in ((self.terms[number], times) for number, times in document.reasons)
             ]
             owner = f", {document.repository}" if document.repository else ""
             origin = (
-                f"{document.source}{owner}, {document.unit}: {document.tokens:,} tokens, share {document.share:.0%}"
+                f"{document.source}{owner}, {document.unit}: {plural(document.tokens, 'token')}, share "
+                f"{document.share:.0%}"
             )
             lines.setdefault(document.hash, f"{origin}: {'; '.join(named)}")
         return lines

@@ -31,6 +31,7 @@ from shards.audit.rules import (
 )
 from shards.audit.shard_figures import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, Sketch
 from shards.audit.totals import Totals
+from shards.errors import plural
 from shards.format.reader import ShardSet
 from shards.validation.duplicates import check_duplicates
 
@@ -79,7 +80,7 @@ def check_repeats(shard_set: ShardSet) -> Check:
     problems = check_duplicates(shard_set.shards, epochs)
     rows = [Finding({"kind": problem.kind, "where": problem.where, "message": problem.message}) for problem in problems]
     if not rows:
-        several = ", ".join(f"{name} up to {count} times" for name, count in epochs.items() if count > 1)
+        several = ", ".join(f"{name} up to {plural(count, 'time')}" for name, count in epochs.items() if count > 1)
         often = f"no document occurs more often than its source's epochs allow ({several})"
         twice = often if several else "no two documents are equal"
         return Check("repeated_documents", "ok", f"{twice}; no validation document is equal to a training document")
@@ -156,7 +157,10 @@ def check_near_duplicates(totals: Totals, rates: SampleRates) -> Check:
     ]
     verdict: Verdict = "bad" if share > BAD_DUPLICATE_SHARE else "look" if share > LOOK_DUPLICATE_SHARE else "ok"
     sample = "every document" if rates.documents == 1 else f"1 in {rates.documents}"
-    summary = f"{share:.2%} of {len(keys):,} training documents ({sample}) nearly equal another: {len(pairs):,} pairs"
+    summary = (
+        f"{share:.2%} of {plural(len(keys), 'training document')} ({sample}) nearly equal another: "
+        f"{plural(len(pairs), 'pair')}"
+    )
     return Check("near_duplicates", verdict, summary, rows)
 
 
@@ -194,9 +198,9 @@ def check_overlap(totals: Totals, rates: SampleRates) -> Check:
     verdict: Verdict = "bad" if share > BAD_LEAKED_SHARE else "look" if rows or total_seen > MAX_SEEN_SHARE else "ok"
     sample = "" if rates.val_documents == 1 else f" (1 in {rates.val_documents} searched for)"
     summary = (
-        f"{len(leaked):,} of {len(begins):,} validation documents{sample} are near-duplicates of training text: "
-        f"{LEAKED:.0%} of their {NGRAM_TOKENS}-token passages, or more, occur there. "
-        f"Of all validation passages {total_seen:.1%} do."
+        f"{len(leaked):,} of {plural(len(begins), 'validation document')}{sample} "
+        f"{'is a near-duplicate' if len(leaked) == 1 else 'are near-duplicates'} of training text: {LEAKED:.0%} of "
+        f"their {NGRAM_TOKENS}-token passages, or more, occur there. Of all validation passages {total_seen:.1%} do."
     )
     if verdict != "ok":
         summary += " The loss on them is lower than on new text."

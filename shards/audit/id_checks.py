@@ -25,6 +25,7 @@ from shards.audit.rules import (
     is_large_enough,
 )
 from shards.audit.totals import SplitTotals, Totals
+from shards.errors import plural
 from shards.format.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -69,7 +70,10 @@ def check_unknown(totals: Totals, unknown: int) -> Check:
         for name, own, number in zip(totals.source_names, found.tolist(), tokens.tolist(), strict=True)
         if number
     ]
-    summary = f"{int(found.sum()):,} tokens ({share:.4%}) stand for characters that the tokenizer does not know"
+    summary = (
+        f"{plural(int(found.sum()), 'token')} ({share:.4%}) {'stands' if int(found.sum()) == 1 else 'stand'} for "
+        "characters that the tokenizer does not know"
+    )
     return Check("unknown_ids", "look" if share > MAX_UNKNOWN_SHARE else "ok", summary, rows)
 
 
@@ -84,8 +88,9 @@ def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
     # A BPE has entries that occur only as parts of longer ones. In a small set, they are more than Zipf's law explains.
     verdict: Verdict = "bad" if large and many else "look" if len(ids) > expected and (large or many) else "ok"
     summary = (
-        f"{len(ids):,} of {size:,} ids never occur in training; a set of its size can be expected to miss "
-        f"{expected:,}; {int((unseen & (lengths == 1)).sum())} single bytes are not counted"
+        f"{len(ids):,} of {plural(size, 'id')} never {'occurs' if len(ids) == 1 else 'occur'} in training; a set of "
+        f"its size can be expected to miss {expected:,}; {int((unseen & (lengths == 1)).sum())} single bytes are not "
+        "counted"
     )
     if not large:
         summary += f"; up to {MAX_UNSEEN_SHARE:.0%} are ok, because the set is small for its vocabulary"
@@ -110,8 +115,9 @@ def check_rare(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
     if share > MAX_RARE_SHARE and is_large_enough(tokens, size, below=below):
         verdict = "bad"
     summary = (
-        f"{len(rare):,} ids occur fewer than {below:,} times; with those never seen, {share:.1%} of the vocabulary; "
-        f"a set of its size can be expected to have {expected:.1%}"
+        f"{plural(len(rare), 'id')} {'occurs' if len(rare) == 1 else 'occur'} fewer than {plural(below, 'time')}; "
+        f"with those never seen, {share:.1%} of the vocabulary; a set of its size can be expected to have "
+        f"{expected:.1%}"
     )
     rarest = rare[np.argsort(counts[rare], kind="stable")][:MAX_FINDINGS]
     rows = [_id_finding(token, totals, vocabulary) for token in rarest.tolist()]
@@ -147,7 +153,10 @@ def check_concentrated(totals: Totals, vocabulary: Vocabulary, *, below: int) ->
             "source_bits": round(float(source_bits[token]), 2),
         }
         rows.append(row)
-    summary = f"{many:,} ids sit in few documents or in one small source ({SUSPICIOUS_BITS:g} bits or more); read these"
+    summary = (
+        f"{plural(many, 'id')} {'sits' if many == 1 else 'sit'} in few documents or in one small source "
+        f"({SUSPICIOUS_BITS:g} bits or more); read these"
+    )
     if not many:
         summary = f"no id reaches {SUSPICIOUS_BITS:g} bits of concentration in few documents or in one small source"
     return Check("concentrated", "look" if many else "ok", summary, rows)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from shards.audit.rules import LISTED_SHARE, RULES, VERDICT_ADVICE, VERDICT_WORDS
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.terminal.arguments import add_set, add_workers, check_place, number_in, parse_path, positive_number
-from shards.terminal.display import plain_table, plural, print_json, print_lines, print_rows, printable, stdout_console
+from shards.terminal.display import plain_table, print_json, print_lines, print_rows, printable, stdout_console
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ def _print_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> N
             "ids": " ".join(map(str, term.ids)),
             "occurrences": term.half.count,
             "documents": term.half.documents,
-            "more_than_half_in": f"{term.half.half_documents:,} documents, {term.half.half_tokens:,} tokens",
+            "more_than_half_in": f"{plural(term.half.half_documents, 'document')}, "
+            f"{plural(term.half.half_tokens, 'token')}",
             "in_listed": term.listed,
         }
         for term in found.terms[:rows]
@@ -174,7 +175,7 @@ def _print_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> N
     print_rows(found.places()[:rows])
     lines = [f"warning: {warning}" for warning in found.warnings()]
     name = written["file"]
-    lines.append(f"block list: {name}, {written['hashes']:,} hashes, {found.tokens:,} tokens")
+    lines.append(f"block list: {name}, {plural(written['hashes'], 'hash')}, {plural(found.tokens, 'token')}")
     if found.documents:
         lines.append(f'read the reasons in it, then put drop_hashes = ["{name}"] into the recipe and build again')
     print_lines(lines)
@@ -198,7 +199,7 @@ def _print_audit(report: AuditResult, *, rows: int) -> None:
         print_lines(["--write-block-list FILE lists the documents that are full of concentrated ids and words"])
     speed = report.tokens / max(report.seconds, 1e-9) / 1e6
     figures = (
-        f"{plural(report.shards, 'shard')}, {report.tokens:,} tokens, {plural(report.documents, 'document')}, "
+        f"{plural(report.shards, 'shard')}, {plural(report.tokens, 'token')}, {plural(report.documents, 'document')}, "
         f"{report.seconds:.2f} s, {speed:.1f} M tokens/s"
     )
     verdict = f"{VERDICT_WORDS[report.verdict]}; {VERDICT_ADVICE[report.verdict]}"

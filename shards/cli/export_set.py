@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from shards.convert.layouts import LAYOUTS
+from shards.errors import plural
 from shards.terminal.arguments import add_set, check_place, parse_path
 from shards.terminal.display import print_json
 from shards.terminal.exit_status import WHOLE
@@ -64,9 +65,13 @@ def _run(options: argparse.Namespace) -> int:
         print_json({**head, "usage": found.usage, "bytes": size, "files": found.files, "seconds": round(seconds, 3)})
         return WHOLE
     for split, counts in found.splits.items():
-        print(f"{split}: {counts['tokens']:,} tokens in {counts['documents']:,} documents")
+        print(f"{split}: {plural(counts['tokens'], 'token')} in {plural(counts['documents'], 'document')}")
     verified = ", every token and boundary read back and compared" if found.verified else ""
     speed = f"{size / max(seconds, 1e-9) / 1e6:.0f} MB/s"
-    print(printable(f"{found.path}: {found.layout}, {len(found.files)} files, {size:,} bytes, {speed}{verified}"))
+    print(
+        printable(
+            f"{found.path}: {found.layout}, {plural(len(found.files), 'file')}, {size:,} bytes, {speed}{verified}"
+        )
+    )
     print(printable(f"load it with {found.usage}"))
     return WHOLE

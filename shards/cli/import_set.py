@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from shards.errors import plural
 from shards.terminal.arguments import parse_path, positive_number, whole_number
 from shards.terminal.command_names import called_as
 from shards.terminal.display import print_json
@@ -127,7 +128,7 @@ def _print(found: Imported, options: argparse.Namespace) -> None:
     from shards.terminal.display import printable
 
     for split, (tokens, documents) in found.kept.items():
-        print(f"{split}: {tokens:,} tokens in {documents:,} documents")
+        print(f"{split}: {plural(tokens, 'token')} in {plural(documents, 'document')}")
         if found.splits[split].eos_at == "start":
             print(f"{split}: EOS was before each document; it is now after it")
         if found.splits[split].closed:
@@ -135,11 +136,14 @@ def _print(found: Imported, options: argparse.Namespace) -> None:
     repeats = found.repeats
     if repeats.in_val or repeats.in_train or repeats.leaked:
         print(
-            f"repeats: {repeats.in_train:,} documents of train, {repeats.in_val:,} of val, {repeats.leaked:,} of train "
-            f"that are in val too; {'left out' if options.repeats == 'drop' else 'kept'}"
+            f"repeats: {plural(repeats.in_train, 'document')} of train, {repeats.in_val:,} of val, {repeats.leaked:,} "
+            f"of train that are in val too; {'left out' if options.repeats == 'drop' else 'kept'}"
         )
         if found.epochs > 1:
-            print(f"training documents occur up to {found.epochs:,} times: allowed, so validate and audit accept them")
+            print(
+                f"training documents occur up to {plural(found.epochs, 'time')}: allowed, so validate and audit "
+                "accept them"
+            )
         if options.repeats == "keep":
             print("a set without epochs may not hold them: validate and audit name them (--repeats drop, or allow)")
         elif options.repeats == "allow" and (repeats.in_val or repeats.leaked):

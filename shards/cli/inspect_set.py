@@ -7,9 +7,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.terminal.arguments import add_set, check_place, whole_number
-from shards.terminal.display import plain_table, plural, print_json, print_lines, print_rows, printable, stdout_console
+from shards.terminal.display import plain_table, print_json, print_lines, print_rows, printable, stdout_console
 from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
@@ -150,8 +150,9 @@ def _print_set(shard_set: ShardSet) -> None:
 def _print_document(document: dict[str, Any]) -> None:
     """Print a document's text under a line with its origin."""
     about = (
-        f"{document['shard']} document {document['document']}: {document['tokens']} tokens from {document['start']}, "
-        f"source {document['source']}, unit {document['unit']}, row {document['row']}, hash {document['hash']}"
+        f"{document['shard']} document {document['document']}: {plural(document['tokens'], 'token')} from "
+        f"{document['start']}, source {document['source']}, unit {document['unit']}, row {document['row']}, hash "
+        f"{document['hash']}"
     )
     print(f"# {printable(about)}")
     for name, value in document.get("carried", {}).items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from shards.errors import plural
+
 if TYPE_CHECKING:
     from shards.format.manifest import Manifest, MixEntry, SourceCounts, SourceEntry, Split
 
@@ -75,15 +77,15 @@ def mix_warnings(manifest: Manifest) -> list[str]:
             continue
         if abs(val.tokens - asked) > VALIDATION_DEVIATION * asked:
             lines.append(
-                f"validation holds {val.tokens:,} tokens of {source.name}, and its share is {asked:,.0f}: a split ends "
-                f"at the end of a document, and validation has only {val.documents:,} of this source. Ask for more "
-                "split.val_tokens"
+                f"validation holds {plural(val.tokens, 'token')} of {source.name}, and its share is {asked:,.0f}: a "
+                f"split ends at the end of a document, and validation has only {val.documents:,} of this source. Ask "
+                "for more split.val_tokens"
             )
         if val.tokens > VALIDATION_PART * source.tokens_available:
             lines.append(
                 f"validation takes {val.tokens / source.tokens_available:.1%} of {source.name} ({val.documents:,} of "
-                f"{source.documents_available:,} documents), more than {VALIDATION_PART:.0%}: less is left to train "
-                "on. Ask for fewer split.val_tokens, or add data"
+                f"{plural(source.documents_available, 'document')}), more than {VALIDATION_PART:.0%}: less is left to "
+                "train on. Ask for fewer split.val_tokens, or add data"
             )
     return lines
 

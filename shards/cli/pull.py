@@ -6,6 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
+from shards.errors import plural
 from shards.terminal.arguments import add_give_up_after, parse_path
 from shards.terminal.display import print_json
 from shards.terminal.exit_status import WHOLE
@@ -69,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
     for name in done.refetched:
         print(printable(f"{name}: fetched twice: its bytes were wrong at first"))
     if done.was_there:
-        files = f"{len(done.names)} files, {done.bytes:,} bytes, each verified"
+        files = f"{plural(len(done.names), 'file')}, {done.bytes:,} bytes, each verified"
         print(
             printable(f"{options.out}: nothing to do: it holds this set, {files}, each verified; commit {done.commit}")
         )
@@ -77,8 +78,8 @@ def _run(options: argparse.Namespace) -> int:
     speed = f"{done.fetched_bytes / max(seconds, 1e-9) / 1e6:.0f} MB/s"
     print(
         printable(
-            f"{options.out}: {len(done.names)} files, {done.bytes:,} bytes, each verified against the manifest; "
-            f"{done.fetched_bytes:,} bytes fetched, {speed}; commit {done.commit}"
+            f"{options.out}: {plural(len(done.names), 'file')}, {done.bytes:,} bytes, each verified against the "
+            f"manifest; {done.fetched_bytes:,} bytes fetched, {speed}; commit {done.commit}"
         )
     )
     return WHOLE

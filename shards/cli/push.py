@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.terminal.arguments import add_give_up_after, add_set, add_threads, check_place, parse_path
 from shards.terminal.command_names import called_as
 from shards.terminal.display import print_json
@@ -162,8 +162,8 @@ def _print_comparison(comparison: Comparison, *, as_json: bool) -> None:
     state = "there" if comparison.listing else "branch to be created" if comparison.has_repo else "to be created"
     print(printable(f"{comparison.address}: {state}; nothing was sent"))
     print(
-        f"{len(comparison.missing):,} of {len(comparison.files):,} files to send, {comparison.missing_bytes:,} of "
-        f"{comparison.bytes:,} bytes; the others are there"
+        f"{len(comparison.missing):,} of {plural(len(comparison.files), 'file')} to send, "
+        f"{comparison.missing_bytes:,} of {comparison.bytes:,} bytes; the others are there"
     )
     if other is not None:
         print(printable(f"another set is there, {other.name!r}; --replace replaces it"))
@@ -186,9 +186,13 @@ def _print_result(comparison: Comparison, done: Pushed, seconds: float, *, as_js
         }
         print_json({**_describe(comparison), **told})
         return
-    added = f"{len(done.added)} files added, {done.added_bytes:,} bytes, {seconds:.1f} s"
+    added = f"{plural(len(done.added), 'file')} added, {done.added_bytes:,} bytes, {seconds:.1f} s"
     print(f"{added}; {files - len(done.added)} were there")
-    print(printable(f"{comparison.address}: all {files} files listed with their SHA-256 at commit {done.commit}"))
+    print(
+        printable(
+            f"{comparison.address}: all {plural(files, 'file')} listed with their SHA-256 at commit {done.commit}"
+        )
+    )
     print(printable(f'read it with shards.open_set("{comparison.address}")'))
 
 

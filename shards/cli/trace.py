@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.cli.trace_out import print_trace_out, write_trace_out
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.terminal.arguments import add_set, add_workers, check_place, parse_path, whole_number
 from shards.terminal.display import describe_shown, print_json, print_rows, printable, show_values
 from shards.terminal.exit_status import WHOLE
@@ -159,7 +159,7 @@ def _show_documents(options: argparse.Namespace, query: Query) -> int:
 def print_hit(hit: Hit) -> None:
     """Print one document: a line with its origin, and a line of text with the hit between >>> and <<<."""
     place = hit.place
-    times = "" if hit.hits == 1 else f", {hit.hits:,} times"
+    times = "" if hit.hits == 1 else f", {plural(hit.hits, 'time')}"
     print_place(place, f"token {hit.position} (of the shard {place.start + hit.position}){times}", hit.excerpt)
 
 
@@ -168,8 +168,8 @@ def print_trace(found: Trace) -> None:
     for hit in found.shown:
         print_hit(hit)
     print_rows([{"source": name, **asdict(counts)} for name, counts in found.sources.items()])
-    hold = "1 document holds" if found.documents == 1 else f"{found.documents:,} documents hold"
-    print(f"{hold} it, {found.hits:,} times{describe_shown(len(found.shown), found.documents)}")
+    hold = f"{plural(found.documents, 'document')} {'holds' if found.documents == 1 else 'hold'}"
+    print(f"{hold} it, {plural(found.hits, 'time')}{describe_shown(len(found.shown), found.documents)}")
 
 
 def print_place(place: Place, where: str, excerpt: Excerpt) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from shards.errors import plural
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
@@ -24,4 +25,4 @@ def write_trace_out(options: argparse.Namespace, found: FoundDocuments, shard_se
 def print_trace_out(written: dict[str, Any]) -> None:
     """Print which block list `trace --out` wrote, if it wrote one."""
     if written:
-        print(f"block list: {printable(written['out'])}, {written['hashes']:,} hashes")
+        print(f"block list: {printable(written['out'])}, {plural(written['hashes'], 'hash')}")

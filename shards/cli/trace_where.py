@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from shards.cli.trace_out import print_trace_out, write_trace_out
+from shards.errors import plural
 from shards.terminal.display import describe_shown, print_json, print_rows, printable, show_values
 from shards.terminal.exit_status import WHOLE
 
@@ -49,4 +50,4 @@ def _describe(place: Place) -> str:
     """Return a line that says where a document is, and its carried values."""
     origin = f"source {place.source}, unit {place.unit}, row {place.row}, hash {place.hash}"
     values = show_values(place.carried)
-    return f"# {place.shard} document {place.document}, {place.tokens:,} tokens: {values}; {origin}"
+    return f"# {place.shard} document {place.document}, {plural(place.tokens, 'token')}: {values}; {origin}"

@@ -6,8 +6,9 @@ import argparse
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from shards.errors import plural
 from shards.terminal.arguments import add_set, add_threads, check_place, whole_number
-from shards.terminal.display import plural, print_json, printable
+from shards.terminal.display import print_json, printable
 from shards.terminal.exit_status import COULD_NOT_RUN, PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
@@ -85,5 +86,5 @@ def _print_report(report: ValidationResult) -> None:
     )
     print(
         f"{printable(str(report.path))}: {verdict} ({report.level}: {plural(report.shards, 'shard')}, "
-        f"{report.tokens:,} tokens, {plural(report.documents, 'document')}{compared}, {time})"
+        f"{plural(report.tokens, 'token')}, {plural(report.documents, 'document')}{compared}, {time})"
     )

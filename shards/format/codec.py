@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import xxhash
 import zstandard
 
+from shards.errors import plural
 from shards.format.zstd_parameters import Compression, FrameCompressor
 
 if TYPE_CHECKING:
@@ -185,10 +186,10 @@ def read_seek_table(file: StoredFile, *, size: int | None = None, content_bytes:
     table_size = count * entry_size
     data_bytes = size - _FOOTER.size - table_size - _HEADER.size
     if data_bytes < 0:
-        raise CodecError("seek_table", f"declares {count} frames, more than a file of {size} bytes can list")
+        raise CodecError("seek_table", f"declares {plural(count, 'frame')}, more than a file of {size} bytes can list")
     if content_bytes is not None and count != -(-content_bytes // FRAME_BYTES):
         expected_count = -(-content_bytes // FRAME_BYTES)
-        message = f"declares {count} frames; expected {expected_count} for {content_bytes} bytes of tokens"
+        message = f"declares {plural(count, 'frame')}; expected {expected_count} for {content_bytes} bytes of tokens"
         raise CodecError("seek_table", message)
     if len(tail) < size - data_bytes:
         tail = file.read_range(data_bytes, size)

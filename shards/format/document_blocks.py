@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.errors import Problem, ShardSetError
+from shards.errors import Problem, ShardSetError, plural
 from shards.format.document_table import iter_documents, number_sources, read_hashes
 from shards.format.reader import Shard, ShardSet
 
@@ -71,7 +71,7 @@ def iter_blocks(shard_set: ShardSet, shard: Shard) -> Iterator[DocumentBlock]:
             document += last - first
             start += int(held[-1])
     if start != shard.num_tokens:
-        raise _broken(shard, f"lengths add up to {start}; expected {shard.num_tokens} tokens by the manifest")
+        raise _broken(shard, f"lengths add up to {start}; expected {plural(shard.num_tokens, 'token')} by the manifest")
 
 
 def _columns(
@@ -84,7 +84,10 @@ def _columns(
     wrong = np.flatnonzero((starts != expected.astype(np.uint64)) | (lengths < 1))
     if len(wrong):
         at = int(wrong[0])
-        message = f"document {document + at} has {lengths[at]} tokens from {starts[at]}; expected from {expected[at]}"
+        message = (
+            f"document {document + at} has {plural(lengths[at], 'token')} from {starts[at]}; expected from "
+            f"{expected[at]}"
+        )
         raise _broken(shard, message)
     return lengths, number_sources(shard, batch, source_index), read_hashes(batch)
 

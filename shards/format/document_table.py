@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from shards.errors import Problem, ShardSetError, remedy_of
+from shards.errors import Problem, ShardSetError, plural, remedy_of
 from shards.format.carried import OWN_COLUMNS, CarriedType, carried_fields
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard, ShardSet
@@ -57,7 +57,10 @@ def open_documents(shard: Shard, content: bytes | None = None) -> pq.ParquetFile
     if not _with_large_strings(file.schema_arrow).equals(expected, check_metadata=False):
         problem = f"columns {_show_schema(file.schema_arrow)}; expected {_show_schema(expected)}"
     elif file.metadata.num_rows != shard.num_documents:
-        problem = f"{file.metadata.num_rows} rows; expected {shard.num_documents} documents by the manifest"
+        problem = (
+            f"{plural(file.metadata.num_rows, 'row')}; expected {plural(shard.num_documents, 'document')} by the "
+            "manifest"
+        )
     if problem:
         file.close()
         raise shard.damaged("document_table", entry, problem)
@@ -169,7 +172,7 @@ def _read_row(shard: Shard, number: int) -> dict[str, Any]:
         if number < first + batch.num_rows:
             return batch.slice(number - first, 1).to_pylist()[0]
         first += batch.num_rows
-    message = f"the table ends after {first} rows; expected {shard.num_documents} by the manifest"
+    message = f"the table ends after {plural(first, 'row')}; expected {shard.num_documents} by the manifest"
     raise ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])
 
 
@@ -235,7 +238,10 @@ def iter_checked_documents(shard: Shard, columns: list[str]) -> Iterator[Documen
             break
         yield batch
     if total != shard.num_tokens:
-        message = f"lengths do not add up to the shard's {shard.num_tokens} tokens, or one is 0. Build the shard again."
+        message = (
+            f"lengths do not add up to the shard's {plural(shard.num_tokens, 'token')}, or one is 0. Build the shard "
+            "again."
+        )
         raise ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])
 
 

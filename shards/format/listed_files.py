@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Literal
 
-from shards.errors import Problem, ShardSetError
+from shards.errors import Problem, ShardSetError, plural
 from shards.format.manifest import FileEntry, Manifest
 from shards.stores.store import Store, StoredFile
 from shards.terminal.command_names import called_as
@@ -44,7 +44,10 @@ def compare_sizes(store: Store, manifest: Manifest) -> list[Problem]:
         problems += [problem for problem in found if problem is not None]
     if len(problems) > MOST_PROBLEMS:
         last, more = problems[-1], len(problems) - MOST_PROBLEMS
-        message = f"the last of {more:,} more files that are missing or have another size in {store}."
+        message = (
+            f"the last of {plural(more, 'more file')} that "
+            f"{'is missing or has' if more == 1 else 'are missing or have'} another size in {store}."
+        )
         problems = [*problems[:MOST_PROBLEMS], Problem(last.kind, last.where, message)]
     return problems
 

@@ -16,10 +16,9 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from shards.errors import Problem, ProblemKind, ShardSetError
+from shards.errors import Problem, ProblemKind, ShardSetError, plural
 from shards.format.carried import CarriedType, find_name_faults
 from shards.stores.store import StoredFile
-from shards.terminal.display import plural
 
 FORMAT = "tokenmill"
 FORMAT_VERSION = 1
@@ -302,7 +301,8 @@ class Manifest(_Model):
         """The set's name, and the tokens and shards of each split, in one line."""
         shards = Counter(shard.split for shard in self.shards)
         splits = (
-            f"{name} {part.tokens:,} tokens in {plural(shards[name], 'shard')}" for name, part in self.splits.items()
+            f"{name} {plural(part.tokens, 'token')} in {plural(shards[name], 'shard')}"
+            for name, part in self.splits.items()
         )
         return f"{self.name!r}: {', '.join(splits)}"
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from shards.config import nearest
-from shards.errors import InputError, Problem, ProblemKind, ShardSetError, remedy_of
+from shards.errors import InputError, Problem, ProblemKind, ShardSetError, plural, remedy_of
 from shards.format import codec
 from shards.format.carried import CarriedType
 from shards.format.listed_files import (
@@ -49,7 +49,6 @@ from shards.stores.cache import Cache
 from shards.stores.cache_store import CacheStore
 from shards.stores.open import open_store
 from shards.stores.store import Store, StoredFile, require_folder
-from shards.terminal.display import plural
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -70,7 +69,7 @@ class Shard:
     """The files whose digest this process has compared, with `verify = "sha256"`."""
 
     def __repr__(self) -> str:
-        return f"<Shard {self.name}: {self.num_tokens:,} tokens in {plural(self.num_documents, 'document')}>"
+        return f"<Shard {self.name}: {plural(self.num_tokens, 'token')} in {plural(self.num_documents, 'document')}>"
 
     @property
     def name(self) -> str:
@@ -257,7 +256,7 @@ class Shards(tuple[Shard, ...]):
 
     def __repr__(self) -> str:
         tokens, documents = sum(shard.num_tokens for shard in self), sum(shard.num_documents for shard in self)
-        return f"<{plural(len(self), 'shard')}: {tokens:,} tokens in {plural(documents, 'document')}>"
+        return f"<{plural(len(self), 'shard')}: {plural(tokens, 'token')} in {plural(documents, 'document')}>"
 
 
 @dataclass(frozen=True)
@@ -356,7 +355,9 @@ class ShardSet:
         entry = self.manifest.tokenizer
         vocabulary = read_vocabulary(read_listed_file(self.store, entry.file, entry.sha256))
         if len(vocabulary) != self.vocab_size:
-            message = f"has {len(vocabulary)} entries; expected {self.vocab_size} by the manifest. Validate the set."
+            message = (
+                f"has {plural(len(vocabulary), 'entry')}; expected {self.vocab_size} by the manifest. Validate the set."
+            )
             raise ShardSetError([Problem("tokenizer_mismatch", entry.file, message)])
         return replace(vocabulary, special=entry.special_tokens, bos=entry.bos_id)
 

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 
-from shards.errors import Problem, ShardSetError
+from shards.errors import Problem, ShardSetError, plural
 from shards.format.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest
 from shards.format.reader import ShardSet
 from shards.stores.files import atomic_open, check_room, hash_file, sync_folder, write_folder
@@ -157,7 +157,7 @@ def _shorten(problems: list[Problem]) -> list[Problem]:
     if len(problems) <= MOST_PROBLEMS + 1:
         return problems
     rest = problems[MOST_PROBLEMS:]
-    message = f"and {len(rest) - 1} more files, to {rest[-1].where}, have problems too: {rest[0].message}"
+    message = f"and {plural(len(rest) - 1, 'more file')}, to {rest[-1].where}, have problems too: {rest[0].message}"
     return [*problems[:MOST_PROBLEMS], Problem(rest[0].kind, rest[0].where, message)]
 
 

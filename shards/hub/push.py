@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shards.errors import Problem, ShardSetError
+from shards.errors import Problem, ShardSetError, plural
 from shards.format.manifest import MANIFEST_FILE
 from shards.hub.compare import CARD_FILE, ComparedFile, Comparison, refresh_comparison
 from shards.stores.hub_client import HubError, PassingError, hub_errors, open_hub_client
@@ -96,7 +96,7 @@ def push(
     for batch in _batch_files(comparison.missing):
         operations |= {file.name: _make_operation(comparison, file) for file in batch}
         added = [operations[file.name] for file in batch]
-        more = f" and {len(batch) - 1} more files" if len(batch) > 1 else ""
+        more = f" and {plural(len(batch) - 1, 'more file')}" if len(batch) > 1 else ""
         what = f"{address}: {batch[0].name}{more}"
         again(what, partial(_upload, comparison, added, what))
         there += sum(file.bytes for file in batch)
@@ -138,8 +138,8 @@ def _check(comparison: Comparison, *, private: bool, replace: bool) -> None:
         raise HubError(f"{address}: is public, and --private was given. Make it private in its settings first.")
     if other is not None and not replace:
         raise HubError(
-            f"{address}: holds another set, {other.name!r} of {len(other.shards)} shards. Give another repository or "
-            "--revision, or --replace to take its place (it stays in the history)."
+            f"{address}: holds another set, {other.name!r} of {plural(len(other.shards), 'shard')}. Give another "
+            "repository or --revision, or --replace to take its place (it stays in the history)."
         )
 
 
@@ -238,7 +238,7 @@ def _commit(
                 *(CommitOperationDelete(address.path(name)) for name in removed),
                 *(operations[file.name] for file in batch),
             ],
-            commit_message=f"Shard set: {len(batch)} files",
+            commit_message=f"Shard set: {plural(len(batch), 'file')}",
             repo_type="dataset",
             revision=address.revision,
             parent_commit=listing.commit,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shards.audit.histogram import bin_middles
+from shards.errors import plural
 from shards.report.chart import (
     CHARACTER_WIDTH,
     Chart,
@@ -69,7 +70,7 @@ def plot_lengths(facts: SetFacts, lengths: npt.NDArray[np.int64], medians: dict[
     used = np.flatnonzero(held.any(axis=0))
     first, last = (int(used[0]), int(used[-1])) if len(used) else (0, 1)
     names = [source.name for source in facts.sources]
-    said = "; ".join(f"{names[number]}: median {medians[names[number]]:,} tokens" for number in rows)
+    said = "; ".join(f"{names[number]}: median {plural(medians[names[number]], 'token')}" for number in rows)
     chart = Chart("Document lengths by source, in tokens", said, width)
     scale = logarithmic(edges[first], edges[last + 1], 1, width - 1)
     row, area = 78.0, 44.0
@@ -96,8 +97,9 @@ def plot_id_frequencies(vocabulary: VocabularyFacts, width: float) -> Chart:
     """Draw how often each id occurs, most frequent first, on logarithmic axes."""
     most, seen = max([1, *vocabulary.counts]), max(2, vocabulary.seen)
     said = (
-        f"The most frequent id occurs {most:,} times; {vocabulary.seen:,} ids occur, {vocabulary.rare:,} of them fewer "
-        f"than {vocabulary.rare_below:,} times."
+        f"The most frequent id occurs {plural(most, 'time')}; {plural(vocabulary.seen, 'id')} "
+        f"{'occurs' if vocabulary.seen == 1 else 'occur'}, {vocabulary.rare:,} of them fewer than "
+        f"{plural(vocabulary.rare_below, 'time')}."
     )
     chart = Chart("How often each id of the vocabulary occurs in training, by rank", said, width)
     left, right, top, bottom = 52.0, 10.0, 12.0, 300.0 if width > 500 else 240.0
@@ -156,7 +158,7 @@ def plot_shards(facts: SetFacts, width: float) -> Chart:
     groups = group_plotted_shards(facts.shards, slots)
     held = [shard.tokens_bytes for shard in facts.shards] or [0]
     most = max(held)
-    said = f"{len(facts.shards):,} shards of {size(min(held))} to {size(most)}."
+    said = f"{plural(len(facts.shards), 'shard')} of {size(min(held))} to {size(most)}."
     chart = Chart("Sizes of the shards' compressed tokens, in the set's order", said, width)
     left, top, bottom = 58.0, 10.0, 170.0
     unit, name = next(((scale, unit) for scale, unit in _SIZES if most >= scale), (1, "B"))

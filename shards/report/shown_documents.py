@@ -84,5 +84,5 @@ def _find_ordinals(shard: Shard, wanted: dict[str, list[int]]) -> list[int]:
         first += batch.num_rows
     expected = sum(len(ordinals) for ordinals in wanted.values())
     if len(found) != expected:
-        raise wrong_document_table(shard, f"{dict(seen)} documents by source, fewer than the manifest says")
+        raise wrong_document_table(shard, f"documents by source: {dict(seen)}, fewer than the manifest says")
     return sorted(found)

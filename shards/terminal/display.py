@@ -134,12 +134,6 @@ def print_summary(title: str, values: dict[str, Any]) -> None:
     print_rows(rows, title=title, header=False)
 
 
-def plural(number: int, word: str) -> str:
-    """Return a number with its word, for display, which takes an s (or es) unless the number is 1."""
-    ending = "" if number == 1 else "es" if word.endswith("sh") else "s"
-    return f"{number:,} {word}{ending}"
-
-
 def show_values(values: dict[str, Any]) -> str:
     """Return values with their names in one line for display, as JSON."""
     return ", ".join(f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in values.items())

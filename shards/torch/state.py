@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 
 IDENTITY = ("set", "split", "seq_len", "seed")
 KEYS = ("samples", *IDENTITY)
@@ -70,7 +70,10 @@ def _find_states(nested: Any) -> Iterator[Mapping[str, Any]]:
             yield values
             return
         if values.get("_steps_since_snapshot"):
-            found = f"the loader has handed out {values['_steps_since_snapshot']} batches since its workers' states"
+            found = (
+                f"the loader has handed out {plural(values['_steps_since_snapshot'], 'batch')} since its workers' "
+                "states"
+            )
             raise StateError(f"{found}. Save with snapshot_every_n_steps=1, or load the state into a loader like it.")
         inner = [state for value in values.values() for state in _find_states(value)]
         # A checkpoint of a trainer may have a key `samples` or `seed` of its own; a damaged state has more than one.

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.format.listed_files import Verify
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
@@ -193,7 +193,9 @@ class TokenStream(IterableDataset[Sample]):
         samples = min(state.samples for state in states)
         if samples > len(self.windows):
             has = f"this stream has {len(self.windows)}"
-            problems.append(f"the state is of {samples} samples; {has}. Give as many epochs or samples as before.")
+            problems.append(
+                f"the state is of {plural(samples, 'sample')}; {has}. Give as many epochs or samples as before."
+            )
         worker = states[0].worker
         if here and worker not in (None, self._describe_worker()):
             found = f"the state is of another worker or batch, {worker}; this is {self._describe_worker()}"
@@ -263,7 +265,7 @@ def _check(rank: int | None, world_size: int | None, batch_size: int | None, une
     if rank is None and world_size is None:
         rank, world_size = 0, 1
         if ranks > 1:
-            message = f"rank, world_size: not given, and this is one of {ranks} processes (WORLD_SIZE)"
+            message = f"rank, world_size: not given, and this is one of {plural(ranks, 'process')} (WORLD_SIZE)"
             remedy = "Give both, or 0 and 1 if something else deals samples out to ranks, as Accelerate does"
             problems.append(f"{message}, which would all read the same. {remedy}.")
     elif rank is None or world_size is None:

@@ -23,7 +23,7 @@ import torch
 from torch.utils.data import Dataset
 
 from shards.config import nearest
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.format.listed_files import Verify
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
@@ -244,11 +244,17 @@ class TokenWindows(Dataset[Sample]):
         shards, length = self.shard_set.splits[self.split], self.seq_len
         if not self.order.per_epoch:
             most = max((shard.num_tokens for shard in shards), default=0)
-            found = f"{self.shard_set.store}: the longest of {len(shards)} shards of {self.split} has {most} tokens"
+            found = (
+                f"{self.shard_set.store}: the longest of {plural(len(shards), 'shard')} of {self.split} has "
+                f"{plural(most, 'token')}"
+            )
             raise InputError(f"{found}; expected at least seq_len + 1 = {length + 1}. Choose a smaller seq_len.")
         if faults := self.order.describe_empty_phases():
             raise InputError([f"{self.shard_set.store}: {fault}" for fault in faults])
         if short := self.order.short_shards:
             names = ", ".join(shards[index].name for index in short[:5])
-            found = f"{len(short)} of {len(shards)} shards are shorter than one window of {length} + 1 tokens"
+            found = (
+                f"{len(short)} of {plural(len(shards), 'shard')} {'is' if len(short) == 1 else 'are'} shorter than "
+                f"one window of {length} + 1 tokens"
+            )
             warnings.warn(f"{self.shard_set.store}: {found}: not read ({names})", stacklevel=3)

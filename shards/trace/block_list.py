@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.format.reader import ShardSet
 from shards.stores.files import atomic_open, hash_file
 
@@ -99,7 +99,7 @@ def write_block_list(
     asked = _in_one_line(found.asked)
     with atomic_open(path) as file:
         head = (
-            f"{_FIRST}the content hashes (XXH3-128) of {len(hashes)} documents\n"
+            f"{_FIRST}the content hashes (XXH3-128) of {plural(len(hashes), 'document')}\n"
             f"# set {shard_set.manifest.name}, manifest {shard_set.manifest_sha256}\n"
             f"# found by {asked}\n"
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.format.content_hash import split_column
 from shards.format.document_table import iter_documents
 from shards.format.reader import ShardSet
@@ -87,7 +87,9 @@ def check_unique(query: HashQuery, hashes: set[str]) -> None:
     """
     if len(hashes) > 1:
         listed = ", ".join(sorted(hashes)[:SHOWN])
-        raise InputError(f"--hash {query.digits}: {len(hashes):,} documents have it: {listed}. Give more digits.")
+        raise InputError(
+            f"--hash {query.digits}: {plural(len(hashes), 'document')} have it: {listed}. Give more digits."
+        )
 
 
 def _search(shared: tuple[ShardSet, HashQuery], number: int) -> list[Place]:

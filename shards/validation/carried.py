@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.errors import Problem
+from shards.errors import Problem, plural
 from shards.format.manifest import MANIFEST_FILE, Manifest
 
 if TYPE_CHECKING:
@@ -36,7 +36,10 @@ def check_carried(manifest: Manifest) -> list[Problem]:
         for column in manifest.carried:
             most = sum(counts.documents for name, counts in shard.sources.items() if name in column.sources)
             if (values := shard.carried_values[column.name]) > most:
-                message = f"{shard.name}: {values} values of {column.name!r}; expected at most {most}, a document each"
+                message = (
+                    f"{shard.name}: {plural(values, 'value')} of {column.name!r}; expected at most {most}, a document "
+                    "each"
+                )
                 problems.append(Problem("totals_mismatch", MANIFEST_FILE, message))
     return problems
 
@@ -77,11 +80,13 @@ class CarriedValues:
             name = entry.name
             expected = self._shard.entry.carried_values.get(name, 0)
             if self._values[name] != expected:
-                found.append(f"column {name!r} has {self._values[name]} values; expected {expected} by the manifest")
+                found.append(
+                    f"column {name!r} has {plural(self._values[name], 'value')}; expected {expected} by the manifest"
+                )
             if self._foreign[name]:
                 found.append(
-                    f"column {name!r} has {self._foreign[name]} values of documents whose source does not carry it; "
-                    f"expected values of {', '.join(entry.sources)} alone"
+                    f"column {name!r} has {plural(self._foreign[name], 'value')} of documents whose source does not "
+                    f"carry it; expected values of {', '.join(entry.sources)} alone"
                 )
             if name in self._broken:
                 found.append(f"column {name!r} holds text that is not UTF-8")

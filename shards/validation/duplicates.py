@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.errors import Problem, ProblemKind, ShardSetError
+from shards.errors import Problem, ProblemKind, ShardSetError, plural
 from shards.format.content_hash import split_column
 from shards.format.document_table import iter_documents, number_sources
 from shards.format.reader import Shard
@@ -159,7 +159,7 @@ def join_duplicate_faults(found: Sequence[PartitionFaults]) -> list[Problem]:
     )
     for kind, count, what in kinds:
         if count > MAX_REPORTED:
-            message = f"{count} documents in all {what}; the first {MAX_REPORTED} are listed"
+            message = f"{plural(count, 'document')} in all {what}; the first {MAX_REPORTED} are listed"
             problems.append(Problem(kind, "all shards", message))
     return problems
 
@@ -227,8 +227,8 @@ def _compare(rows: _Rows, shards: Sequence[Shard]) -> PartitionFaults:
         for member in order[begin : begin + min(count, MAX_MEMBERS)].tolist():
             places.append(f"{shards[int(rows.shard[member])].name} document {int(rows.row[member])}")
         message = (
-            f"document {int(high[begin]):016x}{int(low[begin]):016x} occurs {in_val[group]} times in val and "
-            f"{in_train[group]} in train ({', '.join(places)}{', ...' if count > MAX_MEMBERS else ''})"
+            f"document {int(high[begin]):016x}{int(low[begin]):016x} occurs {plural(in_val[group], 'time')} in val "
+            f"and {in_train[group]} in train ({', '.join(places)}{', ...' if count > MAX_MEMBERS else ''})"
         )
         return places[-1], message
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeAlias
 
-from shards.errors import Problem, ProblemKind, ShardSetError, remedy_of
+from shards.errors import Problem, ProblemKind, ShardSetError, plural, remedy_of
 from shards.format import codec
 from shards.format.manifest import (
     COMPANION_FILES,
@@ -215,8 +215,8 @@ def _check_file(name: str, listing: Listing) -> list[Problem]:
 def _missing_manifest(listing: Listing) -> Problem:
     temporary = sum(name.endswith(TMP_SUFFIX) for name in listing)
     message = (
-        f"no {MANIFEST_FILE} among {len(listing)} entries ({temporary} of them temporary): not a shard set, or its "
-        "build did not finish. Re-run the build."
+        f"no {MANIFEST_FILE} among {plural(len(listing), 'entry')} ({temporary} of them temporary): not a shard set, "
+        "or its build did not finish. Re-run the build."
     )
     return Problem("manifest_missing", MANIFEST_FILE, message)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from shards.errors import Problem, ProblemKind
+from shards.errors import Problem, ProblemKind, plural
 from shards.format.manifest import (
     BLOCK_LIST_REASON,
     MANIFEST_FILE,
@@ -70,7 +70,7 @@ def _check_names(manifest: Manifest) -> list[Problem]:
             problems.append(_problem("manifest_invalid", message))
     names = [source.name for source in manifest.sources]
     problems += [
-        _problem("manifest_invalid", f"source {name!r} is listed {count} times; expected once")
+        _problem("manifest_invalid", f"source {name!r} is listed {plural(count, 'time')}; expected once")
         for name, count in Counter(names).items()
         if count > 1
     ]
@@ -89,13 +89,14 @@ def _check_shards(manifest: Manifest) -> list[Problem]:
         total = add_counts(shard.sources.values())
         if total != SourceCounts(tokens=shard.tokens, documents=shard.documents):
             message = (
-                f"{shard.name} holds {shard.tokens} tokens in {shard.documents} documents; "
-                f"its sources add up to {total.tokens} in {total.documents}"
+                f"{shard.name} holds {plural(shard.tokens, 'token')} in {plural(shard.documents, 'document')}; its "
+                f"sources add up to {total.tokens} in {total.documents}"
             )
             problems.append(_problem("totals_mismatch", message))
         if not 0 < shard.documents <= shard.tokens:
             message = (
-                f"{shard.name} holds {shard.documents} documents; expected between 1 and its {shard.tokens} tokens"
+                f"{shard.name} holds {plural(shard.documents, 'document')}; expected between 1 and its "
+                f"{plural(shard.tokens, 'token')}"
             )
             problems.append(_problem("totals_mismatch", message))
         if unknown := sorted(shard.sources.keys() - known):
@@ -115,8 +116,8 @@ def _check_splits(manifest: Manifest) -> list[Problem]:
         total = add_counts(by_source.values())
         if (split.tokens, split.documents) != (total.tokens, total.documents):
             message = (
-                f"split {name}: {split.tokens} tokens in {split.documents} documents; "
-                f"its shards add up to {total.tokens} in {total.documents}"
+                f"split {name}: {plural(split.tokens, 'token')} in {plural(split.documents, 'document')}; its shards "
+                f"add up to {total.tokens} in {total.documents}"
             )
             problems.append(_problem("totals_mismatch", message))
         for source in sorted(split.sources.keys() | by_source.keys()):
@@ -142,7 +143,7 @@ def _check_available(manifest: Manifest) -> list[Problem]:
             if in_val > available or in_train > (available - in_val) * source.epochs:
                 message = (
                     f"source {source.name!r}: {in_train} {what} in train and {in_val} in val, more than its "
-                    f"{available} available {what} give in {source.epochs} epochs"
+                    f"{available} available {what} give in {plural(source.epochs, 'epoch')}"
                 )
                 problems.append(_problem("totals_mismatch", message))
     return problems
@@ -156,14 +157,17 @@ def _check_rewriting(manifest: Manifest) -> list[Problem]:
             continue
         where = f"source {source.name!r}, rewriting"
         if found.rewritten > found.documents:
-            messages.append(f"{where}: {found.rewritten} documents rewritten of {found.documents}")
+            messages.append(f"{where}: {plural(found.rewritten, 'document')} rewritten of {found.documents}")
         if found.unknown > found.tokens:
-            messages.append(f"{where}: {found.unknown} tokens unknown of {found.tokens}")
+            messages.append(f"{where}: {plural(found.unknown, 'token')} unknown of {found.tokens}")
         if not found.rewritten and found.unknown:
-            messages.append(f"{where}: {found.unknown} tokens unknown, and no document rewritten")
+            messages.append(f"{where}: {plural(found.unknown, 'token')} unknown, and no document rewritten")
         if found.documents < source.documents_available:
-            available = f"{source.documents_available} documents available"
-            messages.append(f"{where}: {found.documents} documents were encoded, fewer than its {available}")
+            available = f"{plural(source.documents_available, 'document')} available"
+            messages.append(
+                f"{where}: {plural(found.documents, 'document')} {'was' if found.documents == 1 else 'were'} encoded, "
+                f"fewer than its {available}"
+            )
     return [_problem("totals_mismatch", message) for message in messages]
 
 
@@ -181,13 +185,14 @@ def _check_block_lists(manifest: Manifest) -> list[Problem]:
     for entry in manifest.drop_hashes:
         where, counted = f"drop_hashes, {entry.file!r}", dropped.pop(block_list_reason(entry.file), 0)
         if counted != entry.documents:
-            messages.append(f"{where}: {entry.documents} documents; the sources count {counted}")
+            messages.append(f"{where}: {plural(entry.documents, 'document')}; the sources count {counted}")
         if entry.found > entry.hashes:
-            messages.append(f"{where}: {entry.found} hashes found of {entry.hashes}")
+            messages.append(f"{where}: {plural(entry.found, 'hash')} found of {entry.hashes}")
         if entry.documents and not entry.found:
-            messages.append(f"{where}: {entry.documents} documents dropped, and no hash found")
+            messages.append(f"{where}: {plural(entry.documents, 'document')} dropped, and no hash found")
     messages += [
-        f"{count} documents dropped: {reason!r}; drop_hashes has no such file" for reason, count in dropped.items()
+        f"{plural(count, 'document')} dropped: {reason!r}; drop_hashes has no such file"
+        for reason, count in dropped.items()
     ]
     return [_problem("totals_mismatch", message) for message in messages]
 

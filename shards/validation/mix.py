@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shards.errors import Problem
+from shards.errors import Problem, plural
 from shards.format.manifest import MANIFEST_FILE, Manifest, MixEntry, ShardEntry
 from shards.validation.sums import add_sources
 
@@ -64,7 +64,7 @@ def _check_part(part: _Part, longest: Mapping[str, int], *, each_shard: bool = T
             held, requested = sources[row.source].tokens if row.source in sources else 0, row.requested * tokens
             if abs(held - requested) > document + ROUNDING_TOKENS:
                 message = (
-                    f"source {row.source!r} holds {held} tokens of {part.name}; expected {requested:.0f}, "
+                    f"source {row.source!r} holds {plural(held, 'token')} of {part.name}; expected {requested:.0f}, "
                     f"give or take its longest document of {document}"
                 )
                 problems.append(Problem("mix_share", where, message))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
-from shards.errors import Problem, ProblemKind
+from shards.errors import Problem, ProblemKind, plural
 from shards.format.manifest import MANIFEST_FILE, Manifest, MixEntry, PhaseEntry, ShardEntry, SourceCounts
 from shards.validation.sums import NOTHING, add_counts, add_sources, show_counts
 
@@ -42,7 +42,9 @@ def check_phases(manifest: Manifest) -> list[Problem]:
     """Check a manifest's phases against each other, against the order of the shards, and each against its shards."""
     names = [phase.name for phase in manifest.phases]
     train = [shard for shard in manifest.shards if shard.split == "train"]
-    messages = [f"phase {name!r} is listed {count} times" for name, count in Counter(names).items() if count > 1]
+    messages = [
+        f"phase {name!r} is listed {plural(count, 'time')}" for name, count in Counter(names).items() if count > 1
+    ]
     runs = [name for name, _ in itertools.groupby(shard.phase for shard in train)]
     if runs != (names or [None] * bool(train)):
         expected = f"{names}, one after the other" if names else "none"
@@ -76,7 +78,8 @@ def _check_phase(manifest: Manifest, phase: PhaseEntry, train: list[ShardEntry],
     total = add_counts(by_source.values())
     if (phase.tokens, phase.documents) != (total.tokens, total.documents):
         messages.append(
-            f"{where}: {phase.tokens} tokens in {phase.documents} documents; its shards add up to {show_counts(total)}"
+            f"{where}: {plural(phase.tokens, 'token')} in {plural(phase.documents, 'document')}; its shards add up to "
+            f"{show_counts(total)}"
         )
     problems = [_problem("totals_mismatch", message) for message in messages]
     if [row.source for row in phase.mix] != (names := [source.name for source in manifest.sources]):

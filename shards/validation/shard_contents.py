@@ -23,7 +23,7 @@ import numpy as np
 import xxhash
 import zstandard
 
-from shards.errors import Problem, ProblemKind, ShardSetError, remedy_of
+from shards.errors import Problem, ProblemKind, ShardSetError, plural, remedy_of
 from shards.format import codec
 from shards.format.content_hash import split_column
 from shards.format.document_table import add_source_counts, iter_documents
@@ -170,7 +170,7 @@ def _check_rows(shard: Shard, content: bytes | None, *, with_hashes: bool) -> tu
     problems = _to_problems([gaps, empty], name, "The table and the tokens come from different builds.")
     problems += carried.find_problems()
     if position != shard.num_tokens:
-        message = f"lengths add up to {position}; expected {shard.num_tokens} tokens by the manifest"
+        message = f"lengths add up to {position}; expected {plural(shard.num_tokens, 'token')} by the manifest"
         problems.append(Problem("document_table", name, message))
     counts = {source: SourceCounts(tokens=tokens, documents=rows) for source, (tokens, rows, _) in sums.items()}
     for source in sorted(counts.keys() | shard.entry.sources.keys()):

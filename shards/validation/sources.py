@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from shards.errors import Problem, ShardSetError
+from shards.errors import Problem, ShardSetError, plural
 from shards.format.content_hash import hash_document
 from shards.format.document_table import iter_documents, read_bytes
 from shards.format.listed_files import read_listed_file
@@ -168,7 +168,8 @@ def _compare_ids(sample: _Sample, text: bytes, encode: Callable[[str], list[int]
     at = next((i for i, (a, b) in enumerate(zip(held, ids, strict=False)) if a != b), min(len(held), len(ids)))
     message = (
         f"{origin}: the tokenizer encodes its text differently, from token {at} on: {ids[at : at + 8]}... of "
-        f"{len(ids)} tokens; the shard holds {held[at : at + 8]}... of {len(held)}. The shard comes from another build."
+        f"{plural(len(ids), 'token')}; the shard holds {held[at : at + 8]}... of {len(held)}. The shard comes from "
+        "another build."
     )
     return [Problem("source_mismatch", sample.where, message)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from shards.errors import plural
 from shards.format.manifest import ShardEntry, SourceCounts
 
 NOTHING = SourceCounts(tokens=0, documents=0)
@@ -31,4 +32,4 @@ def add_counts(counts: Iterable[SourceCounts]) -> SourceCounts:
 
 def show_counts(counts: SourceCounts) -> str:
     """Return sums of tokens and documents in words, for a message."""
-    return f"{counts.tokens} tokens in {counts.documents} documents"
+    return f"{plural(counts.tokens, 'token')} in {plural(counts.documents, 'document')}"

@@ -263,7 +263,7 @@ def test_a_task_that_dies_of_memory_three_times_ends_the_build(
     assert over - moments[-1] < 30  # seconds, on a busy machine too
     assert "error: encode task large: " in output
     assert "lost 3 times, most often because memory ran out" in output
-    assert "encode: 1 of 2 units were already encoded" in build(tmp_path / "recipe.toml", tmp_path / "set")
+    assert "encode: 1 of 2 units was already encoded" in build(tmp_path / "recipe.toml", tmp_path / "set")
 
 
 def test_ray_ends_a_task_when_memory_runs_out(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_kept_tokenizer_encodes_only_what_is_new(recipe: Path, tmp_path: Path)
     assert kept["ran"]["encode"] == 1
     (folder,) = (tmp_path / "set.work" / "tokenizer").iterdir()
     assert f"tokenizer: kept from {folder}" in kept["stderr"]
-    assert "encode: 1 of 2 units were already encoded" in kept["stderr"]
+    assert "encode: 1 of 2 units was already encoded" in kept["stderr"]
     assert any("tokenizer: kept from" in note for note in kept["notes"])
 
     # The set's own recipe builds the same set in an empty place; training on these files gives another tokenizer.

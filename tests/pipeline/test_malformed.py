@@ -73,7 +73,7 @@ def test_the_budget_is_of_the_whole_source(tmp_path: Path) -> None:
 
     write("0.004")
     said = run_build(recipe, tmp_path / "out", expect=2)["stderr"]
-    assert "1 of 200 records (0.50%) are malformed, more than max_malformed = 0.004 allows" in said
+    assert "1 of 200 records (0.50%) is malformed, more than max_malformed = 0.004 allows" in said
     assert "a.jsonl: record 7: " in said
     assert "set max_malformed = 0.005" in said
     write("0.005")
@@ -81,7 +81,7 @@ def test_the_budget_is_of_the_whole_source(tmp_path: Path) -> None:
     assert result["ran"]["encode"] == 0, "nothing is encoded again"
     assert result["sources"][0]["dropped"] == {MALFORMED: 1}
     again = subprocess.run(command(recipe, tmp_path / "out"), capture_output=True, text=True, timeout=240, check=True)
-    assert "1 of 200 records (0.50%) are malformed and dropped. Examples:\n  a.jsonl: record 7: " in again.stderr
+    assert "1 of 200 records (0.50%) is malformed and dropped. Examples:\n  a.jsonl: record 7: " in again.stderr
     write("0.0")
     assert "malformed" in run_build(recipe, tmp_path / "out", expect=2)["stderr"]
 

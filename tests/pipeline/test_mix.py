@@ -423,7 +423,7 @@ def test_a_document_longer_than_a_shard_has_one_of_its_own(tmp_path: Path) -> No
 def test_shards_smaller_than_their_documents(runs_of: Any, tmp_path: Path) -> None:
     plan, _ = plan_of(make_recipe([1], shard_tokens=10, val_tokens=30), runs_of(spread(6, length=1000)))
     assert [(shard.split, shard.index) for shard in plan.shards] == [("train", k) for k in range(5)] + [("val", 0)]
-    with pytest.raises(MixError, match="would make 200000 shards; expected at most 100000"):
+    with pytest.raises(MixError, match="would make 200,000 shards; expected at most 100000"):
         plan_of(make_recipe([1], shard_tokens=1), write_runs(tmp_path / "long", [spread(20, length=10_000)], [[]]))
 
 

@@ -267,7 +267,7 @@ def test_what_a_file_asks_for_and_a_set_does_not_do_is_said(kinds: dict[str, Any
     assert info.ignored == (
         "truncation (no document is cut or padded)",
         "a post-processor that begins documents with <s> (tokenizer.bos decides)",
-        '1 added tokens that are not special, such as "the"',
+        '1 added token that is not special, such as "the"',
     )
     encoder = Encoder(data)
     assert encode(encoder, ["the set"])[0] == [reference(kinds["llama2"]).encode("the set").ids]

@@ -271,7 +271,7 @@ def test_near_duplicate(small_plan, tmp_path):
         ("train-00001", second),
     ]
     assert row.values["resemblance"] > 0.85
-    assert "1 pairs" in check.summary
+    assert "1 pair" in check.summary
 
 
 def test_repeats_that_epochs_allow_are_no_near_duplicates(small_plan, tmp_path):
@@ -298,7 +298,7 @@ def test_validation_seen_in_training(small_plan, tmp_path):
     assert row.values["seen"] >= 0.8
     assert check.verdict == "look", "near-duplicates of a few documents flatter the loss; they do not spoil the model"
     assert "1 of " in check.summary
-    assert "near-duplicates of training text" in check.summary
+    assert "is a near-duplicate of training text" in check.summary
     assert report.check("repeated_documents").verdict == "ok"
 
 

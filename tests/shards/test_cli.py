@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from shards.__main__ import main
+from shards.errors import plural
 from shards.format.manifest import Manifest, read_metadata
 from shards.format.writer import write_manifest
 from shards.stores.store import local_file
@@ -249,8 +250,10 @@ def test_printable():
 
 
 def test_one_is_singular():
-    assert [display.plural(number, "shard") for number in (0, 1, 2)] == ["0 shards", "1 shard", "2 shards"]
-    assert [display.plural(number, "hash") for number in (1, 2000)] == ["1 hash", "2,000 hashes"]
+    assert [plural(number, "shard") for number in (0, 1, 2)] == ["0 shards", "1 shard", "2 shards"]
+    assert [plural(number, "hash") for number in (1, 2000)] == ["1 hash", "2,000 hashes"]
+    words = ("entry", "key", "batch", "process")
+    assert [plural(2, word) for word in words] == ["2 entries", "2 keys", "2 batches", "2 processes"]
 
 
 def test_rows_are_printed_as_people_read_them(capsys):

@@ -230,7 +230,7 @@ def test_repeats_are_kept_and_validation_names_them(run, tmp_path):
     problems = validate(tmp_path / "set", level="full").problems
     named = {(problem.kind, problem.message.split(" occurs ")[1].split(" (")[0]) for problem in problems}
     assert named == {
-        ("split_leak", "1 times in val and 1 in train"),
+        ("split_leak", "1 time in val and 1 in train"),
         ("document_repeated", "2 times in val and 0 in train"),
         ("document_repeated", "0 times in val and 3 in train"),
     }
@@ -263,7 +263,7 @@ def test_a_split_that_is_copies_of_itself_is_found(good_set, tmp_path, times):
     report = audit(tmp_path / "set")
     check = report.check("repeated_documents")
     assert (report.verdict, check.verdict) == ("bad", "bad")
-    assert check.findings[-1].values["message"].startswith(f"{documents} documents in all are repeated")
+    assert check.findings[-1].values["message"].startswith(f"{documents:,} documents in all are repeated")
     problems = validate(tmp_path / "set", level="full").problems
     assert {problem.kind for problem in problems} == {"document_repeated"}
     assert f"0 times in val and {times} in train" in problems[0].message
@@ -346,7 +346,7 @@ def test_command(run, tmp_path, tokenizer_file, capsys):
     assert main([*arguments, "--repeats", "drop"]) == 0
     text = capsys.readouterr().out
     assert "train: EOS was before each document; it is now after it" in text
-    assert "repeats: 1 documents of train, 1 of val, 0 of train that are in val too; left out" in text
+    assert "repeats: 1 document of train, 1 of val, 0 of train that are in val too; left out" in text
     arguments[-1] = str(tmp_path / "allowed")
     assert main([*arguments, "--repeats", "allow"]) == 0
     assert "training documents occur up to 2 times: allowed" in capsys.readouterr().out

@@ -335,7 +335,7 @@ def test_an_open_remote_set_without_a_cache_is_read_by_frames(hub: Hub, small_se
         ({"seq_len": 32.0}, r"seq_len = 32\.0: expected an integer, 1 or more"),
         ({"samples": 2.5, "seed": 1.0}, r"(?s)samples = 2\.5: expected an integer.*seed = 1\.0: expected an integer"),
         ({"epochs": True}, "epochs = True: expected an integer, 1 or more"),
-        ({"seq_len": 1_301}, r"longest of 4 shards of train has 1301 tokens; expected at least seq_len \+ 1 = 1302"),
+        ({"seq_len": 1_301}, r"longest of 4 shards of train has 1,301 tokens; expected at least seq_len \+ 1 = 1302"),
         ({"split": "test"}, "split = 'test': .* has no such split. It has: train, val"),
         ({"seed": -1}, r"seed = -1: expected an integer from 0 to 2\^32 - 1"),
         ({"epochs": 0}, "epochs = 0: expected an integer, 1 or more"),
@@ -365,12 +365,12 @@ def test_a_phase_without_a_window_is_refused(tmp_path: Path, dataset: type[Token
     assert f"{found.format('middle', 30)} seq_len + 1 = 31. Lower seq_len" in str(caught.value)
     with pytest.raises(InputError, match=rf"(?s){found.format('middle', 30)}.*{found.format('last', 31)}"):
         dataset(shard_set, seq_len=31)
-    with pytest.warns(UserWarning, match="1 of 4 shards are shorter"):  # of `main`, which has another
+    with pytest.warns(UserWarning, match="1 of 4 shards is shorter"):  # of `main`, which has another
         dataset(shard_set, seq_len=29)
     assert len(TokenWindows(shard_set, seq_len=30, split="val")) == 199 // 30
 
 
 @pytest.mark.filterwarnings("default")
 def test_shards_without_a_window_are_named(small_set: ShardSet) -> None:
-    with pytest.warns(UserWarning, match=r"1 of 4 shards are shorter than one window of 32 \+ 1 tokens.*train-00002"):
+    with pytest.warns(UserWarning, match=r"1 of 4 shards is shorter than one window of 32 \+ 1 tokens.*train-00002"):
         TokenWindows(small_set, seq_len=SEQ_LEN)

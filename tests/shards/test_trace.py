@@ -276,7 +276,7 @@ def test_command_prints_where_it_is_and_cannot_control_the_terminal(plan, tokeni
     shown = capsys.readouterr().out
     assert f"source {first.source}, unit {first.unit}, row {first.row}, hash {first.hash.hex()}" in shown
     assert "before \\x1b]0;owned\\x07 the >>>needle<<<\\u202e\\nafter" in shown
-    assert "1 document holds it, 1 times" in shown
+    assert "1 document holds it, 1 time" in shown
     assert first.hash.hex() in (tmp_path / "b.txt").read_text()
     assert main([*arguments, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

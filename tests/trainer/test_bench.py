@@ -59,7 +59,7 @@ def test_both_take_the_same_steps(rows: dict[str, dict[str, Any]]):
 
 def test_the_figures_agree_with_each_other(rows: dict[str, dict[str, Any]], recipe: TrainRecipe):
     for row in rows.values():
-        assert row["device"] == "CPU, 1 threads"
+        assert row["device"] == "CPU, 1 thread"
         assert row["precision"] == "fp32"
         flops = row["tokens_per_s"] * flops_per_token(recipe.model, VOCAB_SIZE, recipe.train.seq_len)
         assert row["mfu"] == pytest.approx(flops / 0.5e12, rel=0.01)
@@ -117,7 +117,7 @@ def test_a_signal_ends_it_at_once_and_leaves_nothing(
 ):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with trainer.start("bench", recipe_file, *OVERRIDES, "--steps", 10**7, "--alone", "--json") as process:
-        assert "10000000 steps after the warm-up" in process.stderr.readline()
+        assert "10,000,000 steps after the warm-up" in process.stderr.readline()
         (folder,) = tmp_path.glob("trainer-bench-*")
         while not (folder / "run/recipe.json").exists():  # its process begins to train
             assert process.poll() is None

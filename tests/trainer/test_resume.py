@@ -169,7 +169,7 @@ def test_a_validation_that_a_crash_prevented_is_made_up_for(
     (run / "metrics.jsonl").write_text("".join(lines[:-1]) + lines[-1][:20])
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run)
     assert done.returncode == 0, done.stderr
-    assert "removed 1 lines" in done.stderr
+    assert "removed 1 line after" in done.stderr
     assert_same(run, whole_run, read_lines)
 
 

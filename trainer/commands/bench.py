@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.terminal.arguments import parse_path, positive_number
 from shards.terminal.command_names import called_as
 from shards.terminal.display import print_json
@@ -109,7 +109,7 @@ def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str
     with tempfile.TemporaryDirectory(prefix="trainer-bench-") as folder:
         shards = write_made_up_set(recipe, Path(folder))
         for trainer in trainers:
-            say(f"{recipe.name}: {trainer}: {steps} steps after the warm-up")
+            say(f"{recipe.name}: {trainer}: {plural(steps, 'step')} after the warm-up")
             row: dict[str, Any] = {"recipe": recipe.name, "trainer": trainer}
             # Libraries print on stdout: their lines go to stderr, with the messages.
             with ProcessPoolExecutor(1, spawn, initializer=os.dup2, initargs=(2, 1)) as pool:

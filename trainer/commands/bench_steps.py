@@ -29,7 +29,7 @@ from tokenizers import AddedToken, Tokenizer, models
 
 from shards import open_set
 from shards.convert.import_.import_set import ImportOptions, import_set
-from shards.errors import RunError
+from shards.errors import RunError, plural
 from shards.format.manifest import Split, dtype_for
 from shards.terminal.display import say
 from shards.torch import TokenWindows
@@ -125,7 +125,7 @@ def time_steps(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> d
     speed = steps * train.global_batch * train.seq_len / seconds
     peak = peak_flops(device, recipe.cost.peak_tflops)
     return {
-        "device": cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} threads",
+        "device": cuda.get_device_name() if cuda else f"CPU, {plural(torch.get_num_threads(), 'thread')}",
         "precision": choose_precision(train.precision, device),
         "tokens_per_s": round(speed),
         "mfu": speed * flops_per_token(recipe.model, vocab_size, train.seq_len) / peak if peak else None,

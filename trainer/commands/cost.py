@@ -12,7 +12,7 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.terminal.arguments import parse_path
 from shards.terminal.command_names import called_as
 from shards.terminal.display import print_json
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"tokens": tokens, "gpus": costs})
     else:
-        print_rows(costs, title=f"{train.steps:,} steps, {tokens:,} tokens")
+        print_rows(costs, title=f"{plural(train.steps, 'step')}, {plural(tokens, 'token')}")
     return 0
 
 

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from shards.errors import plural
 from shards.terminal.arguments import add_recipe, parse_size
 from shards.terminal.display import print_json
 from trainer.commands.vocabulary_size import add_set_of_vocabulary, settle_vocabulary
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         print_json(result)
         return 0 if best else 1
     in_gb = {key: result[key] / 1e9 for key in ("weights", "gradients", "optimizer", "context", "usable")}
-    print_summary(f"{recipe.name}: {result['parameters']:,} parameters; in GB:", in_gb)
+    print_summary(f"{recipe.name}: {plural(result['parameters'], 'parameter')}; in GB:", in_gb)
     sizes = ("activations", "logits", "total")
     print_rows([{**row, **{key: row[key] / 1e9 for key in sizes}} for row in result["estimates"]])
     if recipe.train.compile:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.terminal.arguments import parse_path
 
 if TYPE_CHECKING:
@@ -204,9 +204,9 @@ def describe_run(records: list[Record], title: str) -> str:
     """Return the line above a plot: the run's name, its steps and tokens, and its losses at the end."""
     from trainer.metrics import last_record
 
-    parts = [f"{title}: {records[-1]['step']:,} steps"]
+    parts = [f"{title}: {plural(records[-1]['step'], 'step')}"]
     if tokens := last_record(records, "tokens").get("tokens"):
-        parts.append(f"{tokens:,} tokens")
+        parts.append(f"{plural(tokens, 'token')}")
     for key, name in (("loss", "training loss"), ("val_loss", "validation loss")):
         if (loss := last_record(records, key).get(key)) is not None:
             parts.append(f"{name} {loss:.3f}")
@@ -232,7 +232,7 @@ def _draw_curve(axis: Axes, curve: Curve, name: str, colour: str, *, borders: Se
         label=f"{name}, each step",
     )
     width = max(10, len(curve.values) // SMOOTHED_PARTS)
-    label = f"{name}, mean of {width:,} steps"
+    label = f"{name}, mean of {plural(width, 'step')}"
     cuts = sorted({bisect.bisect_right(curve.steps, border) for border in borders} | {0, len(curve.steps)})
     for begin, end in itertools.pairwise(cuts):
         axis.plot(curve.steps[begin:end], smooth(curve.values[begin:end], width), color=colour, label=label)

@@ -6,6 +6,7 @@ import argparse
 import json
 from dataclasses import asdict, fields
 
+from shards.errors import plural
 from shards.terminal.arguments import number_in, parse_path, positive_number
 from trainer.model.generate import SamplingOptions
 
@@ -79,5 +80,5 @@ def run(options: argparse.Namespace) -> int:
             blank = "\n" if index else ""
             show(f"{blank}{completion.prompt}{completion.text}\n")
         if completion.finish == "context":
-            say(f"stopped after {len(completion.token_ids)} tokens: the model's context is full")
+            say(f"stopped after {plural(len(completion.token_ids), 'token')}: the model's context is full")
     return 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.format.reader import ShardSet
 from shards.format.windows.order import Window, order_split, row_window
 from shards.trace.excerpt import Excerpt, read_excerpt
@@ -147,8 +147,8 @@ def read_training_run(folder: Path) -> TracedRun:
             found = f"{key} is {now}; the checkpoint of step {state.step} was trained with {then}"
             raise InputError(f"{folder / RECIPE_FILE}: {found}. Restore the recipe.")
         if state.samples != state.step * train.global_batch:
-            found = f"step {state.step} is saved after {state.samples} windows"
-            expected = f"expected {train.global_batch} windows per step"
+            found = f"step {state.step} is saved after {plural(state.samples, 'window')}"
+            expected = f"expected {plural(train.global_batch, 'window')} per step"
             raise InputError(f"{folder}: {found}; {expected}. The windows of each step are not known.")
     record = read_set_record(folder)
     manifest_sha256 = state.manifest_sha256 if state else record.manifest_sha256 if record else None
@@ -179,7 +179,9 @@ def find_step_documents(
     _check_request(shard_set, run, step, row)
     notes = list(run.notes)
     if step > run.taken:
-        notes.append(f"{run.folder} records {run.taken} steps taken; step {step} has, or would have, this batch")
+        notes.append(
+            f"{run.folder} records {plural(run.taken, 'step')} taken; step {step} has, or would have, this batch"
+        )
     batch = Batch(run.folder, step, row, step <= run.taken, notes)
     try:
         vocabulary = shard_set.vocabulary

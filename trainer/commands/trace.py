@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.terminal.arguments import parse_path, parse_place, positive_number, whole_number
 from shards.terminal.display import print_json
 
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     print_traced_batch(batch)
     if written:
-        print(f"block list: {printable(written['out'])}, {written['hashes']:,} hashes")
+        print(f"block list: {printable(written['out'])}, {plural(written['hashes'], 'hash')}")
     return 0
 
 
@@ -109,7 +109,9 @@ def print_traced_batch(batch: Batch) -> None:
         where = f"tokens {document.position} to {last - 1} of {place.tokens} in this row"
         print_place(place, where, document.excerpt)
     print_rows([{"source": name, **asdict(counts)} for name, counts in batch.sources.items()])
-    rows = "1 row" if batch.rows == 1 else f"{batch.rows:,} rows"
-    documents = "1 document" if batch.documents == 1 else f"{batch.documents:,} documents"
+    rows, documents = plural(batch.rows, "row"), plural(batch.documents, "document")
     shown = describe_shown(len(batch.shown), batch.parts)
-    print(f"step {batch.step} of {printable(str(batch.run))}: {rows}, {batch.tokens:,} tokens of {documents}{shown}")
+    print(
+        f"step {batch.step} of {printable(str(batch.run))}: {rows}, {plural(batch.tokens, 'token')} of "
+        f"{documents}{shown}"
+    )

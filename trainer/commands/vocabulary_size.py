@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shards.errors import plural
 from shards.terminal.arguments import parse_place
 
 if TYPE_CHECKING:
@@ -40,6 +41,6 @@ def settle_vocabulary(recipe: TrainRecipe, shards: Path | str | None) -> TrainRe
         vocab_size = open_set(shards).vocab_size
     else:
         remedy = "Name the shard set with --shards SET, or add --set model.vocab_size=N"
-        say(f"{recipe.name}: no model.vocab_size; {vocab_size:,} ids are assumed, as GPT-2 has. {remedy}.")
+        say(f"{recipe.name}: no model.vocab_size; {plural(vocab_size, 'id')} are assumed, as GPT-2 has. {remedy}.")
     model = recipe.model.model_copy(update={"vocab_size": vocab_size})
     return recipe.model_copy(update={"model": model})

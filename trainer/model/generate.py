@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 
 if TYPE_CHECKING:
     import tokenizers
@@ -95,7 +95,7 @@ def generate_texts(
     prompt_ids = [[begin, *tokenizer.encode(text, add_special_tokens=False).ids] for text in prompts]
     context = trained.model.config.max_position_embeddings
     if (longest := max(map(len, prompt_ids))) >= context:
-        found = f"the longest has {longest} tokens with the one that begins a document"
+        found = f"the longest has {plural(longest, 'token')} with the one that begins a document"
         raise InputError(f"--prompt: {found}; expected fewer than the model's context of {context}")
 
     # Collect tokens, and show the text as soon as its characters are whole.

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from shards import ShardSetError
-from shards.errors import RunError
+from shards.errors import RunError, plural
 from shards.stores.cache_store import CacheStore, FetchError
 from shards.stores.files import write_text
 from shards.terminal.command_names import called_as
@@ -76,7 +76,10 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
     first_rank = session.rank == 0
     parameters = count_parameters(recipe.model, session.model.vocab_size)
     where = f"{session.ranks} x {session.device.type}" if session.ranks > 1 else str(session.device)
-    say(f"{parameters:,} parameters on {where} in {session.precision}, {torch.get_num_threads()} threads")
+    say(
+        f"{plural(parameters, 'parameter')} on {where} in {session.precision}, "
+        f"{plural(torch.get_num_threads(), 'thread')}"
+    )
     began = time.perf_counter()
     _fetch_first_shard(session)
     # The weights after the last step are tried with the batch that would follow.
@@ -91,7 +94,10 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
             wait_for_ranks()  # Every rank has read the log before one adds to it.
             session.seconds = max(session.seconds, log.seconds)
             if log.removed:
-                say(f"metrics.jsonl: removed {log.removed} lines after step {session.step}; these are done again")
+                say(
+                    f"metrics.jsonl: removed {plural(log.removed, 'line')} after step {session.step}; these are done "
+                    "again"
+                )
             loop = TrainingLoop(session, windows, log, progress, signals, say, go_on, began=began)
             loop.take_steps()
             return loop

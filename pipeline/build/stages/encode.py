@@ -26,6 +26,7 @@ from pipeline.sources.base import Unit, spans_to_json
 from pipeline.sources.undivided import Undivided
 from pipeline.tokenizer.encoder import TokenizerInfo, describe_slow_encoder
 from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
+from shards.errors import plural
 from shards.stores.store import WritableStore
 
 
@@ -74,7 +75,9 @@ def run_encode(
     def check_disk(pending: list[Task]) -> None:
         left = {task.digest for task in pending}
         if done := sum(task.digest not in left for task in tasks):
-            running.say(f"encode: {done} of {len(tasks)} units were already encoded")
+            running.say(
+                f"encode: {done} of {plural(len(tasks), 'unit')} {'was' if done == 1 else 'were'} already encoded"
+            )
         running.check_disk(recipe, [task.payload.unit for task in pending])
         if pending:
             prepare_measures(running, recipe)

@@ -11,8 +11,8 @@ from pipeline.clean.evaluations.normal_form import UNICODE_VERSION
 from pipeline.engine.tasks import JsonText, make_task, versions_of
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import spans_to_json
+from shards.errors import plural
 from shards.stores.store import WritableStore
-from shards.terminal.display import plural
 
 
 def run_evaluations(running: RunningBuild, recipe: Recipe) -> WritableStore | None:

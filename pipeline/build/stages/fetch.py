@@ -12,6 +12,7 @@ from pipeline.engine.tasks import Task
 from pipeline.estimate import disk
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import SourceError
+from shards.errors import plural
 from shards.stores.files import check_room
 from shards.stores.store import FolderStore, require_folder
 
@@ -82,7 +83,7 @@ def check_missing(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> No
     if dropped.get(archive.NOT_UTF8):
         remedies.append("set `fallback_encoding` for those that are not UTF-8")
     raise SourceError(
-        f"source {source.name!r}: {lost:,} of {rows:,} files ({lost / rows:.2%}) cannot be had from "
+        f"source {source.name!r}: {lost:,} of {plural(rows, 'file')} ({lost / rows:.2%}) cannot be had from "
         f"{network_settings().content_endpoint}, more than max_missing = {source.max_missing} allows: {listed}. "
         f"{'; '.join(remedies)}."
     )

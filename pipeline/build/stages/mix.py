@@ -23,6 +23,7 @@ from pipeline.mix.mix_plan import MixPlan, plan_from_dict
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.encoder import TokenizerInfo
+from shards.errors import plural
 from shards.stores.store import WritableStore
 from shards.terminal.command_names import called_as
 
@@ -120,7 +121,7 @@ def run_mix(
         raise mix.MixError(result["fault"])
     for source, needed, found in result["short"]:
         selection = running.selections[int(source)]
-        running.say(f"{selection.source.name}: {found:,} of {needed:,} tokens so far; taking more of it")
+        running.say(f"{selection.source.name}: {found:,} of {plural(needed, 'token')} so far; taking more of it")
         selection.take_for(needed, found)
     if result["short"]:
         return None, folder

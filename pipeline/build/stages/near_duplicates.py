@@ -13,6 +13,7 @@ from pipeline.mix.near_duplicates import bands, pairs, similar
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.encoder import TokenizerInfo
+from shards.errors import plural
 from shards.stores.files import check_room
 
 STAGES = ("bands", "pairs", "similar")
@@ -107,6 +108,6 @@ def _note_cut(running: RunningBuild, results: list[dict[str, Any]]) -> None:
     )
     if buckets:
         running.note(
-            f"near-duplicates: {buckets:,} buckets of more than {pairs.MOST_MEMBERS} documents, {documents:,} in all: "
-            f"compared with the {pairs.CENTERS} longest of each; {left_out:,} pairs left out"
+            f"near-duplicates: {plural(buckets, 'bucket')} of more than {pairs.MOST_MEMBERS} documents, {documents:,} "
+            f"in all: compared with the {pairs.CENTERS} longest of each; {plural(left_out, 'pair')} left out"
         )

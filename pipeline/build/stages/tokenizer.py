@@ -18,6 +18,7 @@ from pipeline.sources.base import Span, spans_to_json
 from pipeline.tokenizer import sample, train
 from pipeline.tokenizer.encoder import TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
+from shards.errors import plural
 from shards.terminal.progress import format_amount
 
 TokenizerChoice = Literal["recipe", "keep"]
@@ -216,7 +217,10 @@ def _note_drops(running: RunningBuild, recipe: Recipe, drawn: dict[str, Any]) ->
             )
     if left_out := sum(facts["left_out"] for facts in drawn.values()):
         longest = f"{sample.MAX_WORD_BYTES:,} bytes"
-        running.note(f"tokenizer: {left_out} documents with words over {longest} were not sampled")
+        running.note(
+            f"tokenizer: {plural(left_out, 'document')} with words over {longest} "
+            f"{'was' if left_out == 1 else 'were'} not sampled"
+        )
 
 
 def _sample_spans(running: RunningBuild, sample_bytes: int, weights: dict[str, float]) -> tuple[tuple[Span, ...], ...]:

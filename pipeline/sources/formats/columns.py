@@ -15,6 +15,7 @@ from pipeline.arrow_arrays import unwrap_mask, wrap_mask
 from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.predicates import Predicate
 from pipeline.sources.base import UNKNOWN_TYPE, Columns, SourceError, TextBatch
+from shards.errors import plural
 from shards.format.carried import CarriedType, arrow_type
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ def refuse_twins(names: list[str], source: SourceRecipe, where: str) -> None:
     wanted = {source.text_column, *source.keep, *(item.name for item in map(parse_carry, source.carry))}
     heads = {name if name in names else name.partition(".")[0] for name in wanted}
     if twins := sorted(name for name in heads if names.count(name) > 1):
-        raise SourceError(f"{where}: has {twins[0]!r} as the name of {names.count(twins[0])} columns. Rename them.")
+        raise SourceError(
+            f"{where}: has {twins[0]!r} as the name of {plural(names.count(twins[0]), 'column')}. Rename them."
+        )
 
 
 def check_text_type(schema: pa.Schema, source: SourceRecipe, where: str) -> None:

@@ -31,6 +31,7 @@ from pipeline.sources.network.counted_retries import count_retries
 from pipeline.sources.network.settings import network_settings
 from pipeline.sources.software_heritage import archive, fetched_documents
 from pipeline.sources.software_heritage.journal import Journal, delete_journals
+from shards.errors import plural
 
 CODE_VERSION = 1
 """Increase when the same input would give other documents."""
@@ -186,8 +187,9 @@ def _fetch(
                 failed[key] = outcome
             if count == _HOPELESS and not had and source.max_missing < 1:
                 raise SourceError(
-                    f"source {source.name!r}: {network_settings().content_endpoint} gave none of the first {count} "
-                    f"files asked for; the last one: {outcome}. Correct --content-endpoint, or `blob_id`."
+                    f"source {source.name!r}: {network_settings().content_endpoint} gave none of the first "
+                    f"{plural(count, 'file')} asked for; the last one: {outcome}. Correct --content-endpoint, or "
+                    "`blob_id`."
                 )
             report(count)
     return failed

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.format.manifest import Dtype
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def open_bin(path: Path, dtype: Dtype) -> TokenBin:
         expected = HEADER_BYTES + found.num_tokens * (2 if headed == "uint16" else 4)
         if size != expected:
             raise TokenBinError(
-                f"{path}: {size} bytes; its header says {magic[2]} tokens, {expected} bytes. Copy it again."
+                f"{path}: {size} bytes; its header says {plural(magic[2], 'token')}, {expected} bytes. Copy it again."
             )
     else:
         width = 2 if dtype == "uint16" else 4

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from shards.convert.import_.bin_files import BinStream, TokenBinError
+from shards.errors import plural
 from shards.format.content_hash import hash_document
 from shards.format.document_blocks import cut_blocks
 from shards.format.vocabulary import Vocabulary
@@ -93,7 +94,9 @@ def cut_documents(
             f"{names}: {what} ({eos_id}); the last document does not end. Give the right --eos, or --close to end it."
         )
     if int(documents.lengths.max()) > MAX_DOCUMENT_TOKENS:
-        raise TokenBinError(f"{names}: a document of {documents.lengths.max()} tokens; a set holds fewer than 2^32")
+        raise TokenBinError(
+            f"{names}: a document of {plural(documents.lengths.max(), 'token')}; a set holds fewer than 2^32"
+        )
     return documents
 
 

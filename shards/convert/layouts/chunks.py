@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shards.convert.layouts.layout import longest_layout_document
+from shards.errors import plural
 
 if TYPE_CHECKING:
     from shards.convert.split_reader import SplitReader
@@ -53,7 +54,7 @@ class Chunk:
         count = int.from_bytes(data[:4], "little")
         head = 4 + 4 * (count + 1)
         if len(data) < head:
-            raise ValueError(f"{count} items do not fit {len(data)} bytes")
+            raise ValueError(f"{plural(count, 'item')} {'does' if count == 1 else 'do'} not fit {len(data)} bytes")
         offsets = np.frombuffer(data, "<u4", count + 1, 4).astype(np.int64)
         start = head + len(description)
         if data[head:start] != description:
@@ -100,4 +101,4 @@ def find_long_document(reader: SplitReader, name: str) -> list[str]:
     longest = longest_layout_document(reader)
     if longest * reader.dtype.itemsize + _HEADROOM < 1 << 32:
         return []
-    return [f"{name}'s offsets hold 4 GiB a document; the longest of {reader.split} has {longest} tokens"]
+    return [f"{name}'s offsets hold 4 GiB a document; the longest of {reader.split} has {plural(longest, 'token')}"]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.convert.layouts.layout import read_layout_array, refuse_uint32_layout, split_layout_at_eos
+from shards.errors import plural
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def pack_header(num_tokens: int) -> bytes:
 def find_export_obstacles(reader: SplitReader) -> list[str]:
     """Refuse ids that llm.c's uint16 does not hold, and shards that its int32 cannot count."""
     return refuse_uint32_layout(reader, "llm.c") or [
-        f"{shard.name} holds {shard.num_tokens} tokens; llm.c's header counts to {MAX_TOKENS}. Build smaller shards."
+        f"{shard.name} holds {plural(shard.num_tokens, 'token')}; llm.c's header counts to {MAX_TOKENS}. Build "
+        "smaller shards."
         for shard in reader.shards
         if shard.num_tokens > MAX_TOKENS
     ]

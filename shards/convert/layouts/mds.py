@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.convert.layouts.chunks import MAX_CHUNK_BYTES, Chunk, find_long_document, iter_chunks
+from shards.errors import plural
 from shards.stores.files import atomic_open, write_text
 
 if TYPE_CHECKING:
@@ -101,7 +102,9 @@ def _read_samples(folder: Path, reader: SplitReader) -> Iterator[tuple[bytes, li
         config = {key: entry[key] for key in _describe_columns(reader)}
         chunk = Chunk.parse(data, json.dumps(config, sort_keys=True).encode())
         if len(chunk.sizes) != entry["samples"] or len(data) != entry["raw_data"]["bytes"]:
-            raise ValueError(f"{path.name}: {len(chunk.sizes)} samples in {len(data)} bytes; index.json says {entry}")
+            raise ValueError(
+                f"{path.name}: {plural(len(chunk.sizes), 'sample')} in {len(data)} bytes; index.json says {entry}"
+            )
         body = chunk.body
         sizes: list[tuple[int, int]] = []
         position = 0

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shards.convert.layouts.layout import longest_layout_document, read_layout_array
+from shards.errors import plural
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
@@ -81,7 +82,9 @@ def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
     if (magic, version, code, bounds) != (_MAGIC, 1, _DTYPE_CODES[reader.dtype.itemsize], count + 1):
         raise ValueError(f"{path.name}: header {(magic, version, code, count, bounds)} does not fit the tokens")
     if path.stat().st_size != expected:
-        raise ValueError(f"{path.name}: {path.stat().st_size} bytes; expected {expected} for {count} documents")
+        raise ValueError(
+            f"{path.name}: {path.stat().st_size} bytes; expected {expected} for {plural(count, 'document')}"
+        )
     offsets = np.memmap(path, "<i8", "r", offset=_HEADER.size + 4 * count, shape=(count,))
     documents = np.memmap(path, "<i8", "r", offset=_HEADER.size + 12 * count, shape=(bounds,))
     lengths = np.memmap(path, "<i4", "r", offset=_HEADER.size, shape=(count,))

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.random import PCG64, SeedSequence
 
+from shards.errors import plural
 from shards.format.document_table import read_sources
 from shards.workers import map_in_threads
 
@@ -143,8 +144,8 @@ class WindowOrder:
         """Return a fault for each phase that has no window: its mix would be left out."""
         expected = f"expected at least seq_len + 1 = {self.seq_len + 1}. Lower seq_len, or build longer shards"
         return [
-            f"no shard of phase {phase.name!r} of the mix has a window: its longest has {phase.longest} tokens; "
-            f"{expected}."
+            f"no shard of phase {phase.name!r} of the mix has a window: its longest has "
+            f"{plural(phase.longest, 'token')}; {expected}."
             for phase in self.phases
             if phase.first == phase.stop
         ]

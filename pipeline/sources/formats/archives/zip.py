@@ -29,6 +29,7 @@ from pipeline.sources.formats.archives.members import (
     read_members,
 )
 from pipeline.sources.formats.byte_io import open_file
+from shards.errors import plural
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -123,7 +124,7 @@ def _read_directory(raw: BinaryIO, span: Span) -> Iterator[_Entry]:
     for number in range(count):
         head = raw.read(_ENTRY.size)
         if len(head) < _ENTRY.size or head[:4] != b"PK\1\2":
-            raise _broken(span, f"lists {number} members, not {count}: its directory is damaged")
+            raise _broken(span, f"lists {plural(number, 'member')}, not {count}: its directory is damaged")
         fields = _ENTRY.unpack(head)
         name_bytes, extra_bytes, comment_bytes = fields[11:14]
         rest = raw.read(name_bytes + extra_bytes + comment_bytes)

@@ -26,8 +26,9 @@ from pipeline.sources.formats.byte_io import MOST_BYTES, is_compressed, join_pie
 from pipeline.sources.formats.columns import keep_rows, refuse_twins
 from pipeline.sources.formats.detect import ending_of
 from pipeline.sources.formats.encodings import UTF8
+from shards.errors import plural
 from shards.format.carried import arrow_type
-from shards.terminal.display import plural, printable
+from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe

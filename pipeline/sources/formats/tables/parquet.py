@@ -24,7 +24,7 @@ from pipeline.sources.base import BATCH_BYTES, Columns, Group, SourceError, Span
 from pipeline.sources.formats.byte_io import is_local, open_file
 from pipeline.sources.formats.carried_types import types_in_schema
 from pipeline.sources.formats.columns import check_predicates, check_text_type, make_batch, test_predicates
-from shards.errors import remedy_of
+from shards.errors import plural, remedy_of
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -171,8 +171,8 @@ def _read_checked(
     if rows != group.num_rows or (chunk is not None and chunk.num_values != rows):
         held = chunk.num_values if chunk is not None else rows
         raise SourceError(
-            f"{name}: row group {index} holds {held} texts, of which {rows} were read; its footer says "
-            f"{group.num_rows} rows. The file is broken; restore it, or leave it out."
+            f"{name}: row group {index} holds {plural(held, 'text')}, of which {rows} were read; its footer says "
+            f"{plural(group.num_rows, 'row')}. The file is broken; restore it, or leave it out."
         )
 
 
