@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,15 +115,15 @@ def test_a_worker_that_is_killed_does_not_end_the_build(recipe: Path, whole: dic
 def test_a_build_leaves_nothing_in_the_temporary_folder(
     recipe: Path, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    left = Path(tempfile.mkdtemp(dir="/tmp"))  # the path of a socket has at most 107 bytes
+    monkeypatch.setenv("TMPDIR", str(left))
     if ending == "killed":
         assert kill_in("encode", recipe, tmp_path / "set", delay_s=0)
     else:
         options, status = ([], 0) if ending == "whole" else (["--tokens", "1T"], 2)
         run_build(write_small_recipe(tmp_path), tmp_path / "set", "--workers", "2", *options, expect=status)
-    left = tmp_path / "tmp"
     wait_until(lambda: not any(left.iterdir()), "the fork server to delete the folder of its socket", seconds=20)
+    left.rmdir()
 
 
 @pytest.mark.parametrize("held", ["set", "set.work"])

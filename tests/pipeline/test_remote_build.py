@@ -63,6 +63,7 @@ def test_work_and_set_in_a_bucket(recipe: Path, expected: dict[str, str], bucket
 
 def test_limits_are_applied_and_moved_in_a_bucket(recipe: Path, bucket: str, tmp_path: Path) -> None:
     on = ["--set", "clean.code.max_dropped=1", "--set", "clean.code.max_longest_line_bytes=2000"]
+    build_here(recipe, str(tmp_path / "set"), *on)  # its tokenizer stays when a limit moves
     build_here(recipe, str(tmp_path / "set"), *on, "--set", "sources.prose.clean.code.max_longest_line_bytes=90")
     first = build_here(recipe, f"{bucket}/set", *on)
     moved = build_here(recipe, f"{bucket}/set", *on, "--set", "sources.prose.clean.code.max_longest_line_bytes=90")
@@ -109,7 +110,7 @@ def test_scratch_apart_from_folders(recipe: Path, expected: dict[str, str], tmp_
 def test_a_smaller_set_takes_the_place_of_a_larger_one(recipe: Path, built: str, tmp_path: Path) -> None:
     smaller = ["--set", "mix.tokens=20000", "--set", "shards.tokens=8000"]
     before = digests_in(built)
-    build_here(recipe, built, *smaller)
+    build_here(recipe, built, *smaller, "--keep", "0")
     build_here(recipe, tmp_path / "set", *smaller)
     assert digests_in(built) == digests(tmp_path / "set")
     assert digests_in(built).keys() < before.keys()

@@ -155,7 +155,7 @@ def test_ids_of_the_audit_lead_to_the_planted_documents(planted_set, documents):
     assert {hit.place.hash for hit in found.shown} == planted
     hit = found.shown[0]
     shard_set = open_set(planted_set)
-    shard = find_shard(shard_set, hit.place.shard, command="trace")
+    shard = find_shard(shard_set, hit.place.shard)
     assert trace_token(shard_set, shard, hit.place.start + hit.position).place == hit.place
 
 
