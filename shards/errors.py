@@ -220,4 +220,4 @@ def plural(number: int, word: str) -> str:
         return f"1 {word}"
     if re.search("[^aeiou]y$", word):
         return f"{number:,} {word[:-1]}ies"
-    return f"{number:,} {word}{'es' if word.endswith(('s', 'sh', 'ch', 'x')) else 's'}"
+    return f"{number:,} {word}{'es' if word.endswith(('s', 'sh', 'tch', 'x')) else 's'}"

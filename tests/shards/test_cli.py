@@ -252,8 +252,8 @@ def test_printable():
 def test_one_is_singular():
     assert [plural(number, "shard") for number in (0, 1, 2)] == ["0 shards", "1 shard", "2 shards"]
     assert [plural(number, "hash") for number in (1, 2000)] == ["1 hash", "2,000 hashes"]
-    words = ("entry", "key", "batch", "process")
-    assert [plural(2, word) for word in words] == ["2 entries", "2 keys", "2 batches", "2 processes"]
+    words = ("entry", "key", "batch", "epoch", "process")
+    assert [plural(2, word) for word in words] == ["2 entries", "2 keys", "2 batches", "2 epochs", "2 processes"]
 
 
 def test_rows_are_printed_as_people_read_them(capsys):
