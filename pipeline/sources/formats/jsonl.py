@@ -136,7 +136,9 @@ def check_records(source: SourceRecipe, records: list[Any], columns: Iterable[st
 def _array_hint(records: list[Any]) -> str:
     """Return the end of a remedy for a file that is one object with the array of the records as a value."""
     values: dict[str, Any] = records[0] if len(records) == 1 else {}
-    arrays = [name for name, value in values.items() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    arrays = [
+        name for name, value in values.items() if isinstance(value, list) and value and isinstance(value[0], dict)
+    ]
     if len(arrays) != 1:
         return ""
     return f"; or is {arrays[0]!r} the array of the records? Write it as a file of its own: `jq .{arrays[0]}`"
