@@ -24,7 +24,7 @@ from typing import Protocol
 
 from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.tasks import Call, Outcome, run_call
-from shards.errors import RunError
+from shards.errors import InputError, RunError
 from shards.workers import hide_main_module
 
 MAX_LOSSES = 3
@@ -127,6 +127,9 @@ class LocalExecutor:
         Args:
             workers: processes at most.
             preload: what this build's tasks need loaded.
+
+        Raises:
+            InputError: the folder for temporary files has too long a path for a socket.
         """
         self.workers = workers
         self._pool: ProcessPoolExecutor | None = None
@@ -134,9 +137,18 @@ class LocalExecutor:
         if workers > 1:
             preload = preload or Preload()
             multiprocessing.set_forkserver_preload([*preload.modules, *_PRELOADED])
-            folder = {"TOKENMILL_FORK_SERVER_FOLDER": util.get_temp_dir()}  # of its socket, deleted when it ends
-            with hide_main_module(), _environment_of_workers(dict(preload.environment) | folder):
-                forkserver.ensure_running()
+            place = util.get_temp_dir()  # of its socket, deleted when it ends
+            own = dict(preload.environment) | {"TOKENMILL_FORK_SERVER_FOLDER": place}
+            with hide_main_module(), _environment_of_workers(own):
+                try:
+                    forkserver.ensure_running()
+                except OSError as error:
+                    if "AF_UNIX" not in str(error):
+                        raise
+                    raise InputError(
+                        f"{place}: too long a path for the socket of the workers, which has at most 107 bytes with its "
+                        "name. Set TMPDIR to a folder with a shorter path, or give --workers 1."
+                    ) from error
 
     def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:
         """Run the calls; if there is only one worker or one call, run them in this process, one after the other.

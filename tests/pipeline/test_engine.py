@@ -389,3 +389,13 @@ def test_receipts_are_json(run: Any, tmp_path: Path) -> None:
     data = json.loads((tmp_path / "stage" / task("a").digest / RECEIPT_FILE).read_text())["result"]
     assert data["name"] == "a"
     assert data["files"]["a.bin"]["bytes"] == 9
+
+
+def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
+    long = tmp_path / ("a" * 100)
+    long.mkdir()
+    program = "from pipeline.engine.executors import LocalExecutor; LocalExecutor(2)"
+    environment = os.environ | {"TMPDIR": str(long)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert "too long a path for the socket of the workers" in done.stderr
+    assert "Set TMPDIR to a folder with a shorter path, or give --workers 1." in done.stderr
