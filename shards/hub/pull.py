@@ -24,7 +24,7 @@ from threading import Event, Lock
 from shards.errors import Problem, ShardSetError, plural
 from shards.format.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest
 from shards.format.reader import ShardSet
-from shards.stores.files import atomic_open, check_room, hash_file, sync_folder, write_folder
+from shards.stores.files import atomic_open, check_new_folder, check_room, hash_file, sync_folder, write_folder
 from shards.stores.hub_address import HubAddress
 from shards.stores.hub_client import HubError
 from shards.stores.hub_store import HubStore, open_hub
@@ -98,6 +98,8 @@ def pull(
         HubError: the Hub cannot be read.
         OSError: the folder is taken, or the disk is full.
     """
+    if not (out / MANIFEST_FILE).is_file():  # before the Hub is asked, which may take long to answer
+        check_new_folder(out)
     retried = partial(retry, error_type=HubError, give_up_s=give_up_s, note=note)
     again = partial(retried, f"{address}")
     store = again(lambda: open_hub(address))

@@ -176,6 +176,16 @@ def lock_folder(folder: Path) -> Generator[None]:
         os.close(descriptor)
 
 
+def check_new_folder(path: Path) -> None:
+    """Refuse the name of a folder to write that is taken.
+
+    Raises:
+        FileExistsError: by a file, or by a folder that is not empty.
+    """
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise FileExistsError(f"{path.absolute()}: exists and is not empty. Remove it, or give another folder.")
+
+
 @contextlib.contextmanager
 def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove") -> Generator[Path]:
     """Make a folder to write files to. It gets its name if the block succeeds, and is removed if the block fails.
@@ -193,8 +203,7 @@ def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove"
         OSError: the disk is full or not writable.
     """
     path = path.absolute()
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise FileExistsError(f"{path}: exists and is not empty. Remove it, or give another folder.")
+    check_new_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = path.with_name(f".{path.name}{STAGING_SUFFIX}")
     staging.mkdir(exist_ok=True)

@@ -588,6 +588,7 @@ def test_the_folder_must_be_free(hub, run, whole, tmp_path):
     status, _, err = run("pull", REPO, "--out", tmp_path / "back")
     assert (status, files_of(tmp_path / "back")) == (2, {"mine": b"kept"})
     assert "not empty" in err
+    assert hub.requests == [], "told before the Hub is asked"
 
 
 def test_a_second_pull_has_nothing_to_do(hub, run, whole, good_set, tmp_path):
