@@ -10,7 +10,7 @@ Names are loaded when first used, so that `tokenmill --help` need not wait for p
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.build.python_api import SetProblemsError, build_set, load_recipe, plan_set
+    from pipeline.builder.python_api import SetProblemsError, build_set, load_recipe, plan_set
 
 __all__ = ["SetProblemsError", "build_set", "load_recipe", "plan_set"]
 
@@ -18,7 +18,7 @@ __all__ = ["SetProblemsError", "build_set", "load_recipe", "plan_set"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'pipeline' has no attribute {name!r}")
-    from pipeline.build import python_api
+    from pipeline.builder import python_api
 
     return getattr(python_api, name)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main as pipeline_main
-from pipeline.build.checked_recipe import load_checked_recipe
+from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe import reference as keys
 from pipeline.recipe.clean_recipe import CleanAllRecipe, NearDuplicatesRecipe
 from pipeline.recipe.evaluations import EvaluationRecipe

@@ -81,8 +81,8 @@ def run(options: argparse.Namespace) -> int:
     gc.disable()  # the imports allocate only what stays; collecting garbage meanwhile takes 0.1 s
     # Open the executor first: the local one's fork server loads the libraries while this process does.
     with closing(open_executor(options)) as executor:
-        from pipeline.build.kept import KEPT_BYTES
-        from pipeline.build.python_api import DryRunEnd, SetProblemsError, build_set, default_work
+        from pipeline.builder.kept import KEPT_BYTES
+        from pipeline.builder.python_api import DryRunEnd, SetProblemsError, build_set, default_work
         from pipeline.cli.build_display import build_json, forecast_json, print_build, print_forecast
 
         gc.freeze()

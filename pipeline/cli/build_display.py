@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pipeline.build.forecast import describe_forecast
+from pipeline.builder.forecast import describe_forecast
 from pipeline.sources.selection import describe_empty
 from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
 from shards.errors import plural
 from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:
-    from pipeline.build.build import BuildResult
-    from pipeline.build.running_build import DryRunEnd
+    from pipeline.builder.build import BuildResult
+    from pipeline.builder.running_build import DryRunEnd
 
 
 def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:

@@ -57,8 +57,8 @@ def add_command(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what `clean-report` shows; return the exit status."""
-    from pipeline.build.clean_report.read import read_clean_report
-    from pipeline.build.last_mix import last_mix_errors
+    from pipeline.builder.clean_report.read import read_clean_report
+    from pipeline.builder.last_mix import last_mix_errors
 
     if options.html:
         _check_folder(options.html, options.place)
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         report = read_clean_report(options.place)
     pages: list[Path] = []
     if options.html:
-        from pipeline.build.clean_report.pages import write_pages
+        from pipeline.builder.clean_report.pages import write_pages
 
         pages = write_pages(report, options.html)
     if options.json:
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_steps(report: dict[str, Any]) -> None:
-    from pipeline.build.clean_report.step_table import list_steps
+    from pipeline.builder.clean_report.step_table import list_steps
 
     rows: list[dict[str, Any]] = []
     for source in list_steps(report):
@@ -125,7 +125,7 @@ def _check_folder(out: Path, place: str) -> None:
 
 
 def _print_evaluations(evaluations: list[dict[str, Any]], unread: list[str], *, examples: int) -> None:
-    from pipeline.build.clean_report.wording import describe_unread
+    from pipeline.builder.clean_report.wording import describe_unread
 
     rows = [
         {
@@ -168,7 +168,7 @@ def _list_excused(name: str, items: list[dict[str, Any]]) -> list[str]:
 
 
 def _print_near_duplicates(near: dict[str, Any], *, examples: int) -> None:
-    from pipeline.build.clean_report.wording import name_ends
+    from pipeline.builder.clean_report.wording import name_ends
 
     rows = [
         {
@@ -198,7 +198,7 @@ def _print_near_duplicates(near: dict[str, Any], *, examples: int) -> None:
 
 
 def _print_source(source: dict[str, Any], *, examples: int) -> None:
-    from pipeline.build.clean_report.wording import describe_others
+    from pipeline.builder.clean_report.wording import describe_others
 
     read, left = source["read"], source["left"]
     limits = [limit for limit in source["limits"] if limit["every"]["documents"]]

@@ -88,7 +88,7 @@ def open_executor(options: argparse.Namespace) -> Executor:
             setup=options.slurm_setup or "",
             say=say,
         )
-    from pipeline.build.preloaded_modules import find_preloaded_modules
+    from pipeline.builder.preloaded_modules import find_preloaded_modules
     from pipeline.engine.executors import LocalExecutor
 
     return LocalExecutor(

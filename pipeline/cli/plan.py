@@ -69,7 +69,7 @@ def add_command(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the plan and return the exit status."""
-    from pipeline.build.python_api import load_recipe, plan_set
+    from pipeline.builder.python_api import load_recipe, plan_set
     from pipeline.cli.plan_display import print_plan
     from pipeline.estimate.disk import REMEDY
     from pipeline.estimate.estimate import Nodes

@@ -31,7 +31,7 @@ def add_command(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prune the folder, print what was removed and return the exit status."""
-    from pipeline.build.kept import prune_work
+    from pipeline.builder.kept import prune_work
     from shards.stores.open import open_writable_store
 
     removed = prune_work(open_writable_store(options.work), dry_run=options.dry_run)

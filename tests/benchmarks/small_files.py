@@ -52,7 +52,7 @@ def bench_small_files(work: Path, *, quick: bool = False, files: int = FILES) ->
 
 def _time_steps(root: Path, name: str, paths: str) -> tuple[dict[str, tuple[float, float]], int]:
     """Return the seconds of each step, by the clock and of the processor, and the documents of the set."""
-    from pipeline.build.python_api import build_set, plan_set
+    from pipeline.builder.python_api import build_set, plan_set
 
     recipe, documents = _recipe(name, str(root / paths)), 0
 

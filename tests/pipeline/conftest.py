@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.build.checked_recipe import load_checked_recipe
+from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources import files
 from tests.support.builds import build_here, call_here, digests, list_spans_of, recipe_text, write_corpus

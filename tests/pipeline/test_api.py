@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import pipeline
-from pipeline.build.preloaded_modules import TOKENIZER_VARIABLE, find_preloaded_modules
+from pipeline.builder.preloaded_modules import TOKENIZER_VARIABLE, find_preloaded_modules
 from pipeline.engine.executors import Preload
 from pipeline.sources.network.settings import Network
 from shards.errors import InputError, TokenmillError

@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.build.build import build
-from pipeline.build.checked_recipe import load_checked_recipe
+from pipeline.builder.build import build
+from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.engine.driver import DiskFailingError, Driver
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress

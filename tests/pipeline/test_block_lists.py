@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.build.checked_recipe import load_checked_recipe
+from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.encode.run import HashKey, RunList
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from pipeline.build.build import build
-from pipeline.build.checked_recipe import load_checked_recipe
+from pipeline.builder.build import build
+from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
 from pipeline.sources.network.settings import Network

@@ -13,11 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.__main__ import main
-from pipeline.build.clean_report.charts import count_columns, plot_measure
-from pipeline.build.clean_report.differences import PART_CHARACTERS, cut_parts, mark_differences
-from pipeline.build.clean_report.pages import render_pages
-from pipeline.build.clean_report.read import read_clean_report
-from pipeline.build.clean_report.wording import describe_unread
+from pipeline.builder.clean_report.charts import count_columns, plot_measure
+from pipeline.builder.clean_report.differences import PART_CHARACTERS, cut_parts, mark_differences
+from pipeline.builder.clean_report.pages import render_pages
+from pipeline.builder.clean_report.read import read_clean_report
+from pipeline.builder.clean_report.wording import describe_unread
 from pipeline.engine.checksums import seal, unseal
 from pipeline.recipe.presets import Gopher
 from shards.terminal.display import printable

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import pipeline
-from pipeline.build.checked_recipe import load_checked_recipe
+from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.estimate.traffic import BuildSize, count_traffic
 from tests.support.builds import build_here, digests
 

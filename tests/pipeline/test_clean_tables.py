@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.build.encode_alarms import check_encoded
-from pipeline.build.stages.source_identity import identify_source
+from pipeline.builder.encode_alarms import check_encoded
+from pipeline.builder.stages.source_identity import identify_source
 from pipeline.clean import limits as limits_module
 from pipeline.clean.documents import clean_batch
 from pipeline.clean.limits import CleaningError, Fallen

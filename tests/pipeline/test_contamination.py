@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 import pipeline
 from pipeline.__main__ import main
-from pipeline.build.clean_report.pages import render_pages
-from pipeline.build.clean_report.read import read_clean_report
+from pipeline.builder.clean_report.pages import render_pages
+from pipeline.builder.clean_report.read import read_clean_report
 from pipeline.clean.documents import Documents
 from pipeline.clean.evaluations import hits as hits_module
 from pipeline.clean.evaluations.hits import LEAST_HITS, REACH, HitFinder

@@ -17,7 +17,7 @@ import pytest
 import xxhash
 
 import shards
-from pipeline.build.checked_recipe import load_checked_recipe
+from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.sources.selection import open_sources
 from pipeline.tokenizer import sample
 from pipeline.tokenizer.sample import iter_sample

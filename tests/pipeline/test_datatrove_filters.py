@@ -21,8 +21,8 @@ from datatrove.data import Document
 from datatrove.pipeline.filters.base_filter import BaseFilter, get_filter_result
 
 import shards
-from pipeline.build.checked_recipe import load_checked_recipe
-from pipeline.build.stages.source_identity import identify_source
+from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.builder.stages.source_identity import identify_source
 from pipeline.clean import datatrove_filters as module
 from pipeline.clean.datatrove_filters import REFUSED, FilterError
 from pipeline.clean.documents import DocumentStream, clean_batch

@@ -16,7 +16,7 @@ import pytest
 
 import pipeline
 import shards
-from pipeline.build.last_mix import LAST_FILE
+from pipeline.builder.last_mix import LAST_FILE
 from pipeline.engine.checksums import seal, unseal
 from pipeline.mix.cuts import MixError
 from pipeline.recipe.presets import PRESETS

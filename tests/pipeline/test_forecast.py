@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.build.records import find_changes, name_parts
+from pipeline.builder.records import find_changes, name_parts
 from pipeline.engine.tasks import JsonText, make_task
 from shards.stores.files import lock_folder
 from tests.support.builds import build_here, call_here

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.build.checked_recipe import load_checked_recipe
-from pipeline.build.stages.source_identity import identify_source
+from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.builder.stages.source_identity import identify_source
 from pipeline.clean.documents import clean_batch
 from pipeline.clean.language import ModelError, read_languages
 from pipeline.engine.tasks import digest_of

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.build.encode_alarms import MatchError, check_pattern_matches
+from pipeline.builder.encode_alarms import MatchError, check_pattern_matches
 from pipeline.clean import patterns as matches
 from pipeline.clean.documents import EMPTY, LONG, clean_batch
 from pipeline.clean.patterns import find_pattern_matches, pattern_matches_to_json, pattern_reason

@@ -26,8 +26,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipeline
-from pipeline.build.checked_recipe import load_checked_recipe
-from pipeline.build.preloaded_modules import MEASURES_MODULE, find_preloaded_modules
+from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.builder.preloaded_modules import MEASURES_MODULE, find_preloaded_modules
 from pipeline.clean.measures.measure import measure_documents
 from pipeline.clean.measures.names import MEASURES
 from pipeline.recipe.presets import C4, OFF, PRESETS, Code, Fineweb, Gopher, Limit, Preset

@@ -22,9 +22,9 @@ import pytest
 import xxhash
 from tokenizers import Tokenizer
 
-from pipeline.build.build import BuildResult, build
-from pipeline.build.checked_recipe import load_checked_recipe
-from pipeline.build.kept import prune_work
+from pipeline.builder.build import BuildResult, build
+from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.builder.kept import prune_work
 from pipeline.clean.limits import CleaningError
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.receipts import TaskOutput

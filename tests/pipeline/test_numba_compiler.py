@@ -86,5 +86,5 @@ def test_a_build_says_what_it_compiles_before(
 
 
 def test_a_build_without_presets_does_not_load_numba() -> None:
-    code = "import sys; import pipeline.build.build, pipeline.engine.local_worker, pipeline.numba_compiler"
+    code = "import sys; import pipeline.builder.build, pipeline.engine.local_worker, pipeline.numba_compiler"
     assert run(f"{code}; print('numba' in sys.modules)") == "False\n"

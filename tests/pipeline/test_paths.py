@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.build.checked_recipe import load_checked_recipe
+from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe import paths
 from pipeline.sources.kinds import list_files
 from shards.config import SettingsError

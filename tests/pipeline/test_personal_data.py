@@ -21,7 +21,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import shards
-from pipeline.build.stages.source_identity import identify_source
+from pipeline.builder.stages.source_identity import identify_source
 from pipeline.clean import personal_kinds
 from pipeline.clean.personal_data import Masked, find_personal_data, mask_personal_data, mask_text
 from pipeline.clean.personal_kinds import GROUPS, kinds_of

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.build.build import build
-from pipeline.build.checked_recipe import load_checked_recipe
+from pipeline.builder.build import build
+from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.cli.plan_display import print_plan
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress

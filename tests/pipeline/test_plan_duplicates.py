@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.build import python_api
+from pipeline.builder import python_api
 from pipeline.estimate import duplicates
 from pipeline.estimate.estimate import Estimate
 from tests.support.builds import build_here, real_documents

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from pipeline.build.checked_recipe import load_checked_recipe
+from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe import schema as recipes
 from pipeline.recipe.reference import BEGIN, END
 from shards.config import SettingsError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.build.checked_recipe import load_checked_recipe
+from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.key_values import parse_size
 from pipeline.recipe.schema import Recipe
 from shards.config import SettingsError

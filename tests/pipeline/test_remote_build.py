@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.build.clean_report.read import read_clean_report
-from pipeline.build.last_mix import LAST_FILE
+from pipeline.builder.clean_report.read import read_clean_report
+from pipeline.builder.last_mix import LAST_FILE
 from pipeline.engine.lease import Lease, LeaseLostError
 from pipeline.engine.receipts import read_receipt
 from shards.stores.files import FolderBusyError, unique_name

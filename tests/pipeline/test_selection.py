@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import shards
-from pipeline.build.build import BuildResult, build
+from pipeline.builder.build import BuildResult, build
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
 from pipeline.mix.cuts import MixError
@@ -103,7 +103,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def load(corpus: Path, tmp_path: Path) -> Callable[..., Recipe]:
     """Return `load(*overrides)`."""
-    from pipeline.build.checked_recipe import load_checked_recipe
+    from pipeline.builder.checked_recipe import load_checked_recipe
 
     def load_with(*overrides: str) -> Recipe:
         path = tmp_path / "recipe.toml"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.build.build import BuildResult
-from pipeline.build.python_api import build_set, load_recipe
+from pipeline.builder.build import BuildResult
+from pipeline.builder.python_api import build_set, load_recipe
 from pipeline.clean.documents import DocumentStream
 from pipeline.sources.base import Span, Unit, make_units
 from pipeline.sources.kinds import list_files, list_spans

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.build.encode_alarms import check_malformed, check_null
+from pipeline.builder.encode_alarms import check_malformed, check_null
 from pipeline.clean.documents import DocumentStream
 from pipeline.sources.base import MALFORMED, SourceError
 from pipeline.sources.formats.encoding_guess import explain_fault, guess_encoding

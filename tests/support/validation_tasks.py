@@ -9,8 +9,8 @@ import xxhash
 import zstandard
 
 import shards
-from pipeline.build.running_build import RunningBuild
-from pipeline.build.stages.validation import run_validation
+from pipeline.builder.running_build import RunningBuild
+from pipeline.builder.stages.validation import run_validation
 from pipeline.engine.driver import Driver
 from pipeline.engine.stage_progress import Progress
 from shards.errors import ShardSetError

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from pipeline.build.last_mix import note_mix
-from pipeline.build.mix_alarms import check_contamination_alarm, check_mix_alarms, check_near_duplicates
-from pipeline.build.running_build import RunningBuild
-from pipeline.build.stages.encode import run_encode
-from pipeline.build.stages.fetch import run_fetch
-from pipeline.build.stages.near_duplicates import run_near_duplicates
-from pipeline.build.stages.source_identity import identify_limits
+from pipeline.builder.last_mix import note_mix
+from pipeline.builder.mix_alarms import check_contamination_alarm, check_mix_alarms, check_near_duplicates
+from pipeline.builder.running_build import RunningBuild
+from pipeline.builder.stages.encode import run_encode
+from pipeline.builder.stages.fetch import run_fetch
+from pipeline.builder.stages.near_duplicates import run_near_duplicates
+from pipeline.builder.stages.source_identity import identify_limits
 from pipeline.clean.limits import CleaningError
 from pipeline.encode.run import RunList
 from pipeline.engine.receipts import WorkFileDamagedError

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline import validation_tasks
-from pipeline.build.running_build import RunningBuild
+from pipeline.builder.running_build import RunningBuild
 from pipeline.engine.driver import StageResult
 from pipeline.engine.tasks import Task, digest_of
 from shards.errors import Problem

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.build.records import Records
+from pipeline.builder.records import Records
 from pipeline.engine.tasks import Task
 from shards.errors import plural
 

@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from pipeline.build.build import BuildResult, build
-from pipeline.build.checked_recipe import load_checked_recipe
-from pipeline.build.kept import KEPT_BYTES
-from pipeline.build.preloaded_modules import find_preloaded_modules
-from pipeline.build.running_build import DryRunEnd as DryRunEnd
-from pipeline.build.stages.tokenizer import TokenizerChoice
+from pipeline.builder.build import BuildResult, build
+from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.builder.kept import KEPT_BYTES
+from pipeline.builder.preloaded_modules import find_preloaded_modules
+from pipeline.builder.running_build import DryRunEnd as DryRunEnd
+from pipeline.builder.stages.tokenizer import TokenizerChoice
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.executors import Executor, LocalExecutor
 from pipeline.engine.stage_progress import Progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.build.running_build import RunningBuild
+from pipeline.builder.running_build import RunningBuild
 from pipeline.encode.run import RunList, distinct_runs
 from pipeline.engine.tasks import Task, make_task
 from pipeline.estimate import disk

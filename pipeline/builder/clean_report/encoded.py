@@ -8,7 +8,7 @@ from typing import Any
 
 import xxhash
 
-from pipeline.build.last_mix import LastMix
+from pipeline.builder.last_mix import LastMix
 from pipeline.clean.personal_data import count_masked
 from pipeline.encode.run import CONNECTIONS
 

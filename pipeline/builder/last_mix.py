@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.build.running_build import RunningBuild
+from pipeline.builder.running_build import RunningBuild
 from pipeline.encode.run import Run, RunList
 from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.receipts import WorkFileDamagedError

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.build.clean_report.differences import COMPARED_CHARACTERS, cut_parts
-from pipeline.build.clean_report.encoded import count_encoded
-from pipeline.build.clean_report.item_texts import read_item_texts
-from pipeline.build.last_mix import LastMix, read_last_mix
-from pipeline.build.python_api import default_work
+from pipeline.builder.clean_report.differences import COMPARED_CHARACTERS, cut_parts
+from pipeline.builder.clean_report.encoded import count_encoded
+from pipeline.builder.clean_report.item_texts import read_item_texts
+from pipeline.builder.last_mix import LastMix, read_last_mix
+from pipeline.builder.python_api import default_work
 from pipeline.encode.run import Run, token_dtype
 from pipeline.encode.run_text import read_run_start, read_run_text
 from pipeline.engine.receipts import TaskOutput

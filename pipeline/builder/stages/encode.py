@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from pipeline.build.encode_alarms import (
+from pipeline.builder.encode_alarms import (
     check_encoded,
     check_filtered,
     check_malformed,
     check_null,
     check_pattern_matches,
 )
-from pipeline.build.running_build import RunningBuild
-from pipeline.build.stages.source_identity import identify_source
+from pipeline.builder.running_build import RunningBuild
+from pipeline.builder.stages.source_identity import identify_source
 from pipeline.clean.documents import describe_drops, drop_remedy
 from pipeline.clean.measures import measure
 from pipeline.encode import encode

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipeline.build.encode_alarms import check_dropped
-from pipeline.build.running_build import RunningBuild
+from pipeline.builder.encode_alarms import check_dropped
+from pipeline.builder.running_build import RunningBuild
 from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, CleaningError, FallenDocument
 from pipeline.encode.run import Run, RunList
 from pipeline.encode.run_text import read_run_start

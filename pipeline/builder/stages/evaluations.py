@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.build.running_build import RunningBuild
-from pipeline.build.stages.source_identity import identify_source
+from pipeline.builder.running_build import RunningBuild
+from pipeline.builder.stages.source_identity import identify_source
 from pipeline.clean.evaluations import items
 from pipeline.clean.evaluations.normal_form import UNICODE_VERSION
 from pipeline.engine.tasks import JsonText, make_task, versions_of

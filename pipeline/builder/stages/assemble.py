@@ -8,11 +8,11 @@ import numpy as np
 
 from pipeline.assemble import assemble
 from pipeline.assemble.grouping import group_assembled_shards
-from pipeline.build.kept import find_linked, link_shards, put_back
-from pipeline.build.publish import clear_output
-from pipeline.build.records import NUMBER
-from pipeline.build.running_build import RunningBuild
-from pipeline.build.stages.mix import write_run_list
+from pipeline.builder.kept import find_linked, link_shards, put_back
+from pipeline.builder.publish import clear_output
+from pipeline.builder.records import NUMBER
+from pipeline.builder.running_build import RunningBuild
+from pipeline.builder.stages.mix import write_run_list
 from pipeline.encode.run import RunList
 from pipeline.engine.tasks import Task, digest_in, make_task, versions_of
 from pipeline.mix.mix_plan import MixPlan

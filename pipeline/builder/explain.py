@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from pipeline.build.last_mix import LAST_FILE, LastMix, last_mix_errors, read_last_mix
-from pipeline.build.python_api import default_work
+from pipeline.builder.last_mix import LAST_FILE, LastMix, last_mix_errors, read_last_mix
+from pipeline.builder.python_api import default_work
 from pipeline.clean.rows_by_hash import SourceRow, find_rows_by_hash
 from pipeline.clean.trial import try_document
 from pipeline.encode.run import CONNECTIONS, Run

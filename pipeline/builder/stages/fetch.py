@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pipeline.build.running_build import RunningBuild
+from pipeline.builder.running_build import RunningBuild
 from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
 from pipeline.engine.tasks import Task
 from pipeline.estimate import disk

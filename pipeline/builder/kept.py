@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.build.forecast import ORDER
-from pipeline.build.records import Records, read_records, write_records
-from pipeline.build.running_build import RunningBuild
+from pipeline.builder.forecast import ORDER
+from pipeline.builder.records import Records, read_records, write_records
+from pipeline.builder.running_build import RunningBuild
 from pipeline.engine.lease import Lease
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, version_of
 from pipeline.engine.tasks import Task

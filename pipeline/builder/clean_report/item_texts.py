@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.build.last_mix import LastMix
+from pipeline.builder.last_mix import LastMix
 from pipeline.clean.evaluations.items import Items, find_item_ngrams, load_items, source_of
 from pipeline.clean.provenance import read_documents_again
 from pipeline.engine.receipts import TaskOutput

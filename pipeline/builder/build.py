@@ -4,7 +4,7 @@
        \\__ sample __> tokenizer __/   ^------ more units -------'
 
 The set's bytes depend on the recipe and the data alone: not on the number of workers, on interruptions, or on time.
-The stages are in `pipeline.build.stages`; only the work folder's build.json holds times.
+The stages are in `pipeline.builder.stages`; only the work folder's build.json holds times.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.build.kept import KEPT_BYTES, choose_kept
-from pipeline.build.last_mix import note_set
-from pipeline.build.publish import OutputError, check_output, publish
-from pipeline.build.records import read_records, write_records
-from pipeline.build.running_build import DryRunEnd, RunningBuild
-from pipeline.build.stages.assemble import run_assemble
-from pipeline.build.stages.evaluations import run_evaluations
-from pipeline.build.stages.fetch import needs_fetch, run_fetch
-from pipeline.build.stages.mix import run_encode_and_mix
-from pipeline.build.stages.tokenizer import TokenizerChoice, run_tokenizer
-from pipeline.build.stages.validation import run_validation
+from pipeline.builder.kept import KEPT_BYTES, choose_kept
+from pipeline.builder.last_mix import note_set
+from pipeline.builder.publish import OutputError, check_output, publish
+from pipeline.builder.records import read_records, write_records
+from pipeline.builder.running_build import DryRunEnd, RunningBuild
+from pipeline.builder.stages.assemble import run_assemble
+from pipeline.builder.stages.evaluations import run_evaluations
+from pipeline.builder.stages.fetch import needs_fetch, run_fetch
+from pipeline.builder.stages.mix import run_encode_and_mix
+from pipeline.builder.stages.tokenizer import TokenizerChoice, run_tokenizer
+from pipeline.builder.stages.validation import run_validation
 from pipeline.clean.personal_data import MaskedCounts, count_masked
 from pipeline.encode.run import RunList
 from pipeline.engine.driver import Driver, StageResult

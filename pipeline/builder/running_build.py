@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.build.forecast import StageForecast, describe_forecast, forecast_following, forecast_stage
-from pipeline.build.records import Records, write_records
+from pipeline.builder.forecast import StageForecast, describe_forecast, forecast_following, forecast_stage
+from pipeline.builder.records import Records, write_records
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.driver import RESULTS_FILE, Driver, StageResult
 from pipeline.engine.tasks import Task

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.build.clean_report.charts import plot_measure
-from pipeline.build.clean_report.differences import mark_pair
-from pipeline.build.clean_report.step_table import list_steps
-from pipeline.build.clean_report.wording import describe_others, describe_unread, name_ends
+from pipeline.builder.clean_report.charts import plot_measure
+from pipeline.builder.clean_report.differences import mark_pair
+from pipeline.builder.clean_report.step_table import list_steps
+from pipeline.builder.clean_report.wording import describe_others, describe_unread, name_ends
 from shards.errors import InputError
 from shards.report.chart import Chart
 from shards.report.render import NARROW, TEMPLATES, WIDE, make_render_environment, read_style

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pipeline.build.running_build import RunningBuild
-from pipeline.build.stages.encode import prepare_measures
-from pipeline.build.stages.source_identity import identify_source
+from pipeline.builder.running_build import RunningBuild
+from pipeline.builder.stages.encode import prepare_measures
+from pipeline.builder.stages.source_identity import identify_source
 from pipeline.clean.documents import describe_drops
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt

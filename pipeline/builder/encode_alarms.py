@@ -1,6 +1,6 @@
 """Alarms after encoding: a build stops when cleaning drops more of a source than its recipe allows, and shows what.
 
-The alarms of the mix are in `pipeline.build.mix_alarms`.
+The alarms of the mix are in `pipeline.builder.mix_alarms`.
 """
 
 from __future__ import annotations
