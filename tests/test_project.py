@@ -22,6 +22,7 @@ from packaging.utils import canonicalize_name
 
 from shards.errors import EXTRAS
 from shards.terminal import command_names
+from tests.mutants.run_mutants import list_mutants
 from tokenmill import __main__ as tokenmill
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -426,3 +427,10 @@ def test_ci_runs_what_the_readme_says() -> None:
     assert os.access(script, os.X_OK)
     assert "make test" in script.read_text(encoding="utf-8")
     assert "make test" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_mutant_still_finds_its_place() -> None:
+    for mutant in list_mutants():
+        assert mutant.broken(), mutant.name
+        files = {test.split("::")[0] for test in mutant.tests if test.startswith("tests/")}
+        assert files and all((ROOT / file).exists() for file in files), mutant.name
