@@ -433,4 +433,5 @@ def test_every_mutant_still_finds_its_place() -> None:
     for mutant in list_mutants():
         assert mutant.broken(), mutant.name
         files = {test.split("::")[0] for test in mutant.tests if test.startswith("tests/")}
-        assert files and all((ROOT / file).exists() for file in files), mutant.name
+        assert files, mutant.name
+        assert all((ROOT / file).exists() for file in files), mutant.name
