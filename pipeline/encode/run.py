@@ -5,7 +5,7 @@ document, in the same order. Because runs are sorted, any range of hashes is one
 source is cleaned when the set is mixed, `measures.bin` holds each document's measures, again in that order. If the
 recipe names evaluation sets, `hits.bin` holds where their n-grams occur, document by document. The values of columns to
 carry are in two files (`pipeline.encode.run_carried`).
-The list of runs has what their receipts say; every range of the files is compared with its checksums as it is read.
+The list of runs repeats the runs' receipts. Each range that is read from a file is compared with its checksums.
 """
 
 from __future__ import annotations

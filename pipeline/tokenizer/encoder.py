@@ -198,7 +198,7 @@ class Encoder:
 
 
 def _load_fast(text: str, expected: dict[str, list[int]]) -> tuple[Any, str]:
-    """Return gigatoken's encoder of a tokenizer that encodes probes as expected; or None, and why it has none."""
+    """Return gigatoken's encoder if it encodes the probes as the tokenizer does; else None and the reason."""
     import gigatoken
 
     try:
