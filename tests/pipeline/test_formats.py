@@ -347,17 +347,21 @@ MALFORMED_FILES = {
 }
 
 
+@pytest.mark.parametrize("batch_bytes", [6, 8 << 20], ids=["many batches", "one"])
 @pytest.mark.parametrize("name", MALFORMED_FILES)
-def test_malformed_records_are_counted_by_their_number(name: str, tmp_path: Path, source: Any) -> None:
+def test_malformed_records_are_counted_by_their_number(
+    name: str, batch_bytes: int, tmp_path: Path, source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(byte_io, "BATCH_BYTES", batch_bytes)
     data, texts, records = MALFORMED_FILES[name]
     (tmp_path / name).write_bytes(data)
-    ((_, (batch,)),) = read_spans(source(tmp_path / name, max_malformed=0.9, keep={"n": ">= 1"}))
-    assert [text.decode() if isinstance(text, bytes) else text for text in batch.text.to_pylist()] == texts
-    assert batch.rejected == {MALFORMED: 3}
-    assert batch.rows.tolist() == [0, 2, 5]
-    assert [f"{name}: record {record}:" in line for record, line in zip(records, batch.malformed, strict=True)] == [
-        True
-    ] * 3
+    ((_, batches),) = read_spans(source(tmp_path / name, max_malformed=0.9, keep={"n": ">= 1"}))
+    found = [text for batch in batches for text in batch.text.to_pylist()]
+    assert [text.decode() if isinstance(text, bytes) else text for text in found] == texts
+    assert sum(batch.rejected.get(MALFORMED, 0) for batch in batches) == len(records)
+    assert [row for batch in batches for row in batch.rows.tolist()] == [0, 2, 5]
+    lines = [line for batch in batches for line in batch.malformed]
+    assert all(line.startswith(f"{name}: record {n}:") for n, line in zip(records, lines, strict=True)), lines
 
 
 def test_an_empty_number_is_null(tmp_path: Path, source: Any) -> None:
