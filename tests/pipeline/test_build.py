@@ -253,7 +253,7 @@ def test_a_short_source_is_an_error_or_repeated(recipe: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--set", 'sources.prose.keep.score=">= 9"'], ["'prose': no document is left", "not score >= 9"]),
+        (["--set", 'sources.prose.keep.score=">= 9"'], ["'prose': no document is left: ", "not score >= 9"]),
         (["--set", "split.val_tokens=100_000_000"], ["split.val_tokens", "'prose'", "'docs'", "'code'"]),
         (["--set", "split.val_tokens=150_000"], ["split.val_tokens", "'prose'", "46"]),
         (["--set", "sources.docs.text=body.contents"], ["no column 'body.contents'", "body.content"]),

@@ -73,6 +73,7 @@ def test_only_the_set_before_is_kept(recipe: Path, out: Path) -> None:
     assert all(both[stage] <= tasks_in(out)[stage] for stage in STAGES)
     build_here(recipe, out, *THIRD)
     assert all(not first[stage] & tasks_in(out)[stage] for stage in STAGES)
+    assert build_here(recipe, out, *THIRD)["tasks_run"] == 0  # the same set once more is not a set before it
     assert build_here(recipe, out, *OTHER)["tasks_run"] == 0
 
 
