@@ -136,6 +136,9 @@ class FolderStore:
     folder: Path
     request_bytes = 0
 
+    def __reduce__(self) -> tuple[type[FolderStore], tuple[Path]]:
+        return FolderStore, (self.folder.absolute(),)  # the same folder in a process with another working directory
+
     def size(self, name: str) -> int:
         """Return a file's size in bytes."""
         return os.stat(f"{self.folder}/{name}").st_size  # a Path would take as long as the call

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -126,6 +127,14 @@ def test_a_store_is_its_address_and_can_be_sent_to_a_process(store):
     assert len(sent) < 500
     assert pickle.loads(sent).read("one") == b"1"
     assert open_writable_store(str(store)) == store
+
+
+def test_a_folder_stays_the_same_for_a_process_that_works_elsewhere(tmp_path, monkeypatch):
+    (tmp_path / "set").mkdir()
+    monkeypatch.chdir(tmp_path)
+    sent = pickle.dumps(FolderStore(Path("set")))
+    monkeypatch.chdir("/")
+    assert pickle.loads(sent).folder == tmp_path / "set"
 
 
 def test_the_probe_finds_that_a_store_can_do_all_and_leaves_nothing(store):
