@@ -1,9 +1,9 @@
-"""Validate: check neighbouring shards as they were published, or one partition of all documents; no file is written.
+"""Validate: check neighbouring shards as they were published, or one range of all hashes; no file is written.
 
 The checks are those of `shards.validation`, which `tokenmill validate` runs in threads. If a request costs more than
 its bytes, the small files of a shard are fetched whole, all at once, while the shard before it is checked. Memory: one
 shard's document table, 8 bytes for each of its documents, a frame, and one request, or two shards' files that have been
-fetched; or the documents of a partition.
+fetched; or the documents of a range.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from pipeline.engine.timer import Timer
+from shards.format.equal_hashes import HashRange
 from shards.format.manifest import CarriedEntry, ShardEntry
 from shards.format.reader import Shard
 from shards.stores.fetched_store import FetchedStore
 from shards.stores.open import open_store
-from shards.validation.duplicates import Partition, PartitionFaults, compare_duplicates
+from shards.validation.duplicates import EqualDocuments, compare_range
 from shards.validation.files import ListedEntry, SharedProperties
 from shards.validation.findings import ShardFindings, collect_shard_findings
 from shards.validation.shard_contents import ContentRules
@@ -54,15 +55,15 @@ class ValidateTask:
 
 @dataclass(frozen=True, slots=True)
 class CompareTask:
-    """The input of a task that compares the documents of one partition; plain data."""
+    """The input of a task that compares the documents of one range of hashes; plain data."""
 
     address: str
     """Of the set."""
     shards: tuple[ShardEntry, ...]
-    """Those that may have documents in the partition."""
+    """Those that may have documents in the range."""
     dtype: str
     epochs: Mapping[str, int]
-    partition: Partition
+    hashes: HashRange
     carried: tuple[CarriedEntry, ...] = ()
 
 
@@ -104,15 +105,14 @@ def validate_shards(folder: Path, task: ValidateTask, report: Callable[[int, int
 
 
 def compare_documents(folder: Path, task: CompareTask, report: Callable[[int, int], None]) -> dict[str, Any]:
-    """Run a validation task: compare the documents of one partition, to find equal ones.
+    """Run a validation task: compare the documents of one range of hashes, to find equal ones.
 
     Returns:
         `faults`, for `read_faults`.
     """
     timer = Timer()
-    faults = compare_duplicates(
-        _open_shards(task.address, task.shards, task.dtype, task.carried), task.epochs, task.partition
-    )
+    shards = _open_shards(task.address, task.shards, task.dtype, task.carried)
+    faults = compare_range(shards, task.epochs, task.hashes)
     timer.lap("compare_s")
     return {"faults": asdict(faults), "files": {}, **_spent(timer)}
 
@@ -122,9 +122,9 @@ def read_findings(result: dict[str, Any]) -> list[ShardFindings]:
     return _findings().validate_python(result["findings"])
 
 
-def read_faults(result: dict[str, Any]) -> PartitionFaults:
-    """Return the faults that a validation task wrote for its partition."""
-    return TypeAdapter(PartitionFaults).validate_python(result["faults"])
+def read_faults(result: dict[str, Any]) -> EqualDocuments:
+    """Return the faults that a validation task wrote for its range of hashes."""
+    return TypeAdapter(EqualDocuments).validate_python(result["faults"])
 
 
 @functools.cache

@@ -20,6 +20,7 @@ import numpy as np
 
 from shards.errors import InputError, plural
 from shards.format.content_hash import split_hashes
+from shards.format.equal_hashes import mark_first, sort_hashes
 from shards.format.manifest import block_list_reason
 from shards.stores.files import hash_file
 from shards.terminal.command_names import called_as
@@ -103,9 +104,9 @@ class BlockList:
                 "another list. Restore it, or name the one you want."
             )
         rows = split_hashes(found)
-        rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]  # np.unique takes five times as long for pairs
-        distinct = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))[: len(rows)]
-        return rows[distinct], digest.hexdigest()
+        order, _ = sort_hashes(*rows.T)
+        rows = rows[order]
+        return rows[mark_first(*rows.T)], digest.hexdigest()
 
     def _elsewhere(self) -> str:
         """Return the remedy for a missing file: paths are relative to the recipe's folder."""

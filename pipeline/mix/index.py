@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +18,8 @@ import numpy as np
 from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
 from pipeline.mix.cleaning import BLOCK_DOCUMENTS, Block, Cleaning
 from pipeline.mix.keep_mask import Kept
-from pipeline.mix.partitions import Part, Partitions, partition_key
+from pipeline.mix.partitions import Part, Partitions
+from shards.format.equal_hashes import HashRange, find_copies, find_hashes, sort_hashes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -85,25 +85,18 @@ class Index:
         counts = self._partitions.sizes(number)
         ends = np.cumsum(counts)
         keep = np.ones(len(part.hi), bool)
-        order, shared = part.sort(self.bits)
-        listed = None
+        order, shared = sort_hashes(part.hi, part.lo, bits=self.bits)
         if self._blocked is not None:
-            listed = self._drop_blocked(self._blocked, part, order, ends)
-            keep[listed] = False
-        documents = order[shared]  # of equal ones the first is kept
+            keep[self._drop_blocked(self._blocked, part, order, ends)] = False
         if self._cleaning is not None:
-            fell = self._drop_fallen(self._cleaning, number, part, keep)
-            keep[fell] = False
-            documents = documents[~fell[documents]]
-        sources = self.sources[np.searchsorted(ends, documents, "right")]
-        hi, lo = part.hi[documents], part.lo[documents]
-        first_of_kind = np.ones(len(documents), bool)
-        first_of_kind[1:] = (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
-        keep[documents[~first_of_kind]] = False
-        if listed is not None:
-            first_of_kind |= np.isin(documents, listed)
+            keep &= ~self._drop_fallen(self._cleaning, number, part, keep)
+        # Of equal documents that are left, the first is kept; only those that share a beginning can be equal.
+        candidates = order[shared]
+        copies, originals = find_copies(part.hi, part.lo, candidates[keep[candidates]])
+        keep[copies] = False
         self._add_up(number, keep, part.lengths, counts)
-        self._count_duplicates(first_of_kind, sources, part.lengths[documents])
+        sources, keepers = (self.sources[np.searchsorted(ends, places, "right")] for places in (copies, originals))
+        self._count_copies(sources, keepers, part.lengths[copies])
         return keep
 
     def _drop_blocked(
@@ -115,12 +108,16 @@ class Index:
         sources = self.sources[np.searchsorted(ends, listed, "right")]
         for number, reason in enumerate(blocked.drop_reasons):
             own = found[found >= 0] == number
-            counts = np.bincount(sources[own], minlength=len(self.dropped))
-            tokens = np.bincount(sources[own], part.lengths[listed[own]], len(self.dropped))
-            for source in np.flatnonzero(counts).tolist():
-                self.dropped[source][reason] += int(counts[source])
-                self.dropped_tokens[source][reason] += int(tokens[source])
+            self._count(reason, sources[own], part.lengths[listed[own]])
         return listed
+
+    def _count(self, reason: str, sources: npt.NDArray[np.int64], lengths: npt.NDArray[np.uint32]) -> None:
+        """Count dropped documents, of some sources and lengths, under a reason."""
+        documents = np.bincount(sources, minlength=len(self.dropped))
+        tokens = np.bincount(sources, lengths, len(self.dropped))
+        for source in np.flatnonzero(documents).tolist():
+            self.dropped[source][reason] += int(documents[source])
+            self.dropped_tokens[source][reason] += int(tokens[source])
 
     def _drop_fallen(
         self, cleaning: Cleaning, number: int, part: Part, open_: npt.NDArray[np.bool_]
@@ -194,28 +191,19 @@ class Index:
             np.maximum.at(self.longest[number], sources, np.maximum.reduceat(kept, begins))
             np.add.at(self.documents, sources, np.add.reduceat(keep, begins, dtype=np.int64))
 
-    def _count_duplicates(
-        self,
-        first_of_kind: npt.NDArray[np.bool_],
-        sources: npt.NDArray[np.int64],
-        lengths: npt.NDArray[np.uint32],
+    def _count_copies(
+        self, sources: npt.NDArray[np.int64], keepers: npt.NDArray[np.int64], lengths: npt.NDArray[np.uint32]
     ) -> None:
-        """Count the documents that are not the first of their kind, given in hash order."""
-        keeper = sources[np.maximum.accumulate(np.where(first_of_kind, np.arange(len(sources)), 0))]
-        for source in np.unique(sources[~first_of_kind]).tolist():
-            own = ~first_of_kind & (sources == source)
-            inside = keeper == source
-            for reason, gone in ((DUPLICATE, own & inside), (DUPLICATE_ELSEWHERE, own & ~inside)):
-                if count := int(gone.sum()):
-                    self.dropped[source][reason] += count
-                    self.dropped_tokens[source][reason] += int(lengths[gone].sum(dtype=np.int64))
+        """Count copies by the sources that they are in, and those whose copy is kept."""
+        for reason, own in ((DUPLICATE, sources == keepers), (DUPLICATE_ELSEWHERE, sources != keepers)):
+            self._count(reason, sources[own], lengths[own])
 
     def find(self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]) -> Found:
         """Find the kept documents with given content hashes; the hashes are distinct and in hash order."""
         result = Found(*(np.full(len(hi), -1, np.int64) for _ in range(4)))
         for number in range(1 << self.bits if len(hi) else 0):
             part, own = self._partitions.read(number), np.flatnonzero(self._kept_in(number))
-            found = _find_hashes(part.hi[own], part.lo[own], hi, lo)
+            found = find_hashes(part.hi[own], part.lo[own], hi, lo)
             own, found = own[found >= 0], found[found >= 0]
             sizes = self._partitions.sizes(number)
             ends = np.cumsum(sizes)
@@ -269,26 +257,7 @@ class Index:
         return np.unpackbits(self.kept.bits_of(number), count=size).view(bool)
 
 
-def _find_hashes(
-    hi: npt.NDArray[np.uint64],
-    lo: npt.NDArray[np.uint64],
-    listed_hi: npt.NDArray[np.uint64],
-    listed_lo: npt.NDArray[np.uint64],
-) -> npt.NDArray[np.int64]:
-    """Return where documents are in a list in hash order, -1 for those that are not, `(documents,)`."""
-    found = np.full(len(hi), -1, np.int64)
-    places = np.searchsorted(listed_hi, hi)
-    left = np.arange(len(hi))
-    while len(left := left[places[left] < len(listed_hi)]):
-        left = left[listed_hi[places[left]] == hi[left]]
-        hit = left[listed_lo[places[left]] == lo[left]]
-        found[hit] = places[hit]
-        places[left] += 1
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """A document boundary: the tokens before it, and the hash of the document after it."""
 
     tokens: int
@@ -296,13 +265,18 @@ class Cut:
 
 
 class Axis:
-    """The tokens of one source in hash order."""
+    """The tokens of one source in hash order. It holds one partition of the source at a time."""
 
     def __init__(self, index: Index, source: int):
         self._index = index
         self._source = source
         self.cumulative = [0, *np.cumsum(index.tokens[:, source]).tolist()]
-        self._loaded: tuple[int, _Places] | None = None
+        self._loaded = -1
+        """The partition whose documents are held."""
+        self._hi = self._lo = np.zeros(0, np.uint64)
+        """Their hashes in order, `(documents,)`."""
+        self._edges = np.zeros(1, np.int64)
+        """The tokens of the source before each of them, and after the last, `(documents + 1,)`."""
 
     @property
     def total(self) -> int:
@@ -334,7 +308,8 @@ class Axis:
         part = bisect.bisect_right(self.cumulative, tokens) - 1
         longest = int(self._index.longest[:part, self._source].max(initial=0))
         if part < len(self.cumulative) - 1 and tokens > self.cumulative[part]:
-            edges = self._places(part).edges
+            self._load(part)
+            edges = self._edges
             longest = max(longest, int(np.diff(edges[: np.searchsorted(edges, tokens) + 1]).max(initial=0)))
         return longest
 
@@ -346,37 +321,22 @@ class Axis:
             return Cut(self.total, END_HASH)
         # The partition in which the running total passes the target.
         part = bisect.bisect_right(self.cumulative, target) - 1
-        places = self._places(part)
-        edges = places.edges
+        self._load(part)
+        edges = self._edges
         after = int(np.searchsorted(edges, target, "left"))
         down = not up and after > 0 and target - edges[after - 1] < edges[after] - target
         nearest = after - 1 if down else after
-        # The boundary may be the partition's end: any key up to the next document's hash denotes it.
-        at_end = nearest == len(edges) - 1
-        return Cut(
-            int(edges[nearest]), partition_key(part + 1, self._index.bits) if at_end else places.hash_key(nearest)
-        )
+        if nearest == len(edges) - 1:  # the partition's end: any key up to the next document's hash denotes it
+            return Cut(int(edges[nearest]), (HashRange(part + 1, self._index.bits).start, 0))
+        return Cut(int(edges[nearest]), (int(self._hi[nearest]), int(self._lo[nearest])))
 
-    def _places(self, part: int) -> _Places:
-        if self._loaded is None or self._loaded[0] != part:
-            self._loaded = None  # frees it before the next is read
-            documents = self._index.partition(part, self._source)
-            order, _ = documents.sort(self._index.bits)
-            edges = np.zeros(len(order) + 1, np.int64)
-            np.cumsum(documents.lengths[order], dtype=np.int64, out=edges[1:])
-            edges += self.cumulative[part]
-            self._loaded = (part, _Places(documents, order, edges))
-        return self._loaded[1]
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """The documents of a partition in hash order, and the tokens of the source before each and after the last."""
-
-    documents: Part
-    order: npt.NDArray[np.int64]
-    edges: npt.NDArray[np.int64]
-
-    def hash_key(self, place: int) -> HashKey:
-        document = self.order[place]
-        return int(self.documents.hi[document]), int(self.documents.lo[document])
+    def _load(self, part: int) -> None:
+        """Read the source's documents in a partition, unless they are held."""
+        if self._loaded == part:
+            return
+        documents = self._index.partition(part, self._source)
+        order, _ = sort_hashes(documents.hi, documents.lo, bits=self._index.bits)
+        self._hi, self._lo = documents.hi[order], documents.lo[order]
+        ends = np.cumsum(documents.lengths[order], dtype=np.int64)
+        self._edges = self.cumulative[part] + np.append(0, ends)
+        self._loaded = part

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
-from pipeline.encode.run import DOCUMENT_DTYPE, HashKey, Run
+from pipeline.encode.run import DOCUMENT_DTYPE, Run
 from shards.errors import RunError
+from shards.format.equal_hashes import HashRange, count_range_bits
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -56,37 +57,6 @@ class Part:
         """Return some of the documents."""
         return Part(self.hi[chosen], self.lo[chosen], self.lengths[chosen])
 
-    def sort(self, bits: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Order the documents by hash; equal ones stay in the order of their runs and rows.
-
-        A key holds the beginning of a hash, and the document's place in its last bits: sorting numbers takes a fifth of
-        the time of `lexsort`. The few documents that share a beginning are ordered by the whole hash.
-
-        Args:
-            bits: the first bits of `hi`, equal in a partition.
-
-        Returns:
-            Documents in hash order, `(documents,)`; and where in it those are that share the beginning of their hash.
-        """
-        place_bits = np.uint64(max(0, len(self.hi) - 1).bit_length())
-        keys = (self.hi << np.uint64(bits)) >> place_bits << place_bits
-        keys |= np.arange(len(keys), dtype=np.uint64)
-        keys.sort()
-        beginnings = keys >> place_bits
-        same = beginnings[1:] == beginnings[:-1]
-        del beginnings
-        keys &= (np.uint64(1) << place_bits) - np.uint64(1)
-        order = keys.view(np.int64)
-        shared = np.flatnonzero(np.append(same, False) | np.append(False, same))
-        documents = order[shared]
-        order[shared] = documents[np.lexsort((self.lo[documents], self.hi[documents]))]
-        return order, shared
-
-
-def partition_key(part: int, bits: int) -> HashKey:
-    """Return the lowest hash of a partition, of `2 ** bits`."""
-    return (part << (64 - bits), 0)
-
 
 @dataclass(frozen=True, slots=True)
 class _Group:
@@ -115,7 +85,7 @@ class Partitions:
             WorkFileDamagedError: a run is not as it was written.
         """
         total = sum(run.num_documents for run in runs)
-        self.bits = max(0, (total // PARTITION_DOCUMENTS).bit_length())
+        self.bits = count_range_bits(total, PARTITION_DOCUMENTS)
         self.edges: npt.NDArray[np.unsignedinteger] = np.zeros((1 + (1 << self.bits), len(runs)), np.uint64)
         """The index of each run's first document of each partition, `(partitions + 1, runs)`."""
         self._file = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115 the finalizer closes it
@@ -125,7 +95,7 @@ class Partitions:
 
     def _write(self, runs: list[Run], first: int, last: int) -> _Group:
         """Write the chunks of the runs [first, last), and note where their partitions end."""
-        starts = np.array([partition_key(part, self.bits)[0] for part in range(1, 1 << self.bits)], np.uint64)
+        starts = np.array([HashRange(part, self.bits).start for part in range(1, 1 << self.bits)], np.uint64)
         columns: list[tuple[npt.NDArray[np.unsignedinteger], ...]] = []
         for i in range(first, last):
             rows = runs[i].read_documents(0, runs[i].num_documents)

@@ -1,25 +1,26 @@
 """Check over the hashes of the whole set that no document is in both splits, or in one split more often than allowed.
 
-The check works in partitions by hash value, so that at most about `PARTITION_DOCUMENTS` hashes are in memory at once. A
-partition reads the hash column of the shards that have documents in it, and nothing of another partition, so that
-partitions can be compared in any place and order. The documents of a set that we built are in hash order, so that most
-of its shards are in one or two partitions; if it is not known which, each is taken to be in all. Costs about 0.15 s for
-a million documents.
+Hashes are compared in ranges, so that at most about `PARTITION_DOCUMENTS` of them are in memory at once. A range reads
+the hash column of the shards that have documents in it, and nothing of another range, so that ranges can be compared in
+any place and order. The documents of a set that we built are in hash order, so that most of its shards are in one or
+two ranges; a shard of which that is not known is taken to be in all. Costs about 0.15 s for a million documents.
 """
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from shards.errors import Problem, ProblemKind, ShardSetError, plural
 from shards.format.content_hash import split_column
 from shards.format.document_table import iter_documents, number_sources
+from shards.format.equal_hashes import HashRange, divide_hashes, mark_first, sort_hashes
 from shards.format.reader import Shard
 from shards.stores.store import reads_at_once
 from shards.workers import map_in_threads
@@ -36,210 +37,160 @@ MAX_REPORTED = 20
 MAX_MEMBERS = 8
 """Maximum places named for each of these documents."""
 
-
-COVERAGE_BITS = 10
-"""Leading bits of a hash: coverage tells 1,024 ranges of hashes apart."""
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """One of equal ranges of all hashes, by their leading 32 bits."""
-
-    number: int
-    count: int
-
-    def takes(self, high: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Return which hashes are in the range, by their leading halves."""
-        return ((high >> np.uint64(32)) * np.uint64(self.count)) >> np.uint64(32) == np.uint64(self.number)
-
-    @property
-    def coverage(self) -> int:
-        """The ranges of a coverage that this one meets, as bits."""
-        first = (self.number << COVERAGE_BITS) // self.count
-        last = -(-((self.number + 1) << COVERAGE_BITS) // self.count)
-        return (1 << last) - (1 << first)
+_KINDS: dict[ProblemKind, str] = {"split_leak": "are in both splits", "document_repeated": "are repeated"}
+"""Each kind of fault, in the order of the problems, and what many documents with it are said to be."""
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionFaults:
-    """Faults in one partition. All are counted; the first are described, so that memory does not grow with them."""
+class EqualDocuments:
+    """Faults in one range of hashes. All are counted; the first are described, so that memory does not grow."""
 
-    leaks: int = 0
-    repeats: int = 0
-    described_leaks: list[Problem] = field(default_factory=list[Problem])
-    described_repeats: list[Problem] = field(default_factory=list[Problem])
+    counts: dict[ProblemKind, int] = field(default_factory=dict[ProblemKind, int])
+    described: list[Problem] = field(default_factory=list[Problem])
+    """The first `MAX_REPORTED` of each kind."""
     broken: list[Problem] = field(default_factory=list[Problem])
-    """Why the partition could not be compared."""
+    """Why the range could not be compared."""
 
 
 def check_duplicates(
     shards: Sequence[Shard], epochs: Mapping[str, int], coverage: Sequence[int | None] = ()
 ) -> list[Problem]:
-    """Check how often each document occurs, one partition after the other.
+    """Check how often each document occurs, one range of hashes after the other.
 
     Args:
         shards: shards whose document tables are sound.
         epochs: how often a training document of each source may occur; 1 for a source that is not listed.
-        coverage: `cover_duplicates` of each shard's hashes, or None for one that is not known; none of them is known if
+        coverage: `cover_hashes` of each shard's documents, or None for one that is not known; none of them is known if
             empty.
 
     Returns:
         `split_leak` for a document in train and val; `document_repeated` for a document that occurs twice in val, or
         more often in train than its source's epochs (the largest of them, if the document belongs to several sources).
     """
-    found: list[PartitionFaults] = []
-    for partition, own in divide_for_duplicates(shards, coverage):
-        found.append(compare_duplicates(own, epochs, partition))
+    found: list[EqualDocuments] = []
+    for hashes, own in divide_shards(shards, coverage):
+        found.append(compare_range(own, epochs, hashes))
         if found[-1].broken:
             break
-    return join_duplicate_faults(found)
+    return join_equal_documents(found)
 
 
-def cover_duplicates(high: npt.NDArray[np.uint64]) -> int:
-    """Return which of the equal ranges of hashes these are in, by their leading halves: one bit for each range."""
-    return sum(1 << int(number) for number in np.unique(high >> np.uint64(64 - COVERAGE_BITS)))
-
-
-def divide_for_duplicates(
-    shards: Sequence[Shard], coverage: Sequence[int | None] = ()
-) -> list[tuple[Partition, list[Shard]]]:
-    """Return the partitions of a set, each with the shards that may have documents in it, in order.
+def divide_shards(shards: Sequence[Shard], coverage: Sequence[int | None] = ()) -> list[tuple[HashRange, list[Shard]]]:
+    """Return the ranges of hashes to compare, each with the shards that may have documents in it, in order.
 
     Args:
         shards: as in `check_duplicates`.
         coverage: as there.
     """
-    count = max(1, -(-sum(shard.num_documents for shard in shards) // PARTITION_DOCUMENTS))
     known = coverage or [None] * len(shards)
-    partitions = [Partition(number, count) for number in range(count)]
     return [
         (
-            partition,
-            [
-                shard
-                for shard, own in zip(shards, known, strict=True)
-                if count == 1 or own is None or own & partition.coverage
-            ],
+            hashes,
+            [shard for shard, own in zip(shards, known, strict=True) if own is None or own & hashes.coverage],
         )
-        for partition in partitions
+        for hashes in divide_hashes(sum(shard.num_documents for shard in shards), PARTITION_DOCUMENTS)
     ]
 
 
-def compare_duplicates(shards: Sequence[Shard], epochs: Mapping[str, int], partition: Partition) -> PartitionFaults:
-    """Compare the documents of one partition.
+def compare_range(shards: Sequence[Shard], epochs: Mapping[str, int], hashes: HashRange) -> EqualDocuments:
+    """Compare the documents of one range of hashes.
 
     Args:
         shards: those that may have documents in it, in the set's order.
         epochs: as in `check_duplicates`.
-        partition: the range of hashes.
+        hashes: the range.
     """
+    # Val first: of equal documents, those of val are then named first.
+    ordered = sorted(shards, key=lambda shard: shard.entry.split != "val")
     try:
-        rows = _gather(shards, epochs, partition)
+        documents = _read_documents(ordered, epochs, hashes)
     except ShardSetError as error:
-        return PartitionFaults(broken=error.problems)
-    return _compare(rows, shards)
+        return EqualDocuments(broken=error.problems)
+    return _compare(documents, ordered, hashes)
 
 
-def join_duplicate_faults(found: Sequence[PartitionFaults]) -> list[Problem]:
-    """Return the problems of all partitions, in order: the first of each kind, and how many there are of one with more.
+def join_equal_documents(found: Sequence[EqualDocuments]) -> list[Problem]:
+    """Return the problems of all ranges, in order: the first of each kind, and how many there are of one with more.
 
-    If a table could not be read, return the problems of the first such partition alone.
+    If a table could not be read, return the problems of the first such range alone.
     """
-    if broken := next((faults.broken for faults in found if faults.broken), None):
-        return broken
     problems: list[Problem] = []
-    leaks = repeats = 0
+    counts: Counter[ProblemKind] = Counter()
     for faults in found:
-        problems += faults.described_leaks[: max(0, MAX_REPORTED - leaks)]
-        problems += faults.described_repeats[: max(0, MAX_REPORTED - repeats)]
-        leaks, repeats = leaks + faults.leaks, repeats + faults.repeats
-    kinds: tuple[tuple[ProblemKind, int, str], ...] = (
-        ("split_leak", leaks, "are in both splits"),
-        ("document_repeated", repeats, "are repeated"),
-    )
-    for kind, count, what in kinds:
-        if count > MAX_REPORTED:
-            message = f"{plural(count, 'document')} in all {what}; the first {MAX_REPORTED} are listed"
+        if faults.broken:
+            return faults.broken
+        for kind in _KINDS:
+            own = [problem for problem in faults.described if problem.kind == kind]
+            problems += own[: max(0, MAX_REPORTED - counts[kind])]
+            counts[kind] += faults.counts.get(kind, 0)
+    for kind, what in _KINDS.items():
+        if counts[kind] > MAX_REPORTED:
+            message = f"{plural(counts[kind], 'document')} in all {what}; the first {MAX_REPORTED} are listed"
             problems.append(Problem(kind, "all shards", message))
     return problems
 
 
-@dataclass
-class _Rows:
-    """The documents of one partition, column by column: a hash's two halves, shard, row, how often it may occur."""
+class _Documents(NamedTuple):
+    """Documents of some shards, shard by shard, each array `(documents,)`."""
 
     high: npt.NDArray[np.uint64]
     low: npt.NDArray[np.uint64]
     shard: npt.NDArray[np.int32]
+    """The number of each one's shard."""
     row: npt.NDArray[np.int32]
     allowed: npt.NDArray[np.int32]
+    """How often it may occur in train."""
 
 
-def _gather(shards: Sequence[Shard], epochs: Mapping[str, int], partition: Partition) -> _Rows:
-    """Read the documents of a partition."""
+def _read_documents(shards: Sequence[Shard], epochs: Mapping[str, int], hashes: HashRange) -> _Documents:
     limits = {name: min(count, 1 << 30) for name, count in epochs.items()}
 
-    def read(number: int) -> list[_Rows]:
-        shard, first, parts = shards[number], 0, list[_Rows]()
+    def read(number: int) -> list[_Documents]:
+        shard, first, parts = shards[number], 0, list[_Documents]()
         for batch in iter_documents(shard, ["source", "hash"]):
             high, low = split_column(batch.column("hash")).T
+            own = np.flatnonzero(hashes.holds(high))
             allowed = number_sources(shard, batch, limits, default=1).astype(np.int32)
-            row = np.arange(first, first + len(high), dtype=np.int32)
+            numbers = np.full(len(own), number, np.int32)
+            parts.append(_Documents(high[own], low[own], numbers, (own + first).astype(np.int32), allowed[own]))
             first += len(high)
-            if partition.count > 1:
-                mine = partition.takes(high)
-                high, low, row, allowed = high[mine], low[mine], row[mine], allowed[mine]
-            parts.append(_Rows(high, low, np.full(len(high), number, np.int32), row, allowed))
         return parts
 
-    empty = np.empty(0, np.uint64)
-    no_ids = np.empty(0, np.int32)
+    no_hashes, no_numbers = np.empty(0, np.uint64), np.empty(0, np.int32)
     threads = reads_at_once(shards[0].store) if shards else 1
-    read_parts = chain.from_iterable(map_in_threads(read, range(len(shards)), threads))
-    parts = [_Rows(empty, empty, no_ids, no_ids, no_ids), *read_parts]
-    columns = {column.name: [getattr(part, column.name) for part in parts] for column in fields(_Rows)}
-    return _Rows(**{name: np.concatenate(arrays) for name, arrays in columns.items()})
+    parts = [_Documents(no_hashes, no_hashes, no_numbers, no_numbers, no_numbers)]
+    parts += chain.from_iterable(map_in_threads(read, range(len(shards)), threads))
+    return _Documents(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def _compare(rows: _Rows, shards: Sequence[Shard]) -> PartitionFaults:
-    """Find the hashes that occur more than once, then look at those alone."""
-    ordered = np.sort(rows.high)
-    repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-    if not len(repeated):
-        return PartitionFaults()
-    place = np.minimum(np.searchsorted(repeated, rows.high), len(repeated) - 1)
-    some = np.flatnonzero(repeated[place] == rows.high)
-    val_shards = np.array([shard.entry.split == "val" for shard in shards], np.bool_)
-    in_train_split = ~np.take(val_shards, rows.shard[some])
-    # Sort by hash; within a hash val before train, then in the set's order.
-    order = some[np.lexsort((rows.row[some], rows.shard[some], in_train_split, rows.low[some], rows.high[some]))]
-    high, low = rows.high[order], rows.low[order]
-    new = np.flatnonzero(np.r_[True, (high[1:] != high[:-1]) | (low[1:] != low[:-1])])
-    in_val = np.add.reduceat(np.take(val_shards, rows.shard[order]).astype(np.int64), new)
-    in_train = np.diff(np.r_[new, len(order)]) - in_val
-    allowed = np.maximum.reduceat(rows.allowed[order], new)
-    leaks = np.flatnonzero((in_val > 0) & (in_train > 0))
-    repeats = np.flatnonzero((in_val > 1) | (in_train > allowed))
+def _compare(documents: _Documents, shards: Sequence[Shard], hashes: HashRange) -> EqualDocuments:
+    order, shared = sort_hashes(documents.high, documents.low, bits=hashes.bits)
+    order = order[shared]  # the others equal no other
+    if not len(order):
+        return EqualDocuments()
+    high, low = documents.high[order], documents.low[order]
+    # Of each group of equal documents: how often it is in each split, and how often it may be in train.
+    groups = np.flatnonzero(mark_first(high, low))
+    is_val = np.array([shard.entry.split == "val" for shard in shards], np.int64)
+    in_val = np.add.reduceat(is_val[documents.shard[order]], groups)
+    in_train = np.diff(np.append(groups, len(order))) - in_val
+    allowed = np.maximum.reduceat(documents.allowed[order], groups)
+    found: dict[ProblemKind, npt.NDArray[np.int64]] = {
+        "split_leak": np.flatnonzero((in_val > 0) & (in_train > 0)),
+        "document_repeated": np.flatnonzero((in_val > 1) | (in_train > allowed)),
+    }
 
-    def describe(group: int) -> tuple[str, str]:
-        begin, count = int(new[group]), int(in_val[group] + in_train[group])
-        places: list[str] = []
-        for member in order[begin : begin + min(count, MAX_MEMBERS)].tolist():
-            places.append(f"{shards[int(rows.shard[member])].name} document {int(rows.row[member])}")
+    def describe(kind: ProblemKind, group: int) -> Problem:
+        begin, count = int(groups[group]), int(in_val[group] + in_train[group])
+        members = order[begin : begin + min(count, MAX_MEMBERS)].tolist()
+        places = [f"{shards[int(documents.shard[member])].name} document {documents.row[member]}" for member in members]
+        expected = "it in one of the two" if kind == "split_leak" else f"at most 1 and {allowed[group]}"
         message = (
             f"document {int(high[begin]):016x}{int(low[begin]):016x} occurs {plural(in_val[group], 'time')} in val "
-            f"and {in_train[group]} in train ({', '.join(places)}{', ...' if count > MAX_MEMBERS else ''})"
+            f"and {in_train[group]} in train ({', '.join(places)}{', ...' if count > MAX_MEMBERS else ''}); expected "
+            f"{expected}"
         )
-        return places[-1], message
+        return Problem(kind, places[-1], message)
 
-    described_leaks: list[Problem] = []
-    for group in leaks[:MAX_REPORTED].tolist():
-        where, message = describe(group)
-        described_leaks.append(Problem("split_leak", where, f"{message}; expected it in one of the two"))
-    described_repeats: list[Problem] = []
-    for group in repeats[:MAX_REPORTED].tolist():
-        where, message = describe(group)
-        described_repeats.append(
-            Problem("document_repeated", where, f"{message}; expected at most 1 and {allowed[group]}")
-        )
-    return PartitionFaults(len(leaks), len(repeats), described_leaks, described_repeats)
+    described = [describe(kind, group) for kind, own in found.items() for group in own[:MAX_REPORTED].tolist()]
+    return EqualDocuments({kind: len(own) for kind, own in found.items()}, described)

@@ -27,13 +27,13 @@ from shards.errors import Problem, ProblemKind, ShardSetError, plural, remedy_of
 from shards.format import codec
 from shards.format.content_hash import split_column
 from shards.format.document_table import add_source_counts, iter_documents
+from shards.format.equal_hashes import cover_hashes
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard, ShardSet
 from shards.stores.files import hash_file
 from shards.stores.store import require_folder
 from shards.validation import duplicates
 from shards.validation.carried import CarriedValues
-from shards.validation.duplicates import cover_duplicates
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -162,7 +162,7 @@ def _check_rows(shard: Shard, content: bytes | None, *, with_hashes: bool) -> tu
                 ends.append(stop - 1)
             add_source_counts(batch, sums)
             if with_hashes:
-                coverage |= cover_duplicates(split_column(batch.column("hash"))[:, 0])
+                coverage |= cover_hashes(split_column(batch.column("hash"))[:, 0])
             carried.add(batch)
             position, row = int(stop[-1]) if len(stop) else position, row + len(stop)
     except ShardSetError as error:

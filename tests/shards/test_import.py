@@ -136,16 +136,17 @@ def test_hash_is_of_the_text(run, tmp_path, tokenizer, tokenizer_file):
 
 def test_eos_before_documents_that_files_cut(run, tmp_path):
     """As llm.c's scripts write: EOS first, and a document that goes on in the next file."""
-    found = run([headed([EOS, 1, 2, EOS, 3]), headed([4, EOS, EOS, 5])], [headed([EOS, 6])])
+    found = run([headed([EOS, 1, 2, EOS, 3]), headed([4, EOS, EOS, 5, EOS]), headed([9])], [headed([EOS, 6])])
     assert {split: part.eos_at for split, part in found.splits.items()} == {"train": "start", "val": "start"}
     shard_set = shards.open_set(tmp_path / "set")
     ids, rows = read_documents(shard_set, "train")
-    assert ids == [[1, 2, EOS], [3, 4, EOS], [EOS], [5, EOS]]
+    assert ids == [[1, 2, EOS], [3, 4, EOS], [EOS], [5, EOS], [9, EOS]]
     assert [(row["unit"].split("@")[0], row["row"]) for row in rows] == [
         ("train-0.bin", 0),
         ("train-0.bin", 1),
         ("train-1.bin", 0),
         ("train-1.bin", 1),
+        ("train-2.bin", 0),
     ]
     assert read_documents(shard_set, "val")[0] == [[6, EOS]]
     assert validate(tmp_path / "set", level="full").problems == []

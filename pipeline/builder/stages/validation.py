@@ -27,7 +27,7 @@ from shards.format.manifest import ShardEntry
 from shards.format.reader import ShardSet
 from shards.stores.files import unique_name
 from shards.stores.store import WritableStore
-from shards.validation.duplicates import check_duplicates, divide_for_duplicates, join_duplicate_faults
+from shards.validation.duplicates import check_duplicates, divide_shards, join_equal_documents
 from shards.validation.files import SharedProperties, Structure
 from shards.validation.findings import JoinedFindings, ShardFindings
 from shards.validation.shard_contents import content_rules
@@ -83,19 +83,19 @@ def run_validation(running: RunningBuild, checksums: Mapping[str, str]) -> tuple
         ]
 
     def compare(joined: JoinedFindings, epochs: Mapping[str, int]) -> list[Problem]:
-        partitions = divide_for_duplicates(joined.trusted, joined.coverage)
-        if len(partitions) == 1:  # no more than a driver has room for
+        ranges = divide_shards(joined.trusted, joined.coverage)
+        if len(ranges) == 1:  # no more than a driver has room for
             return check_duplicates(joined.trusted, epochs)
         tasks: list[Task] = []
-        for partition, shards in partitions:
+        for hashes, shards in ranges:
             entries = tuple(shard.entry for shard in shards)
             dtype = shards[0].dtype.name if shards else ""
             carried = shards[0].carried_columns if shards else ()
-            payload = validation_tasks.CompareTask(str(running.out), entries, dtype, epochs, partition, carried)
+            payload = validation_tasks.CompareTask(str(running.out), entries, dtype, epochs, hashes, carried)
             size = sum(entry.files.documents.bytes for entry in entries)
-            name = f"documents {partition.number + 1} of {partition.count}"
+            name = f"documents {hashes.number + 1} of {len(ranges)}"
             tasks.append(Task(run.digest("documents", [name]), payload, size, name))
-        return join_duplicate_faults(
+        return join_equal_documents(
             [validation_tasks.read_faults(result) for result in run.run("compare_documents", tasks)]
         )
 

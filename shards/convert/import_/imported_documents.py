@@ -14,8 +14,9 @@ import numpy as np
 
 from shards.convert.import_.bin_files import BinStream, TokenBinError
 from shards.errors import plural
-from shards.format.content_hash import hash_document
+from shards.format.content_hash import hash_document, split_hashes
 from shards.format.document_blocks import cut_blocks
+from shards.format.equal_hashes import find_copies, sort_hashes
 from shards.format.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -163,16 +164,13 @@ def find_repeats(hashes: npt.NDArray[Any], num_val: int) -> Repeats:
         hashes: uint8 `(val + train, 16)`, validation first.
         num_val: documents of validation.
     """
-    words = np.ascontiguousarray(hashes).view("<u8").reshape(-1, 2)
-    order = np.lexsort((words[:, 1], words[:, 0]))  # stable: equal hashes stay in the documents' order
-    in_order = words[order]
-    begins = np.ones(len(order), bool)
-    begins[1:] = (in_order[1:] != in_order[:-1]).any(axis=1)
-    groups = np.empty(len(order), np.int64)
-    groups[order] = np.cumsum(begins) - 1
-    firsts = order[begins][groups]
-    original = firsts == np.arange(len(order))
+    hi, lo = split_hashes(np.ascontiguousarray(hashes)).T
+    order, _ = sort_hashes(hi, lo)
+    copies, originals = find_copies(hi, lo, order)
+    firsts = np.arange(len(hashes))
+    firsts[copies] = originals
+    original = firsts == np.arange(len(hashes))
     leaked = firsts[num_val:] < num_val
     again = ~original & (firsts >= num_val)
     in_val = num_val - int(original[:num_val].sum())
-    return Repeats(original, again, in_val, int(leaked.sum()), int(np.bincount(groups[num_val:]).max()))
+    return Repeats(original, again, in_val, int(leaked.sum()), int(np.bincount(firsts[num_val:]).max()))
