@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 from shards import ShardSet
 from shards.errors import InputError
+from shards.terminal.reporter import Note
 from trainer.checkpoint.folders import (
     CHECKSUMS_FILE,
     Checkpoint,
@@ -21,10 +21,8 @@ from trainer.optim import learning_rate
 from trainer.recipe import FIXED_BY_CHECKPOINT, TrainRecipe, find_changes, parse_recipe
 from trainer.run_folder import StartRecord, read_start_record
 
-Say = Callable[[str], None]
 
-
-def find_resume_checkpoint(run: Path, resume: str, say: Say) -> Checkpoint | None:
+def find_resume_checkpoint(run: Path, resume: str, say: Note) -> Checkpoint | None:
     """Return the checkpoint that `--resume` asks for; None to begin at step 0.
 
     Raises:
@@ -50,7 +48,7 @@ def find_resume_checkpoint(run: Path, resume: str, say: Say) -> Checkpoint | Non
     return found
 
 
-def find_resume_start(run: Path, start: Path, say: Say) -> Checkpoint:
+def find_resume_start(run: Path, start: Path, say: Note) -> Checkpoint:
     """Return the newest checkpoint of a run that began from the checkpoint `start`; `start` if it has none.
 
     Raises:
@@ -76,7 +74,7 @@ def _is_start(record: StartRecord, start: Path) -> bool:
         return False
 
 
-def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSet, say: Say) -> None:
+def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSet, say: Note) -> None:
     """Refuse a checkpoint of other data or another model; print the other changes of the recipe.
 
     Raises:

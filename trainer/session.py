@@ -9,7 +9,6 @@ the model and the order of the data. Other changes of the recipe are allowed and
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -35,6 +34,7 @@ from shards.stores.files import atomic_open, lock_folder, write_text
 from shards.stores.open import Place
 from shards.stores.retry import retry
 from shards.terminal.command_names import called_as
+from shards.terminal.reporter import Note
 from shards.validation.manifest import check_manifest_totals
 from shards.validation.validate import validate
 from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftovers
@@ -49,8 +49,6 @@ from trainer.phases.pins import pin_to_mix
 from trainer.recipe import TrainRecipe
 from trainer.resume import check_resume_fits, find_resume_checkpoint, find_resume_start
 from trainer.run_folder import RECIPE_FILE, SET_FILE, START_FILE, TOKENIZER_FILE, SetRecord, StartRecord
-
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -153,7 +151,7 @@ def open_session(
     run: Path,
     *,
     resume: str,
-    say: Say,
+    say: Note,
     start: Path | None = None,
     cache: Cache | None = None,
     verify: Verify = "size",
@@ -223,7 +221,7 @@ def open_session(
         return session
 
 
-def _open_valid_set(place: Place, cache: Cache | None, verify: Verify, say: Say) -> ShardSet:
+def _open_valid_set(place: Place, cache: Cache | None, verify: Verify, say: Note) -> ShardSet:
     try:
         if isinstance(place, Path):
             problems = validate(place, level="quick").problems
@@ -249,7 +247,7 @@ def _open_remote_set(place: str, cache: Cache | None, verify: Verify) -> tuple[S
     return shard_set, check_manifest_totals(manifest) + check_tokenizer(tokenizer, manifest)
 
 
-def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say) -> WindowOrder:
+def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Note) -> WindowOrder:
     """Return the order of windows; refuse splits that are too small, and batches and vocabularies that do not fit."""
     seq_len, batch, micro_batch = recipe.train.seq_len, recipe.train.global_batch, recipe.train.micro_batch
     train, val = (shard_set.splits.get(split, ()) for split in ("train", "val"))
@@ -304,7 +302,7 @@ def _make_run_folder(run: Path) -> Path:
 
 
 def _prepare_run(
-    run: Path, recipe: TrainRecipe, shard_set: ShardSet, vocab_size: int, found: Checkpoint | None, say: Say
+    run: Path, recipe: TrainRecipe, shard_set: ShardSet, vocab_size: int, found: Checkpoint | None, say: Note
 ) -> None:
     for path in clear_leftovers(run, after_step=found.state.step if found else None):
         say(f"{path}: corrupt, kept under this name; delete it when you do not need it")

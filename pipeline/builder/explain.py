@@ -24,7 +24,8 @@ from shards.errors import InputError, plural
 from shards.format.content_hash import hash_document
 from shards.stores.open import absolute_place, open_writable_store
 from shards.stores.store import WritableStore
-from shards.trace.explain_entry_point import Answer, Progress, Question
+from shards.terminal.reporter import Progress
+from shards.trace.explain_entry_point import Answer, Question
 
 STATES = (
     "in the set",

@@ -21,7 +21,7 @@ import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ from shards.stores.files import atomic_open
 from shards.stores.open import open_store
 from shards.stores.store import check_outside, folder_beside
 from shards.terminal.display import format_json
+from shards.terminal.reporter import Progress, no_progress
 from shards.trace.excerpt import cut_excerpt
 from shards.trace.locate import Place, find_places
 from shards.validation.files import check_files
@@ -79,8 +80,6 @@ AUDIT_VERSION = 2
 """The version in audit.json. A report repeats an audit of another version. 2: verdicts depend on the set's size."""
 
 REPORT_FILE = "audit.json"
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass
@@ -140,7 +139,7 @@ def audit(
     workers: int = 1,
     rare: int | None = None,
     listed_share: float | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> AuditResult:
     """Audit a shard set; write `tokens.parquet` and `audit.json`.
 
@@ -203,10 +202,8 @@ def audit(
     return report
 
 
-def _part_of(progress: Progress | None, before: int, factor: float) -> Progress | None:
+def _part_of(progress: Progress, before: int, factor: float) -> Progress:
     """Return the progress of a part of the work: `before` tokens were done, and all are `factor` times the part's."""
-    if progress is None:
-        return None
     return lambda done, total: progress(before + done, round(total * factor))
 
 
@@ -228,7 +225,7 @@ def _one_in(have: int, want: int) -> int:
     return max(1, -(-have // want))
 
 
-def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress: Progress | None) -> Totals:
+def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress: Progress) -> Totals:
     """Read every shard, validation first, and add up."""
     totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocab_size)
     total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
@@ -242,8 +239,7 @@ def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress
             for task, figures in map_tasks(audit_shard, shard_set, tasks, workers):
                 totals.add(task.shard, figures, shard_set.shards[task.shard].entry.phase)
                 done += shard_set.shards[task.shard].num_tokens
-                if progress is not None:
-                    progress(done, total)
+                progress(done, total)
             if members is val and len(totals.val_ngrams):
                 ngrams = Path(scratch) / "ngrams.npy"
                 np.save(ngrams, np.unique(totals.val_ngrams["hash"]))

@@ -26,6 +26,7 @@ from shards.audit.spread import Half, Spread, count_spread_pairs
 from shards.audit.word_finder import Candidates, WordFinder, Words
 from shards.errors import plural
 from shards.format.document_blocks import iter_blocks
+from shards.terminal.reporter import Progress, no_progress
 from shards.trace.locate import find_places
 from shards.workers import map_tasks
 
@@ -45,8 +46,6 @@ SHOWN_CHARACTERS = 40
 
 MAX_REASONS = 3
 """Ids and words that are named for a listed document: the most frequent in it."""
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +225,7 @@ def find_concentrated(
     below: int,
     share: float,
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Concentrated:
     """Find concentrated ids and words, and the documents that are full of them.
 
@@ -296,7 +295,7 @@ def _choose(spread: Spread, *, below: int, tokens: int) -> list[Half]:
 class _Reader:
     """Reads the shards of a set several times, and says how far it is."""
 
-    def __init__(self, shard_set: ShardSet, workers: int, progress: Progress | None):
+    def __init__(self, shard_set: ShardSet, workers: int, progress: Progress):
         self._tokens = [shard.num_tokens for shard in shard_set.shards]
         self._workers, self._progress = workers, progress
         self._passes = 0
@@ -308,8 +307,7 @@ class _Reader:
         for shard, result in map_tasks(function, shared, shards, self._workers):
             yield result
             done += self._tokens[shard]
-            if self._progress is not None:
-                self._progress(done, total)
+            self._progress(done, total)
 
 
 def _count_ids(search: _IdPass, number: int) -> tuple[npt.NDArray[np.int64], Candidates]:

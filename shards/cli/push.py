@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
         raise InputError(f"{options.set}: is not a folder of this machine. Copy the set here, and push the copy.")
     began = time.perf_counter()
     address = parse_hub_address(options.repo, revision=options.revision)
-    with show_progress("validate") if options.level == "full" else nullcontext() as progress:
+    with show_progress("validate", show=options.level == "full") as progress:
         checked = validate(options.set, level=options.level, threads=options.threads, progress=progress)
     problems = checked.problems
     if problems:

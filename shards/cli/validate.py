@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from shards.errors import plural
@@ -43,12 +42,11 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-
     from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
 
     check_place(options.set)
-    with show_progress("validate") if options.level == "full" else nullcontext() as progress:
+    with show_progress("validate", show=options.level == "full") as progress:
         report = validate(
             options.set,
             level=options.level,

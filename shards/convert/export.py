@@ -8,7 +8,7 @@ nothing is encoded again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 from shards.stores.files import write_folder, write_text
 from shards.stores.store import check_outside
+from shards.terminal.reporter import Progress, no_progress
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     Blocks = Iterator[npt.NDArray[Any]]
 
 TOKENIZER_FILE = "tokenizer.json"
-Progress = Callable[[int, int], None]
-"""Called with the tokens done so far and the tokens in all."""
 
 
 class ExportError(InputError):
@@ -65,7 +64,7 @@ def export_set(
     layout: LayoutName,
     splits: tuple[Split, ...] | None = None,
     verify: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Export:
     """Write a set in another layout.
 
@@ -94,8 +93,7 @@ def export_set(
     def advance(tokens: int) -> None:
         nonlocal done
         done += tokens
-        if progress is not None:
-            progress(done, total)
+        progress(done, total)
 
     readers = [SplitReader(shard_set, split, advance) for split in chosen]
     if reasons := [reason for reader in readers for reason in module.find_export_obstacles(reader)]:

@@ -30,6 +30,7 @@ from shards.stores.hub_client import HubError
 from shards.stores.hub_store import HubStore, open_hub
 from shards.stores.retry import retry
 from shards.stores.store import FolderStore
+from shards.terminal.reporter import Note, Progress
 from shards.validation.files import check_files
 
 PART_SUFFIX = ".part"
@@ -41,12 +42,6 @@ PIECE_BYTES = 32 << 20
 
 MOST_PROBLEMS = 10
 """Problems that are named one by one; the others are counted."""
-
-Progress = Callable[[int, int], None]
-"""A function of the bytes on disk and verified, and the bytes of all files, called by one thread at a time."""
-
-Note = Callable[[str], None]
-"""A function of a sentence for the user, called by any thread."""
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ each file, one to hash and one to send. Memory does not grow with the set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from shards.format.manifest import MANIFEST_FILE
 from shards.hub.compare import CARD_FILE, ComparedFile, Comparison, refresh_comparison
 from shards.stores.hub_client import HubError, PassingError, hub_errors, open_hub_client
 from shards.stores.retry import retry
+from shards.terminal.reporter import Note, Progress
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd
@@ -38,12 +39,6 @@ UPLOAD_FILES, UPLOAD_BYTES = 100, 256 << 20
 
 MOST_PASSES = 4
 """Extra commits, beyond those that the files need, before a listing that does not show the set is an error."""
-
-Progress = Callable[[int, int], None]
-"""A function of the bytes that the Hub has so far and the bytes of all files."""
-
-Note = Callable[[str], None]
-"""A function of a sentence for the user, called by any thread."""
 
 
 @dataclass(slots=True)

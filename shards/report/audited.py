@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, audit
 from shards.audit.tokens_table import TOKENS_FILE, read_column
 from shards.format.reader import ShardSet
-
-if TYPE_CHECKING:
-    from shards.audit.audit import Progress
+from shards.terminal.reporter import Progress, no_progress
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ def rows_of(found: dict[str, Any], check: str) -> list[dict[str, Any]]:
     return next((entry["rows"] for entry in found["checks"] if entry["name"] == check), nothing)
 
 
-def find_or_audit(shard_set: ShardSet, folder: Path, *, workers: int, progress: Progress | None) -> Audited:
+def find_or_audit(shard_set: ShardSet, folder: Path, *, workers: int, progress: Progress = no_progress) -> Audited:
     """Return the audit of a set that is reported. Make it now unless `folder` has one of this set.
 
     Raises:

@@ -13,15 +13,16 @@ import numpy as np
 from shards.audit.histogram import BINS, bin_lengths
 from shards.format.document_table import iter_documents, rows_by_source, wrong_document_table
 from shards.format.reader import ShardSet
+from shards.terminal.reporter import Progress, no_progress
 from shards.workers import map_tasks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from shards.audit.audit import Progress
 
-
-def count_document_lengths(shard_set: ShardSet, *, workers: int, progress: Progress | None) -> npt.NDArray[np.int64]:
+def count_document_lengths(
+    shard_set: ShardSet, *, workers: int, progress: Progress = no_progress
+) -> npt.NDArray[np.int64]:
     """Count documents by source and length, over both splits.
 
     Args:
@@ -40,8 +41,7 @@ def count_document_lengths(shard_set: ShardSet, *, workers: int, progress: Progr
     for number, found in map_tasks(_count_shard, shard_set, range(len(shard_set.shards)), workers):
         counts += found
         done += shard_set.shards[number].num_tokens
-        if progress is not None:
-            progress(done, total)
+        progress(done, total)
     return counts
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from shards.report.vocabulary import describe_vocabulary
 from shards.stores.files import atomic_open
 from shards.stores.open import open_store
 from shards.stores.store import FolderStore, check_outside, folder_beside
+from shards.terminal.reporter import Progress, no_progress
 from shards.validation.files import check_files
 
 PAGE_FILE, CARD_FILE = "index.html", "README.md"
@@ -38,8 +38,6 @@ _MARKS = {PAGE_FILE: b": a token set</title>", CARD_FILE: b"| manifest, SHA-256 
 
 SAMPLES = 2
 """Maximum documents shown of each source."""
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def write_report(
     audit: Path | None = None,
     compare_with: tuple[str, Path] | None = None,
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Report:
     """Write the page and the card of a set.
 
@@ -155,10 +153,9 @@ class _Passes:
     """Passes over the set as one progress."""
 
     number: int
-    progress: Progress | None
+    progress: Progress
     done: int = 0
 
     def advance(self, done: int, total: int) -> None:
         """Report what is done of the current pass."""
-        if self.progress is not None:
-            self.progress(self.done * total + done, self.number * total)
+        self.progress(self.done * total + done, self.number * total)

@@ -39,6 +39,7 @@ from threading import Event
 from shards.errors import InputError, Problem, ShardSetError
 from shards.stores.files import DiskError
 from shards.stores.retry import StoppedError
+from shards.terminal.reporter import Note
 
 MOST_DEFAULT_BYTES = 100 * 10**9
 """The default limit is half of the free disk space, so that checkpoints have room too, but at most this: 75 billion
@@ -53,9 +54,6 @@ NOTE_AFTER_S = 5.0
 LOCK_FILE = "lock"
 PART_SUFFIX = ".part"
 _SET_FOLDER = re.compile(r"[0-9a-f]{64}")
-
-Note = Callable[[str], None]
-"""A function of a sentence for the user, called by any thread."""
 
 
 class CacheError(InputError):

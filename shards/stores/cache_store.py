@@ -17,18 +17,16 @@ from functools import partial
 from threading import Event
 
 from shards.errors import InputError, ShardSetError
-from shards.stores.cache import Cache, CachedFile, CacheError, Note
+from shards.stores.cache import Cache, CachedFile, CacheError
 from shards.stores.retry import NOTE_EVERY_S, StoppedError, retry, stop_on
 from shards.stores.store import ListedFile, Store
+from shards.terminal.reporter import Note, Progress
 
 CONNECTIONS = 4
 """Ranged requests of a file at once: one connection seldom uses the full bandwidth. Each holds one range in memory."""
 
 REQUEST_BYTES = 8 << 20
 """Bytes of a request if the store does not prefer another size."""
-
-Progress = Callable[[int, int], None]
-"""A function of the bytes fetched and the bytes of the file, called by one thread at a time."""
 
 
 class FetchError(InputError):

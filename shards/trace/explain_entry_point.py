@@ -6,14 +6,13 @@ answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
+from shards.terminal.reporter import Progress
+
 ENTRY_POINT_GROUP = "tokenmill.explain"
 ENTRY_POINT = "work"
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +17,13 @@ from shards.errors import InputError
 from shards.format.carried import CarriedType, null_values
 from shards.format.document_table import iter_documents, read_hashes
 from shards.format.reader import ShardSet
+from shards.terminal.reporter import Progress, no_progress
 from shards.trace.locate import Place, find_places
 from shards.workers import map_tasks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-Progress = Callable[[int, int], None]
 
 _CONDITION = re.compile(r"(.+?)(\^=|~=|=)(.*)", re.DOTALL)
 EXPECTED = "expected COLUMN=VALUE, COLUMN^=BEGINNING or COLUMN~=PATTERN"
@@ -110,7 +109,7 @@ def find_carried(
     *,
     limit: int | None = 20,
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> CarriedHits:
     """Return the documents for which all conditions hold, in the set's order.
 
@@ -134,8 +133,7 @@ def find_carried(
         found.sources.update(sources)
         found.shown += places if limit is None else places[: limit - len(found.shown)]
         done += shard_set.shards[number].num_documents
-        if progress is not None:
-            progress(done, total)
+        progress(done, total)
     found.hashes = np.concatenate([found.hashes, *hashes])
     found.documents = len(found.hashes)
     names = [source.name for source in shard_set.manifest.sources]

@@ -7,13 +7,13 @@ Every shard is searched (`shards.trace.search` says how, and what it costs).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shards.format.reader import Shard, ShardSet, open_set
+from shards.terminal.reporter import Progress, no_progress
 from shards.trace.excerpt import read_excerpt
 from shards.trace.locate import find_holders
 from shards.trace.search import Hit, Query, check_query, prepare_search, search_shard
@@ -21,8 +21,6 @@ from shards.workers import map_tasks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass
@@ -66,7 +64,7 @@ def trace(
     *,
     limit: int | None = 20,
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Trace:
     """Find the documents of a set that match a query.
 
@@ -98,8 +96,7 @@ def trace(
             counts.hits += int(part.hits[number])
         found.shown += part.shown if limit is None else part.shown[: limit - len(found.shown)]
         done += shard_set.shards[index].num_tokens
-        if progress is not None:
-            progress(done, total)
+        progress(done, total)
     found.hashes = np.concatenate([found.hashes, *hashes])
     found.documents = len(found.hashes)
     found.hits = sum(counts.hits for counts in found.sources.values())

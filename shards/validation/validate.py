@@ -26,6 +26,7 @@ from shards.errors import Problem
 from shards.format.reader import Shard, ShardSet
 from shards.stores.open import open_store
 from shards.stores.store import Store
+from shards.terminal.reporter import Progress, no_progress
 from shards.validation import duplicates
 from shards.validation.files import SharedProperties, Structure, check_files, check_set_files
 from shards.validation.findings import JoinedFindings, ShardFindings, collect_shard_findings, join_findings
@@ -35,8 +36,6 @@ from shards.workers import map_in_threads
 
 Level = Literal["quick", "full"]
 
-Progress = Callable[[int, int], None]
-"""A function of the tokens checked so far and the tokens in all, called by one thread at a time."""
 
 CheckShards = Callable[[ShardSet, Structure], Sequence[ShardFindings]]
 """A function of a set and its files, which returns the findings of `collect_shard_findings` for each shard, in
@@ -91,7 +90,7 @@ def validate(
     level: Level = "quick",
     against_sources: int = 0,
     threads: int = 1,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> ValidationResult:
     """Check a shard set and return every problem found.
 
@@ -158,7 +157,7 @@ def _compare_here(joined: JoinedFindings, epochs: Mapping[str, int]) -> list[Pro
     return duplicates.check_duplicates(joined.trusted, epochs, joined.coverage)
 
 
-def _threaded(threads: int, progress: Progress | None) -> CheckShards:
+def _threaded(threads: int, progress: Progress) -> CheckShards:
     """Return what checks shards in threads of this process."""
 
     def check_shards(shard_set: ShardSet, structure: Structure) -> list[ShardFindings]:
@@ -170,8 +169,7 @@ def _threaded(threads: int, progress: Progress | None) -> CheckShards:
             nonlocal done
             with lock:
                 done += tokens
-                if progress is not None:
-                    progress(done, total)
+                progress(done, total)
 
         def check(shard: Shard) -> ShardFindings:
             return collect_shard_findings(shard, shared, structure.listing, rules, advance)

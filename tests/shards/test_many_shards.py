@@ -30,7 +30,7 @@ COMMANDS = {
     "trace token": lambda folder, out: trace(folder, Query("token", "5"), limit=3),
     "trace text": lambda folder, out: trace(folder, Query("text", "naïve"), limit=3),
     "audit": lambda folder, out: audit(folder, out=out, workers=1),
-    "report's lengths": lambda folder, out: count_document_lengths(open_set(folder), workers=1, progress=None),
+    "report's lengths": lambda folder, out: count_document_lengths(open_set(folder), workers=1),
     "validate": lambda folder, out: validate(folder, level="full"),
 }
 

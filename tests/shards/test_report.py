@@ -476,7 +476,7 @@ def test_settings_of_tables_and_long_lists_are_listed_whole(plan, hostile, tmp_p
 
 def test_audit_of_other_rules_is_made_again(good_set, tmp_path):
     shard_set = open_set(good_set)
-    find_or_audit(shard_set, tmp_path, workers=1, progress=None)
+    find_or_audit(shard_set, tmp_path, workers=1)
     assert is_audited(shard_set, tmp_path)
     stored = json.loads((tmp_path / "audit.json").read_text())
     for version in (None, AUDIT_VERSION - 1):

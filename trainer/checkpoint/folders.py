@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -16,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from shards.config import Settings
 from shards.errors import InputError, Problem, remedy_of
+from shards.terminal.reporter import Note
 
 FOLDER = "checkpoints"
 MODEL_FILE = "model.safetensors"
@@ -124,7 +124,7 @@ def read_state(path: Path) -> CheckpointState:
     return state
 
 
-def find_newest_checkpoint(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
+def find_newest_checkpoint(run: Path, say: Note) -> Checkpoint | None:
     """Return a run's newest whole checkpoint; None if the run has no checkpoints at all. Changes nothing.
 
     Args:

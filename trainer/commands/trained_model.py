@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import tokenizers
@@ -10,6 +9,7 @@ import tokenizers
 from shards.errors import InputError
 from shards.stores.files import hash_file
 from shards.terminal.command_names import called_as
+from shards.terminal.reporter import Note
 from trainer.checkpoint.folders import find_newest_checkpoint, read_checkpoint
 from trainer.checkpoint.load_tensors import load_weights
 from trainer.device import choose_device
@@ -19,7 +19,7 @@ from trainer.recipe import parse_recipe
 from trainer.run_folder import TOKENIZER_FILE
 
 
-def load_training_run(run: Path, say: Callable[[str], None], path: Path | None = None) -> TrainedModel:
+def load_training_run(run: Path, say: Note, path: Path | None = None) -> TrainedModel:
     """Load a checkpoint of a run, by default its newest whole one, and its tokenizer.
 
     Raises:

@@ -8,15 +8,15 @@ another mix, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shards.errors import InputError
 from shards.format.windows.order import PhaseWindows, WindowOrder
+from shards.terminal.reporter import Note
 from trainer.recipe import PhaseConfig, TrainRecipe, check_rules
 
 
-def pin_to_mix(recipe: TrainRecipe, order: WindowOrder, say: Callable[[str], None]) -> TrainRecipe:
+def pin_to_mix(recipe: TrainRecipe, order: WindowOrder, say: Note) -> TrainRecipe:
     """Return the recipe with the steps that `until_mix_phase` and `decay_from_mix_phase` stand for, and print them.
 
     Raises:

@@ -17,7 +17,7 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NoReturn
@@ -33,6 +33,7 @@ from shards.stores.files import write_text
 from shards.terminal.command_names import called_as
 from shards.terminal.display import format_value
 from shards.terminal.progress import Meter, show_progress
+from shards.terminal.reporter import Note
 from shards.torch import TokenWindows
 from shards.trace.window_documents import trace_windows
 from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_of_checkpoint
@@ -56,7 +57,7 @@ SAMPLE_TOKENS = 100
 """Tokens of each text that is drawn at a phase's end."""
 
 
-def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = False) -> TrainingLoop:
+def run_training(session: Session, say: Note, *, go_on: bool = False) -> TrainingLoop:
     """Train until the recipe's last step, an off-ramp, or until asked to stop.
 
     Args:
@@ -129,7 +130,7 @@ def _fetch_first_shard(session: Session) -> None:
 
 
 @contextlib.contextmanager
-def catch_signals(say: Callable[[str], None]) -> Generator[list[int]]:
+def catch_signals(say: Note) -> Generator[list[int]]:
     """Put the first SIGINT or SIGTERM into a list, at which the loop ends; a second one is handled as before."""
     received: list[int] = []
 
@@ -153,7 +154,7 @@ class TrainingLoop:
     log: MetricsLog
     progress: Meter
     signals: list[int]
-    say: Callable[[str], None]
+    say: Note
     go_on: bool
     interrupted_by: int = 0
     """The number of the signal that ended it; 0 if no signal did."""

@@ -12,7 +12,7 @@ are, except that EOS may move to a document's other end (see `shards.convert.imp
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
@@ -33,6 +33,7 @@ from shards.format.manifest import Dtype, ShardEntry, Split, TokenizerEntry, dty
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.format.writer import HashingFile, SetProperties, write_entry, write_manifest
 from shards.stores.files import atomic_open, hash_file, write_folder
+from shards.terminal.reporter import Progress, no_progress
 
 OnRepeat = Literal["keep", "allow", "drop"]
 SOURCE = "imported"
@@ -82,7 +83,7 @@ def import_set(
     tokenizer: Path,
     out: Path,
     options: ImportOptions,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = no_progress,
 ) -> Imported:
     """Write a shard set from token files.
 
@@ -114,8 +115,7 @@ def import_set(
     def advance(tokens: int) -> None:
         nonlocal done
         done += tokens
-        if progress is not None:
-            progress(done, total)
+        progress(done, total)
 
     splits: dict[Split, ImportedDocuments] = {
         split: cut_documents(stream, vocab_size=len(vocabulary), eos_id=eos_id, close=options.close, advance=advance)

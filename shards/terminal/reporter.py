@@ -1,0 +1,24 @@
+"""The reporter of long work: the two functions by which a command learns how far its work is.
+
+Readers, stores and searches never print: a program that calls `shards.open_set` gets nothing on stderr. A command gives
+`shards.terminal.progress.show_progress` for `Progress`, and `shards.terminal.display.say` for `Note`; the default of
+both reports nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[int, int], None]
+"""Takes the work done and the work in all, both in one unit, such as tokens or bytes."""
+
+Note = Callable[[str], None]
+"""Takes a line for a person: what is waited for, tried again, chosen or left out. Threads may call it."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """Report no progress: the default of functions that take a `Progress`."""
+
+
+def no_note(message: str) -> None:
+    """Report no line for a person: the default of functions that take a `Note`."""
