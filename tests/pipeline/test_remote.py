@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import socket
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
-from pipeline.engine.remote_workers import WorkerDiffersError, check_remote_worker, list_versions, name_node
+from pipeline.engine.executors import MAX_LOSSES, WorkerLostError
+from pipeline.engine.remote_workers import Losses, WorkerDiffersError, check_remote_worker, list_versions, name_node
+from pipeline.engine.tasks import Call, Task
 from shards.errors import InputError, MissingExtraError
 from shards.stores.object_address import ObjectAddress
 from shards.stores.object_client import Settings
 from shards.stores.object_errors import NoCredentialsError, StoreError, to_store_error
+from shards.stores.store import FolderStore
 
 
 def test_a_worker_with_the_packages_of_the_driver() -> None:
@@ -55,3 +59,15 @@ def test_a_store_that_is_left_without_credentials_asks_the_machine_for_a_role() 
 def test_the_host_is_not_named_in_other_errors() -> None:
     with pytest.raises(StoreError, match=r"^s3://b/x: there is no bucket$"), name_node():
         raise StoreError("s3://b/x: there is no bucket")
+
+
+def test_a_task_that_is_lost_too_often_ends_the_build_and_others_do_not_count(tmp_path: Path) -> None:
+    losses = Losses()
+    calls = [Call("module:function", Task(name, None, 1, name), FolderStore(tmp_path / "stage"), None) for name in "ab"]
+    for _ in range(MAX_LOSSES - 1):
+        for call in calls:
+            losses.add(call, "it died", "Give it more memory.")
+    with pytest.raises(
+        WorkerLostError, match=r"stage task b: lost 3 times.*the last time: it burnt\. Finished work is kept\. Give it"
+    ):
+        losses.add(calls[1], "it burnt", "Give it more memory.")

@@ -1,0 +1,45 @@
+"""A run: where hashes cut its rows, and that the batches in which its text was read change none of its bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.encode import encode
+from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, Edges
+from pipeline.sources.formats.tables import parquet
+from tests.support.builds import build_here, real_documents
+from tests.support.recipes import source, write_recipe
+
+
+def test_hashes_with_the_same_first_half_are_cut_by_the_second() -> None:
+    rows = np.zeros(6, DOCUMENT_DTYPE)
+    rows["hash_hi"], rows["hash_lo"] = [1, 5, 5, 5, 5, 9], [7, 2, 4, 4, 8, 0]
+    edges = Edges([FIRST_HASH, (5, 0), (5, 3), (5, 4), (5, 5), (5, 9), (9, 1), END_HASH])
+    assert edges.count_below(rows).tolist() == [0, 1, 2, 2, 4, 5, 6, 6]
+
+
+def test_the_batches_of_a_unit_change_no_byte_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = real_documents()[:300]
+    items = [text.split("\n")[0] for text in texts[20:280:40]]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps({"text": item}) + "\n" for item in items))
+    urls = [f"https://a.example/{number}" if number % 3 else None for number in range(len(texts))]
+    pq.write_table(pa.table({"text": texts, "url": urls}), tmp_path / "prose.parquet", row_group_size=50)
+    prose = source("prose", "prose.parquet", carry=["url"], clean={"gopher": {"max_dropped": 1}})
+    items_table = {"name": "items", "paths": ["items.jsonl"], "text": "text"}
+    recipe = write_recipe(tmp_path / "recipe.toml", prose, evaluations=[items_table], mix={"when_short": "shrink"})
+    found: list[dict[str, bytes]] = []
+    for size in (encode.BATCH_BYTES, 4000):
+        monkeypatch.setattr(encode, "BATCH_BYTES", size)
+        monkeypatch.setattr(parquet, "BATCH_BYTES", size)
+        build_here(recipe, tmp_path / f"{size}")
+        files = (tmp_path / f"{size}.work/encode").glob("*/*.[bn]*")
+        found.append({path.name: path.read_bytes() for path in files if "checksums" not in path.name})
+    assert found[0] == found[1]
+    assert len(found[0]["hits.bin"]) > 0
+    assert found[0].keys() >= {"tokens.bin", "documents.npy", "measures.bin", "hits.bin", "carried.bin"}

@@ -1,0 +1,45 @@
+"""Recipes of tests: tables as Python values, written as TOML; what a test does not care about has a small default."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+Table = dict[str, Any]
+
+
+def source(name: str, *paths: Path | str, weight: float = 1, **keys: Any) -> Table:
+    """Return the table of a source; `keys` are further keys of the recipe."""
+    given = {"paths": [str(path) for path in paths]} if paths else {}
+    return {"name": name, **given, "weight": weight, **keys}
+
+
+def write_recipe(path: Path, *sources: Table, **tables: Any) -> Path:
+    """Write a recipe and return its path.
+
+    Args:
+        path: the file; relative paths of sources are relative to its folder.
+        sources: tables from `source`.
+        tables: the other tables and keys. The tokenizer has 300 entries unless its table says otherwise.
+    """
+    given = {"name": "small", "sources": list(sources), "tokenizer": {"vocab_size": 300}} | tables
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in given.items()), encoding="utf-8")
+    return path
+
+
+def to_toml(value: Any) -> str:
+    """Return a value as TOML: tables inline, lists of tables one a line."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {to_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + "".join(f"  {to_toml(item)},\n" for item in value) + "]"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(to_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def overrides(*changes: str) -> list[str]:
+    """Return the arguments of a command that change keys: `KEY=VALUE` each."""
+    return [part for change in changes for part in ("--set", change)]
