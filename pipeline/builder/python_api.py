@@ -24,7 +24,8 @@ from pipeline.builder.stages.tokenizer import TokenizerChoice
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.executors import Executor, LocalExecutor
 from pipeline.engine.stage_progress import Progress
-from pipeline.estimate.estimate import Estimate, Nodes, estimate
+from pipeline.estimate.durations import Machines
+from pipeline.estimate.estimate import Estimate, estimate
 from pipeline.estimate.pilot import measure_pilot
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
@@ -130,7 +131,8 @@ def plan_set(
     work: str | Path | None = None,
     workers: int | None = None,
     gpu_usd_per_hour: float | None = None,
-    nodes: Nodes | None = None,
+    node_usd_per_hour: float | None = None,
+    cpus_per_node: int = 1,
     network: Network | None = None,
     progress: bool = False,
 ) -> Estimate:
@@ -143,12 +145,13 @@ def plan_set(
             only footers are read and tokens are a guess.
         duplicates: where documents with equal text are looked for: in small local sources and in the sample, or in all
             text that the build would read, with 20 bytes of memory for each document.
-        out: where the set will be: a folder, or an address whose requests are counted. If an earlier build of the same
-            sources is in the folder, it tells how many documents are equal.
+        out: where the set will be: a folder or an address. If an earlier build of the same sources is in the folder,
+            it tells how many documents are equal.
         work: where the work folder will be, in the same way; next to the set when None.
         workers: tasks that run at once, on one machine or many; the cores that this process may use when None.
         gpu_usd_per_hour: the price of a GPU that waits for the build.
-        nodes: the machines that run the workers, to price them.
+        node_usd_per_hour: the price of each machine that runs workers.
+        cpus_per_node: workers that one of them runs at once.
         network: how sources are read over a network; the defaults when None.
         progress: print progress on stderr.
 
@@ -166,16 +169,14 @@ def plan_set(
         out_scheme = scheme_of(out) if out else None
         earlier = Path(out) if out and out_scheme is None else None
         measured = measure_pilot(loaded, selections, duplicates=duplicates, earlier=earlier) if probe else None
-        return estimate(
-            loaded,
-            selections,
-            pilot=measured,
-            workers=workers or _count_cores(),
-            gpu_usd_per_hour=gpu_usd_per_hour,
-            work_scheme=scheme_of(work) if work else out_scheme,
-            out_scheme=out_scheme,
-            nodes=nodes,
+        machines = Machines(
+            workers or _count_cores(),
+            remote_work=(scheme_of(work) if work else out_scheme) is not None,
+            remote_out=out_scheme is not None,
+            node_usd_per_hour=node_usd_per_hour,
+            cpus_per_node=cpus_per_node,
         )
+        return estimate(loaded, selections, pilot=measured, machines=machines, gpu_usd_per_hour=gpu_usd_per_hour)
 
 
 def load_recipe(recipe: AnyRecipe, *, overrides: Sequence[str] = (), progress: bool = False) -> Recipe:

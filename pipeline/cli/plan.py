@@ -38,8 +38,8 @@ def add_command(commands: Subparsers) -> None:
     parser.add_argument(
         "--out",
         metavar="PLACE",
-        help="where the set will be: check that it fits on the disk of this folder (default: the working directory), "
-        "or count the requests to s3://BUCKET/PREFIX (or gs, az)",
+        help="where the set will be, a folder or s3://BUCKET/PREFIX (or gs, az): check that it fits on the disk of the "
+        "folder (default: the working directory)",
     )
     parser.add_argument("--work", metavar="PLACE", help="the same for the work folder (default: OUT.work)")
     machines = parser.add_argument_group("machines")
@@ -72,7 +72,6 @@ def run(options: argparse.Namespace) -> int:
     from pipeline.builder.python_api import load_recipe, plan_set
     from pipeline.cli.plan_display import print_plan
     from pipeline.estimate.disk import REMEDY
-    from pipeline.estimate.estimate import Nodes
     from shards.stores.files import check_room
     from shards.stores.open import scheme_of
 
@@ -80,7 +79,6 @@ def run(options: argparse.Namespace) -> int:
         raise InputError("plan: --no-probe reads no text and --count-duplicates reads all of it. Give one of them.")
     if options.engine != "local" and options.workers is None:
         raise InputError(f"plan: --engine {options.engine} needs --workers, the tasks that the cluster runs at once.")
-    price = options.node_usd_per_hour
     recipe = load_recipe(options.recipe, overrides=options.overrides, progress=True)
     found = plan_set(
         recipe,
@@ -90,7 +88,8 @@ def run(options: argparse.Namespace) -> int:
         work=options.work,
         workers=options.workers,
         gpu_usd_per_hour=options.gpu_usd_per_hour,
-        nodes=None if price is None else Nodes(options.cpus_per_node, price),
+        node_usd_per_hour=options.node_usd_per_hour,
+        cpus_per_node=options.cpus_per_node,
         network=read_network(options),
     )
     out = options.out or ""

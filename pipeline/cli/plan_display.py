@@ -57,7 +57,9 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
         kinds = ", ".join(f"{count:,} as {way}" for way, count in sorted(ways.items()))
         lines.append(f"files of {source.name}: {kinds}; {plural(source.units, 'task')}")
         lines += [f"files of {source.name}: {describe_empty(source.empty_files)}"] if source.empty_files else []
-        lines += [f"dropped from {source.name}: {share:.1%} ({reason})" for reason, share in source.dropped.items()]
+        lines += [
+            f"dropped from {source.name}: {share:.1%} ({reason})" for reason, share in source.ratios.dropped.items()
+        ]
         if not source.tokens:
             keys = "`keep`, `clean` and the length bounds"
             lines.append(f"warning: of the sample of {source.name} no document is left; see {keys}")
@@ -68,7 +70,6 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
     lines += _kept_lines(recipe, estimate)
     lines += _too_many_drops(recipe, estimate)
     lines += _time_lines(estimate)
-    lines += _store_lines(estimate)
     scratch, output = _size(estimate.scratch_bytes), _size(estimate.output_bytes)
     lines.append(f"disk: {scratch} of scratch, {output} for the set")
     print_lines([*lines, *_short(recipe, estimate)])
@@ -80,13 +81,13 @@ def _duplicate_lines(estimate: Estimate) -> list[str]:
         return ["duplicates are not counted: documents with equal text count once in the build, each time in this plan"]
     lines: list[str] = []
     for source in estimate.sources:
-        found = source.distinct
+        found = source.ratios.distinct
         parts = [f"{found.duplicates:.1%} of its documents"] if found.duplicates else []
         parts += [f"{found.elsewhere:.1%} that another source has, too"] if found.elsewhere else []
         if parts:
             where = {"sample": ", in the sample alone", "earlier build": ", as an earlier build found"}
             lines.append(f"duplicates of {source.name}: {', '.join(parts)}{where.get(found.basis, '')}")
-    if sampled := [source.name for source in estimate.sources if source.distinct.basis == "sample"]:
+    if sampled := [source.name for source in estimate.sources if source.ratios.distinct.basis == "sample"]:
         lines.append(
             f"warning: for {', '.join(sampled)}, only the sample was searched for duplicates; the build may drop more. "
             "--count-duplicates reads all text"
@@ -97,27 +98,28 @@ def _duplicate_lines(estimate: Estimate) -> list[str]:
 def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
     lines: list[str] = []
     for source, found in zip(recipe.sources, estimate.sources, strict=True):
-        matched = sum(found.dropped.get(pattern_reason(pattern), 0.0) for pattern in source.drop_if_matches)
-        share = matched / (matched + (found.kept or 0.0)) if matched else 0.0
+        matched = sum(found.ratios.dropped.get(pattern_reason(pattern), 0.0) for pattern in source.drop_if_matches)
+        share = matched / (matched + (found.ratios.kept or 0.0)) if matched else 0.0
         if share > source.max_dropped:
             limit = f"more than max_dropped = {source.max_dropped}"
             lines.append(f"warning: drop_if_matches drops {share:.1%} of {source.name}, {limit}: the build would stop")
         cleaned = [(table.label, table.max_dropped) for table in (*source.clean.presets(), *source.clean.filters())]
         for label, most in cleaned:
-            if found.presets.get(label, 0.0) > most:
-                drops = f"clean.{label} drops {found.presets[label]:.1%}"
+            if found.ratios.presets.get(label, 0.0) > most:
+                drops = f"clean.{label} drops {found.ratios.presets[label]:.1%}"
                 lines.append(
                     f"warning: {drops} of {source.name}, more than its max_dropped = {most}: the build would stop"
                 )
         lines += _too_many_in_mix(recipe, found)
-        malformed = count_malformed(source, found.dropped)
+        malformed = count_malformed(source, found.ratios.dropped)
         if malformed > source.max_malformed:
             limit = f"more than max_malformed = {source.max_malformed}"
             what = f"{malformed:.2%} of the records of {source.name} are malformed"
-            lines += f"warning: {what}, {limit}: the build would stop{describe_examples(found.malformed)}".split("\n")
-            lines.append(f"  {malformed_remedy(source, malformed, found.malformed)}")
-        lines += [f"warning: {line}" for line in found.undivided.describe(source)]
-        if (null := null_share(source, found.dropped, 1.0)) > source.max_null:
+            examples = found.ratios.malformed
+            lines += f"warning: {what}, {limit}: the build would stop{describe_examples(examples)}".split("\n")
+            lines.append(f"  {malformed_remedy(source, malformed, examples)}")
+        lines += [f"warning: {line}" for line in found.ratios.undivided.describe(source)]
+        if (null := null_share(source, found.ratios.dropped, 1.0)) > source.max_null:
             lines.append(
                 f"warning: {null:.2%} of the records of {source.name} have no text, more than max_null = "
                 f"{source.max_null}: the build would stop. {null_remedy(source, null)}"
@@ -128,14 +130,14 @@ def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
 def _too_many_in_mix(recipe: Recipe, found: SourceEstimate) -> list[str]:
     """Print which steps of the mix drop more of a source's sample than they may."""
     near, lines = recipe.clean.near_duplicates, list[str]()
-    share = found.mixed.near_duplicates
+    share = found.ratios.mixed.near_duplicates
     if near is not None and near.action == "drop" and share > near.max_dropped:
         lines.append(
             f"warning: clean.near_duplicates drops {share:.1%} of the sample of {found.name}, more than its "
             f"max_dropped = {near.max_dropped}: the build would stop"
         )
     for evaluation in recipe.evaluations:
-        share = found.mixed.items.get(evaluation.name, 0.0)
+        share = found.ratios.mixed.items.get(evaluation.name, 0.0)
         if evaluation.action == "drop" and share > evaluation.max_dropped:
             lines.append(
                 f"warning: {share:.1%} of the sample of {found.name} holds an item of the evaluation set "
@@ -149,34 +151,35 @@ def _kept_lines(recipe: Recipe, estimate: Estimate) -> list[str]:
     """Print what the mix would only report."""
     near, lines = recipe.clean.near_duplicates, list[str]()
     for source in estimate.sources:
-        if near is not None and near.action == "report" and source.mixed.near_duplicates:
-            share = f"at least {source.mixed.near_duplicates:.1%}"
+        if near is not None and near.action == "report" and source.ratios.mixed.near_duplicates:
+            share = f"at least {source.ratios.mixed.near_duplicates:.1%}"
             lines.append(f'near-duplicates of {source.name}: {share}, which stay (action = "report")')
         for evaluation in recipe.evaluations:
-            share = source.mixed.items.get(evaluation.name, 0.0)
+            share = source.ratios.mixed.items.get(evaluation.name, 0.0)
             if evaluation.action == "report" and share:
                 lines.append(f"{share:.2%} of {source.name} holds an item of {evaluation.name}, and stays")
     return lines
 
 
 def _plan_row(source: SourceEstimate) -> dict[str, Any]:
+    ratios = source.ratios
     return {
         "source": source.name,
         "share": f"{source.share:.2%}",
         "files read": f"{source.files:,} of {source.all_files:,}",
         "units": source.units,
         "read": _size(source.stored_bytes),
-        "kept": "unknown" if source.kept is None else f"{source.kept * source.left_documents:.1%}",
-        "documents": "unknown" if source.documents is None else f"{round(source.documents * source.left_documents):,}",
+        "kept": "unknown" if ratios.kept is None else f"{ratios.kept * ratios.left_documents:.1%}",
+        "documents": "unknown" if source.documents is None else f"{round(source.documents * ratios.left_documents):,}",
         "text": _size(source.text_bytes),
-        "bytes per token": f"{source.bytes_per_token:.2f}",
+        "bytes per token": f"{ratios.bytes_per_token:.2f}",
         "duplicates": _duplicates(source),
         "tokens, about": f"{source.tokens:,}",
     }
 
 
 def _duplicates(source: SourceEstimate) -> str:
-    found = source.distinct
+    found = source.ratios.distinct
     if found.basis == "not counted":
         return "not counted"
     at_least = "at least " if found.basis == "sample" else ""
@@ -214,20 +217,6 @@ def _time_lines(estimate: Estimate) -> list[str]:
         lines.append(f"a GPU that waits for it: {estimate.gpu_usd:,.2f} US dollars")
     if estimate.nodes_usd is not None:
         lines.append(f"the machines: {estimate.nodes_usd:,.2f} US dollars, if all are kept until the end")
-    return lines
-
-
-def _store_lines(estimate: Estimate) -> list[str]:
-    """Print what an object store is asked for, stage by stage."""
-    lines: list[str] = []
-    for stage in estimate.traffic:
-        moved = f"{_size(stage.read_bytes)} read, {_size(stage.written_bytes)} written"
-        lines.append(
-            f"  {stage.stage}: {plural(stage.reads, 'request')} to read, {stage.writes:,} to write or list; {moved}"
-        )
-    if lines:
-        usd = f"about {estimate.request_usd:,.2f} US dollars at list prices" if estimate.request_usd else "no cost"
-        lines.insert(0, f"object store: {usd}, without storage and traffic between regions")
     return lines
 
 

@@ -4,22 +4,24 @@ First the archive's files are fetched, then the tokenizer is trained. Then text 
 time, and the slower of the two counts; near-duplicates are looked for. At last shards are written and validated. CPU
 time is divided by the number of workers, download time is not. On two cores shared with other work, builds of 2 to 600
 MB took 0.65 to 1.4 times the estimate. No stage uses more workers than it has tasks. If the work folder or the set is
-on an object store, a stage takes at least as long as its bytes and answers (`pipeline.estimate.traffic`). Waiting for a
-cluster to give nodes is not included, and neither are pairs of near-duplicates that the sample does not show: a text
-with many takes longer.
+on an object store, a stage takes at least as long as its bytes. Waiting for a cluster to give nodes is not included.
+Neither are pairs of near-duplicates that the sample does not show: a text with many takes longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from pipeline.assemble.grouping import shards_an_assemble_task
+from pipeline.estimate.disk import token_size
 from pipeline.estimate.pilot import Pilot
 from pipeline.estimate.source_estimate import SourceEstimate, estimate_documents
-from pipeline.estimate.traffic import BuildSize, StageTraffic
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.selection import Selection
 from pipeline.tokenizer.train import find_trainer
+from pipeline.validation_tasks import shards_a_validation_task
 
 TRAIN_S = 2.0
 TRAIN_S_PER_BYTE = {"gigatoken": 8e-9, "numba": 17e-9, "tokenizers": 0.24e-6}
@@ -39,6 +41,37 @@ MIX_S_PER_MEASURE = 0.05e-6
 """CPU seconds of the mix for each measure of a document: 1.8e-6 with the 38 measures of all presets, measured."""
 PAIRS_S_PER_DOCUMENT = 20e-6
 """Seconds to find the pairs of a document's 14 band rows: 77 for 50 million rows, measured on a busy machine."""
+STORE_BYTES_PER_S = 85e6
+"""Bytes a second of one worker's requests to a store in the same region. Source: Amazon's guide to the performance of
+S3, which expects 85 to 90 MB/s of one connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """What a build runs on, and where it keeps its files."""
+
+    workers: int = 1
+    """Tasks at once, over all machines."""
+    remote_work: bool = False
+    """Whether the work folder is on an object store."""
+    remote_out: bool = False
+    """Whether the set is."""
+    node_usd_per_hour: float | None = None
+    cpus_per_node: int = 1
+    """Workers that one machine runs at once."""
+
+    def usd(self, hours: float) -> float | None:
+        """Return the price of the machines in US dollars; None if one of them has no price."""
+        nodes = -(-self.workers // self.cpus_per_node)
+        return None if self.node_usd_per_hour is None else nodes * self.node_usd_per_hour * hours
+
+
+class WrittenSet(NamedTuple):
+    """The size of the set that a build would write."""
+
+    tokens: int
+    shards: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +127,8 @@ def estimate_time(
     selections: Sequence[Selection],
     pilot: Pilot,
     *,
-    written: int,
-    size: BuildSize,
-    traffic: Sequence[StageTraffic],
-    workers: int,
+    written: WrittenSet,
+    machines: Machines,
 ) -> TimeEstimate:
     """Estimate the seconds of each stage.
 
@@ -106,37 +137,52 @@ def estimate_time(
         sources: the estimate of each source.
         selections: the sources' files.
         pilot: what a sample showed.
-        written: tokens of the set.
-        size: how many tasks the stages have.
-        traffic: the requests and bytes of each stage to an object store.
-        workers: tasks at once.
+        written: the set.
+        machines: what the build runs on.
     """
+    # Fetching, and the tokenizer.
     read_s = [own.text_bytes * ratios.read_cpu_s for own, ratios in zip(selections, pilot.sources, strict=True)]
-    encode_s = sum(s.text_bytes * ratios.encode_s for s, ratios in zip(sources, pilot.sources, strict=True))
     text_bytes = sum(source.text_bytes for source in sources)
     sample = 0 if recipe.tokenizer.file else min(recipe.tokenizer.sample_bytes, text_bytes)
     trainer = find_trainer(recipe.tokenizer.pretokenizer)
     files = sum(source.content_files for source in sources)
     over_link = sum(s.stored_bytes for s in sources if s.download_bytes and not s.content_files)
+    # Encoding and mixing: work of the processor, per byte and per document.
+    encode_s = sum(s.text_bytes * ratios.encode_s for s, ratios in zip(sources, pilot.sources, strict=True))
+    documents, tokens = estimate_documents(sources), sum(source.encoded_tokens for source in sources)
     mix_s = sum(
         estimate_documents([own]) * (MIX_S_PER_DOCUMENT + MIX_S_PER_MEASURE * len(source.clean.mix_measures()))
         for own, source in zip(sources, recipe.sources, strict=True)
     )
-    documents, tokens = estimate_documents(sources), sum(source.encoded_tokens for source in sources)
     near_s = tokens * pilot.near_s_per_token + (documents * PAIRS_S_PER_DOCUMENT if pilot.near_s_per_token else 0.0)
-    most = {"encode": size.runs, "mix": 1, "assemble": size.assemble_tasks, "validate": size.check_tasks}
-    at_once = {stage: max(1, min(workers, tasks)) for stage, tasks in most.items()}
-    store_s = {stage.stage: stage.seconds(at_once.get(stage.stage, workers)) for stage in traffic}
-    validate_s = written / VALIDATE_TOKENS_PER_S + size.shards * VALIDATE_S_PER_SHARD
+    # A stage uses no more workers than it has tasks.
+    units = sum(source.units for source in sources)
+    shard_bytes = written.tokens * token_size(recipe) // max(1, written.shards)
+    shard_documents = documents // max(1, written.shards)
+    a_task = shards_an_assemble_task(
+        written.shards, runs=units, shard_bytes=shard_bytes, shard_documents=shard_documents
+    )
+    encoding, assembling, validating = (
+        max(1, min(machines.workers, tasks))
+        for tasks in (
+            units,
+            -(-written.shards // a_task),
+            -(-written.shards // shards_a_validation_task(written.shards, shard_bytes)),
+        )
+    )
+    # A stage takes at least as long as its bytes take to or from an object store.
+    run_bytes = tokens * token_size(recipe) if machines.remote_work else 0
+    set_bytes = written.bytes if machines.remote_out else 0
+    validate_s = written.tokens / VALIDATE_TOKENS_PER_S + written.shards * VALIDATE_S_PER_SHARD
     return TimeEstimate(
-        workers=workers,
-        content_s=files / (pilot.content_files_per_s * workers) if pilot.content_files_per_s else 0.0,
+        workers=machines.workers,
+        content_s=files / (pilot.content_files_per_s * machines.workers) if pilot.content_files_per_s else 0.0,
         tokenizer_s=sample * (sum(read_s) / max(1, text_bytes) + TRAIN_S_PER_BYTE[trainer])
         + (TRAIN_S if sample else 0.0),
         download_s=over_link / pilot.link_bytes_per_s if pilot.link_bytes_per_s else 0.0,
-        encode_s=max((sum(read_s) + encode_s) / at_once["encode"], store_s.get("encode", 0.0)),
-        mix_s=max(mix_s, store_s.get("mix", 0.0)),
-        near_duplicates_s=near_s / workers,
-        assemble_s=max(written * pilot.assemble_s / at_once["assemble"], store_s.get("assemble", 0.0)),
-        validate_s=max(validate_s / at_once["validate"], store_s.get("validate", 0.0)),
+        encode_s=max(sum(read_s) + encode_s, run_bytes / STORE_BYTES_PER_S) / encoding,
+        mix_s=mix_s,
+        near_duplicates_s=near_s / machines.workers,
+        assemble_s=max(written.tokens * pilot.assemble_s, (run_bytes + set_bytes) / STORE_BYTES_PER_S) / assembling,
+        validate_s=max(validate_s, set_bytes / STORE_BYTES_PER_S) / validating,
     )

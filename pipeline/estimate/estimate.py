@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.encode.run import MEASURES_DTYPE
 from pipeline.estimate.carried_bytes import COLUMN_BYTES
 from pipeline.estimate.disk import (
     COMPRESSED_SHARE,
@@ -24,8 +22,7 @@ from pipeline.estimate.disk import (
     document_bytes,
     token_size,
 )
-from pipeline.estimate.durations import TimeEstimate, estimate_time
-from pipeline.estimate.phases import PhaseEstimate, estimate_phases
+from pipeline.estimate.durations import Machines, TimeEstimate, WrittenSet, estimate_time
 from pipeline.estimate.pilot import TABLE_BYTES, Pilot, SourcePilot
 from pipeline.estimate.source_estimate import (
     SourceEstimate,
@@ -34,7 +31,6 @@ from pipeline.estimate.source_estimate import (
     estimate_tokens,
     guess_source,
 )
-from pipeline.estimate.traffic import BuildSize, StageTraffic, count_traffic, request_usd
 from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, small_phases
@@ -47,16 +43,14 @@ SURE = 1.1
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
-    """The machines of a build: all are kept for as long as it takes."""
+class PhaseEstimate:
+    """One phase of the mix: its training tokens and shards, and the shares of the sources in it, by name."""
 
-    cpus: int
-    """Workers that one node runs at once."""
-    usd_per_hour: float
-
-    def usd(self, time: TimeEstimate) -> float:
-        """Return what they cost, in US dollars."""
-        return -(-time.workers // self.cpus) * self.usd_per_hour * time.total_s / 3600
+    name: str
+    share: float
+    tokens: int
+    shards: int
+    sources: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +71,8 @@ class Estimate:
     time: TimeEstimate | None = None
     gpu_usd: float | None = None
     """The price of a GPU that waits for the build."""
-    traffic: tuple[StageTraffic, ...] = ()
-    """The traffic of each stage to an object store; empty if work folder and set are in folders."""
-    request_usd: float | None = None
-    """The price of those requests."""
     nodes_usd: float | None = None
-    """The price of the nodes."""
+    """The price of the machines, all kept until the end."""
     scarcest: str | None = None
     """The source that allows the fewest training tokens; None if no source is read whole."""
     phases: tuple[PhaseEstimate, ...] = ()
@@ -92,7 +82,8 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the estimate as JSON values."""
-        data = asdict(self)
+        data: dict[str, Any] = asdict(self)
+        data["sources"] = [source.to_dict() for source in self.sources]
         if self.time is not None:
             named = {"limit": self.time.limit, "longest_stage": self.time.longest_stage}
             data["time"] |= {"total_s": self.time.total_s, **named}
@@ -109,11 +100,8 @@ def estimate(
     selections: list[Selection],
     *,
     pilot: Pilot | None = None,
-    workers: int = 1,
+    machines: Machines | None = None,
     gpu_usd_per_hour: float | None = None,
-    work_scheme: str | None = None,
-    out_scheme: str | None = None,
-    nodes: Nodes | None = None,
 ) -> Estimate:
     """Estimate a build. If the pilot shows that a source needs further parts, take them as the build will.
 
@@ -121,11 +109,8 @@ def estimate(
         recipe: the data recipe.
         selections: the sources' files.
         pilot: what a sample showed; without it, no time is estimated.
-        workers: tasks at once, on one machine or many.
+        machines: what the build runs on, and where it keeps its files; one worker and folders when None.
         gpu_usd_per_hour: the price of a GPU that waits for the build.
-        work_scheme: the scheme of the object store with the work folder (`s3`); None if it is a folder.
-        out_scheme: the same for the set.
-        nodes: the machines that run the workers, to price them.
 
     Raises:
         SourceError: a file cannot be read.
@@ -142,7 +127,6 @@ def estimate(
         estimate_source(float(share), selection, ratios)
         for share, selection, ratios in zip(demand.shares.fractions, selections, measured, strict=True)
     )
-    used = [demand.tokens(s, train) for s in range(len(sources))]
     found = Estimate(
         sources=sources,
         train_tokens=train,
@@ -150,60 +134,40 @@ def estimate(
         val_tokens=recipe.split.val_tokens,
         shards=_num_shards(demand, train),
         scratch_bytes=_scratch_bytes(recipe, sources),
-        output_bytes=_output_bytes(demand, used, sources, pilot),
+        output_bytes=_output_bytes(demand, train, sources, pilot),
         download_bytes=sum(source.download_bytes for source in sources),
         probe=pilot,
         scarcest=None if grant.scarcest is None else recipe.sources[grant.scarcest].name,
-        phases=estimate_phases(demand, train),
+        phases=_estimate_phases(demand, train),
         refusal=_refusal(demand, selections, pilot) if pilot else "\n".join(small_phases(recipe, train)),
     )
-    size = _build_size(recipe, found, _table_bytes(demand, used, sources, pilot))
-    if work_scheme or out_scheme:
-        count = partial(count_traffic, size, workers=workers)
-        usd = 0.0
-        if work_scheme:
-            usd += request_usd(count(work=True, out=False), work_scheme)
-        if out_scheme:
-            usd += request_usd(count(work=False, out=True), out_scheme)
-        found = replace(found, traffic=count(work=bool(work_scheme), out=bool(out_scheme)), request_usd=usd)
     if pilot is None:
         return found
-    time = estimate_time(
-        recipe,
-        sources,
-        selections,
-        pilot,
-        written=found.train_tokens + found.val_tokens,
-        size=size,
-        traffic=found.traffic,
-        workers=workers,
-    )
+    written = WrittenSet(found.train_tokens + found.val_tokens, found.shards, found.output_bytes)
+    time = estimate_time(recipe, sources, selections, pilot, written=written, machines=machines or Machines())
+    hours = time.total_s / 3600
     return replace(
         found,
         time=time,
-        gpu_usd=None if gpu_usd_per_hour is None else gpu_usd_per_hour * time.total_s / 3600,
-        nodes_usd=None if nodes is None else nodes.usd(time),
+        gpu_usd=None if gpu_usd_per_hour is None else gpu_usd_per_hour * hours,
+        nodes_usd=None if machines is None else machines.usd(hours),
     )
 
 
-def _build_size(recipe: Recipe, found: Estimate, table_bytes: int) -> BuildSize:
-    measured = [
-        (own, len(source.clean.mix_measures()))
-        for own, source in zip(found.sources, recipe.sources, strict=True)
-        if source.clean.mix_measures()
-    ]
-    return BuildSize(
-        measured_runs=sum(own.units for own, _ in measured),
-        measures_bytes=sum(estimate_documents([own]) * MEASURES_DTYPE.itemsize * number for own, number in measured),
-        runs=sum(source.units for source in found.sources),
-        documents=estimate_documents(found.sources),
-        encoded_bytes=sum(source.encoded_tokens for source in found.sources) * token_size(recipe),
-        shards=found.shards,
-        set_tokens_bytes=(found.train_tokens + found.val_tokens) * token_size(recipe),
-        set_bytes=found.output_bytes,
-        set_table_bytes=table_bytes,
-        token_bytes=token_size(recipe),
-        near_duplicates=recipe.clean.near_duplicates is not None,
+def _estimate_phases(demand: Demand, train_tokens: int) -> tuple[PhaseEstimate, ...]:
+    """Return the phases of a set of this many training tokens; none if the recipe has none."""
+    sizes = zip(demand.phases, demand.phase_tokens(train_tokens), demand.phase_shards(train_tokens), strict=True)
+    names = [source.name for source in demand.recipe.sources]
+    return tuple(
+        PhaseEstimate(
+            phase.name,
+            float(phase.share),
+            tokens,
+            shards,
+            dict(zip(names, map(float, phase.shares.fractions), strict=True)),
+        )
+        for phase, tokens, shards in sizes
+        if phase.name is not None
     )
 
 
@@ -246,7 +210,7 @@ def _scratch_bytes(recipe: Recipe, sources: tuple[SourceEstimate, ...]) -> int:
     """Return the bytes of runs, files of the archive, and downloads kept for the tokenizer's sample."""
     runs = sum(source.encoded_tokens for source in sources) * token_size(recipe)
     rows = sum(
-        estimate_documents([own]) * (document_bytes(recipe, index) + own.carried.run)
+        estimate_documents([own]) * (document_bytes(recipe, index) + own.ratios.carried.run)
         for index, own in enumerate(sources)
     )
     fetched = sum(source.text_bytes for source in sources if source.content_files) * FETCH_SCRATCH_SHARE
@@ -254,26 +218,22 @@ def _scratch_bytes(recipe: Recipe, sources: tuple[SourceEstimate, ...]) -> int:
     return int(runs + rows + fetched + sampled)
 
 
-def _output_bytes(demand: Demand, used: list[int], sources: tuple[SourceEstimate, ...], pilot: Pilot | None) -> int:
-    token_bytes = pilot.token_bytes if pilot else token_size(demand.recipe) * COMPRESSED_SHARE
-    return int(sum(used) * token_bytes) + _table_bytes(demand, used, sources, pilot)
-
-
-def _table_bytes(demand: Demand, used: list[int], sources: tuple[SourceEstimate, ...], pilot: Pilot | None) -> int:
-    """Return the bytes of the set's document tables, sidecars included."""
+def _output_bytes(demand: Demand, train: int, sources: tuple[SourceEstimate, ...], pilot: Pilot | None) -> int:
+    """Return the bytes of the set: its tokens, and its document tables with their sidecars."""
     recipe = demand.recipe
+    used = [demand.tokens(s, train) for s in range(len(sources))]
+    token_bytes = pilot.token_bytes if pilot else token_size(recipe) * COMPRESSED_SHARE
     row_bytes = pilot.row_bytes if pilot else ROW_BYTES
     rows = sum(
-        (row_bytes + source.carried.set)
+        (row_bytes + source.ratios.carried.set)
         * tokens
         * (source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES)
         / max(1, source.encoded_tokens)
         for tokens, source in zip(used, sources, strict=True)
     )
     carried = {parse_carry(item).name for source in recipe.sources for item in source.carry}
-    table_bytes = TABLE_BYTES + COLUMN_BYTES * len(carried)
-    tables = _num_shards(demand, sum(used) - recipe.split.val_tokens) * table_bytes
-    return int(rows) + tables
+    tables = _num_shards(demand, sum(used) - recipe.split.val_tokens) * (TABLE_BYTES + COLUMN_BYTES * len(carried))
+    return int(sum(used) * token_bytes) + int(rows) + tables
 
 
 def _num_shards(demand: Demand, train_tokens: int) -> int:

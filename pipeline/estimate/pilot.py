@@ -74,8 +74,8 @@ class SourcePilot:
     """Bytes of the documents kept, for each stated byte."""
     documents: float
     """Documents kept, for each stated byte."""
-    kept: float
-    """Documents kept, for each row."""
+    kept: float | None
+    """Documents kept, for each row; None if nothing was read."""
     dropped: dict[str, float]
     """Rows dropped by reason, for each row."""
     bytes_per_token: float
@@ -110,7 +110,7 @@ class SourcePilot:
         """Return the ratios, with the results for the source of a mix of all samples, if there was one."""
         if mixed is None:
             return self
-        dropped = self.dropped | {reason: share * self.kept for reason, share in mixed.dropped.items()}
+        dropped = self.dropped | {reason: share * (self.kept or 0.0) for reason, share in mixed.dropped.items()}
         return replace(
             self,
             mixed=mixed,

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from pipeline.clean.malformed import Examples
-from pipeline.estimate.carried_bytes import CarriedBytes, guess_carried
+from pipeline.estimate.carried_bytes import guess_carried
 from pipeline.estimate.disk import GUESSED_DOCUMENT_BYTES
-from pipeline.estimate.duplicates import Distinct
 from pipeline.estimate.pilot import SourcePilot
-from pipeline.estimate.pilot_cleaning import MixedPilot
 from pipeline.sources.selection import ReadFile, Selection
-from pipeline.sources.undivided import Undivided
 
 TEXT_BYTES_PER_TOKEN = 4.3  # measured on English web text and books with a 32 K vocabulary: 4.2 to 4.5
 _CONTENT_STORED_SHARE = 0.3  # gzip on source code
@@ -31,8 +27,6 @@ class SourceEstimate:
     units: int
     documents: int | None
     """Documents encoded; None if neither a footer nor a pilot gives the number."""
-    kept: float | None
-    """Share of the rows that is encoded; None without a pilot."""
     text_bytes: int
     """Text of the documents kept."""
     stored_bytes: int
@@ -41,33 +35,22 @@ class SourceEstimate:
     """The part of `stored_bytes` that is read over a network, and the files from Software Heritage's archive."""
     content_files: int
     """Files fetched from that archive."""
-    bytes_per_token: float
     encoded_tokens: int
     """Tokens of the documents kept, duplicates and EOS included."""
     tokens: int
     """Tokens left for the mix, without the duplicates that were found."""
-    distinct: Distinct
     has_more: bool
     """Whether parts of the source stay unread because the build has enough tokens without them."""
-    dropped: dict[str, float] = field(default_factory=dict[str, float])
-    """Share of the rows dropped, by reason, in the sample."""
-    malformed: Examples = field(default_factory=Examples)
-    """Some of the malformed records of the sample."""
-    undivided: Undivided = field(default_factory=Undivided)
-    """Text files of the sample in which the separator never occurs."""
-    presets: dict[str, float] = field(default_factory=dict[str, float])
-    """Share of the documents that each preset or filter drops, by its label, in the sample."""
-    left_documents: float = 1.0
-    """Share of the encoded documents that cleaning in the mix leaves, in the sample."""
-    mixed: MixedPilot = field(default_factory=MixedPilot)
-    """The other effects of cleaning in the mix, in the sample."""
-    formats: dict[str, int] = field(default_factory=dict[str, int])
-    """Number of files by the format that they are read as."""
-    read_files: tuple[ReadFile, ...] = ()
-    empty_files: tuple[str, ...] = ()
+    read_files: tuple[ReadFile, ...]
+    empty_files: tuple[str, ...]
     """Names of the files that hold no record."""
-    carried: CarriedBytes = field(default_factory=CarriedBytes)
-    """Bytes of the carried values of a document."""
+    ratios: SourcePilot
+    """What the pilot measured; without one, ratios for English text."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the estimate as JSON values, the ratios beside the numbers."""
+        data = asdict(self)
+        return data.pop("ratios") | data
 
 
 def guess_source(selection: Selection) -> SourcePilot:
@@ -79,7 +62,7 @@ def guess_source(selection: Selection) -> SourcePilot:
     return SourcePilot(
         text=1.0,
         documents=per_byte,
-        kept=1.0,
+        kept=None,
         dropped={},
         bytes_per_token=TEXT_BYTES_PER_TOKEN,
         longest_tokens=0,
@@ -92,18 +75,18 @@ def guess_source(selection: Selection) -> SourcePilot:
 
 
 def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> SourceEstimate:
-    """Estimate a source by the ratios that a pilot measured."""
+    """Estimate a source by ratios, measured or guessed."""
     spans = [span for unit in selection.units for span in unit.spans]
     text_bytes = selection.text_bytes
     stored_bytes = sum(span.stored_bytes + span.carried_bytes for span in spans)
     content_bytes = int(text_bytes * ratios.content_bytes)
-    sampled = ratios.encode_s > 0 or not ratios.text
     read_files = tuple(selection.read_files())
     rows = [span.rows for span in spans if span.rows is not None]
+    documents = None
     if len(rows) == len(spans):  # the share of rows kept varies less than the length of documents
-        documents = round(sum(rows) * ratios.kept)
-    else:
-        documents = round(text_bytes * ratios.documents) if sampled else None
+        documents = round(sum(rows) * (1.0 if ratios.kept is None else ratios.kept))
+    elif ratios.kept is not None:
+        documents = round(text_bytes * ratios.documents)
     return SourceEstimate(
         name=selection.source.name,
         share=share,
@@ -111,26 +94,16 @@ def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> 
         all_files=len(selection.files),
         units=len(selection.units),
         documents=documents,
-        kept=ratios.kept if sampled else None,
         text_bytes=int(text_bytes * ratios.text),
         stored_bytes=stored_bytes,
         download_bytes=(stored_bytes if selection.is_remote else 0) + content_bytes,
         content_files=round(text_bytes * ratios.content_files),
-        bytes_per_token=ratios.bytes_per_token,
         encoded_tokens=int(text_bytes * ratios.text / ratios.bytes_per_token),
         tokens=estimate_tokens(selection, ratios),
-        distinct=ratios.distinct,
         has_more=selection.has_more,
-        dropped=ratios.dropped,
-        presets=ratios.presets,
-        malformed=ratios.malformed,
-        undivided=ratios.undivided,
-        left_documents=ratios.left_documents,
-        mixed=ratios.mixed,
-        formats=dict(Counter(file.format for file in read_files)),
         read_files=read_files,
         empty_files=tuple(selection.empty),
-        carried=ratios.carried,
+        ratios=ratios,
     )
 
 

@@ -8,13 +8,11 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import pipeline
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.estimate.traffic import BuildSize, count_traffic
 from tests.support.builds import build_here, digests
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
@@ -67,10 +65,10 @@ def test_a_plan_of_all_text_drops_what_the_build_drops(cleaned: Path, expected_c
     for source, own in zip(planned.sources, built["sources"], strict=True):
         read = own["documents_available"] + sum(own["dropped"].values())
         expected = {reason: count / read for reason, count in own["dropped"].items() if "duplicate of" not in reason}
-        near, found = expected.pop("near-duplicate", 0.0), dict(source.dropped)
+        near, found = expected.pop("near-duplicate", 0.0), dict(source.ratios.dropped)
         assert found.pop("near-duplicate", 0.0) == pytest.approx(near, abs=0.01)  # the plan's tokenizer is its own
         assert found == pytest.approx(expected)
-    assert {reason for source in planned.sources for reason in source.dropped} >= {
+    assert {reason for source in planned.sources for reason in source.ratios.dropped} >= {
         "near-duplicate",
         "holds an item of dropped",
     }
@@ -145,16 +143,3 @@ def test_a_sample_of_which_nothing_is_left(tmp_path: Path) -> None:
     refused = build_here(recipe, tmp_path / "set", expect=2)["stderr"]
     lost = f"source 's': {count} of {count} records are dropped (code: max_longest_line_bytes: {count})"
     assert f"{lost}.\ntokenizer: no text is left to train on. Correct " in refused
-
-
-def test_measures_are_part_of_the_traffic() -> None:
-    keys: dict[str, Any] = {"runs": 100, "documents": 10**6, "encoded_bytes": 10**9, "shards": 50}
-    keys |= {"set_tokens_bytes": 10**9, "set_bytes": 10**9}
-    plain = count_traffic(BuildSize(**keys), workers=8, work=True, out=True)
-    size = BuildSize(**keys, measured_runs=40, measures_bytes=10**8)
-    measured = count_traffic(size, workers=8, work=True, out=True)
-    assert [stage.stage for stage in measured if stage not in plain] == ["encode", "mix"]
-    assert measured[0].writes == plain[0].writes + 40
-    assert measured[0].written_bytes - plain[0].written_bytes == pytest.approx(10**8, rel=0.01)
-    assert measured[1].reads == plain[1].reads + 40
-    assert measured[1].read_bytes - plain[1].read_bytes == pytest.approx(10**8, rel=0.01)

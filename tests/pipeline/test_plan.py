@@ -23,7 +23,7 @@ from pipeline.cli.plan_display import print_plan
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
 from pipeline.estimate.disk import REMEDY
-from pipeline.estimate.durations import TimeEstimate
+from pipeline.estimate.durations import Machines, TimeEstimate
 from pipeline.estimate.estimate import Estimate, estimate
 from pipeline.estimate.pilot import measure_pilot
 from pipeline.estimate.pilot_pieces import read_pilot_pieces
@@ -73,7 +73,7 @@ def test_counts(make: Any, documents: list[str], tmp_path: Path) -> None:
     assert size <= first.text_bytes <= 1.05 * size + 2000
     assert (second.documents, second.text_bytes) == (None, (tmp_path / "b.txt").stat().st_size)
     assert (found.train_tokens, found.val_tokens, found.shards) == (10_000, 500, 5)
-    assert (found.time, found.probe, first.kept, first.download_bytes) == (None, None, None, 0)
+    assert (found.time, found.probe, first.ratios.kept, first.download_bytes) == (None, None, None, 0)
     assert json.loads(json.dumps(found.to_dict()))["sources"][0]["name"] == "s0"
 
 
@@ -119,7 +119,7 @@ def test_a_source_of_no_documents(make: Any, tmp_path: Path, write_parquet: Any)
 
 def foresee(recipe: Recipe, *, workers: int = 1) -> Estimate:
     selections = open_sources(recipe)
-    return estimate(recipe, selections, pilot=measure_pilot(recipe, selections), workers=workers)
+    return estimate(recipe, selections, pilot=measure_pilot(recipe, selections), machines=Machines(workers))
 
 
 def expect_foreseen(found: Estimate, out: Path) -> None:
@@ -202,8 +202,8 @@ def test_the_plan_of_a_small_set_is_near_what_the_build_finds(library: Path, tmp
     build_here(recipe, tmp_path / "set")
     expect_foreseen(found, tmp_path / "set")
     functions = found.sources[0]
-    assert functions.kept == pytest.approx(3 / 5 * 6 / 7, rel=0.05)
-    assert functions.dropped == {
+    assert functions.ratios.kept == pytest.approx(3 / 5 * 6 / 7, rel=0.05)
+    assert functions.ratios.dropped == {
         "score is null": pytest.approx(1 / 7, rel=0.1),
         "not score >= 2": pytest.approx(0.34, rel=0.1),
     }
@@ -457,17 +457,25 @@ def test_more_workers_take_less_time(library: Path, tmp_path: Path) -> None:
     recipe = library_recipe(library, tmp_path)
     selections = open_sources(recipe)
     pilot = measure_pilot(recipe, selections)
-    found = estimate(recipe, selections, pilot=pilot, workers=1)
-    one, four = found.time, estimate(recipe, selections, pilot=pilot, workers=4).time
+    found, more, remote = (
+        estimate(recipe, selections, pilot=pilot, machines=machines, gpu_usd_per_hour=7.2)
+        for machines in (Machines(1), Machines(4, node_usd_per_hour=2, cpus_per_node=3), Machines(4, True, True))
+    )
+    one, four, stored = found.time, more.time, remote.time
     assert one
     assert four
+    assert stored
     units = sum(len(selection.units) for selection in selections)
     assert (units, found.shards) == (2, 7)
     assert one.encode_s == pytest.approx(2 * four.encode_s)  # a worker without a task does not help
     assert one.assemble_s == pytest.approx(4 * four.assemble_s)
     assert one.validate_s == pytest.approx(four.validate_s)  # one task checks them all
     assert one.tokenizer_s == four.tokenizer_s > 0
-    assert estimate(recipe, selections, pilot=pilot, gpu_usd_per_hour=7.2).gpu_usd == pytest.approx(one.total_s / 500)
+    assert found.gpu_usd == pytest.approx(one.total_s / 500)
+    assert (found.nodes_usd, more.nodes_usd) == (None, pytest.approx(2 * 2 * four.total_s / 3600))
+    # Bytes that a store moves more slowly than this machine works.
+    assert stored.validate_s == pytest.approx(max(four.validate_s, found.output_bytes / 85e6))
+    assert stored.mix_s == four.mix_s
 
 
 # --- The disk ---
@@ -534,6 +542,13 @@ def test_the_command_prints_the_plan(run_cli: Any, make: Any, tmp_path: Path, do
     for expected in ("about 10,000 training and 0 validation tokens", "time: about", "the CPU limits", "US dollars"):
         assert expected in printed
     assert "no probe: tokens are guessed" in run_cli("plan", "recipe.json", "--no-probe").stdout
+    refused = run_cli("plan", "recipe.json", "--engine", "slurm")
+    assert (refused.returncode, "--engine slurm needs --workers" in refused.stderr) == (2, True)
+    cluster = ["--engine", "slurm", "--workers", "64", "--cpus-per-node", "10", "--node-usd-per-hour", "2"]
+    stores = ["--work", "s3://b/work", "--out", "s3://b/out", "--json"]
+    priced = json.loads(run_cli("plan", "recipe.json", *cluster, *stores).stdout)
+    assert priced["time"]["workers"] == 64
+    assert priced["nodes_usd"] == pytest.approx(7 * 2 * priced["time"]["total_s"] / 3600)
     assert sorted(tmp_path.iterdir()) == before
 
 

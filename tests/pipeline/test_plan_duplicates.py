@@ -58,9 +58,9 @@ def test_duplicates_within_and_across_sources_are_not_planned(recipe: Path, buil
     assert abs(found.train_tokens / trained - 1) < 0.1
     for source, entry in zip(found.sources, built["sources"], strict=True):
         assert abs(source.tokens / entry["tokens_available"] - 1) < 0.1
-        assert source.distinct.basis == "all text"
-    assert found.sources[0].distinct.duplicates == pytest.approx(2 / 3, abs=0.01)
-    assert found.sources[1].distinct.elsewhere == pytest.approx(1 / 3, abs=0.01)
+        assert source.ratios.distinct.basis == "all text"
+    assert found.sources[0].ratios.distinct.duplicates == pytest.approx(2 / 3, abs=0.01)
+    assert found.sources[1].ratios.distinct.elsewhere == pytest.approx(1 / 3, abs=0.01)
     assert found.refusal == ""
     assert found.scarcest == "first"
 
@@ -91,18 +91,18 @@ def test_a_large_source_is_counted_on_request_or_by_an_earlier_build(
     recipe: Path, built: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def shares(found: Estimate) -> list[tuple[float, float]]:
-        return [(own.distinct.duplicates, own.distinct.elsewhere) for own in found.sources]
+        return [(own.ratios.distinct.duplicates, own.ratios.distinct.elsewhere) for own in found.sources]
 
     exact = shares(python_api.plan_set(recipe))
     monkeypatch.setattr(duplicates, "COUNTED_BYTES", 0)
     sampled = python_api.plan_set(recipe)
-    assert {own.distinct.basis for own in sampled.sources} == {"sample"}
+    assert {own.ratios.distinct.basis for own in sampled.sources} == {"sample"}
     assert all(seen <= all_text for seen, all_text in zip(sum(shares(sampled), ()), sum(exact, ()), strict=True))
     counted = python_api.plan_set(recipe, duplicates="in all text")
-    assert {own.distinct.basis for own in counted.sources} == {"all text"}
+    assert {own.ratios.distinct.basis for own in counted.sources} == {"all text"}
     assert shares(counted) == exact
     earlier = python_api.plan_set(recipe, out=recipe.with_name("set"))
-    assert {own.distinct.basis for own in earlier.sources} == {"earlier build"}
+    assert {own.ratios.distinct.basis for own in earlier.sources} == {"earlier build"}
     assert shares(earlier) == exact
     other = python_api.plan_set(recipe, overrides=["sources.first.min_bytes=100"], out=recipe.with_name("set"))
-    assert {own.distinct.basis for own in other.sources} == {"sample"}, "a set of another recipe says nothing"
+    assert {own.ratios.distinct.basis for own in other.sources} == {"sample"}, "a set of another recipe says nothing"
