@@ -32,7 +32,7 @@ COMMANDS = {
     "export": "write a trained model for other libraries",
     "fit": "estimate which micro-batches fit in a GPU's memory",
     "cost": "compare GPUs in dollars per billion tokens",
-    "bench": "time training steps of this trainer and of transformers' Trainer",
+    "bench": "time training steps of recipes",
 }
 
 

@@ -409,10 +409,15 @@ def parse_json(model: type[ModelT], text: bytes, *, where: str) -> ModelT:
 
 
 def read_metadata(model: type[ModelT], file: StoredFile) -> ModelT:
-    """Read a manifest or sidecar into its model.
+    """Read a manifest or sidecar into its model. Raises what `read_metadata_file` and `parse_json` raise."""
+    return parse_json(model, read_metadata_file(model, file), where=file.name)
+
+
+def read_metadata_file(model: type[ModelT], file: StoredFile) -> bytes:
+    """Read the bytes of a manifest or sidecar.
 
     Raises:
-        ShardSetError: as `parse_json`, and when the file is larger than its limit.
+        ShardSetError: the file is larger than its limit.
         OSError: the file cannot be read.
     """
     size = file.size()
@@ -420,7 +425,7 @@ def read_metadata(model: type[ModelT], file: StoredFile) -> ModelT:
     if size > limit:
         message = f"{size} bytes of metadata; expected at most {limit}. Not read."
         raise ShardSetError([Problem("manifest_invalid", file.name, message)])
-    return parse_json(model, file.read(), where=file.name)
+    return file.read()
 
 
 def json_schema() -> dict[str, Any]:

@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import io
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -42,11 +42,12 @@ from shards.format.manifest import (
     ShardEntry,
     Split,
     parse_json,
-    read_metadata,
+    read_metadata_file,
 )
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.stores.cache import Cache
 from shards.stores.cache_store import CacheStore
+from shards.stores.hub_store import HubStore
 from shards.stores.open import open_store
 from shards.stores.store import Store, StoredFile, require_folder
 
@@ -261,7 +262,7 @@ class Shards(tuple[Shard, ...]):
 
 @dataclass(frozen=True)
 class ShardSet:
-    """A complete shard set. Use `open_set`."""
+    """A complete shard set. Use `open_set`. A pickle of it opens the same set in another process."""
 
     store: Store
     verify: Verify = "size"
@@ -279,6 +280,26 @@ class ShardSet:
         read = f" {self.manifest.summary}" if "manifest" in self.__dict__ else ""  # a repr reads no files
         return f"<ShardSet at {self.store}{':' if read else ''}{read}>"
 
+    def __reduce__(self) -> tuple[Callable[..., ShardSet], tuple[str, Cache | None, Verify, str]]:
+        """Pickle the set's address and identity, for a process in any folder; no manifest, tokens or credentials."""
+        store, cache = self.store, None
+        if isinstance(store, CacheStore):
+            store, cache = store.remote, store.cache
+        place = str(store.folder.absolute()) if store.folder is not None else str(store)
+        if isinstance(store, HubStore):
+            place = store.pinned_address  # of the commit that is read here
+        return _reopen_set, (place, cache, self.verify, self.manifest_sha256)
+
+    @cached_property
+    def _manifest_content(self) -> bytes:
+        """The bytes of manifest.json, read once: its digest and what it says are of the same file."""
+        try:
+            return read_metadata_file(Manifest, StoredFile(self.store, MANIFEST_FILE))
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            message = f"no {MANIFEST_FILE} in {self.store}: not a shard set, or its build or push did not finish. "
+            remedy = "Run that again, or correct the address."
+            raise ShardSetError([Problem("manifest_missing", MANIFEST_FILE, message + remedy)]) from error
+
     @cached_property
     def manifest(self) -> Manifest:
         """The set's manifest, read once.
@@ -286,17 +307,12 @@ class ShardSet:
         Raises:
             ShardSetError: there is no manifest (the build or the push is incomplete), or it is not valid.
         """
-        try:
-            return read_metadata(Manifest, StoredFile(self.store, MANIFEST_FILE))
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-            message = f"no {MANIFEST_FILE} in {self.store}: not a shard set, or its build or push did not finish. "
-            remedy = "Run that again, or correct the address."
-            raise ShardSetError([Problem("manifest_missing", MANIFEST_FILE, message + remedy)]) from error
+        return parse_json(Manifest, self._manifest_content, where=MANIFEST_FILE)
 
     @cached_property
     def manifest_sha256(self) -> str:
         """Hex SHA-256 of manifest.json: the identity of the whole set, since the manifest names every file's digest."""
-        return hashlib.sha256(self.store.read(MANIFEST_FILE)).hexdigest()
+        return hashlib.sha256(self._manifest_content).hexdigest()
 
     @property
     def dtype(self) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
@@ -395,31 +411,41 @@ def open_set(place: str | os.PathLike[str], *, cache: Cache | None = None, verif
         OSError: the folder cannot be read.
         shards.stores.cache.CacheError: the cache's limit is smaller than two shards of the set.
     """
-    shard_set = reopen_set(place, cache=cache, verify=verify)
+    if verify not in get_args(Verify):
+        raise InputError(f"verify = {verify!r}: unknown.{nearest(str(verify), list(get_args(Verify)))}")
+    shard_set = _open_in(open_store(place), cache, verify)
     if problems := compare_sizes(shard_set.store, shard_set.manifest):
         raise ShardSetError(problems)
     return shard_set
 
 
-def reopen_set(place: str | os.PathLike[str], *, cache: Cache | None, verify: Verify) -> ShardSet:
-    """Open a set that another process has opened: as `open_set`, but compare sizes only when a shard is first read."""
-    if verify not in get_args(Verify):
-        raise InputError(f"verify = {verify!r}: unknown.{nearest(str(verify), list(get_args(Verify)))}")
-    shard_set = ShardSet(open_store(place), verify)
-    _ = shard_set.manifest
-    return shard_set if cache is None or shard_set.store.folder is not None else _cache_set(shard_set, cache)
+def _reopen_set(place: str, cache: Cache | None, verify: Verify, sha256: str) -> ShardSet:
+    """Open the set of a pickle; sizes are compared when a shard is first read, not again for all of them.
+
+    Raises:
+        InputError: another set is there now.
+    """
+    shard_set = _open_in(open_store(place), cache, verify)
+    if (found := shard_set.manifest_sha256) != sha256:
+        message = f"{place}: manifest sha256 {found}; expected {sha256}, the set that was pickled"
+        raise InputError(f"{message}. It has changed since: open it, or make the dataset, again.")
+    return shard_set
 
 
-def _cache_set(shard_set: ShardSet, cache: Cache) -> ShardSet:
-    """Return a set that reads its shards through a cache. Manifest and tokenizer stay in memory."""
-    remote = shard_set.store
-    content = remote.read(MANIFEST_FILE)  # small enough: the manifest has been read once
-    manifest = parse_json(Manifest, content, where=MANIFEST_FILE)
+def _open_in(store: Store, cache: Cache | None, verify: Verify) -> ShardSet:
+    """Return the set of a store, and read its manifest; through a cache, manifest and tokenizer stay in memory."""
+    shard_set = ShardSet(store, verify)
+    manifest = shard_set.manifest
+    if cache is None or store.folder is not None:
+        return shard_set
     tokenizer = manifest.tokenizer
-    if (size := find_size(remote, tokenizer.file) or 0) > MAX_TOKENIZER_BYTES:
+    if (size := find_size(store, tokenizer.file) or 0) > MAX_TOKENIZER_BYTES:
         message = f"{size} bytes; expected at most {MAX_TOKENIZER_BYTES}. Not read."
         raise ShardSetError([Problem("file_size", tokenizer.file, message)])
-    metadata = {MANIFEST_FILE: content, tokenizer.file: read_listed_file(remote, tokenizer.file, tokenizer.sha256)}
+    metadata = {
+        MANIFEST_FILE: shard_set._manifest_content,  # pyright: ignore[reportPrivateUsage]
+        tokenizer.file: read_listed_file(store, tokenizer.file, tokenizer.sha256),
+    }
     files = {file.path: (file.bytes, file.sha256) for shard in manifest.shards for file in shard.files.entries}
-    set_id = hashlib.sha256(content).hexdigest()
-    return ShardSet(CacheStore(remote, cache, set_id=set_id, files=files, metadata=metadata), shard_set.verify)
+    set_id = shard_set.manifest_sha256
+    return ShardSet(CacheStore(store, cache, set_id=set_id, files=files, metadata=metadata), verify)

@@ -15,6 +15,7 @@ import operator
 import os
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, Self, SupportsIndex, get_args
 
 import numpy as np
@@ -26,12 +27,13 @@ from shards.config import nearest
 from shards.errors import InputError, plural
 from shards.format.listed_files import Verify
 from shards.format.manifest import Split
-from shards.format.reader import ShardSet
+from shards.format.reader import ShardSet, open_set
 from shards.format.windows.order import order_split
 from shards.format.windows.window_reader import WindowReader
+from shards.stores.cache import Cache
+from shards.stores.open import scheme_of
 from shards.torch.batch import Sample, WindowBatch
 from shards.torch.document_boundaries import number_documents, positions_in_documents
-from shards.torch.reopen import address_of, open_with_cache, reopen
 from shards.torch.state import is_integer
 
 Labels = Literal["next", "same"]
@@ -106,7 +108,7 @@ class TokenWindows(Dataset[Sample]):
         Warns:
             UserWarning: some shards are shorter than one window; their tokens are not read.
         """
-        self.shard_set = open_with_cache(shard_set, cache, cache_limit, verify)
+        self.shard_set = _open_with_cache(shard_set, cache, cache_limit, verify)
         self.seq_len, self.seed = seq_len, seed
         self.split: Split = split
         self.labels: Labels = labels
@@ -165,19 +167,12 @@ class TokenWindows(Dataset[Sample]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the set's address and the arguments: what opens the dataset in another process."""
-        left_out = ("shard_set", "order", "_reader", "_process")
-        kept = {name: value for name, value in self.__dict__.items() if name not in left_out}
-        return {**kept, "address": address_of(self.shard_set)}
+        """Return the arguments and the set, whose pickle is its address."""
+        left_out = ("order", "_reader", "_process")
+        return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the set again.
-
-        Raises:
-            InputError: another set is at the address now.
-        """
-        self.shard_set = reopen(state["address"])
-        self.__dict__.update({name: value for name, value in state.items() if name != "address"})
+        self.__dict__.update(state)
         self.order = order_split(self.shard_set, self.split, seq_len=self.seq_len, seed=self.seed)
         self._reader = self._make_reader()
 
@@ -258,3 +253,21 @@ class TokenWindows(Dataset[Sample]):
                 f"one window of {length} + 1 tokens"
             )
             warnings.warn(f"{self.shard_set.store}: {found}: not read ({names})", stacklevel=3)
+
+
+def _open_with_cache(
+    place: ShardSet | str | os.PathLike[str],
+    cache: str | os.PathLike[str] | None,
+    cache_limit: int | None,
+    verify: Verify,
+) -> ShardSet:
+    """Open the set of a dataset; a set not on this machine gets a cache."""
+    if isinstance(place, ShardSet):
+        if cache is not None or cache_limit is not None:
+            raise InputError("cache: the set is open already. Give its address, or open_set(..., cache=...).")
+        if verify not in ("size", place.verify):
+            raise InputError(f"verify = {verify!r}: the set is open already. Give open_set(..., verify={verify!r}).")
+        return place
+    if scheme_of(place) is None:
+        return open_set(place, verify=verify)
+    return open_set(place, cache=Cache(Path(cache) if cache is not None else None, cache_limit), verify=verify)

@@ -63,7 +63,8 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
 
     import torch
 
-    from trainer.commands.bench_steps import build_theirs, take_our_steps, take_their_steps
+    from tests.benchmarks.their_steps import build_theirs, take_their_steps
+    from trainer.commands.bench_steps import take_our_steps
     from trainer.recipe import load_train_recipe
     from trainer.session import open_session
     from trainer.training_windows import open_training_windows

@@ -268,7 +268,7 @@ def test_a_pickle_of_a_set_that_has_changed_is_refused(tmp_path: Path) -> None:
     content = pickle.dumps(TokenWindows(tmp_path / "set", seq_len=SEQ_LEN))
     (tmp_path / "set").rename(tmp_path / "old")
     write_token_set(tmp_path / "set", {"train": [count_up(501)]})
-    with pytest.raises(InputError, match=r"set: manifest sha256 \w{64}; expected \w{64}.* make the dataset again"):
+    with pytest.raises(InputError, match=r"set: manifest sha256 \w{64}; expected \w{64}.* make the dataset, again"):
         pickle.loads(content)
 
 

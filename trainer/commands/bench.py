@@ -1,7 +1,7 @@
-"""Measured throughput of recipes: tokens/s, MFU and peak memory of real training steps, ours and transformers'.
+"""Measured throughput of recipes: tokens/s, MFU and peak memory of real training steps.
 
-`trainer.commands.bench_steps` says what is measured. Each trainer has a process of its own, so that neither finds the
-other's memory, caches or compiled code, and that the failure of one costs no figure of the other. One GPU, or the CPU;
+`trainer.commands.bench_steps` says what is measured. Each recipe has a process of its own, so that none finds another's
+memory, caches or compiled code, and that the failure of one costs no figure of the others. One GPU, or the CPU;
 validation and checkpoints are in no figure. Takes minutes for each recipe, most of them to compile.
 """
 
@@ -36,10 +36,7 @@ Loss: the mean of all steps, on made-up tokens. Peak: memory that torch allocate
 that `fit` expects, without margin and context. On a CPU the peak is the growth of the process's resident memory.
 Goals on an H200, in tokens/s: {", ".join(f"{name} {goal:,}" for name, goal in GOALS.items())}."""
 
-REMEDY = (
-    "If memory was too small: --set train.micro_batch=N (`fit` says what fits) or train.activation_checkpointing. "
-    "If transformers or accelerate is not installed: --alone."
-)
+REMEDY = "If memory was too small: --set train.micro_batch=N (`fit` says what fits) or train.activation_checkpointing."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,45 +55,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="override a key of the recipes",
     )
-    parser.add_argument(
-        "--alone", action="store_true", help="do not time transformers' Trainer, which is a separate installation"
-    )
     add_set_of_vocabulary(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what was measured; exit status 1 if a trainer failed, for example because memory was too small."""
+    """Print what was measured; exit status 1 if a recipe failed, for example because memory was too small."""
     from shards.terminal.display import print_rows, say
     from trainer.recipe import load_train_recipe
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
         command = called_as("trainer", "bench")
         raise InputError(f"bench measures one GPU; found torchrun's WORLD_SIZE. Start it without torchrun: {command}")
-    recipes = [
-        settle_vocabulary(load_train_recipe(path, options.overrides), options.shards) for path in options.recipes
-    ]
+    loaded = [load_train_recipe(path, options.overrides) for path in options.recipes]
+    recipes = [settle_vocabulary(recipe, options.shards) for recipe in loaded]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it leaves nothing behind either
     wait_without_spinning()
-    trainers = ["ours"] if options.alone else ["ours", "transformers"]
-    rows = [row for recipe in recipes for row in bench(recipe, trainers, options.steps)]
+    rows = [bench(recipe, options.steps) for recipe in recipes]
     measured = [row for row in rows if "error" not in row]
     failed = [row for row in rows if "error" in row]
     if options.json:
-        print_json({"trainers": rows})
+        print_json({"recipes": rows})
     elif measured:
         print_rows(measured)
         print(NOTES)
     for row in failed:
-        say(f"error: {row['recipe']}: {row['trainer']}: {row['error']}")
+        say(f"error: {row['recipe']}: {row['error']}")
     return 1 if failed else 0
 
 
-def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str, Any]]:
-    """Measure a recipe under each of `trainers`: `ours`, `transformers`.
+def bench(recipe: TrainRecipe, steps: int) -> dict[str, Any]:
+    """Measure a recipe in a process of its own.
 
     Returns:
-        For each trainer `recipe`, `trainer`, and either `error`, why it failed, or the figures of `time_steps` with
-        `fit_gb`, the memory that `fit` expects, None for transformers.
+        `recipe`, and either `error`, why it failed, or the figures of `time_steps` with `fit_gb`, the memory that `fit`
+        expects.
 
     Raises:
         InputError: the recipe cannot run here.
@@ -104,29 +96,21 @@ def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str
     from shards.terminal.display import say
     from trainer.commands.bench_steps import time_steps, write_made_up_set
 
-    rows: list[dict[str, Any]] = []
+    say(f"{recipe.name}: {plural(steps, 'step')} after the warm-up")
     spawn = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     with tempfile.TemporaryDirectory(prefix="trainer-bench-") as folder:
         shards = write_made_up_set(recipe, Path(folder))
-        for trainer in trainers:
-            say(f"{recipe.name}: {trainer}: {plural(steps, 'step')} after the warm-up")
-            row: dict[str, Any] = {"recipe": recipe.name, "trainer": trainer}
-            # Libraries print on stdout: their lines go to stderr, with the messages.
-            with ProcessPoolExecutor(1, spawn, initializer=os.dup2, initargs=(2, 1)) as pool:
-                try:
-                    future = pool.submit(time_steps, trainer, recipe, shards, steps)
-                    error = future.exception()
-                except KeyboardInterrupt:
-                    for worker in multiprocessing.active_children():
-                        worker.terminate()  # else leaving the pool would wait for it
-                    raise
-            if isinstance(error, InputError):
-                raise error
-            if error is not None:
+        # Libraries print on stdout: their lines go to stderr, with the messages.
+        with ProcessPoolExecutor(1, spawn, initializer=os.dup2, initargs=(2, 1)) as pool:
+            try:
+                figures = pool.submit(time_steps, recipe, shards, steps).result()
+            except InputError:
+                raise
+            except KeyboardInterrupt:
+                for worker in multiprocessing.active_children():
+                    worker.terminate()  # else leaving the pool would wait for it
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other recipes are measured
                 traceback.print_exception(error)
-                row["error"] = f"{error!r}. {REMEDY}"
-            else:
-                row.update(future.result())
-                row["fit_gb"] = expect_memory(recipe, row["precision"]) if trainer == "ours" else None
-            rows.append(row)
-    return rows
+                return {"recipe": recipe.name, "error": f"{error!r}. {REMEDY}"}
+    return {"recipe": recipe.name, **figures, "fit_gb": expect_memory(recipe, figures["precision"])}
