@@ -23,10 +23,11 @@ from pipeline.engine.timer import Timer
 from shards.format.equal_hashes import HashRange
 from shards.format.manifest import CarriedEntry, ShardEntry
 from shards.format.reader import Shard
+from shards.format.writer import SetProperties
 from shards.stores.fetched_store import FetchedStore
 from shards.stores.open import open_store
 from shards.validation.duplicates import EqualDocuments, compare_range
-from shards.validation.files import ListedEntry, SharedProperties
+from shards.validation.files import ListedEntry
 from shards.validation.findings import ShardFindings, collect_shard_findings
 from shards.validation.shard_contents import ContentRules
 
@@ -47,7 +48,7 @@ class ValidateTask:
     address: str
     """Of the set."""
     shards: tuple[ShardEntry, ...]
-    shared: SharedProperties
+    shared: SetProperties
     listing: dict[str, ListedEntry]
     """The set's listing, as far as it names files of these shards."""
     rules: ContentRules

@@ -73,14 +73,18 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _find_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, Any]:
-    """Return a document's text and provenance."""
+    """Return a document's provenance, and its text: bytes of it that are not UTF-8 are lone surrogates."""
     from shards.cli.problems import value_errors
-    from shards.format.document_table import read_document
+    from shards.format.document_table import read_bytes
+    from shards.trace.locate import find_places
 
     if not 0 <= number < shard.num_documents:
         raise InputError(f"no document {number} in {shard.name}; it has {shard.num_documents}, counted from 0.")
     with value_errors():
-        return read_document(shard_set, shard, number)
+        (place,) = find_places(shard, [number])
+        stop = place.start + place.tokens - 1  # without EOS
+        text = read_bytes(shard, place.start, stop, vocabulary=shard_set.vocabulary)
+    return {**place.to_dict(), "text": text.decode("utf-8", "surrogateescape")}
 
 
 def _describe_set(shard_set: ShardSet) -> dict[str, Any]:

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.errors import Problem, ShardSetError, plural
-from shards.format.document_table import iter_documents, number_sources, read_hashes
+from shards.format.document_table import (
+    iter_documents,
+    number_sources,
+    read_hashes,
+    read_lengths,
+    wrong_document_table,
+)
 from shards.format.reader import Shard, ShardSet
 
 if TYPE_CHECKING:
@@ -57,78 +63,60 @@ def iter_blocks(shard_set: ShardSet, shard: Shard) -> Iterator[DocumentBlock]:
         ShardSetError: the shard's files are not what the manifest says, or an id is outside the vocabulary.
         OSError: a file cannot be read.
     """
-    source_index = {source.name: index for index, source in enumerate(shard_set.manifest.sources)}
-    tokens = _Tokens(shard, shard_set.vocab_size)
+    numbers = {source.name: index for index, source in enumerate(shard_set.manifest.sources)}
     document = start = 0
+    held = _iter_frames(shard, shard_set.vocab_size)
+    left: npt.NDArray[Any] = np.empty(0, shard.dtype)
     for batch in iter_documents(shard, ["start", "length", "source", "hash"]):
-        lengths, sources, hashes = _columns(shard, batch, document, start, source_index)
+        lengths, sources, hashes = read_lengths(batch), number_sources(shard, batch, numbers), read_hashes(batch)
         ends = np.cumsum(lengths)
+        _check_starts(shard, batch, lengths, ends, document=document, start=start)
         for first, last in cut_blocks(ends, BLOCK_TOKENS):
-            held = ends[first:last] - (ends[first] - lengths[first])
-            taken = tokens.take(int(held[-1]))
+            # Take the block's tokens: the rest of a frame, and of as many frames as it needs.
+            stops = ends[first:last] - (ends[first] - lengths[first])
+            parts, count = [left], int(stops[-1])
+            while (missing := count - sum(map(len, parts))) > 0:
+                parts.append(next(held))
+            taken = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            taken, left = taken[:count], parts[-1][len(parts[-1]) + missing :]
             here = slice(first, last)
-            yield DocumentBlock(document, start, taken, held - lengths[here], held, sources[here], hashes[here])
+            yield DocumentBlock(document, start, taken, stops - lengths[here], stops, sources[here], hashes[here])
             document += last - first
-            start += int(held[-1])
+            start += count
     if start != shard.num_tokens:
-        raise _broken(shard, f"lengths add up to {start}; expected {plural(shard.num_tokens, 'token')} by the manifest")
+        total = plural(shard.num_tokens, "token")
+        raise wrong_document_table(shard, f"lengths add up to {start}; expected {total} by the manifest")
 
 
-def _columns(
-    shard: Shard, batch: DocumentBatch, document: int, start: int, source_index: dict[str, int]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Return lengths, source numbers and hashes of a batch of the document table, checked."""
-    lengths: npt.NDArray[np.int64] = np.from_dlpack(batch.column("length")).astype(np.int64)
+def _check_starts(
+    shard: Shard,
+    batch: DocumentBatch,
+    lengths: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    *,
+    document: int,
+    start: int,
+) -> None:
+    """Refuse a batch of the document table in which a document is empty, or does not follow the one before."""
     starts = np.from_dlpack(batch.column("start")).astype(np.uint64)
-    expected = start + np.cumsum(lengths) - lengths
-    wrong = np.flatnonzero((starts != expected.astype(np.uint64)) | (lengths < 1))
+    expected = (start + ends - lengths).astype(np.uint64)
+    wrong = np.flatnonzero((starts != expected) | (lengths < 1))
     if len(wrong):
         at = int(wrong[0])
-        message = (
-            f"document {document + at} has {plural(lengths[at], 'token')} from {starts[at]}; expected from "
-            f"{expected[at]}"
-        )
-        raise _broken(shard, message)
-    return lengths, number_sources(shard, batch, source_index), read_hashes(batch)
+        found = f"document {document + at} has {plural(lengths[at], 'token')} from {starts[at]}"
+        raise wrong_document_table(shard, f"{found}; expected from {expected[at]}")
 
 
-class _Tokens:
-    """Reads a tokens file from start to end, any number of tokens at a time."""
-
-    def __init__(self, shard: Shard, vocab_size: int):
-        self._shard, self._vocab_size = shard, vocab_size
-        self._frames = shard.iter_tokens()
-        self._frame: npt.NDArray[Any] = np.empty(0, shard.dtype)
-        self._used = 0
-
-    def take(self, count: int) -> npt.NDArray[np.unsignedinteger]:
-        """Return the next tokens, uint16 or uint32 `(count,)`."""
-        parts: list[npt.NDArray[Any]] = []
-        while count:
-            if self._used == len(self._frame):
-                self._next_frame()
-            part = self._frame[self._used : self._used + count]
-            self._used += len(part)
-            count -= len(part)
-            parts.append(part)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _next_frame(self) -> None:
-        name = self._shard.tokens_file.name
-        frame = next(self._frames, None)
-        if frame is None:
-            message = "the document table has more tokens than the tokens file. Copy or build it again."
-            raise ShardSetError([Problem("document_table", name, message)])
-        self._frame = frame
-        self._used = 0
-        most = int(self._frame.max())
-        if most >= self._vocab_size:
-            message = f"holds the id {most}; expected less than vocab_size {self._vocab_size}. Validate the set."
+def _iter_frames(shard: Shard, vocab_size: int) -> Iterator[npt.NDArray[np.unsignedinteger]]:
+    """Yield a shard's tokens frame by frame; refuse an id outside the vocabulary, and a read after the last frame."""
+    name = shard.tokens_file.name
+    for frame in shard.iter_tokens():
+        if (most := int(frame.max())) >= vocab_size:
+            message = f"holds the id {most}; expected less than vocab_size {vocab_size}. Validate the set."
             raise ShardSetError([Problem("token_out_of_range", name, message)])
-
-
-def _broken(shard: Shard, message: str) -> ShardSetError:
-    return ShardSetError([Problem("document_table", shard.entry.files.documents.path, f"{message}. Validate the set.")])
+        yield frame
+    message = "the document table has more tokens than the tokens file. Copy or build it again."
+    raise ShardSetError([Problem("document_table", name, message)])
 
 
 def cut_blocks(ends: npt.NDArray[np.int64], block_tokens: int) -> Iterator[tuple[int, int]]:

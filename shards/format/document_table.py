@@ -1,8 +1,4 @@
-"""Read a shard's document table in batches, or one document: its exact text and its origin.
-
-The table's columns and row count are checked before a row is read. To read one document, only the table up to its row
-and the frames with its tokens are read.
-"""
+"""Read a shard's document table in batches; its columns and row count are checked before a row is read."""
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
@@ -14,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from shards.errors import Problem, ShardSetError, plural, remedy_of
-from shards.format.carried import OWN_COLUMNS, CarriedType, carried_fields
+from shards.format.carried import CarriedType, carried_fields
 from shards.format.manifest import SourceCounts
-from shards.format.reader import Shard, ShardSet
+from shards.format.reader import Shard
 from shards.format.vocabulary import Vocabulary
 from shards.terminal.command_names import called_as
 
@@ -53,14 +49,11 @@ def open_documents(shard: Shard, content: bytes | None = None) -> pq.ParquetFile
             raise
         raise shard.damaged("document_table", entry, f"not a readable Parquet file: {error}") from error
     expected = document_schema(shard.carried)
-    problem = ""
+    rows, problem = file.metadata.num_rows, ""
     if not _with_large_strings(file.schema_arrow).equals(expected, check_metadata=False):
         problem = f"columns {_show_schema(file.schema_arrow)}; expected {_show_schema(expected)}"
-    elif file.metadata.num_rows != shard.num_documents:
-        problem = (
-            f"{plural(file.metadata.num_rows, 'row')}; expected {plural(shard.num_documents, 'document')} by the "
-            "manifest"
-        )
+    elif rows != shard.num_documents:
+        problem = f"{plural(rows, 'row')}; expected {plural(shard.num_documents, 'document')} by the manifest"
     if problem:
         file.close()
         raise shard.damaged("document_table", entry, problem)
@@ -91,6 +84,12 @@ def read_hashes(batch: DocumentBatch) -> npt.NDArray[np.uint8]:
     return np.frombuffer(hashes.buffers()[1], np.uint8)[16 * hashes.offset :][: 16 * len(hashes)].reshape(-1, 16)
 
 
+def wrong_document_table(shard: Shard, found: str) -> ShardSetError:
+    """Return the error of a document table whose rows are not what the manifest says."""
+    message = f"{found}. Run `{called_as('shards', 'validate')}`, and build the shard again."
+    return ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])
+
+
 def number_sources(
     shard: Shard, batch: DocumentBatch, numbers: Mapping[str, int], *, default: int | None = None
 ) -> npt.NDArray[np.int64]:
@@ -108,49 +107,10 @@ def number_sources(
     source = batch.column("source")
     names: list[str] = source.dictionary.to_pylist()
     if default is None and (unknown := [name for name in names if name not in numbers]):
-        message = f"source {unknown[0]!r} is not in the manifest; expected {list(numbers)!s:.200}. Validate the set."
-        raise ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])
+        found = f"source {unknown[0]!r} is not in the manifest; expected {list(numbers)!s:.200}"
+        raise wrong_document_table(shard, found)
     codes = cast("npt.NDArray[np.int32]", np.from_dlpack(source.indices))
     return np.array([numbers.get(name, default) for name in names], np.int64)[codes]
-
-
-def read_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, Any]:
-    """Read one document from a shard's document table, with its text.
-
-    Args:
-        shard_set: the set, for its tokenizer.
-        shard: the shard that holds it.
-        number: its place in the shard, `0 <= number < shard.num_documents`.
-
-    Returns:
-        `shard`, `document`, `start`, `tokens` (EOS and BOS included), `source`, `unit`, `row`, `hash` (hex), `carried`
-        (the values of the carried columns by name, if the set has some), `text`: what the tokenizer keeps of it. Bytes
-        of `text` that are not UTF-8 are lone surrogates, as `surrogateescape` makes them.
-
-    Raises:
-        ShardSetError: the shard's files are not what the manifest says.
-        ValueError: the tokenizer's entries have no fixed bytes.
-        OSError: a file cannot be read.
-    """
-    row = _read_row(shard, number)
-    start, length = row["start"], row["length"]
-    where = f"{shard.name} document {number}"
-    if not 0 < length <= shard.num_tokens - start:
-        message = f"tokens [{start}, {start + length}) of {shard.num_tokens}; expected a range inside the shard"
-        raise ShardSetError([Problem("document_table", where, message)])
-    text = read_bytes(shard, start, start + length - 1, vocabulary=shard_set.vocabulary)
-    return {
-        "shard": shard.name,
-        "document": number,
-        "start": start,
-        "tokens": length,
-        "source": row["source"],
-        "unit": row["unit"],
-        "row": row["row"],
-        "hash": row["hash"].hex(),
-        **({"carried": {name: row[name] for name in shard.carried}} if shard.carried else {}),
-        "text": text.decode("utf-8", "surrogateescape"),
-    }
 
 
 def read_bytes(shard: Shard, start: int, stop: int, *, vocabulary: Vocabulary) -> bytes:
@@ -164,16 +124,6 @@ def read_bytes(shard: Shard, start: int, stop: int, *, vocabulary: Vocabulary) -
     except IndexError as error:
         message = f"tokens [{start}, {stop}) hold an id that the tokenizer lacks; expected less than {len(vocabulary)}"
         raise ShardSetError([Problem("token_out_of_range", shard.name, message)]) from error
-
-
-def _read_row(shard: Shard, number: int) -> dict[str, Any]:
-    first = 0
-    for batch in iter_documents(shard, [*OWN_COLUMNS, *shard.carried]):
-        if number < first + batch.num_rows:
-            return batch.slice(number - first, 1).to_pylist()[0]
-        first += batch.num_rows
-    message = f"the table ends after {plural(first, 'row')}; expected {shard.num_documents} by the manifest"
-    raise ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])
 
 
 def _with_large_strings(schema: pa.Schema) -> pa.Schema:
@@ -198,7 +148,7 @@ def read_sources(shard: Shard, names: list[str]) -> tuple[npt.NDArray[np.int64],
     numbers = {name: index for index, name in enumerate(names)}
     lengths, sources = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for batch in iter_documents(shard, ["length", "source"]):
-        lengths.append(np.from_dlpack(batch.column("length")).astype(np.int64))
+        lengths.append(read_lengths(batch))
         sources.append(number_sources(shard, batch, numbers))
     return np.concatenate(lengths), np.concatenate(sources)
 
@@ -238,11 +188,8 @@ def iter_checked_documents(shard: Shard, columns: list[str]) -> Iterator[Documen
             break
         yield batch
     if total != shard.num_tokens:
-        message = (
-            f"lengths do not add up to the shard's {plural(shard.num_tokens, 'token')}, or one is 0. Build the shard "
-            "again."
-        )
-        raise ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])
+        found = f"lengths do not add up to the shard's {plural(shard.num_tokens, 'token')}, or one is 0"
+        raise wrong_document_table(shard, found)
 
 
 def rows_by_source(batch: Any) -> list[tuple[str, npt.NDArray[np.int64]]]:
@@ -251,12 +198,6 @@ def rows_by_source(batch: Any) -> list[tuple[str, npt.NDArray[np.int64]]]:
     indices = cast("npt.NDArray[np.int32]", np.from_dlpack(sources.indices))
     names: list[str] = sources.dictionary.to_pylist()
     return [(name, np.flatnonzero(indices == code)) for code, name in enumerate(names)]
-
-
-def wrong_document_table(shard: Shard, what: str) -> ShardSetError:
-    """Return the error of a document table that is not what the manifest says."""
-    message = f"{what}. Run `{called_as('shards', 'validate')}`, and build the shard again."
-    return ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])
 
 
 def document_schema(carried: Mapping[str, CarriedType] | None = None) -> pa.Schema:
@@ -298,13 +239,9 @@ def add_source_counts(batch: pa.RecordBatch, sums: dict[str, list[int]]) -> None
 
     Arrow's own `group_by` would work, but it loads pandas and the query engine: 0.4 s in each process, measured.
     """
-    sources = cast("Any", batch.column("source"))
-    lengths = cast("npt.NDArray[np.uint32]", np.from_dlpack(cast("Any", batch.column("length"))))
-    indices = cast("npt.NDArray[np.int32]", np.from_dlpack(sources.indices))
-    for code in range(len(sources.dictionary)):
-        own = lengths[indices == code]
-        if len(own):
-            entry = sums.setdefault(sources.dictionary[code].as_py(), [0, 0, 0])
-            entry[0] += int(own.sum(dtype=np.uint64))
-            entry[1] += len(own)
-            entry[2] = max(entry[2], int(own.max()))
+    lengths = read_lengths(batch)
+    for source, rows in rows_by_source(batch):
+        if len(rows):
+            tokens, documents, longest = sums.get(source, [0, 0, 0])
+            own = lengths[rows]
+            sums[source] = [tokens + int(own.sum()), documents + len(own), max(longest, int(own.max()))]

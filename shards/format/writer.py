@@ -1,19 +1,18 @@
 """Write a shard set: one shard at a time, each file atomically, the manifest last.
 
 Every file is written under a temporary name, synced and renamed, so that a reader never sees half a file and a crash
-leaves only `.tmp` files behind. Files are byte-identical for equal input. Memory: one frame of tokens and the shard's
-document table; tokens are streamed.
+leaves only `.tmp` files behind. Files are byte-identical for equal input. Memory: one frame of tokens, and the shard's
+document table twice, as Arrow and as Parquet; tokens are streamed.
 """
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import hashlib
-import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, Self
 
 from shards.format.carried import CarriedType
 from shards.format.codec import SeekableWriter
@@ -21,6 +20,7 @@ from shards.format.document_table import count_sources
 from shards.format.manifest import (
     MANIFEST_FILE,
     CarriedEntry,
+    Dtype,
     FileEntry,
     Manifest,
     ShardEntry,
@@ -56,9 +56,21 @@ class SetProperties:
     """The carried columns, in the order of the document tables' columns."""
 
     @property
+    def dtype(self) -> Dtype:
+        """The tokens' dtype."""
+        return dtype_for(self.vocab_size)
+
+    @property
     def carried_types(self) -> dict[str, CarriedType]:
         """The carried columns' names and types."""
         return {column.name: column.type for column in self.carried}
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        """Return the properties of a finished set's shards."""
+        tokenizer = manifest.tokenizer
+        shared = {"bos_id": tokenizer.bos_id, "carried": tuple(manifest.carried)}
+        return cls(manifest.vocab_size, tokenizer.eos_id, tokenizer.sha256, **shared)
 
 
 def shard_name(split: Split, index: int) -> str:
@@ -106,46 +118,47 @@ def write_shard(
     tokens_file, documents_file, metadata_file = shard_file_names(name)
     sources = count_sources(documents)
     num_tokens = sum(counts.tokens for counts in sources.values())
-    dtype = dtype_for(properties.vocab_size)
-    token_bytes = 2 if dtype == "uint16" else 4
+    token_bytes = 2 if properties.dtype == "uint16" else 4
+
+    # The tokens, hashed as they are written; then the document table.
     with atomic_open(folder / tokens_file) as file:
         writer = SeekableWriter(file, compression=properties.compression, token_bytes=token_bytes)
         _write_tokens(writer, chunks, content_bytes=num_tokens * token_bytes, name=tokens_file)
     if checksums is not None:
         checksums.update(writer.checksums)
     tokens = FileEntry(path=tokens_file, bytes=writer.bytes_written, sha256=writer.sha256)
-    files = SidecarFiles(tokens=tokens, documents=_write_documents(folder / documents_file, documents))
+    table = write_entry(folder / documents_file, _pack_documents(documents))
 
-    values = {name: documents.num_rows - documents.column(name).null_count for name in properties.carried_types}
-    sidecar = Sidecar(
-        format_version=version_for(has_phases=phase is not None, bos_id=properties.bos_id, carried=properties.carried),
-        name=name,
-        split=split,
-        phase=phase,
-        dtype=dtype,
+    # The metadata comes last: it has the digests of both.
+    columns = [column.name for column in properties.carried]
+    facts = {
+        "name": name,
+        "split": split,
+        "phase": phase,
+        "tokens": num_tokens,
+        "documents": documents.num_rows,
+        "sources": sources,
+        "tokens_sha256": writer.content_sha256,
+        "carried_values": {name: documents.num_rows - documents.column(name).null_count for name in columns},
+    }
+    sidecar = make_sidecar(properties, SidecarFiles(tokens=tokens, documents=table), facts)
+    metadata = write_entry(folder / metadata_file, sidecar.to_json())
+    return ShardEntry(**facts, files=ShardFiles(tokens=tokens, documents=table, metadata=metadata))
+
+
+def make_sidecar(properties: SetProperties, files: SidecarFiles, facts: Mapping[str, Any]) -> Sidecar:
+    """Return a shard's own metadata: what all shards share, its files, and the other keys of its `ShardEntry`."""
+    has_phases = facts["phase"] is not None
+    return Sidecar(
+        **facts,
+        format_version=version_for(has_phases=has_phases, bos_id=properties.bos_id, carried=properties.carried),
+        dtype=properties.dtype,
         vocab_size=properties.vocab_size,
         eos_id=properties.eos_id,
         bos_id=properties.bos_id,
         tokenizer_sha256=properties.tokenizer_sha256,
-        tokens=num_tokens,
-        documents=documents.num_rows,
-        sources=sources,
-        tokens_sha256=writer.content_sha256,
         carried=list(properties.carried),
-        carried_values=values,
         files=files,
-    )
-    metadata = write_entry(folder / metadata_file, sidecar.to_json())
-    return ShardEntry(
-        name=name,
-        split=split,
-        phase=phase,
-        tokens=num_tokens,
-        documents=documents.num_rows,
-        sources=sources,
-        tokens_sha256=writer.content_sha256,
-        carried_values=values,
-        files=ShardFiles(tokens=tokens, documents=files.documents, metadata=metadata),
     )
 
 
@@ -163,22 +176,21 @@ def _write_tokens(writer: SeekableWriter, chunks: Iterable[Buffer], *, content_b
         )
 
 
-def _write_documents(path: Path, documents: pa.Table) -> FileEntry:
-    """Write a document table; return its entry."""
+def _pack_documents(documents: pa.Table) -> pa.Buffer:
+    """Return the Parquet file of a document table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with atomic_open(path) as file:
-        hashing = HashingFile(file)
-        pq.write_table(
-            documents,
-            pa.PythonFile(hashing, mode="w"),
-            compression="zstd",
-            use_dictionary=["source", "unit"],  # pyright: ignore[reportArgumentType]
-            row_group_size=ROW_GROUP_DOCUMENTS,
-            write_statistics=["start", "row"],
-        )
-    return hashing.entry(path.name)
+    packed = pa.BufferOutputStream()
+    pq.write_table(
+        documents,
+        packed,
+        compression="zstd",
+        use_dictionary=["source", "unit"],  # pyright: ignore[reportArgumentType]
+        row_group_size=ROW_GROUP_DOCUMENTS,
+        write_statistics=["start", "row"],
+    )
+    return packed.getvalue()
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -186,41 +198,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_entry(folder / MANIFEST_FILE, manifest.to_json())
 
 
-def write_entry(path: Path, text: str) -> FileEntry:
-    """Write a small text file of a set atomically, and return its entry for the manifest."""
+def write_entry(path: Path, content: str | Buffer) -> FileEntry:
+    """Write a whole file of a set atomically, and return its entry for the manifest."""
+    data = memoryview(content.encode() if isinstance(content, str) else content)
     with atomic_open(path) as file:
-        hashing = HashingFile(file)
-        hashing.write(text.encode())
-    return hashing.entry(path.name)
-
-
-class HashingFile(io.RawIOBase):
-    """The file object of a writer, which keeps the size and SHA-256 of what passes through it.
-
-    Closing it does not close the underlying file; the caller that opened the file closes it.
-    """
-
-    def __init__(self, file: BinaryIO):
-        super().__init__()
-        self._file = file
-        self._hash = hashlib.sha256()
-        self._size = 0
-
-    def writable(self) -> bool:
-        """Return True: the object is writable."""
-        return True
-
-    def write(self, data: Buffer) -> int:
-        """Write bytes on."""
-        self._hash.update(data)
-        self._size += memoryview(data).nbytes
-        self._file.write(data)
-        return memoryview(data).nbytes
-
-    def tell(self) -> int:
-        """Return the bytes written so far."""
-        return self._size
-
-    def entry(self, path: str) -> FileEntry:
-        """Return the file's entry."""
-        return FileEntry(path=path, bytes=self._size, sha256=self._hash.hexdigest())
+        file.write(data)
+    return FileEntry(path=path.name, bytes=data.nbytes, sha256=hashlib.sha256(data).hexdigest())

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 from shards.errors import Problem, ProblemKind, ShardSetError, plural, remedy_of
 from shards.format import codec
@@ -24,18 +24,16 @@ from shards.format.manifest import (
     MANIFEST_FILE,
     MAX_METADATA_BYTES,
     MAX_SIDECAR_BYTES,
-    CarriedEntry,
-    Dtype,
     FileEntry,
     Manifest,
     ShardEntry,
     Sidecar,
     SidecarFiles,
     parse_json,
-    version_for,
 )
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES, check_tokenizer
+from shards.format.writer import SetProperties, make_sidecar
 from shards.stores.files import TMP_SUFFIX
 from shards.stores.store import Store, reads_at_once
 from shards.validation import manifest as totals
@@ -69,25 +67,6 @@ class Structure:
     sound: set[str] = field(default_factory=set[str])
 
 
-@dataclass(frozen=True, slots=True)
-class SharedProperties:
-    """Facts about all shards in the manifest that the check of one shard needs."""
-
-    dtype: Dtype
-    vocab_size: int
-    eos_id: int
-    tokenizer_sha256: str
-    bos_id: int | None = None
-    carried: tuple[CarriedEntry, ...] = ()
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> Self:
-        """Return the files of a set."""
-        tokenizer = manifest.tokenizer
-        bos_id, carried = tokenizer.bos_id, tuple(manifest.carried)
-        return cls(manifest.dtype, manifest.vocab_size, tokenizer.eos_id, tokenizer.sha256, bos_id, carried)
-
-
 def check_files(store: Store) -> Structure:
     """Check the files of a set at the quick level.
 
@@ -97,7 +76,7 @@ def check_files(store: Store) -> Structure:
     """
     found = check_set_files(store)
     if found.shard_set is not None:
-        shared = SharedProperties.of(found.shard_set.manifest)
+        shared = SetProperties.of(found.shard_set.manifest)
 
         def check(shard: Shard) -> tuple[list[Problem], set[str]]:
             return check_shard_files(shard, shared, found.listing)
@@ -140,7 +119,7 @@ def check_set_files(store: Store) -> Structure:
     return found
 
 
-def check_shard_files(shard: Shard, shared: SharedProperties, listing: Listing) -> tuple[list[Problem], set[str]]:
+def check_shard_files(shard: Shard, shared: SetProperties, listing: Listing) -> tuple[list[Problem], set[str]]:
     """Check the files of one shard at the quick level.
 
     Args:
@@ -253,7 +232,7 @@ def _check_seek_table(shard: Shard, size: int) -> list[Problem]:
     return []
 
 
-def _check_sidecar(store: Store, shared: SharedProperties, entry: ShardEntry) -> list[Problem]:
+def _check_sidecar(store: Store, shared: SetProperties, entry: ShardEntry) -> list[Problem]:
     file = entry.files.metadata
     if file.bytes > MAX_SIDECAR_BYTES:
         message = f"{file.bytes} bytes of metadata; expected at most {MAX_SIDECAR_BYTES}. Not read."
@@ -267,24 +246,9 @@ def _check_sidecar(store: Store, shared: SharedProperties, entry: ShardEntry) ->
         return problems + error.problems
     except OSError as error:
         return [Problem("file_unreadable", file.path, f"cannot be read: {error.strerror or error}{remedy_of(error)}")]
-    expected = Sidecar(
-        format_version=version_for(has_phases=entry.phase is not None, bos_id=shared.bos_id, carried=shared.carried),
-        name=entry.name,
-        split=entry.split,
-        phase=entry.phase,
-        dtype=shared.dtype,
-        vocab_size=shared.vocab_size,
-        eos_id=shared.eos_id,
-        bos_id=shared.bos_id,
-        tokenizer_sha256=shared.tokenizer_sha256,
-        tokens=entry.tokens,
-        documents=entry.documents,
-        sources=entry.sources,
-        tokens_sha256=entry.tokens_sha256,
-        carried=list(shared.carried),
-        carried_values=entry.carried_values,
-        files=SidecarFiles(tokens=entry.files.tokens, documents=entry.files.documents),
-    )
+    held = SidecarFiles(tokens=entry.files.tokens, documents=entry.files.documents)
+    facts = {key: getattr(entry, key) for key in ShardEntry.model_fields if key != "files"}
+    expected = make_sidecar(shared, held, facts)
     different = [key for key in Sidecar.model_fields if getattr(sidecar, key) != getattr(expected, key)]
     if different:
         values = "; ".join(

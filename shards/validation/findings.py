@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from shards.errors import Problem
 from shards.format.manifest import Manifest
 from shards.format.reader import Shard
-from shards.validation.files import Listing, SharedProperties, check_shard_files
+from shards.format.writer import SetProperties
+from shards.validation.files import Listing, check_shard_files
 from shards.validation.mix import check_mix_shares
 from shards.validation.shard_contents import ContentRules, ShardContents, check_shard_contents
 
@@ -32,7 +33,7 @@ class ShardFindings:
 
 def collect_shard_findings(
     shard: Shard,
-    shared: SharedProperties,
+    shared: SetProperties,
     listing: Listing,
     rules: ContentRules,
     advance: Callable[[int], None] | None = None,

@@ -24,11 +24,12 @@ from typing import Any, Literal
 
 from shards.errors import Problem
 from shards.format.reader import Shard, ShardSet
+from shards.format.writer import SetProperties
 from shards.stores.open import open_store
 from shards.stores.store import Store
 from shards.terminal.reporter import Progress, no_progress
 from shards.validation import duplicates
-from shards.validation.files import SharedProperties, Structure, check_files, check_set_files
+from shards.validation.files import Structure, check_files, check_set_files
 from shards.validation.findings import JoinedFindings, ShardFindings, collect_shard_findings, join_findings
 from shards.validation.shard_contents import content_rules
 from shards.validation.sources import compare_with_sources
@@ -161,7 +162,7 @@ def _threaded(threads: int, progress: Progress) -> CheckShards:
     """Return what checks shards in threads of this process."""
 
     def check_shards(shard_set: ShardSet, structure: Structure) -> list[ShardFindings]:
-        shared, rules = SharedProperties.of(shard_set.manifest), content_rules(shard_set)
+        shared, rules = SetProperties.of(shard_set.manifest), content_rules(shard_set)
         total = sum(shard.num_tokens for shard in shard_set.shards)
         done, lock = 0, threading.Lock()
 

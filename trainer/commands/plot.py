@@ -12,10 +12,9 @@ import argparse
 import bisect
 import itertools
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import parse_path
@@ -32,17 +31,18 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#D55E00", "#009E73", "#CC3311", "0.45"
 SOURCE_COLOURS = (ORANGE, BLUE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
 """Told apart by colour-blind readers too. Source: Okabe and Ito."""
-SOURCE_PANELS = {
-    "val_loss_by_source": "validation loss\nby source, nats per token",
-    "val_bits_per_byte_by_source": "validation bits per byte\nby source",
-}
-"""Keys of a validation line with a number for each source, and the words at their axes."""
-MIX_KEYS = {
-    "val_loss_by_source": "val_loss_by_mix",
-    "val_bits_per_byte_by_source": "val_bits_per_byte_by_mix",
-}
-"""For each of these panels, the key of a validation line with the number for each phase of the set's mix."""
 MIX_COLOURS = ("#000000", "#882255", "#DDAA33", "#555555", "#999933", "#44AA99")
+GROUP_PANELS = {
+    "val_loss": "validation loss\nby source, nats per token",
+    "val_bits_per_byte": "validation bits per byte\nby source",
+}
+"""Panels of a validation line's numbers by source and by phase of the set's mix, and the words at their axes."""
+LINE_PANELS = {
+    "lr": ("learning rate", GREY),
+    "tokens_per_s": ("tokens per second", BLUE),
+    "usd": ("US dollars", GREEN),
+}
+"""Panels of one number of each step, from 0, with the words at their axes and their colours."""
 SMOOTHED_PARTS = 100
 """Curves are smoothed by the mean of this part of all steps."""
 SMOOTHED_FROM_STEPS = 40
@@ -50,13 +50,8 @@ SMOOTHED_FROM_STEPS = 40
 RASTER_FROM_POINTS = 5_000
 """A raw curve with more points is drawn as pixels in the SVG, which would take megabytes otherwise."""
 
-
-@dataclass
-class Curve:
-    """Values over steps, from the lines of the metrics that have them."""
-
-    steps: list[int] = field(default_factory=list[int])
-    values: list[float] = field(default_factory=list[float])
+Curve = tuple[list[int], list[float]]
+"""Steps, and a value for each."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,15 +98,13 @@ def draw_plots(records: list[Record], phases: list[PhaseConfig], *, title: str) 
     from trainer.phases.mix_phases import list_stretches
 
     # Choose the panels: one for each kind of number that the run has.
-    curves = {key: _read_curve(records, key) for key in ("loss", "val_loss", "lr", "tokens_per_s", "usd")}
-    sources = {key: read_groups(records, key) for key in SOURCE_PANELS}
+    curves = {key: _read_curve(records, key) for key in ("loss", "val_loss", *LINE_PANELS)}
+    sources = {key: _read_groups(records, f"{key}_by_source") for key in GROUP_PANELS}
     stretches = list_stretches(records)
     heights = {
-        "loss": 3.0 if curves["loss"].steps or curves["val_loss"].steps else 0,
-        **{key: 2.0 if len(sources[key]) > 1 else 0 for key in SOURCE_PANELS},
-        "lr": 1.0 if curves["lr"].steps else 0,
-        "tokens_per_s": 1.0 if curves["tokens_per_s"].steps else 0,
-        "usd": 1.0 if any(curves["usd"].values) else 0,
+        "loss": 3.0 if curves["loss"][0] or curves["val_loss"][0] else 0,
+        **{f"{key}_by_source": 2.0 if len(sources[key]) > 1 else 0 for key in GROUP_PANELS},
+        **{key: 1.0 if any(curves[key][1]) else 0 for key in LINE_PANELS},
     }
     panels = [panel for panel, height in heights.items() if height]
     if not panels:
@@ -125,30 +118,32 @@ def draw_plots(records: list[Record], phases: list[PhaseConfig], *, title: str) 
         if "loss" in axes:
             borders = [stretch.begin for stretch in stretches[1:]]
             _draw_curve(axes["loss"], curves["loss"], "training loss", BLUE, borders=borders)
-            _draw_validation(axes["loss"], curves["val_loss"])
+            if curves["val_loss"][0]:
+                point = {"marker": "o", "markersize": 3.5, "clip_on": False}
+                axes["loss"].plot(*curves["val_loss"], color=ORANGE, label="validation loss", **point)
             _draw_goals(axes["loss"], records, phases)
             _scale_loss(axes["loss"], "loss, nats per token")
-        colours = dict(zip(sorted(sources["val_loss_by_source"]), itertools.cycle(SOURCE_COLOURS), strict=False))
-        for key in sources.keys() & axes.keys():
-            for name, curve in sources[key].items():
-                label = f"{curve.values[-1]:.3f}  {name}"
-                axes[key].plot(curve.steps, curve.values, color=colours[name], marker=".", clip_on=False, label=label)
-            _draw_mixes(axes[key], records, MIX_KEYS[key])
-            _scale_loss(axes[key], SOURCE_PANELS[key])
-        if "lr" in axes:
-            axes["lr"].plot(curves["lr"].steps, curves["lr"].values, color=GREY, label="learning rate")
-            axes["lr"].set_ylabel("learning rate")
-            axes["lr"].set_ylim(bottom=0)
-        if "tokens_per_s" in axes:
-            _draw_curve(axes["tokens_per_s"], curves["tokens_per_s"], "throughput", BLUE)
-            axes["tokens_per_s"].set_ylabel("tokens per second")
-            axes["tokens_per_s"].yaxis.set_major_formatter(EngFormatter(sep=" "))
-            axes["tokens_per_s"].set_ylim(bottom=0)
-        if "usd" in axes:
-            paid = f"cost so far: ${curves['usd'].values[-1]:,.2f}"
-            axes["usd"].plot(curves["usd"].steps, curves["usd"].values, color=GREEN, label=paid)
-            axes["usd"].set_ylabel("US dollars")
-            axes["usd"].set_ylim(bottom=0)
+
+        # Every source has its colour in both panels; the mix of a phase is a dashed line that no border makes jump.
+        colours = _choose_colours(sources["val_loss"], SOURCE_COLOURS)
+        for key, label in GROUP_PANELS.items():
+            if (axis := axes.get(f"{key}_by_source")) is not None:
+                _draw_groups(axis, sources[key], colours, "", marker=".")
+                mixes = _read_groups(records, f"{key}_by_mix")
+                dashed = (0, (4, 2))
+                _draw_groups(axis, mixes, _choose_colours(mixes, MIX_COLOURS), "in the mix of ", linestyle=dashed)
+                _scale_loss(axis, label)
+
+        for key in LINE_PANELS.keys() & axes.keys():
+            label, colour = LINE_PANELS[key]
+            if key == "tokens_per_s":
+                _draw_curve(axes[key], curves[key], "throughput", colour)
+                axes[key].yaxis.set_major_formatter(EngFormatter(sep=" "))
+            else:
+                paid = f"cost so far: ${curves[key][1][-1]:,.2f}"
+                axes[key].plot(*curves[key], color=colour, label=paid if key == "usd" else label)
+            axes[key].set_ylabel(label)
+            axes[key].set_ylim(bottom=0)
 
         # Phases of the run and of the set, legends, and the axis of steps.
         steps = records[0]["step"] - 1, records[-1]["step"]
@@ -160,7 +155,7 @@ def draw_plots(records: list[Record], phases: list[PhaseConfig], *, title: str) 
             axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small")
         last = axes[panels[-1]]
         last.set_xlabel("step")
-        last.set_xlim(records[0]["step"] - 1, records[-1]["step"])
+        last.set_xlim(*steps)
         last.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
         figure.suptitle(describe_run(records, title), x=0.01, ha="left", fontweight="bold")
     return figure
@@ -169,20 +164,29 @@ def draw_plots(records: list[Record], phases: list[PhaseConfig], *, title: str) 
 def _read_curve(records: list[Record], key: str) -> Curve:
     """Return the values of a key over steps."""
     found = [record for record in records if record.get(key) is not None]
-    return Curve([record["step"] for record in found], [record[key] for record in found])
+    return [record["step"] for record in found], [record[key] for record in found]
 
 
-def read_groups(records: list[Record], key: str) -> dict[str, Curve]:
-    """Return the curves to plot of each source or mix, such as `val_loss_by_source`, the highest at the end first."""
+def _read_groups(records: list[Record], key: str) -> dict[str, Curve]:
+    """Return the curves of each source or mix, such as `val_loss_by_source`, the highest at the end first."""
+    names = dict.fromkeys(name for record in records for name in record.get(key) or {})
     curves: dict[str, Curve] = {}
-    for record in records:
-        numbers: dict[str, float | None] = record.get(key) or {}
-        for name, number in numbers.items():
-            if number is not None:
-                curve = curves.setdefault(name, Curve())
-                curve.steps.append(record["step"])
-                curve.values.append(number)
-    return dict(sorted(curves.items(), key=lambda item: -item[1].values[-1]))
+    for name in names:
+        lines = [{"step": record["step"], "value": record[key].get(name)} for record in records if record.get(key)]
+        if (curve := _read_curve(lines, "value"))[0]:
+            curves[name] = curve
+    return dict(sorted(curves.items(), key=lambda item: -item[1][1][-1]))
+
+
+def _choose_colours(names: Iterable[str], colours: Sequence[str]) -> dict[str, str]:
+    return dict(zip(sorted(names), itertools.cycle(colours), strict=False))
+
+
+def _draw_groups(axis: Axes, curves: dict[str, Curve], colours: dict[str, str], prefix: str, **style: Any) -> None:
+    """Draw a curve for each name; the legend has its last value."""
+    for name, curve in curves.items():
+        label = f"{curve[1][-1]:.3f}  {prefix}{name}"
+        axis.plot(*curve, color=colours[name], clip_on=False, label=label, **style)
 
 
 def smooth(values: list[float], width: int) -> npt.NDArray[np.float64]:
@@ -218,41 +222,18 @@ def _draw_curve(axis: Axes, curve: Curve, name: str, colour: str, *, borders: Se
 
     Steps on both sides of a border are not averaged, since the loss may jump there; a step belongs to what it ends in.
     """
-    if len(curve.values) < SMOOTHED_FROM_STEPS:
-        axis.plot(curve.steps, curve.values, color=colour, label=name)
+    steps, values = curve
+    if len(values) < SMOOTHED_FROM_STEPS:
+        axis.plot(steps, values, color=colour, label=name)
         return
-    raster = len(curve.values) > RASTER_FROM_POINTS
-    axis.plot(
-        curve.steps,
-        curve.values,
-        color=colour,
-        alpha=0.25,
-        linewidth=0.8,
-        rasterized=raster,
-        label=f"{name}, each step",
-    )
-    width = max(10, len(curve.values) // SMOOTHED_PARTS)
+    raw = {"alpha": 0.25, "linewidth": 0.8, "rasterized": len(values) > RASTER_FROM_POINTS}
+    axis.plot(steps, values, color=colour, label=f"{name}, each step", **raw)
+    width = max(10, len(values) // SMOOTHED_PARTS)
     label = f"{name}, mean of {plural(width, 'step')}"
-    cuts = sorted({bisect.bisect_right(curve.steps, border) for border in borders} | {0, len(curve.steps)})
+    cuts = sorted({bisect.bisect_right(steps, border) for border in borders} | {0, len(steps)})
     for begin, end in itertools.pairwise(cuts):
-        axis.plot(curve.steps[begin:end], smooth(curve.values[begin:end], width), color=colour, label=label)
+        axis.plot(steps[begin:end], smooth(values[begin:end], width), color=colour, label=label)
         label = "_"  # one entry of the legend
-
-
-def _draw_validation(axis: Axes, curve: Curve) -> None:
-    if curve.steps:
-        axis.plot(
-            curve.steps, curve.values, color=ORANGE, marker="o", markersize=3.5, clip_on=False, label="validation loss"
-        )
-
-
-def _draw_mixes(axis: Axes, records: list[Record], key: str) -> None:
-    """Draw the mean of the sources in the shares of each phase of the set's mix, which no border makes jump."""
-    curves = read_groups(records, key)
-    colours = dict(zip(sorted(curves), itertools.cycle(MIX_COLOURS), strict=False))
-    for name, curve in curves.items():
-        label = f"{curve.values[-1]:.3f}  in the mix of {name}"
-        axis.plot(curve.steps, curve.values, color=colours[name], linestyle=(0, (4, 2)), clip_on=False, label=label)
 
 
 def _scale_loss(axis: Axes, label: str) -> None:

@@ -25,10 +25,11 @@ from pipeline.engine.tasks import Task, digest_of
 from shards.errors import Problem
 from shards.format.manifest import ShardEntry
 from shards.format.reader import ShardSet
+from shards.format.writer import SetProperties
 from shards.stores.files import unique_name
 from shards.stores.store import WritableStore
 from shards.validation.duplicates import check_duplicates, divide_shards, join_equal_documents
-from shards.validation.files import SharedProperties, Structure
+from shards.validation.files import Structure
 from shards.validation.findings import JoinedFindings, ShardFindings
 from shards.validation.shard_contents import content_rules
 from shards.validation.validate import ValidationResult, check_in_full
@@ -111,7 +112,7 @@ def _make_payloads(
     out: WritableStore, shard_set: ShardSet, structure: Structure, checksums: Mapping[str, str]
 ) -> list[tuple[tuple[ShardEntry, ...], validation_tasks.ValidateTask]]:
     """Return the shards of each task, and its payload: with a part of the listing and of the checksums."""
-    shared, rules = SharedProperties.of(shard_set.manifest), content_rules(shard_set)
+    shared, rules = SetProperties.of(shard_set.manifest), content_rules(shard_set)
     payloads: list[tuple[tuple[ShardEntry, ...], validation_tasks.ValidateTask]] = []
     for entries in validation_tasks.group_validation_shards(shard_set.shards):
         names = [file.path for entry in entries for file in entry.files.entries]

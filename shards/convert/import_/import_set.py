@@ -31,8 +31,8 @@ from shards.convert.import_.manifest import make_manifest
 from shards.convert.import_.shards import SplitRows, write_split
 from shards.format.manifest import Dtype, ShardEntry, Split, TokenizerEntry, dtype_for
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
-from shards.format.writer import HashingFile, SetProperties, write_entry, write_manifest
-from shards.stores.files import atomic_open, hash_file, write_folder
+from shards.format.writer import SetProperties, write_entry, write_manifest
+from shards.stores.files import hash_file, write_folder
 from shards.terminal.reporter import Progress, no_progress
 
 OnRepeat = Literal["keep", "allow", "drop"]
@@ -133,10 +133,7 @@ def import_set(
         )
 
     with write_folder(out) as folder:
-        with atomic_open(folder / "tokenizer.json") as file:
-            hashing = HashingFile(file)
-            hashing.write(data)
-        entry = hashing.entry("tokenizer.json")
+        entry = write_entry(folder / "tokenizer.json", data)
         described = TokenizerEntry(
             file=entry.path,
             sha256=entry.sha256,
