@@ -48,6 +48,8 @@ class ValidateTask:
     address: str
     """Of the set."""
     shards: tuple[ShardEntry, ...]
+    dtype: str
+    """By the manifest, which may be wrong."""
     shared: SetProperties
     listing: dict[str, ListedEntry]
     """The set's listing, as far as it names files of these shards."""
@@ -91,14 +93,14 @@ def validate_shards(folder: Path, task: ValidateTask, report: Callable[[int, int
     """
     timer, done = Timer(), 0
     findings: list[ShardFindings] = []
-    token_bytes = np.dtype(task.shared.dtype).itemsize
+    token_bytes = np.dtype(task.dtype).itemsize
 
     def advance(tokens: int) -> None:
         nonlocal done
         done += tokens
         report(done * token_bytes, done)
 
-    shards = _open_shards(task.address, task.shards, task.shared.dtype, task.shared.carried)
+    shards = _open_shards(task.address, task.shards, task.dtype, task.shared.carried)
     for shard in _fetch_ahead(shards, task.listing):
         findings.append(collect_shard_findings(shard, task.shared, task.listing, task.rules, advance))
     timer.lap("check_s")

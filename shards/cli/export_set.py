@@ -36,7 +36,7 @@ def add_command(commands: Subparsers) -> None:
         "--split", choices=("train", "val", "all"), default="all", help="splits to write (default: all)"
     )
     parser.add_argument(
-        "--verify", action="store_true", help="read the export back and compare every token and document boundary"
+        "--verify", action="store_true", help="read the export back and compare every byte with the set"
     )
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
     parser.set_defaults(run=_run)

@@ -2,18 +2,21 @@
 
 The folder also has `tokenizer.json`, as in the set, and `export.json`, which names the set, states the tokens and
 documents of each split, and where each phase of the mix begins and ends. Tokens are copied from the set's frames:
-nothing is encoded again.
+nothing is encoded again. Equal sets give equal bytes; so an export is verified by making its bytes once more and
+comparing them with its files.
 """
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from shards.convert.layouts import LayoutName
 from shards.convert.layouts.layout import Layout, load_layout
@@ -22,27 +25,14 @@ from shards.errors import InputError
 from shards.format.listed_files import read_listed_file
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
-from shards.stores.files import write_folder, write_text
+from shards.stores.files import atomic_open, write_folder, write_text
 from shards.stores.store import check_outside
 from shards.terminal.reporter import Progress, no_progress
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Blocks = Iterator[npt.NDArray[Any]]
+    from typing_extensions import Buffer
 
 TOKENIZER_FILE = "tokenizer.json"
-
-
-class ExportError(InputError):
-    """An export that cannot be made, or differs from the set; every reason is in `reasons`."""
-
-    def __init__(self, reasons: list[str]):
-        super().__init__(reasons)
-        self.reasons = reasons
-
-    def __str__(self) -> str:
-        return "\n".join(self.reasons)
 
 
 @dataclass
@@ -73,21 +63,22 @@ def export_set(
         out: a folder that does not exist or is empty; it appears when everything is written.
         layout: the layout's name.
         splits: these splits only, or all of the set when None.
-        verify: read the files back and compare every token and document boundary, before the folder appears.
+        verify: read the files back and compare every byte with what the set gives, before the folder appears.
         progress: called as tokens are written, and again as they are compared.
 
     Raises:
-        ExportError: the layout cannot hold the set, a split is not in it, the folder is in the set's own, or what
-            was read back differs.
+        InputError: the layout cannot hold the set, a split is not in it, the folder is in the set's own, or what was
+            read back differs.
         ShardSetError: a file of the set is not what its manifest says.
         OSError: the folder is not empty, or cannot be written.
     """
     module = load_layout(layout)
     chosen = tuple(shard_set.splits) if splits is None else splits
     if missing := [split for split in chosen if not shard_set.splits.get(split)]:
-        raise ExportError([f"the set has no split {', '.join(missing)}; it has {', '.join(shard_set.splits)}"])
+        raise InputError([f"the set has no split {', '.join(missing)}; it has {', '.join(shard_set.splits)}"])
     check_outside(out, shard_set.store)
-    total = sum(SplitReader(shard_set, split).num_tokens for split in chosen) * (2 if verify else 1)
+    shards = [shard for split in chosen for shard in shard_set.splits[split]]
+    total = sum(shard.num_tokens for shard in shards) * (2 if verify else 1)
     done = 0
 
     def advance(tokens: int) -> None:
@@ -97,13 +88,13 @@ def export_set(
 
     readers = [SplitReader(shard_set, split, advance) for split in chosen]
     if reasons := [reason for reader in readers for reason in module.find_export_obstacles(reader)]:
-        raise ExportError(list(dict.fromkeys(reasons)))
+        raise InputError(list(dict.fromkeys(reasons)))
     usage = module.USAGE.format(out=out, split=chosen[0], token_size=shard_set.dtype.itemsize)
     found = Export(layout, out, usage, verified=verify)
     tokenizer = shard_set.manifest.tokenizer
     with write_folder(out) as folder:
         for reader in readers:
-            module.write_split(folder, reader)
+            module.write_split(partial(_create, folder), reader)
             found.splits[reader.split] = {"tokens": reader.num_tokens, "documents": reader.num_documents}
         (folder / TOKENIZER_FILE).write_bytes(read_listed_file(shard_set.store, tokenizer.file, tokenizer.sha256))
         write_text(folder / "export.json", json.dumps(_describe(shard_set, found), indent=2) + "\n")
@@ -116,45 +107,55 @@ def export_set(
 
 
 def compare_split(layout: Layout, folder: Path, reader: SplitReader) -> None:
-    """Compare every token and document boundary of a split's export with the set.
+    """Compare the files of a split's export with what the set gives.
 
     Raises:
-        ExportError: they differ, or the files are not of the layout; says where.
+        InputError: a file differs, is longer or is shorter; says where.
+        OSError: a file is missing or cannot be read.
     """
-    where = f"{reader.split}: what was read back differs from the set"
-    try:
-        token = _find_difference(layout.read_tokens(folder, reader), reader.iter_tokens())
-        document = _find_difference(layout.read_lengths(folder, reader), reader.iter_lengths())
-    except (ValueError, KeyError, IndexError, TypeError, OSError) as error:
-        raise ExportError([f"{where}: {error}"]) from error
-    if token is not None:
-        raise ExportError([f"{where}: tokens differ from token {token} on"])
-    if document is not None:
-        raise ExportError([f"{where}: documents differ from document {document} on"])
+    layout.write_split(partial(_compare, folder), reader)
 
 
-def _find_difference(left: Blocks, right: Blocks) -> int | None:
-    """Return the first index at which two streams of numbers differ; if one ends early, its length."""
-    a = b = np.empty(0, np.int64)
-    position = 0
-    while True:
-        a, b = _refill(a, left), _refill(b, right)
-        size = min(len(a), len(b))
-        if not size:
-            return position if len(a) or len(b) else None
-        different = a[:size] != b[:size]
-        if different.any():
-            return position + int(different.argmax())
-        a, b, position = a[size:], b[size:], position + size
+def _create(folder: Path, name: str) -> AbstractContextManager[BinaryIO]:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    return atomic_open(path)
 
 
-def _refill(block: npt.NDArray[Any], stream: Blocks) -> npt.NDArray[Any]:
-    while not len(block):
-        following = next(stream, None)
-        if following is None:
-            return block
-        block = following
-    return block
+@contextmanager
+def _compare(folder: Path, name: str) -> Generator[BinaryIO]:
+    """Yield a file to write an export's file again: what is written must be what it holds, from start to end."""
+    with (folder / name).open("rb") as held, _ComparedFile(name, held) as file:
+        yield cast("BinaryIO", file)
+        if held.read(1):
+            raise file.difference(held.tell() - 1)
+
+
+class _ComparedFile(io.RawIOBase):
+    """A file object that compares what is written to it with a file."""
+
+    def __init__(self, name: str, held: BinaryIO):
+        super().__init__()
+        self._name, self._held = name, held
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._held.tell()
+
+    def write(self, data: Buffer) -> int:
+        expected = memoryview(data).cast("B")
+        begin = self._held.tell()
+        found = self._held.read(len(expected))
+        if found != bytes(expected):
+            same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(found, expected, strict=False))
+            raise self.difference(begin + sum(1 for _ in same))
+        return len(expected)
+
+    def difference(self, position: int) -> InputError:
+        """Return the error of a file that differs from a byte on."""
+        return InputError(f"{self._name}: what was read back differs from the set from byte {position} on. Try again.")
 
 
 def _describe(shard_set: ShardSet, found: Export) -> dict[str, Any]:

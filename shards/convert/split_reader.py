@@ -24,13 +24,9 @@ EXPORT_BLOCK_TOKENS = 1 << 22
 """Tokens in a block of whole documents; a longer document has its own block."""
 
 
-def ignore_tokens(count: int) -> None:
-    """Ignore a number of tokens that a split's reader has read: its default when there is no progress to report."""
-
-
 @dataclass(frozen=True)
 class SplitReader:
-    """One split of a set, to be exported or compared with its export.
+    """One split of a set, to be exported.
 
     Attributes:
         shard_set: the set.
@@ -40,7 +36,7 @@ class SplitReader:
 
     shard_set: ShardSet
     split: Split
-    advance: Callable[[int], None] = ignore_tokens
+    advance: Callable[[int], None]
 
     @property
     def shards(self) -> tuple[Shard, ...]:

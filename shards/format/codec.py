@@ -10,19 +10,17 @@ Source: the Zstandard seekable format, version 0.1.0 (contrib/seekable_format in
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import struct
-from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import xxhash
 import zstandard
 
 from shards.errors import plural
 from shards.format.zstd_parameters import Compression, FrameCompressor
+from shards.workers import map_in_threads
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -48,15 +46,7 @@ _RESERVED_BITS = 0x7C
 
 
 class CodecError(ValueError):
-    """A tokens file that breaks the format. `kind` is `seek_table` or `frame_corrupt`."""
-
-    def __init__(self, kind: str, message: str):
-        super().__init__(kind, message)
-        self.kind = kind
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
+    """A tokens file that breaks the format: its seek table, or a frame."""
 
 
 class SeekableWriter:
@@ -131,8 +121,7 @@ class SeekableWriter:
         self.bytes_written += len(data)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """The place of one frame: half-open byte ranges in the file and in the decompressed content."""
 
     file_start: int
@@ -141,27 +130,12 @@ class Frame:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class SeekTable:
-    """The frames of a tokens file, in order."""
-
-    frames: tuple[Frame, ...]
-
-    @property
-    def content_bytes(self) -> int:
-        """Decompressed size of the whole file."""
-        return self.frames[-1].stop if self.frames else 0
-
-    def touching(self, start: int, stop: int) -> tuple[Frame, ...]:
-        """Return the frames that hold any of the content bytes [start, stop)."""
-        if start >= stop:
-            return ()
-        # Every frame but the last holds FRAME_BYTES (checked when the table was read).
-        return self.frames[start // FRAME_BYTES : (stop - 1) // FRAME_BYTES + 1]
+Frames = tuple[Frame, ...]
+"""Frames of a tokens file, in order. All hold `FRAME_BYTES` but the file's last, which may hold less."""
 
 
-def read_seek_table(file: StoredFile, *, size: int | None = None, content_bytes: int | None = None) -> SeekTable:
-    """Read and check the seek table of a tokens file, with one read if the table is of a usual size.
+def read_seek_table(file: StoredFile, *, size: int | None = None, content_bytes: int | None = None) -> Frames:
+    """Read the frames of a tokens file from its seek table, with one read if the table is of a usual size.
 
     Args:
         file: the tokens file.
@@ -170,41 +144,42 @@ def read_seek_table(file: StoredFile, *, size: int | None = None, content_bytes:
             refused before its entries are read, so that a false table costs neither time nor memory.
 
     Raises:
-        CodecError: kind `seek_table`, when the table is absent, malformed, or does not add up to the file's size.
+        CodecError: the table is absent, malformed, or does not add up to the file's size.
         OSError: the file cannot be read.
     """
     size = file.size() if size is None else size
     if size < _FOOTER.size:
-        raise CodecError("seek_table", f"{size} bytes; expected at least {_FOOTER.size} for a seek table")
+        raise CodecError(f"{size} bytes; expected at least {_FOOTER.size} for a seek table")
     tail = file.read_range(max(0, size - TAIL_BYTES), size)
     count, descriptor, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
     if magic != SEEKABLE_MAGIC:
-        raise CodecError("seek_table", f"no seek table at the end: expected magic {SEEKABLE_MAGIC:#x}, got {magic:#x}")
+        raise CodecError(f"no seek table at the end: expected magic {SEEKABLE_MAGIC:#x}, got {magic:#x}")
     if descriptor & _RESERVED_BITS:
-        raise CodecError("seek_table", f"reserved bits set in the seek table's descriptor ({descriptor:#04x})")
+        raise CodecError(f"reserved bits set in the seek table's descriptor ({descriptor:#04x})")
     entry_size = _ENTRY.size + (4 if descriptor & _CHECKSUM_FLAG else 0)
     table_size = count * entry_size
     data_bytes = size - _FOOTER.size - table_size - _HEADER.size
     if data_bytes < 0:
-        raise CodecError("seek_table", f"declares {plural(count, 'frame')}, more than a file of {size} bytes can list")
+        raise CodecError(f"declares {plural(count, 'frame')}, more than a file of {size} bytes can list")
     if content_bytes is not None and count != -(-content_bytes // FRAME_BYTES):
         expected_count = -(-content_bytes // FRAME_BYTES)
         message = f"declares {plural(count, 'frame')}; expected {expected_count} for {content_bytes} bytes of tokens"
-        raise CodecError("seek_table", message)
+        raise CodecError(message)
     if len(tail) < size - data_bytes:
         tail = file.read_range(data_bytes, size)
     skippable = tail[len(tail) - (size - data_bytes) :]
     header, table = _HEADER.unpack_from(skippable), skippable[_HEADER.size : -_FOOTER.size]
     expected = (SKIPPABLE_MAGIC, table_size + _FOOTER.size)
     if header != expected:
-        raise CodecError("seek_table", f"skippable frame header {header}; expected {expected}")
-    seek_table = SeekTable(_parse_entries(table, count, entry_size, data_bytes=data_bytes))
-    if content_bytes is not None and seek_table.content_bytes != content_bytes:
-        raise CodecError("seek_table", f"holds {seek_table.content_bytes} bytes of tokens; expected {content_bytes}")
-    return seek_table
+        raise CodecError(f"skippable frame header {header}; expected {expected}")
+    frames = _parse_entries(table, count, entry_size, data_bytes=data_bytes)
+    held = frames[-1].stop if frames else 0
+    if content_bytes is not None and held != content_bytes:
+        raise CodecError(f"holds {held} bytes of tokens; expected {content_bytes}")
+    return frames
 
 
-def _parse_entries(table: bytes, count: int, entry_size: int, *, data_bytes: int) -> tuple[Frame, ...]:
+def _parse_entries(table: bytes, count: int, entry_size: int, *, data_bytes: int) -> Frames:
     frames: list[Frame] = []
     file_start = start = 0
     for index in range(count):
@@ -212,7 +187,6 @@ def _parse_entries(table: bytes, count: int, entry_size: int, *, data_bytes: int
         full = content == FRAME_BYTES or (index == count - 1 and 0 < content < FRAME_BYTES)
         if not full or not 0 < compressed <= MAX_COMPRESSED_FRAME_BYTES:
             raise CodecError(
-                "seek_table",
                 f"frame {index} declares {compressed} bytes holding {content}; expected {FRAME_BYTES} in every frame "
                 f"but the last, which may hold less, compressed to at most {MAX_COMPRESSED_FRAME_BYTES}",
             )
@@ -220,19 +194,17 @@ def _parse_entries(table: bytes, count: int, entry_size: int, *, data_bytes: int
         file_start += compressed
         start += content
     if file_start != data_bytes:
-        raise CodecError(
-            "seek_table", f"frames add up to {file_start} bytes, the file holds {data_bytes} before the table"
-        )
+        raise CodecError(f"frames add up to {file_start} bytes, the file holds {data_bytes} before the table")
     return tuple(frames)
 
 
-def iter_frames(file: StoredFile, frames: tuple[Frame, ...]) -> Iterator[bytes]:
+def iter_frames(file: StoredFile, frames: Frames) -> Iterator[bytes]:
     """Decompress consecutive frames of a shard's file; yield the content of each.
 
     Memory: one frame of content, and the compressed frames of one request (`request_bytes` of the store).
 
     Raises:
-        CodecError: kind `frame_corrupt`, when a frame fails its checksum or has the wrong number of bytes.
+        CodecError: a frame fails its checksum or has the wrong number of bytes.
         OSError: the file cannot be read.
     """
     decompressor = zstandard.ZstdDecompressor()
@@ -240,7 +212,7 @@ def iter_frames(file: StoredFile, frames: tuple[Frame, ...]) -> Iterator[bytes]:
         yield decompress_frame(decompressor, data, frame)
 
 
-def iter_compressed(file: StoredFile, frames: tuple[Frame, ...]) -> Iterator[tuple[Frame, memoryview]]:
+def iter_compressed(file: StoredFile, frames: Frames) -> Iterator[tuple[Frame, memoryview]]:
     """Yield consecutive frames with their compressed bytes, which are not checked. Memory: one request's bytes.
 
     Raises:
@@ -253,7 +225,7 @@ def iter_compressed(file: StoredFile, frames: tuple[Frame, ...]) -> Iterator[tup
             yield frame, data[frame.file_start - first : frame.file_stop - first]
 
 
-def group_frames(frames: tuple[Frame, ...], request_bytes: int) -> Iterator[tuple[Frame, ...]]:
+def group_frames(frames: Frames, request_bytes: int) -> Iterator[Frames]:
     """Yield groups of consecutive frames, one for each request: as many as fit in `request_bytes`, at least one."""
     first = 0
     for index, frame in enumerate(frames):
@@ -264,108 +236,52 @@ def group_frames(frames: tuple[Frame, ...], request_bytes: int) -> Iterator[tupl
         yield frames[first:]
 
 
-def read_into(file: StoredFile, table: SeekTable, start: int, target: memoryview, *, threads: int = 1) -> None:
+def read_into(file: StoredFile, frames: Frames, start: int, target: memoryview, *, threads: int = 1) -> None:
     """Decompress the content bytes from `start` on until a buffer is full. Only the frames that contain them are read.
 
     Args:
         file: the tokens file.
-        table: its seek table, from `read_seek_table`.
+        frames: all its frames, from `read_seek_table`.
         start: first content byte.
-        target: a writable buffer of bytes. Frames that are whole in the range are decompressed there, without a copy.
+        target: a writable buffer of bytes.
         threads: number of threads that decompress frames. The result does not depend on it.
 
     Raises:
         ValueError: the range lies outside the content.
-        CodecError: kind `frame_corrupt`.
+        CodecError: a frame is corrupt.
     """
-    stop = start + len(target)
-    if not 0 <= start <= stop <= table.content_bytes:
-        raise ValueError(f"{file.name}: bytes [{start}, {stop}) lie outside [0, {table.content_bytes})")
-    frames = table.touching(start, stop)
+    stop, size = start + len(target), frames[-1].stop if frames else 0
+    if not 0 <= start <= stop <= size:
+        raise ValueError(f"{file.name}: bytes [{start}, {stop}) lie outside [0, {size})")
+    # Every frame but the last holds FRAME_BYTES (checked when the table was read).
+    needed = frames[start // FRAME_BYTES : (stop - 1) // FRAME_BYTES + 1] if start < stop else ()
 
-    def fill(part: tuple[Frame, ...]) -> None:
-        decompressor = zstandard.ZstdDecompressor()
-        for frame, data in iter_compressed(file, part):
+    def fill(part: Frames) -> None:
+        for frame, content in zip(part, iter_frames(file, part), strict=True):
             first, last = max(start, frame.start), min(stop, frame.stop)
-            place = target[first - start : last - start]
-            if (first, last) == (frame.start, frame.stop):
-                decompress_into(decompressor, data, frame, place)
-            else:
-                content = decompress_frame(decompressor, data, frame)
-                place[:] = memoryview(content)[first - frame.start : last - frame.start]
+            target[first - start : last - start] = memoryview(content)[first - frame.start : last - frame.start]
 
-    if threads <= 1 or len(frames) < 2:
-        fill(frames)
-    else:
-        step = -(-len(frames) // threads)
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(fill, (frames[i : i + step] for i in range(0, len(frames), step))))
+    step = max(1, -(-len(needed) // threads))
+    map_in_threads(fill, [needed[i : i + step] for i in range(0, len(needed), step)], threads)
 
 
 def decompress_frame(decompressor: zstandard.ZstdDecompressor, data: bytes | memoryview, frame: Frame) -> bytes:
     """Decompress one frame of a tokens file and verify its checksum. Allocates no more than the seek table says.
 
     Raises:
-        CodecError: kind `frame_corrupt`, when it does not hold exactly what the seek table says.
+        CodecError: it does not hold exactly what the seek table says.
     """
-    with _frame_errors(data, frame):
-        content = decompressor.decompress(data, allow_extra_data=False)
-    _check_bytes(len(content), frame)
-    return content
-
-
-def decompress_into(
-    decompressor: zstandard.ZstdDecompressor, data: bytes | memoryview, frame: Frame, target: memoryview
-) -> None:
-    """Decompress one frame of a tokens file into a buffer of its size, and verify its checksum; nothing is allocated.
-
-    Raises:
-        CodecError: kind `frame_corrupt`, if the frame does not hold exactly what the seek table says.
-    """
-    with _frame_errors(data, frame):
-        # zstd decompresses in one pass, checksum included, only if it has the whole frame and room for its content.
-        if (found := _count_frame_bytes(data)) != len(data):
-            ends = f"ends after {found} bytes" if found and found < len(data) else "is cut off"
-            message = f"frame at byte {frame.file_start} {ends}; expected {len(data)} bytes by the seek table"
-            raise CodecError("frame_corrupt", message)
-        count = decompressor.stream_reader(data).readinto(target)  # pyright: ignore[reportUnknownMemberType]
-    _check_bytes(count, frame)
-
-
-def _count_frame_bytes(data: bytes | memoryview) -> int | None:
-    """Return the compressed size of the frame that data begins with, by its blocks; None if the last is not there.
-
-    Source: RFC 8878, sections 3.1.1 and 3.1.1.2.
-    """
-    at = zstandard.frame_header_size(data)
-    while at + 3 <= len(data):
-        header = int.from_bytes(data[at : at + 3], "little")
-        last, kind, size = header & 1, header >> 1 & 3, header >> 3
-        at += 3 + (1 if kind == 1 else size)  # kind 1: one byte, repeated
-        if last:
-            return at + 4 * zstandard.get_frame_parameters(data).has_checksum
-    return None
-
-
-@contextlib.contextmanager
-def _frame_errors(data: bytes | memoryview, frame: Frame) -> Generator[None]:
-    """Check the size in a frame's header, so that a false size cannot make us allocate; name what fails in the body."""
+    size = frame.stop - frame.start
+    expected = f"expected {size} by the seek table"
     try:
-        declared, expected = zstandard.frame_content_size(data), frame.stop - frame.start
-        if declared != expected:
-            raise CodecError(
-                "frame_corrupt",
-                f"frame at byte {frame.file_start} declares {declared} bytes; expected {expected} by the seek table",
-            )
-        yield
+        # A false size in the frame's own header must not make us allocate.
+        declared = zstandard.frame_content_size(data)
+        if declared != size:
+            raise CodecError(f"frame at byte {frame.file_start} declares {declared} bytes; {expected}")
+        content = decompressor.decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as error:
         found = f"frame at byte {frame.file_start} does not decompress: {error}"
-        expected = f"expected {frame.stop - frame.start} bytes by the seek table"
-        raise CodecError("frame_corrupt", f"{found}; {expected}") from error
-
-
-def _check_bytes(found: int, frame: Frame) -> None:
-    expected = frame.stop - frame.start
-    if found != expected:
-        message = f"frame at byte {frame.file_start} holds {found} bytes; expected {expected} by the seek table"
-        raise CodecError("frame_corrupt", message)
+        raise CodecError(f"{found}; expected {size} bytes by the seek table") from error
+    if len(content) != size:
+        raise CodecError(f"frame at byte {frame.file_start} holds {len(content)} bytes; {expected}")
+    return content

@@ -103,8 +103,8 @@ class Shard:
         return isinstance(self.store, CacheStore)
 
     @cached_property
-    def seek_table(self) -> codec.SeekTable:
-        """The tokens file's seek table, read once; before it, the file is compared with the manifest (`verify`).
+    def frames(self) -> codec.Frames:
+        """The tokens file's frames by its seek table, read once; first the file is compared with the manifest.
 
         Raises:
             ShardSetError: the file is not what the manifest says, or the table is malformed.
@@ -144,18 +144,18 @@ class Shard:
             ValueError: the range lies outside the shard.
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
         """
-        with self._open() as (file, table):
-            codec.read_into(file, table, start * self.dtype.itemsize, out.view(np.uint8).data, threads=threads)
+        with self._open() as (file, frames):
+            codec.read_into(file, frames, start * self.dtype.itemsize, out.view(np.uint8).data, threads=threads)
 
     @contextlib.contextmanager
-    def _open(self) -> Generator[tuple[StoredFile, codec.SeekTable]]:
-        """Yield the tokens file, which a cache keeps while the body runs, and its seek table."""
+    def _open(self) -> Generator[tuple[StoredFile, codec.Frames]]:
+        """Yield the tokens file, which a cache keeps while the body runs, and its frames."""
         store, name = self.store, self.tokens_file.name
         with (
             self._tell_damage(self.entry.files.tokens, "frame_corrupt"),
             store.hold(name) if isinstance(store, CacheStore) else contextlib.nullcontext(store) as held,
         ):
-            yield StoredFile(held, name), self.seek_table
+            yield StoredFile(held, name), self.frames
 
     def iter_tokens(self) -> Iterator[npt.NDArray[np.unsignedinteger]]:
         """Yield the shard's tokens a frame (1 MiB) at a time, uint16 or uint32, read-only.
@@ -163,7 +163,7 @@ class Shard:
         Raises:
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
         """
-        frames = self.seek_table.frames
+        frames = self.frames
         with self._tell_damage(self.entry.files.tokens, "frame_corrupt"):
             for content in codec.iter_frames(self.tokens_file, frames):
                 yield np.frombuffer(content, self.dtype)

@@ -68,9 +68,9 @@ class SetProperties:
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
         """Return the properties of a finished set's shards."""
-        tokenizer = manifest.tokenizer
-        shared = {"bos_id": tokenizer.bos_id, "carried": tuple(manifest.carried)}
-        return cls(manifest.vocab_size, tokenizer.eos_id, tokenizer.sha256, **shared)
+        tokenizer, carried = manifest.tokenizer, tuple(manifest.carried)
+        ids = (manifest.vocab_size, tokenizer.eos_id)
+        return cls(*ids, tokenizer.sha256, bos_id=tokenizer.bos_id, carried=carried)
 
 
 def shard_name(split: Split, index: int) -> str:
@@ -131,7 +131,7 @@ def write_shard(
 
     # The metadata comes last: it has the digests of both.
     columns = [column.name for column in properties.carried]
-    facts = {
+    facts: dict[str, Any] = {
         "name": name,
         "split": split,
         "phase": phase,

@@ -22,49 +22,24 @@ _WINDOW_LOG = 20
 """A frame has 1 MiB, so that more would be of no use."""
 
 
-def _parameters(
-    strategy: int, *, min_match: int, hash_log: int, chain_log: int, search_log: int = 1
-) -> zstandard.ZstdCompressionParameters:
-    return zstandard.ZstdCompressionParameters(
-        strategy=strategy,
-        window_log=_WINDOW_LOG,
-        min_match=min_match,
-        hash_log=hash_log,
-        chain_log=chain_log,
-        search_log=search_log,
-        write_content_size=1,
-        write_checksum=1,
-    )
+_PARAMETERS = {
+    ("fast", 2): {"strategy": zstandard.STRATEGY_FAST, "min_match": 6, "hash_log": 14, "chain_log": 6},
+    ("fast", 4): {"strategy": zstandard.STRATEGY_DFAST, "min_match": 7, "hash_log": 14, "chain_log": 13},
+    ("balanced", 2): {"strategy": zstandard.STRATEGY_FAST, "min_match": 6, "hash_log": 17, "chain_log": 6},
+    ("balanced", 4): {"strategy": zstandard.STRATEGY_DFAST, "min_match": 5, "hash_log": 16, "chain_log": 15},
+    ("small", 2): {
+        "strategy": zstandard.STRATEGY_LAZY2,
+        "min_match": 4,
+        "hash_log": 17,
+        "chain_log": 17,
+        "search_log": 4,
+    },
+}
+"""Zstandard's parameters by choice and bytes of a token; `small` with 4 bytes is level 9."""
 
 
 def _level(level: int) -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
-
-
-def _choices(compression: Compression, *, token_bytes: int) -> list[zstandard.ZstdCompressor]:
-    """Return the compressors of a choice, the one to take if it is good enough first."""
-    if isinstance(compression, int):
-        return [_level(compression)]
-    match compression, token_bytes:
-        case "fast", 2:
-            parameters = _parameters(zstandard.STRATEGY_FAST, min_match=6, hash_log=14, chain_log=6)
-        case "fast", _:
-            parameters = _parameters(zstandard.STRATEGY_DFAST, min_match=7, hash_log=14, chain_log=13)
-        case "balanced", 2:
-            parameters = _parameters(zstandard.STRATEGY_FAST, min_match=6, hash_log=17, chain_log=6)
-        case "balanced", _:
-            parameters = _parameters(zstandard.STRATEGY_DFAST, min_match=5, hash_log=16, chain_log=15)
-        case "small", 2:
-            parameters = _parameters(zstandard.STRATEGY_LAZY2, min_match=4, hash_log=17, chain_log=17, search_log=4)
-        case "small", _:
-            return [_level(9)]
-    chosen = zstandard.ZstdCompressor(compression_params=parameters)
-    return [chosen, _level(LEVEL_BEFORE)] if compression == "balanced" else [chosen]
-
-
-def describe_compression(compression: Compression) -> str:
-    """Return a choice for a person: `compression = "balanced"`, `zstd_level = 3`."""
-    return f"zstd_level = {compression}" if isinstance(compression, int) else f'compression = "{compression}"'
 
 
 class FrameCompressor:
@@ -82,7 +57,15 @@ class FrameCompressor:
             compression: a name, or a level.
             token_bytes: bytes of a token, 2 or 4.
         """
-        self._choices = _choices(compression, token_bytes=token_bytes)
+        parameters = _PARAMETERS.get((compression, token_bytes)) if isinstance(compression, str) else None
+        if parameters is None:
+            self._choices = [_level(compression if isinstance(compression, int) else 9)]
+            return
+        common = {"search_log": 1, "window_log": _WINDOW_LOG, "write_content_size": 1, "write_checksum": 1}
+        chosen = zstandard.ZstdCompressionParameters(**(common | parameters))
+        self._choices = [zstandard.ZstdCompressor(compression_params=chosen)]
+        if compression == "balanced":
+            self._choices.append(_level(LEVEL_BEFORE))
 
     def compress(self, content: bytearray | memoryview) -> bytes:
         """Return the bytes as one frame, with content size and checksum."""

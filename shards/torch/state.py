@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from shards.errors import InputError, plural
 
-IDENTITY = ("set", "split", "seq_len", "seed")
-KEYS = ("samples", *IDENTITY)
-TEXTS = ("set", "split")
-WORKER_KEYS = ("id", "of", "batch", "total")
+KEYS = ("samples", "set", "split", "seq_len", "seed")
 REMEDY = "Give what state_dict returned, unchanged, or the state of an earlier checkpoint."
 
 
@@ -22,24 +18,30 @@ class StateError(InputError):
     """A state with which a stream cannot go on: it is damaged, or of another order, loader or number of samples."""
 
 
-@dataclass(frozen=True)
-class StreamState:
-    """A state that is whole.
-
-    Attributes:
-        samples: how many samples all ranks have consumed.
-        identity: what decides which sample a number is.
-        worker: what the own place of a DataLoader's worker depends on; None if the state is not of a worker.
-    """
-
-    samples: int
-    identity: Mapping[str, str | int]
-    worker: Mapping[str, int] | None
-
-
 def is_integer(value: object) -> bool:
     """Return whether a value, of a state or an argument, is an integer of Python or numpy, and no bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if is_integer(value) else value
+
+
+Index = Annotated[int, BeforeValidator(_plain), Field(ge=0, strict=True)]
+"""An integer from 0, of Python or numpy."""
+
+
+class StreamState(BaseModel):
+    """A state that is whole."""
+
+    samples: Index
+    """How many samples all ranks have consumed."""
+    set: str
+    split: str
+    seq_len: Index
+    seed: Index
+    worker: Annotated[dict[Literal["id", "of", "batch", "total"], Index], Field(min_length=4)] | None = None
+    """What the own place of a DataLoader's worker depends on; None if the state is not of a worker."""
 
 
 def parse_states(nested: Any) -> list[StreamState]:
@@ -50,16 +52,14 @@ def parse_states(nested: Any) -> list[StreamState]:
             has handed out batches since it kept its workers' states.
     """
     found = list(_find_states(nested))
+    if not found:
+        raise StateError(f"not the state of a stream: expected the keys {', '.join(KEYS)}. {REMEDY}")
+    # A whole state counts alone: parts of one may be keys of a trainer that have the same names.
     whole = [state for state in found if state.keys() >= set(KEYS)]
-    if not whole:
-        faults = [_describe_missing(state) for state in found]
-        raise StateError(faults or [f"not the state of a stream: expected the keys {', '.join(KEYS)}. {REMEDY}"])
-    if faults := [fault for state in whole for fault in _list_faults(state)]:
-        raise StateError(list(dict.fromkeys(faults)))
-    return [
-        StreamState(operator.index(state["samples"]), {key: state[key] for key in IDENTITY}, state.get("worker"))
-        for state in whole
-    ]
+    try:
+        return [StreamState.model_validate(state) for state in whole or found]
+    except ValidationError as error:
+        raise StateError([_describe_fault(dict(fault)) for fault in error.errors(include_url=False)]) from error
 
 
 def _find_states(nested: Any) -> Iterator[Mapping[str, Any]]:
@@ -69,11 +69,8 @@ def _find_states(nested: Any) -> Iterator[Mapping[str, Any]]:
         if values.keys() >= set(KEYS):
             yield values
             return
-        if values.get("_steps_since_snapshot"):
-            found = (
-                f"the loader has handed out {plural(values['_steps_since_snapshot'], 'batch')} since its workers' "
-                "states"
-            )
+        if steps := values.get("_steps_since_snapshot"):
+            found = f"the loader has handed out {plural(steps, 'batch')} since its workers' states"
             raise StateError(f"{found}. Save with snapshot_every_n_steps=1, or load the state into a loader like it.")
         inner = [state for value in values.values() for state in _find_states(value)]
         # A checkpoint of a trainer may have a key `samples` or `seed` of its own; a damaged state has more than one.
@@ -83,27 +80,7 @@ def _find_states(nested: Any) -> Iterator[Mapping[str, Any]]:
             yield from _find_states(value)
 
 
-def _describe_missing(state: Mapping[str, Any]) -> str:
-    missing = ", ".join(repr(key) for key in KEYS if key not in state)
-    return f"the state lacks {missing}: expected the keys {', '.join(KEYS)}. {REMEDY}"
-
-
-def _list_faults(state: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a fault for each value that is not what `state_dict` gives."""
-    for key in KEYS:
-        if key in TEXTS:
-            usable, expected = isinstance(state[key], str), "a text"
-        else:
-            usable, expected = is_integer(state[key]) and state[key] >= 0, "an integer from 0"
-        if not usable:
-            yield f"the state's {key} is {state[key]!r}: expected {expected}. {REMEDY}"
-    worker = state.get("worker")
-    if worker is None:
-        return
-    if not isinstance(worker, Mapping):
-        yield f"the state's worker is {worker!r}: expected the keys {', '.join(WORKER_KEYS)}. {REMEDY}"
-        return
-    for key in WORKER_KEYS:
-        value = cast("Mapping[str, Any]", worker).get(key)
-        if not is_integer(value) or cast("int", value) < 0:
-            yield f"the state's worker.{key} is {value!r}: expected an integer from 0. {REMEDY}"
+def _describe_fault(fault: dict[str, Any]) -> str:
+    place = ".".join(map(str, fault["loc"]))
+    got = "" if fault["type"] == "missing" else f"; got {fault['input']!r:.80}"
+    return f"the state's {place}: {fault['msg']}{got}. {REMEDY}"

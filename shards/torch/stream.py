@@ -180,7 +180,7 @@ class TokenStream(IterableDataset[Sample]):
         states, here = parse_states(state), get_worker_info() is not None
         problems: list[str] = []
         for name, found in self.windows.identity.items():
-            others = list(dict.fromkeys(state.identity[name] for state in states))
+            others = list(dict.fromkeys(getattr(state, name) for state in states))
             if len(others) > 1:
                 problems.append(
                     f"the state has parts of {name} {', '.join(map(repr, others))}, those of several streams; this one "

@@ -213,7 +213,7 @@ def _read_tokens(
     """
     file, dtype, entry = shard.tokens_file, shard.dtype, shard.entry
     try:
-        frames = shard.seek_table.frames
+        frames = shard.frames
     except ShardSetError as error:
         return error.problems
     corrupt, beyond = _Fault("frame_corrupt"), _Fault("token_out_of_range")

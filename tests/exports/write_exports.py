@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from shards.convert.export import ExportError, export_set
-from shards.convert.layouts import LAYOUTS, litdata, mds
+from shards.convert.export import export_set
+from shards.convert.layouts import LAYOUTS, chunks
+from shards.errors import InputError
 from shards.format.reader import open_set
 from tests.support.shard_sets import Document, Plan, write_set
 
@@ -52,7 +53,7 @@ def write_all(folder: Path, dtype: str, *, vocab_size: int, eos_id: int) -> None
     for layout in LAYOUTS:
         try:
             export_set(open_set(folder / "set"), folder / layout, layout=layout, verify=True)
-        except ExportError as error:
+        except InputError as error:
             if layout not in REFUSED[dtype]:
                 raise
             print(f"{dtype}: {error}")
@@ -60,6 +61,6 @@ def write_all(folder: Path, dtype: str, *, vocab_size: int, eos_id: int) -> None
 
 
 if __name__ == "__main__":
-    mds.MAX_CHUNK_BYTES = litdata.MAX_CHUNK_BYTES = CHUNK_BYTES
+    chunks.MAX_CHUNK_BYTES = CHUNK_BYTES
     write_all(Path(sys.argv[1]) / "uint16", "uint16", vocab_size=65_536, eos_id=40_000)
     write_all(Path(sys.argv[1]) / "uint32", "uint32", vocab_size=128_256, eos_id=128_001)

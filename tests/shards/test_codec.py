@@ -1,5 +1,6 @@
 """The tokens file: round trips, ranges, golden bytes, other readers of the format."""
 
+import contextlib
 import hashlib
 import io
 import resource
@@ -67,7 +68,6 @@ def test_any_bytes_in_any_chunks_give_the_same_file(tmp_path_factory, content, c
     path = tmp_path_factory.getbasetemp() / "round_trip.bin.zst"
     path.write_bytes(data)
     table = codec.read_seek_table(local_file(path), content_bytes=len(content))
-    assert table.content_bytes == len(content)
     assert read_range(local_file(path), table, 0, len(content)) == content
 
 
@@ -86,7 +86,7 @@ def test_range_reads_only_the_frames_it_touches(long_file, tmp_path):
     path, content = long_file
     table = codec.read_seek_table(local_file(path))
     broken = bytearray(path.read_bytes())
-    broken[table.frames[2].file_start + 100] ^= 1
+    broken[table[2].file_start + 100] ^= 1
     (tmp_path / "broken").write_bytes(broken)
     assert read_range(local_file(tmp_path / "broken"), table, 0, 2 * FRAME) == content[: 2 * FRAME]
     with pytest.raises(codec.CodecError, match="frame at byte"):
@@ -102,7 +102,7 @@ def test_range_outside_the_content_is_refused(long_file, start, stop):
 
 def test_frames_hold_one_mebibyte_each(long_file):
     path, _ = long_file
-    sizes = [frame.stop - frame.start for frame in codec.read_seek_table(local_file(path)).frames]
+    sizes = [frame.stop - frame.start for frame in codec.read_seek_table(local_file(path))]
     assert sizes == [FRAME, FRAME, FRAME, FRAME // 2]
 
 
@@ -126,7 +126,7 @@ def test_empty_file_has_a_seek_table(tmp_path):
     data, _ = compress([])
     assert data == bytes.fromhex("5e2a4d18 09000000 00000000 00 b1ea928f")
     (tmp_path / "empty").write_bytes(data)
-    assert codec.read_seek_table(local_file(tmp_path / "empty")).frames == ()
+    assert codec.read_seek_table(local_file(tmp_path / "empty")) == ()
 
 
 @pytest.mark.skipif(shutil.which("zstd") is None, reason="no zstd program here")
@@ -154,16 +154,15 @@ def test_file_of_another_seekable_writer_is_read(tmp_path):
         file.seek(-9, 2)
         assert file.read()[-4:] == bytes.fromhex("b1ea928f")
     table = codec.read_seek_table(local_file(path))
-    assert table.content_bytes == len(content)
+    assert table[-1].stop == len(content)
 
 
 @pytest.mark.parametrize("cut", [1, 5, 9, 17, 40, 1000])
 def test_truncation_is_noticed(long_file, tmp_path, cut):
     path, _ = long_file
     (tmp_path / "cut").write_bytes(path.read_bytes()[:-cut])
-    with pytest.raises(codec.CodecError) as caught:
+    with pytest.raises(codec.CodecError, match=r"seek table|frame"):
         codec.read_seek_table(local_file(tmp_path / "cut"))
-    assert caught.value.kind == "seek_table"
 
 
 @settings(max_examples=200, deadline=None)
@@ -172,13 +171,9 @@ def test_no_tail_makes_the_reader_fail_otherwise(tmp_path_factory, tail):
     """Whatever the file's end says, the answer is a table or a CodecError."""
     path = tmp_path_factory.getbasetemp() / "tail.bin.zst"
     path.write_bytes(tail + bytes.fromhex("b1ea928f"))
-    kind, content_bytes = "seek_table", 0
-    try:
-        content_bytes = codec.read_seek_table(local_file(path)).content_bytes
-    except codec.CodecError as error:
-        kind = error.kind
-    assert kind == "seek_table"
-    assert content_bytes <= len(tail) * codec.FRAME_BYTES
+    with contextlib.suppress(codec.CodecError):
+        frames = codec.read_seek_table(local_file(path))
+        assert sum(frame.stop - frame.start for frame in frames) <= len(tail) * codec.FRAME_BYTES
 
 
 def test_lying_frame_header_allocates_nothing(tmp_path):
@@ -188,8 +183,6 @@ def test_lying_frame_header_allocates_nothing(tmp_path):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(codec.CodecError, match=f"declares {1 << 30} bytes"):
         codec.decompress_frame(zstandard.ZstdDecompressor(), bomb, frame)
-    with pytest.raises(codec.CodecError, match=f"declares {1 << 30} bytes"):
-        codec.decompress_into(zstandard.ZstdDecompressor(), bomb, frame, memoryview(bytearray(FRAME)))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000, "kilobytes"
 
 
@@ -205,18 +198,14 @@ DAMAGE = {
 
 @pytest.mark.parametrize("what", DAMAGE)
 @pytest.mark.parametrize("size", [FRAME, FRAME // 3, 1])
-def test_a_damaged_frame_is_refused_whichever_way_it_is_decompressed(what, size):
+def test_a_damaged_frame_is_refused(what, size):
     content = content_of(size)
     good = zstandard.ZstdCompressor(write_checksum=True).compress(content)
     frame, tool = codec.Frame(0, len(good), 0, size), zstandard.ZstdDecompressor()
-    target = bytearray(size)
-    codec.decompress_into(tool, good, frame, memoryview(target))
-    assert target == content == codec.decompress_frame(tool, good, frame)
+    assert content == codec.decompress_frame(tool, good, frame)
     if size == 1 and what == "a bit of the content":
         return
     bad = DAMAGE[what](good)
-    with pytest.raises(codec.CodecError, match="frame at byte 0"):
-        codec.decompress_into(tool, bad, frame, memoryview(bytearray(size)))
     with pytest.raises(codec.CodecError, match="frame at byte 0"):
         codec.decompress_frame(tool, bad, frame)
 

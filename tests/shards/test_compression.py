@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from shards.format import codec
-from shards.format.zstd_parameters import MOST_LARGER, FrameCompressor, describe_compression
+from shards.format.zstd_parameters import MOST_LARGER, FrameCompressor
 
 NAMES = ("fast", "balanced", "small")
 FRAME = codec.FRAME_BYTES
@@ -101,7 +101,3 @@ def test_golden_frames(compression, token_bytes):
     compressor = FrameCompressor(compression, token_bytes=token_bytes)
     found = hashlib.sha256(b"".join(map(compressor.compress, frames_of(tokens)))).hexdigest()
     assert found == GOLDEN[compression, token_bytes]
-
-
-def test_a_choice_is_named_as_a_recipe_says_it():
-    assert [describe_compression("small"), describe_compression(3)] == ['compression = "small"', "zstd_level = 3"]

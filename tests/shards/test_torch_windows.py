@@ -136,11 +136,11 @@ def test_windows_over_several_frames_and_of_four_bytes_an_id(tmp_path: Path, voc
 
 def test_only_the_frames_of_a_window_are_decoded(small_set: ShardSet, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[int] = []
-    decompress = codec.decompress_into
+    decompress = codec.decompress_frame
     monkeypatch.setattr(
         codec,
-        "decompress_into",
-        lambda tool, data, frame, target: decoded.append(frame.start) or decompress(tool, data, frame, target),
+        "decompress_frame",
+        lambda tool, data, frame: decoded.append(frame.start) or decompress(tool, data, frame),
     )
     windows = TokenWindows(small_set, seq_len=SEQ_LEN)
     place = windows.order.locate(0)
@@ -196,7 +196,7 @@ def test_a_corrupt_frame_is_an_error_where_it_is_read(small_set: ShardSet, tmp_p
     windows = TokenWindows(shard_set, seq_len=SEQ_LEN)
     place = windows.order.locate(2)
     shard = shard_set.splits["train"][place.shard]
-    frame = shard.seek_table.frames[place.start * 2 // 128]
+    frame = shard.frames[place.start * 2 // 128]
     content = bytearray((folder / shard.tokens_file.name).read_bytes())
     content[frame.file_stop - 1] ^= 1  # in the frame's checksum
     (folder / shard.tokens_file.name).write_bytes(content)

@@ -263,7 +263,7 @@ def documents_dropped_for_a_list_that_is_not_there(folder: Path) -> None:
     edit(folder, lambda manifest: manifest["sources"][0]["dropped"].update({"in block list b.txt": 2}))
 
 
-@names("dtype_mismatch", "sidecar_mismatch")
+@names("dtype_mismatch")
 def dtype_wrong(folder: Path) -> None:
     edit(folder, lambda manifest: manifest.update(dtype="uint32"))
 

@@ -204,12 +204,19 @@ def test_what_does_not_fit_the_checkpoint_is_refused_in_one_report(
     tmp_path: Path,
 ):
     other = make_set(tmp_path / "other", shard_tokens={"train": [3_000], "val": [500]}, seed=5)
-    changes = ("--set", "train.seq_len=16", "--set", "model.hidden_size=32", "--set", "optimizer.lr=0.5")
+    new = ("train.seq_len=16", "train.seed=5", "train.global_batch=4", "model.hidden_size=32", "optimizer.lr=0.5")
+    changes = [f"--set={value}" for value in new]
     metrics = (whole_run / "metrics.jsonl").read_text()
     done = trainer.run("train", recipe_file, "--shards", other.path, "--run", whole_run, *changes, "--json")
     assert done.returncode == 2
     problems = "\n".join(json.loads(done.stdout)["problems"])
-    for expected in ("manifest sha256", "train.seq_len = 32", "model.hidden_size = 64"):
+    for expected in (
+        "manifest sha256",
+        "train.seq_len = 32",
+        "train.seed = 1337",
+        "train.global_batch = 8",
+        "model.hidden_size = 64",
+    ):
         assert expected in problems
     assert "optimizer.lr" not in problems
     assert "optimizer.lr = 0.01 is now 0.5" in done.stderr

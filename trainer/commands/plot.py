@@ -6,6 +6,7 @@ phases are marked in every panel. Works while the run is going on. About a secon
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownVariableType=false
 from __future__ import annotations
 
 import argparse
@@ -119,7 +120,7 @@ def draw_plots(records: list[Record], phases: list[PhaseConfig], *, title: str) 
             borders = [stretch.begin for stretch in stretches[1:]]
             _draw_curve(axes["loss"], curves["loss"], "training loss", BLUE, borders=borders)
             if curves["val_loss"][0]:
-                point = {"marker": "o", "markersize": 3.5, "clip_on": False}
+                point: dict[str, Any] = {"marker": "o", "markersize": 3.5, "clip_on": False}
                 axes["loss"].plot(*curves["val_loss"], color=ORANGE, label="validation loss", **point)
             _draw_goals(axes["loss"], records, phases)
             _scale_loss(axes["loss"], "loss, nats per token")
@@ -169,7 +170,7 @@ def _read_curve(records: list[Record], key: str) -> Curve:
 
 def _read_groups(records: list[Record], key: str) -> dict[str, Curve]:
     """Return the curves of each source or mix, such as `val_loss_by_source`, the highest at the end first."""
-    names = dict.fromkeys(name for record in records for name in record.get(key) or {})
+    names: list[str] = list(dict.fromkeys(name for record in records for name in record.get(key) or {}))
     curves: dict[str, Curve] = {}
     for name in names:
         lines = [{"step": record["step"], "value": record[key].get(name)} for record in records if record.get(key)]
@@ -226,7 +227,7 @@ def _draw_curve(axis: Axes, curve: Curve, name: str, colour: str, *, borders: Se
     if len(values) < SMOOTHED_FROM_STEPS:
         axis.plot(steps, values, color=colour, label=name)
         return
-    raw = {"alpha": 0.25, "linewidth": 0.8, "rasterized": len(values) > RASTER_FROM_POINTS}
+    raw: dict[str, Any] = {"alpha": 0.25, "linewidth": 0.8, "rasterized": len(values) > RASTER_FROM_POINTS}
     axis.plot(steps, values, color=colour, label=f"{name}, each step", **raw)
     width = max(10, len(values) // SMOOTHED_PARTS)
     label = f"{name}, mean of {plural(width, 'step')}"

@@ -6,9 +6,9 @@ ranks. Reads the document tables of the batch's shards, and the text of the docu
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,25 +27,20 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-@dataclass(frozen=True, slots=True)
-class RowDocument:
-    """A document that has some tokens in a row of the batch.
-
-    Attributes:
-        batch_row: the row of the global batch, from 0.
-        window: the row's tokens in the shard.
-        place: the document.
-        position: the first of the document's tokens that is in the window.
-        in_window: how many consecutive tokens of the document are in the window.
-        excerpt: their text, and some of the document's text before and after.
-    """
+class RowDocument(NamedTuple):
+    """A document that has some tokens in a row of the batch."""
 
     batch_row: int
+    """The row of the global batch, from 0."""
     window: Window
+    """The row's tokens in the shard."""
     place: Place
     position: int
+    """The first of the document's tokens in the window."""
     in_window: int
+    """How many consecutive tokens of the document are in the window."""
     excerpt: Excerpt
+    """Their text, and some of the document's text before and after."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of the document in its row."""
@@ -62,19 +57,8 @@ class RowDocument:
 
 
 @dataclass
-class BatchSource:
-    """The documents of one source in a batch, each counted once, and their tokens in the batch."""
-
-    documents: int = 0
-    tokens: int = 0
-
-
-@dataclass
 class Batch:
-    """The documents of a step's batch, or of one row of it.
-
-    `shown` are the first documents, row by row; `hashes` uint8 `(documents, 16)` are of all, each document once.
-    """
+    """The documents of a step's batch, or of one row of it."""
 
     run: Path
     step: int
@@ -85,11 +69,14 @@ class Batch:
     rows: int = 0
     tokens: int = 0
     documents: int = 0
-    sources: dict[str, BatchSource] = field(default_factory=dict[str, BatchSource])
+    sources: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    """The `documents` of each source, each counted once, and their `tokens` in the batch."""
     parts: int = 0
     """Documents of each row, added up: a document in two rows counts twice."""
     shown: list[RowDocument] = field(default_factory=list[RowDocument])
+    """The first documents, row by row."""
     hashes: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 16), np.uint8))
+    """Of all documents, each once, uint8 `(documents, 16)`."""
 
     @property
     def asked(self) -> str:
@@ -99,34 +86,25 @@ class Batch:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object that `trace --json` prints."""
-        names = ("step", "row", "taken", "notes", "rows", "tokens", "documents", "parts")
-        return {
-            "run": str(self.run),
-            **{name: getattr(self, name) for name in names},
-            "sources": {name: asdict(counts) for name, counts in self.sources.items()},
-            "shown": [document.to_dict() for document in self.shown],
-        }
+        figures = {name: value for name, value in vars(self).items() if name != "hashes"}
+        return figures | {"run": str(self.run), "shown": [document.to_dict() for document in self.shown]}
 
 
 @dataclass(frozen=True)
 class TracedRun:
-    """A run folder, as far as the order of its data goes.
-
-    Attributes:
-        folder: the run folder.
-        train: the settings that decide the order.
-        last_step: the last step of the recipe, or the last one taken if that is later.
-        taken: the last step that metrics or a checkpoint show; a run that a fault stopped may have taken more.
-        manifest_sha256: digest of the manifest of the run's set.
-        notes: what the user should know.
-    """
+    """A run folder, as far as the order of its data goes."""
 
     folder: Path
     train: TrainConfig
+    """The settings that decide the order."""
     last_step: int
+    """The last step of the recipe, or the last one taken if that is later."""
     taken: int
+    """The last step that metrics or a checkpoint show; a run that a fault stopped may have taken more."""
     manifest_sha256: str
+    """Of the run's set."""
     notes: list[str]
+    """What the user should know."""
 
 
 def read_training_run(folder: Path) -> TracedRun:
@@ -198,15 +176,15 @@ def find_step_documents(
             # The part of the document that is in the window, in tokens of the document.
             first = max(window.start - place.start, 0)
             last = min(window.stop - place.start, place.tokens)
-            counts = batch.sources.setdefault(place.source, BatchSource())
-            counts.tokens += last - first
-            counts.documents += place.hash not in hashes
+            counts = batch.sources.setdefault(place.source, {"documents": 0, "tokens": 0})
+            counts["tokens"] += last - first
+            counts["documents"] += place.hash not in hashes
             hashes.add(place.hash)
             batch.parts += 1
             if limit is None or len(batch.shown) < limit:
                 _, excerpt = read_excerpt(shards[window.shard], place, first, last, vocabulary=vocabulary)
                 batch.shown.append(RowDocument(number, window, place, first, last - first, excerpt))
-    batch.tokens = sum(counts.tokens for counts in batch.sources.values())
+    batch.tokens = sum(counts["tokens"] for counts in batch.sources.values())
     batch.documents = len(hashes)
     batch.hashes = np.frombuffer(bytes.fromhex("".join(sorted(hashes))), np.uint8).reshape(-1, 16)
     return batch

@@ -7,7 +7,6 @@ A sudden spike of the loss has its cause in a batch; this shows the batch, and w
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +107,7 @@ def print_traced_batch(batch: Batch) -> None:
             print(printable(f"row {row}: {place.shard} {tokens}"))
         where = f"tokens {document.position} to {last - 1} of {place.tokens} in this row"
         print_place(place, where, document.excerpt)
-    print_rows([{"source": name, **asdict(counts)} for name, counts in batch.sources.items()])
+    print_rows([{"source": name, **counts} for name, counts in batch.sources.items()])
     rows, documents = plural(batch.rows, "row"), plural(batch.documents, "document")
     shown = describe_shown(len(batch.shown), batch.parts)
     print(

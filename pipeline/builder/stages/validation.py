@@ -119,7 +119,8 @@ def _make_payloads(
         listing = {name: structure.listing[name] for name in names if name in structure.listing}
         digests = [digest for entry in entries for digest in (entry.files.tokens.sha256, entry.tokens_sha256)]
         known = {digest: checksums[digest] for digest in digests if digest in checksums}
-        payload = validation_tasks.ValidateTask(str(out), entries, shared, listing, replace(rules, checksums=known))
+        own_rules, dtype = replace(rules, checksums=known), shard_set.manifest.dtype
+        payload = validation_tasks.ValidateTask(str(out), entries, dtype, shared, listing, own_rules)
         payloads.append((entries, payload))
     return payloads
 

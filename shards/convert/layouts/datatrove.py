@@ -10,18 +10,15 @@ Source: huggingface/datatrove, pipeline/tokens/tokenizer.py's `TokenizedFile` an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.convert.layouts.layout import read_layout_array
+from shards.convert.layouts.layout import OpenFile
 from shards.format.document_table import iter_shard_lengths
-from shards.stores.files import atomic_open, write_text
 
 if TYPE_CHECKING:
-    from shards.convert.split_reader import Lengths, SplitReader, Tokens
+    from shards.convert.split_reader import SplitReader
 
 USAGE = 'DatatroveFolderDataset("{out}/{split}", seq_len=2048, token_size={token_size}, return_positions=True)'
 
@@ -32,38 +29,22 @@ def find_export_obstacles(reader: SplitReader) -> list[str]:
     return []
 
 
-def write_split(folder: Path, reader: SplitReader) -> None:
+def write_split(open_file: OpenFile, reader: SplitReader) -> None:
     """Write a split as datatrove's three files per shard."""
-    (folder / reader.split).mkdir()
     for index, shard in enumerate(reader.shards):
-        path = folder / reader.split / f"{reader.split}_{index:06d}.ds"
-        with atomic_open(path) as file:
+        name = f"{reader.split}/{reader.split}_{index:06d}.ds"
+        with open_file(name) as file:
             for tokens in reader.iter_shard_tokens(shard):
                 file.write(tokens.data)
         position = 0
-        with atomic_open(path.with_suffix(".ds.index")) as file:
+        with open_file(f"{name}.index") as file:
             for lengths in iter_shard_lengths(shard):
                 ends = np.cumsum(lengths) + position
                 file.write(ends.astype("<u8").data)
                 position = int(ends[-1])
         count = shard.num_tokens
-        text = f"../tokenizer.json|{reader.dtype.itemsize}\n{count}\n{format_metric(count)}T"
-        write_text(path.with_suffix(".ds.metadata"), text)
-
-
-def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
-    """Read the `.ds` files in order."""
-    for path in sorted((folder / reader.split).glob("*.ds")):
-        yield from read_layout_array(path, reader.dtype)
-
-
-def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
-    """Read the `.ds.index` files in order."""
-    for path in sorted((folder / reader.split).glob("*.ds.index")):
-        last = 0
-        for ends in read_layout_array(path, np.dtype("<u8")):
-            yield np.diff(ends.astype(np.int64), prepend=last)
-            last = int(ends[-1])
+        with open_file(f"{name}.metadata") as file:
+            file.write(f"../tokenizer.json|{reader.dtype.itemsize}\n{count}\n{format_metric(count)}T".encode())
 
 
 def format_metric(count: int) -> str:

@@ -10,16 +10,13 @@ Source: karpathy/llm.c, dev/data/data_common.py's `write_datafile` and llmc/data
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.convert.layouts.layout import read_layout_array, refuse_uint32_layout, split_layout_at_eos
+from shards.convert.layouts.layout import OpenFile, refuse_uint32_layout
 from shards.errors import plural
-from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
-    from shards.convert.split_reader import Lengths, SplitReader, Tokens
+    from shards.convert.split_reader import SplitReader
 
 USAGE = './train_gpt2cu -i "{out}/train_*.bin" -j "{out}/val_*.bin"'
 
@@ -44,35 +41,11 @@ def find_export_obstacles(reader: SplitReader) -> list[str]:
     ]
 
 
-def write_split(folder: Path, reader: SplitReader) -> None:
+def write_split(open_file: OpenFile, reader: SplitReader) -> None:
     """Write one llm.c file per shard."""
-    for path, shard in zip(_paths(folder, reader), reader.shards, strict=True):
-        with atomic_open(path) as file:
+    for index, shard in enumerate(reader.shards):
+        # Loaders take files in the glob's order: six digits, as llm.c's scripts write, make it the order of the shards.
+        with open_file(f"{reader.split}_{index:06d}.bin") as file:
             file.write(pack_header(shard.num_tokens))
             for tokens in reader.iter_shard_tokens(shard):
                 file.write(tokens.data)
-
-
-def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
-    """Read the tokens of llm.c's files in order.
-
-    Raises:
-        ValueError: a header is wrong, or a file is not as long as it says.
-    """
-    for path in sorted(folder.glob(f"{reader.split}_*.bin")):
-        with path.open("rb") as file:
-            header = file.read(HEADER_BYTES)
-        expected = pack_header((path.stat().st_size - HEADER_BYTES) // 2)
-        if header != expected:
-            raise ValueError(f"{path.name}: header {header[:12].hex()}; expected {expected[:12].hex()} and zeros")
-        yield from read_layout_array(path, reader.dtype, offset=HEADER_BYTES)
-
-
-def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
-    """Cut llm.c's files at EOS."""
-    return split_layout_at_eos(read_tokens(folder, reader), reader.shard_set.eos_id)
-
-
-def _paths(folder: Path, reader: SplitReader) -> list[Path]:
-    # Loaders take files in the glob's order. Six digits, as llm.c's scripts write, make it the order of the shards.
-    return [folder / f"{reader.split}_{index:06d}.bin" for index in range(len(reader.shards))]

@@ -9,15 +9,12 @@ Source: karpathy/nanoGPT, data/openwebtext/prepare.py and train.py's `get_batch`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.convert.layouts.layout import read_layout_array, refuse_uint32_layout, split_layout_at_eos
-from shards.stores.files import atomic_open
+from shards.convert.layouts.layout import OpenFile, refuse_uint32_layout
 
 if TYPE_CHECKING:
-    from shards.convert.split_reader import Lengths, SplitReader, Tokens
+    from shards.convert.split_reader import SplitReader
 
 USAGE = 'np.memmap("{out}/{split}.bin", dtype=np.uint16, mode="r")'
 
@@ -27,18 +24,8 @@ def find_export_obstacles(reader: SplitReader) -> list[str]:
     return refuse_uint32_layout(reader, "nanoGPT")
 
 
-def write_split(folder: Path, reader: SplitReader) -> None:
+def write_split(open_file: OpenFile, reader: SplitReader) -> None:
     """Write nanoGPT's `SPLIT.bin`."""
-    with atomic_open(folder / f"{reader.split}.bin") as file:
+    with open_file(f"{reader.split}.bin") as file:
         for tokens in reader.iter_tokens():
             file.write(tokens.data)
-
-
-def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
-    """Read the tokens of nanoGPT's `SPLIT.bin`."""
-    return read_layout_array(folder / f"{reader.split}.bin", reader.dtype)
-
-
-def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
-    """Cut nanoGPT's `SPLIT.bin` at EOS."""
-    return split_layout_at_eos(read_tokens(folder, reader), reader.shard_set.eos_id)

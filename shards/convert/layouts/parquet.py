@@ -10,22 +10,18 @@ Source of the names: huggingface/datasets, `data_files.py`.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.convert.layouts.layout import longest_layout_document
+from shards.convert.layouts.layout import OpenFile, longest_layout_document
 from shards.format.carried import arrow_type
-from shards.format.document_table import read_hashes
-from shards.format.document_table import read_lengths as read_lengths_of
-from shards.stores.files import atomic_open
+from shards.format.document_table import read_hashes, read_lengths
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from shards.convert.split_reader import Lengths, SplitReader, Tokens
+    from shards.convert.split_reader import SplitReader, Tokens
     from shards.format.document_table import DocumentBatch
     from shards.format.reader import Shard
 
@@ -33,7 +29,6 @@ USAGE = 'load_dataset("{out}", split="{split}")'
 
 MAX_LIST_TOKENS = (1 << 31) - 1
 
-_FOLDER = "data"
 _COLUMNS = ["source", "unit", "row", "hash"]
 """Columns of the document table that go along."""
 
@@ -45,12 +40,11 @@ def find_export_obstacles(reader: SplitReader) -> list[str]:
     return [f"a list of Parquet holds {MAX_LIST_TOKENS} tokens; the longest document of {reader.split} has {longest}"]
 
 
-def write_split(folder: Path, reader: SplitReader) -> None:
+def write_split(open_file: OpenFile, reader: SplitReader) -> None:
     """Write a Parquet file per shard, and a row group for each block of documents."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    (folder / _FOLDER).mkdir(exist_ok=True)
     schema = pa.schema(
         [
             pa.field("input_ids", pa.list_(pa.from_numpy_dtype(reader.dtype))),
@@ -65,24 +59,12 @@ def write_split(folder: Path, reader: SplitReader) -> None:
     for index, shard in enumerate(reader.shards):
         name = f"{reader.split}-{index:05d}-of-{len(reader.shards):05d}.parquet"
         with (
-            atomic_open(folder / _FOLDER / name) as file,
+            open_file(f"data/{name}") as file,
             pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer,
         ):
             for tokens, batch in reader.iter_shard_documents(shard, [*_COLUMNS, *shard.carried]):
                 rows = _make_rows(tokens, batch, schema, shard)
                 writer.write_batch(rows, row_group_size=batch.num_rows)
-
-
-def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
-    """Read the column `input_ids` of the Parquet files in order."""
-    for lists in _iter_lists(folder, reader):
-        yield lists.flatten().to_numpy(zero_copy_only=False)
-
-
-def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
-    """Yield the lengths of `input_ids` in the Parquet files, in order."""
-    for lists in _iter_lists(folder, reader):
-        yield lists.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _plain(kind: Any) -> Any:
@@ -95,7 +77,7 @@ def _plain(kind: Any) -> Any:
 def _make_rows(tokens: Tokens, batch: DocumentBatch, schema: pa.Schema, shard: Shard) -> pa.RecordBatch:
     import pyarrow as pa
 
-    ends = np.cumsum(read_lengths_of(batch))
+    ends = np.cumsum(read_lengths(batch))
     offsets: Any = pa.array(np.concatenate([[0], ends]).astype(np.int32))
     columns = {name: batch.column(name) for name in (*_COLUMNS, *shard.carried)}
     if "phase" in schema.names:
@@ -105,16 +87,3 @@ def _make_rows(tokens: Tokens, batch: DocumentBatch, schema: pa.Schema, shard: S
     places = np.arange(0, len(hexadecimal) + 1, 32, dtype=np.int32)
     columns["hash"] = pa.StringArray.from_buffers(batch.num_rows, pa.py_buffer(places.data), pa.py_buffer(hexadecimal))
     return pa.record_batch([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
-
-
-def _iter_lists(folder: Path, reader: SplitReader) -> Iterator[Any]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    for path in sorted((folder / _FOLDER).glob(f"{reader.split}-*.parquet")):
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                for group in range(file.num_row_groups):
-                    yield from file.read_row_group(group, ["input_ids"]).column(0).chunks
-        except pa.ArrowException as error:
-            raise ValueError(f"{path.name}: {error}") from error

@@ -24,28 +24,21 @@ if TYPE_CHECKING:
 MOST_THREADS = 4
 """Threads that decode the frames of one batch: 64 windows of a large shard are in 64 frames, 1.2 ms each."""
 
-_MISSING, _IN_WORK, _DECODED = 0, 1, 2
-"""The states of a frame."""
-
 
 class DecodedShard:
     """A shard's tokens, decoded as far as they were needed. Safe to share between threads.
 
-    A frame is decoded by one thread, once: zstd's fast copies write past the end of a match, and what they write there
-    is wrong until the next match overwrites it. A second thread's copies in a frame would be read as tokens.
+    Two threads that need the same frame at the same time both decode it, to the same bytes.
     """
 
     def __init__(self, shard: Shard):
         """Reserve room; nothing is read, and no memory is used, before tokens are needed."""
         self._shard = shard
         self._size = shard.dtype.itemsize
-        self._frames = -(-shard.num_tokens * self._size // codec.FRAME_BYTES)
         self._tokens = _reserve(0 if shard.cached else shard.num_tokens, shard.dtype)
-        self._state = np.full(self._frames, _MISSING, dtype=np.uint8)
-        self._changed = threading.Condition()
-        """Guards the frames' states, and signals when a frame is no longer being decoded."""
-        self._whole_lock = threading.Lock()
-        self.is_whole = self._frames == 0
+        self._decoded = np.zeros(-(-shard.num_tokens * self._size // codec.FRAME_BYTES), bool)
+        self._fetching = threading.Lock()
+        self.is_whole = shard.num_tokens == 0
         """Whether every token is decoded."""
         self.stopped = threading.Event()
         """Set when the shard is no longer needed: `decode_rest` then ends after its frame."""
@@ -61,7 +54,7 @@ class DecodedShard:
             if self._shard.cached:
                 self._decode_whole()
             else:
-                self._decode_needed(self._frames_of(starts, length))
+                self._decode(self._frames_of(starts, length))
         # One gather over a view of all windows, 6 us for 64 x 513: a matrix of positions takes 43 us, and
         # sliding_window_view 6 us more than as_strided.
         shape = len(self._tokens) - length + 1, length
@@ -72,56 +65,37 @@ class DecodedShard:
         if self._shard.cached:
             self._decode_whole()
             return
-        for group in codec.group_frames(self._shard.seek_table.frames, self._shard.store.request_bytes):
+        for group in codec.group_frames(self._shard.frames, self._shard.store.request_bytes):
             if self.stopped.is_set():
                 return
-            self._decode_needed(_numbers(group))
+            self._decode(_numbers(group))
 
     def _frames_of(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
         """Return the numbers of the frames that hold tokens of the windows, in order."""
         first = starts * self._size // codec.FRAME_BYTES
         last = ((starts + length) * self._size - 1) // codec.FRAME_BYTES
-        needed = np.zeros(self._frames, dtype=bool)
+        needed = np.zeros_like(self._decoded)
         for step in range(int((last - first).max(initial=-1)) + 1):
             needed[np.minimum(first + step, last)] = True
         return np.flatnonzero(needed)
 
-    def _decode_needed(self, frames: npt.NDArray[np.int64]) -> None:
-        """Decode the missing frames, and wait for frames that other threads decode."""
-        while True:
-            with self._changed:
-                states = self._state[frames]
-                mine = frames[states == _MISSING]
-                if not len(mine):
-                    if (states == _DECODED).all():
-                        return
-                    self._changed.wait()  # a thread that fails leaves its frames missing: then they are decoded here
-                    continue
-                self._state[mine] = _IN_WORK
-            try:
-                self._decode(mine)
-            finally:
-                with self._changed:
-                    self._state[mine[self._state[mine] == _IN_WORK]] = _MISSING
-                    self.is_whole = bool((self._state == _DECODED).all())
-                    self._changed.notify_all()
-
     def _decode(self, frames: npt.NDArray[np.int64]) -> None:
-        """Decode several frames at once: each thread decodes the frames of one request, or one frame from a disk."""
+        """Decode the missing frames: each thread decodes the frames of one request, or one frame from a disk."""
 
-        def decode(group: tuple[codec.Frame, ...]) -> None:
+        def decode(group: codec.Frames) -> None:
             start, stop = group[0].start // self._size, group[-1].stop // self._size
             self._shard.read_into(self._tokens[start:stop], start)
-            self._state[_numbers(group)] = _DECODED
+            self._decoded[_numbers(group)] = True
 
-        table, request_bytes = self._shard.seek_table, self._shard.store.request_bytes
-        runs = np.split(frames, np.flatnonzero(np.diff(frames) > 1) + 1)
-        rows = (table.frames[run[0] : run[-1] + 1] for run in runs)
-        groups = [group for row in rows for group in codec.group_frames(row, request_bytes)]
+        missing = frames[~self._decoded[frames]]
+        runs = np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1) if len(missing) else []
+        rows = (self._shard.frames[run[0] : run[-1] + 1] for run in runs)
+        groups = [group for row in rows for group in codec.group_frames(row, self._shard.store.request_bytes)]
         map_in_threads(decode, groups, min(MOST_THREADS, os.cpu_count() or 1))
+        self.is_whole = bool(self._decoded.all())
 
     def _decode_whole(self) -> None:
-        with self._whole_lock:  # one thread fetches the shard, the other waits for it
+        with self._fetching:  # one thread fetches the shard, the other waits for it
             if not self.is_whole:
                 self._tokens = self._shard.read()
                 self.is_whole = True
@@ -139,6 +113,6 @@ def _reserve(tokens: int, dtype: np.dtype[Any]) -> npt.NDArray[np.unsignedintege
     return np.frombuffer(room, dtype)
 
 
-def _numbers(frames: tuple[codec.Frame, ...]) -> npt.NDArray[np.int64]:
+def _numbers(frames: codec.Frames) -> npt.NDArray[np.int64]:
     """Return the numbers of frames in a row."""
     return np.arange(frames[0].start // codec.FRAME_BYTES, frames[-1].start // codec.FRAME_BYTES + 1)
