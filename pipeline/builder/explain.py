@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from pipeline.builder.last_mix import LAST_FILE, LastMix, last_mix_errors, read_last_mix
 from pipeline.builder.python_api import default_work
+from pipeline.builder.stored_build import BUILD_FILE, Build, read_build, stored_build_errors
 from pipeline.clean.rows_by_hash import SourceRow, find_rows_by_hash
 from pipeline.clean.trial import try_document
 from pipeline.encode.run import CONNECTIONS, Run
+from pipeline.engine.tasks import digest_in
 from pipeline.mix.copies import Copy, Outcome, Outcomes, find_copies
 from shards.errors import InputError, plural
 from shards.format.content_hash import hash_document
@@ -52,8 +53,8 @@ def explain(question: Question, progress: Progress) -> Answer | None:
     work = _find_work(question)
     if work is None:
         return None
-    with last_mix_errors():
-        return _Inquiry(read_last_mix(work), question).answer(progress)
+    with stored_build_errors():
+        return _Inquiry(read_build(work), question).answer(progress)
 
 
 def _find_work(question: Question) -> WritableStore | None:
@@ -63,7 +64,7 @@ def _find_work(question: Question) -> WritableStore | None:
         work = open_writable_store(default_work(absolute_place(question.place)))
     except InputError:  # a set on the Hub has no folder next to it
         return None
-    return work if work.child("mix").find(LAST_FILE) is not None else None
+    return work if work.find(BUILD_FILE) is not None else None
 
 
 @dataclass
@@ -82,7 +83,7 @@ class _Found:
 class _Inquiry:
     """One question, put to one work folder."""
 
-    def __init__(self, last: LastMix, question: Question):
+    def __init__(self, last: Build, question: Question):
         self._last, self._question = last, question
         self._recipe = last.recipe
         self._names = [source.name for source in self._recipe.sources]
@@ -115,23 +116,23 @@ class _Inquiry:
                 "changed since, or the build stopped. What follows is about that build.",
                 *lines,
             ]
-        data = {"work": str(self._last.work), "mix": self._last.mix, "of_this_set": of_set, "answer": found.answer}
+        mix = digest_in(self._last.mix)
+        data = {"work": str(self._last.work), "mix": mix, "of_this_set": of_set, "answer": found.answer}
         return Answer(frozenset(hashes), lines, data | found.data)
 
     def _search(self, bounds: tuple[int, int], *, count: bool = False) -> list[Copy]:
         """Return the documents of all runs with a hash, in the order of the mix; count what was dropped before."""
 
-        def search(number: int) -> tuple[list[Copy], dict[str, Any]]:
-            run = self._last.run(number)
+        def search(number: int, run: Run) -> tuple[list[Copy], dict[str, Any]]:
             return find_copies(number, run, bounds), run.output.result
 
         copies: list[Copy] = []
-        numbers = range(len(self._last.digests))
+        runs = self._last.runs
         with ThreadPoolExecutor(CONNECTIONS) as pool:
-            for source, (own, result) in zip(self._last.sources, pool.map(search, numbers), strict=True):
+            for run, (own, result) in zip(runs, pool.map(search, range(len(runs)), runs), strict=True):
                 copies += own
                 if count:
-                    self._count(self._names[source], result)
+                    self._count(self._names[run.source], result)
         return copies
 
     def _count(self, name: str, result: dict[str, Any]) -> None:
@@ -140,14 +141,14 @@ class _Inquiry:
             self._masked[kind] += counts["documents"]
 
     def _place_of(self, digest: str, index: int) -> tuple[str, int]:
-        run = Run(str(self._last.work.child("encode").child(digest)), 0, self._last.dtype)
+        run = next(run for run in self._last.runs if run.digest == digest)
         (row,) = run.read_documents(index, index + 1)
         return run.labels[int(row["span"])], int(row["row"])
 
     # Documents that were encoded.
 
     def _describe_copies(self, copies: list[Copy]) -> _Found:
-        outcomes = Outcomes(self._last.folder, self._recipe, len(self._last.digests)).find(copies, self._place_of)
+        outcomes = Outcomes(self._last.mix, self._recipe, len(self._last.runs)).find(copies, self._place_of)
         found = _Found()
         for outcome in outcomes:
             found.raise_to(outcome.state)
@@ -227,7 +228,7 @@ class _Inquiry:
                 found.raise_to(inner.answer)
                 entry |= inner.data
                 return
-        rest = ", and the source was read in part" if self._last.unread[source] else ""
+        rest = ", and the source was read in part" if self._last.has_more[source] else ""
         found.lines.append(
             f"{where}: cleaning keeps it, but no sorted run has it: it was not in what the build read{rest}; or a row "
             "with it was rejected by `keep`, or the files have changed"
@@ -236,7 +237,7 @@ class _Inquiry:
     def _describe_unknown(self) -> _Found:
         """Say what a hash alone can tell of a document that is in no run."""
         dropped = {name: dict(counts) for name, counts in self._dropped.items() if counts}
-        unread = [name for name, more in zip(self._names, self._last.unread, strict=True) if more]
+        unread = [name for name, more in zip(self._names, self._last.has_more, strict=True) if more]
         data = {"dropped_before_encoding": dropped, "masked": dict(self._masked), "unread": unread}
         if not dropped and not self._masked and not unread:
             text = f"never seen: {_list(self._names)} were read whole, nothing was dropped or masked before encoding"

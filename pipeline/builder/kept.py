@@ -8,14 +8,13 @@ folders are on different disks, or in a bucket, shards are not kept, and are wri
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.builder.forecast import ORDER
-from pipeline.builder.records import Records, read_records, write_records
+from pipeline.builder.records import ORDER, Records, read_records, write_records
 from pipeline.builder.running_build import RunningBuild
 from pipeline.engine.lease import Lease
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, version_of
@@ -23,7 +22,7 @@ from pipeline.engine.tasks import Task
 from shards.errors import InputError, plural
 from shards.format.manifest import MANIFEST_FILE
 from shards.stores.files import TMP_SUFFIX, delete_path, lock_folder, sync_folder, unique_name
-from shards.stores.store import WritableStore
+from shards.stores.store import ListedFile, WritableStore
 from shards.terminal.progress import format_amount
 
 KEPT_BYTES = 50 * 10**9
@@ -40,14 +39,14 @@ class Removed:
     bytes: int
 
 
-def link_shards(running: RunningBuild, tasks: Iterable[Task]) -> None:
+def link_shards(build: RunningBuild, tasks: Iterable[Task]) -> None:
     """Keep the shards of the last published set, before other tasks replace them: a second name of each file."""
-    out, work = running.out.folder, running.work.folder
-    if out is None or work is None or not running.records.sets or not running.keep_bytes:
+    out, work = build.out.folder, build.work.folder
+    if out is None or work is None or not build.records.sets or not build.keep_bytes:
         return
     asked = {task.digest for task in tasks}
-    for digest in running.records.sets[0].used.get(_STAGE, []):
-        for name, facts in _files_of(running, digest).items() if digest not in asked else ():
+    for digest in build.records.sets[0].used.get(_STAGE, []):
+        for name, facts in _files_of(build, digest).items() if digest not in asked else ():
             kept = work / _STAGE / digest / name
             if _is_whole(out / name, facts) and not _is_whole(kept, facts):
                 kept.unlink(missing_ok=True)
@@ -57,60 +56,68 @@ def link_shards(running: RunningBuild, tasks: Iterable[Task]) -> None:
                     return
 
 
-def find_linked(running: RunningBuild, tasks: Iterable[Task]) -> list[Task]:
+def find_linked(build: RunningBuild, tasks: Iterable[Task]) -> list[Task]:
     """Return the tasks whose shards are kept whole, and are not whole in the output folder."""
-    out, work = running.out.folder, running.work.folder
+    out, work = build.out.folder, build.work.folder
     if out is None or work is None:
         return []
     found: list[Task] = []
     for task in tasks:
-        files = _files_of(running, task.digest)
+        files = _files_of(build, task.digest)
         kept = all(_is_whole(work / _STAGE / task.digest / name, facts) for name, facts in files.items())
         if files and kept and not all(_is_whole(out / name, facts) for name, facts in files.items()):
             found.append(task)
     return found
 
 
-def put_back(running: RunningBuild, tasks: list[Task]) -> None:
-    """Give kept shards of tasks their place in the output folder, whose manifest is deleted first."""
-    out, work = running.out.folder, running.work.folder
-    linked = find_linked(running, tasks)
+def put_back(build: RunningBuild, tasks: list[Task], linked: list[Task]) -> None:
+    """Give the kept shards of `linked` tasks their place in the output folder, whose manifest is deleted first.
+
+    Those of other tasks than `tasks` that they replace are kept.
+    """
+    out, work = build.out.folder, build.work.folder
     if not linked or out is None or work is None:
         return
-    link_shards(running, tasks)
-    running.out.delete(MANIFEST_FILE)
+    link_shards(build, tasks)
+    build.out.delete(MANIFEST_FILE)
     for task in linked:
-        for name in _files_of(running, task.digest):
+        for name in _files_of(build, task.digest):
             temporary = out / f".{name}.{unique_name()}{TMP_SUFFIX}"
             os.link(work / _STAGE / task.digest / name, temporary)
             temporary.replace(out / name)
             temporary.unlink(missing_ok=True)  # a rename to another name of the same file leaves both
     sync_folder(out)
-    running.say(f"assemble: put the shards of {plural(len(linked), 'task')} back, which an earlier build here wrote")
+    build.say(f"assemble: put the shards of {plural(len(linked), 'task')} back, which an earlier build here wrote")
 
 
-def choose_kept(running: RunningBuild, manifest: str) -> dict[str, set[str]]:
-    """Return what is kept of the set before this one, by stage: as many stages as the budget has room for.
+def prune_unused(build: RunningBuild) -> None:
+    """Delete from the work folder of a published set what it does not use, and attempts that were lost.
 
-    Args:
-        running: the build, whose set is published.
-        manifest: the SHA-256 of its manifest.
+    Of the set before this one as many stages are kept as the budget has room for.
     """
-    earlier = next((one for one in running.records.sets if one.manifest != manifest), None)
-    kept: dict[str, set[str]] = {}
-    room = running.keep_bytes
-    if earlier is None:
-        return kept
-    for stage in ORDER:
-        own = set(earlier.used.get(stage, [])) - running.used.get(stage, set())
-        size = _measure(running.work.child(stage), own)
-        if size <= room:
-            room -= size
-            kept[stage] = own
-        else:
-            sizes = f"{format_amount(size, 'bytes')}, more than the {format_amount(room, 'bytes')} that --keep leaves"
-            running.note(f"{stage}: the results of the set before are not kept: {sizes}")
-    return kept
+    earlier = next((one for one in build.records.sets if one.manifest != build.manifest), None)
+    room = build.keep_bytes
+    for stage, own in build.used.items():
+        store, used = build.work.child(stage), set(own)
+        if earlier is not None:
+            kept = set(earlier.used.get(stage, [])) - own
+            size = sum(file.bytes for file in store.list() if _task_of(file) in kept)
+            if size <= room:
+                room -= size
+                used |= kept
+            else:
+                sizes = f"{format_amount(size, 'bytes')}, more than the {format_amount(room, 'bytes')}"
+                build.note(f"{stage}: the results of the set before are not kept: {sizes} that --keep leaves")
+
+        def is_lost(file: ListedFile, stage: str = stage) -> bool:
+            """Return whether a file of a task in use is of an attempt that does not count."""
+            task, _, rest = file.name.partition("/")
+            attempt, _, inner = rest.partition("/")
+            result = build.driver.result_of(stage, task)
+            return bool(inner) and result is not None and attempt != result.get("attempt")
+
+        has_attempts = store.folder is None or build.driver.scratch is not None
+        _prune_stage(store, used, is_lost if has_attempts else None)
 
 
 def prune_work(work: WritableStore, *, dry_run: bool) -> list[Removed]:
@@ -131,32 +138,40 @@ def prune_work(work: WritableStore, *, dry_run: bool) -> list[Removed]:
                 "build to its end, or delete the folder."
             )
         used = records.sets[0].used
-        removed = [_prune_stage(work.child(stage), set(used.get(stage, [])), stage, dry_run) for stage in ORDER]
+        removed: list[Removed] = []
+        for stage in ORDER:
+            store, own = work.child(stage), set(used.get(stage, []))
+            unused = [file for file in store.list() if _task_of(file) not in own]
+            tasks = {_task_of(file) for file in unused if "/" in file.name}
+            removed.append(Removed(stage, len(tasks), sum(file.bytes for file in unused)))
+            if not dry_run:
+                _prune_stage(store, own)
         if not dry_run:
             write_records(work, Records(records.stages, records.sets[:1]))
     return [one for one in removed if one.bytes]
 
 
-def _prune_stage(store: WritableStore, used: set[str], stage: str, dry_run: bool) -> Removed:
-    unused = [file for file in list(store.list()) if file.name.partition("/")[0] not in used]
-    if not dry_run:
-        for path in store.folder.iterdir() if store.folder is not None and store.folder.is_dir() else ():
-            if path.name not in used:
-                delete_path(path)
-        for file in unused if store.folder is None else ():
-            store.delete(file.name)
-    tasks = {file.name.partition("/")[0] for file in unused if "/" in file.name}
-    return Removed(stage, len(tasks), sum(file.bytes for file in unused))
+def _prune_stage(store: WritableStore, used: set[str], is_lost: Callable[[ListedFile], bool] | None = None) -> None:
+    """Delete the files of tasks that are not in use, and the lost ones of the others."""
+    if store.folder is None or is_lost:
+        for file in list(store.list()):
+            if _task_of(file) not in used or (is_lost and is_lost(file)):
+                store.delete(file.name)
+    # A folder's tasks go as a whole, with files that its listing leaves out.
+    for path in store.folder.iterdir() if store.folder is not None and store.folder.is_dir() else ():
+        if path.name not in used:
+            delete_path(path)
 
 
-def _measure(store: WritableStore, names: set[str]) -> int:
-    return sum(file.bytes for file in store.list() if file.name.partition("/")[0] in names)
+def _task_of(file: ListedFile) -> str:
+    """Return the name in a stage's folder that a file belongs to: a task's digest, or the file's own."""
+    return file.name.partition("/")[0]
 
 
-def _files_of(running: RunningBuild, digest: str) -> Mapping[str, Any]:
+def _files_of(build: RunningBuild, digest: str) -> Mapping[str, Any]:
     """Return the files of a task's receipt; none if it has no receipt, or a damaged one."""
     try:
-        result = load_receipt(running.work.child(_STAGE).child(digest))
+        result = load_receipt(build.work.child(_STAGE).child(digest))
     except WorkFileDamagedError:
         return {}
     return {} if result is None else result["files"]

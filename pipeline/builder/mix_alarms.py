@@ -11,10 +11,9 @@ from typing import Any
 from pipeline.builder.encode_alarms import check_dropped
 from pipeline.builder.running_build import RunningBuild
 from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, CleaningError, FallenDocument
-from pipeline.encode.run import Run, RunList
+from pipeline.encode.run import Run
 from pipeline.encode.run_text import read_run_start
 from pipeline.recipe.schema import Recipe
-from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.errors import plural
 from shards.format.vocabulary import read_vocabulary
 from shards.terminal.command_names import called_as
@@ -104,29 +103,18 @@ def _show_documents(
     return show
 
 
-def check_near_duplicates(
-    running: RunningBuild,
-    recipe: Recipe,
-    tokenizer: TokenizerInfo,
-    runs: RunList,
-    found: dict[str, Any],
-    *,
-    note: bool,
-) -> None:
+def check_near_duplicates(build: RunningBuild, found: dict[str, Any], *, note: bool) -> None:
     """Raise an alarm if the mix drops more of a source as near-duplicates than its recipe allows.
 
     Args:
-        running: the build.
-        recipe: the recipe.
-        tokenizer: the tokenizer.
-        runs: the runs that were mixed.
+        build: the build.
         found: `near_duplicates` of the mix's result.
         note: whether to say how many there are, if they are only reported.
 
     Raises:
         CleaningError: with counts and documents of every source of which too many would be dropped.
     """
-    settings = recipe.clean.near_duplicates
+    settings = build.recipe.clean.near_duplicates
     assert settings is not None
     faults: list[str] = []
     for source in found["sources"]:
@@ -137,7 +125,7 @@ def check_near_duplicates(
         share = count / source["read"]
         counted = f"{count:,} of {plural(source['read'], 'document')} ({share:.2%}, {plural(tokens, 'token')})"
         if settings.action == "report" and note:
-            running.note(
+            build.note(
                 f"near-duplicates: {source['name']}: {counted} {'is' if count == 1 else 'are'} similar to one that "
                 "stays, by "
                 f'{settings.min_jaccard} or more; action = "report" keeps them'
@@ -149,7 +137,7 @@ def check_near_duplicates(
                     [
                         f"source {source['name']!r}: clean.near_duplicates drops {counted}, more than "
                         f"max_dropped = {settings.max_dropped} allows. Examples:",
-                        *_show(running, tokenizer, runs, source["shown"][:SHOWN]),
+                        *_show(build, source["shown"][:SHOWN]),
                         f"Raise min_jaccard, then the set is mixed again; or set max_dropped = {enough} in "
                         "[clean.near_duplicates] to go on without them. Nothing is encoded again.",
                     ]
@@ -159,10 +147,10 @@ def check_near_duplicates(
         raise CleaningError("\n".join(faults))
 
 
-def _show(running: RunningBuild, tokenizer: TokenizerInfo, runs: RunList, shown: list[dict[str, Any]]) -> Iterator[str]:
+def _show(build: RunningBuild, shown: list[dict[str, Any]]) -> Iterator[str]:
     """Yield lines that show near-duplicates with the documents that stay."""
-    vocabulary = read_vocabulary(tokenizer.text.encode())
-    by_digest = {run.digest: run for run in runs.runs}
+    vocabulary = read_vocabulary(build.tokenizer.text.encode())
+    by_digest = {run.digest: run for run in build.runs}
 
     def show(document: dict[str, Any]) -> str:
         run = replace(by_digest[document["run"]])  # that reads its receipt now: it may have been repaired
@@ -171,5 +159,5 @@ def _show(running: RunningBuild, tokenizer: TokenizerInfo, runs: RunList, shown:
         return f"{printable(run.labels[int(row['span'])])} row {row['row']} ({document['hash']}): {printable(text)}"
 
     for pair in shown:
-        dropped, kept = (running.driver.read(partial(show, pair[end])) for end in ("dropped", "kept"))
+        dropped, kept = (build.driver.read(partial(show, pair[end])) for end in ("dropped", "kept"))
         yield f"  {dropped}\n    similar by {pair['jaccard']:.3f} to {kept}"

@@ -1,4 +1,4 @@
-"""The output folder: check it before a build, clear old shards, and write the manifest at the end.
+"""Publishing a set: old shards are deleted before new ones are written, and the manifest is written at the end.
 
 The manifest is deleted before the first shard changes and written after the last. So a folder with a manifest is a
 complete set.
@@ -7,26 +7,20 @@ complete set.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections import Counter
-from typing import Any
 
 import xxhash
 
-from pipeline.encode.run import Run
-from pipeline.mix.mix_plan import MixPlan, ShardPlan
+from pipeline.builder.running_build import RunningBuild
+from pipeline.mix.mix_plan import ShardPlan
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, Shares
-from pipeline.sources.selection import Unread
-from pipeline.tokenizer.encoder import TokenizerInfo
 from pipeline.tokenizer.kept_text import add_up_kept_text
 from pipeline.tokenizer.train import TOKENIZER_FILE
-from shards.errors import InputError
 from shards.format.manifest import (
     MANIFEST_FILE,
     BlockListEntry,
-    CarriedEntry,
     FileEntry,
     Manifest,
     MixEntry,
@@ -41,94 +35,39 @@ from shards.format.manifest import (
     dtype_for,
     version_for,
 )
-from shards.format.recipe_folder import RECIPE_FOLDER_FILE, state_recipe_folder
+from shards.format.recipe_folder import state_recipe_folder
 from shards.format.writer import shard_file_names, shard_name
 from shards.stores.files import delete_path
 from shards.stores.store import WritableStore
 
 RECIPE_FILE = "recipe.json"
-_SHARD_FILE = re.compile(r"(train|val)-\d{5,}\.(bin\.zst|docs\.parquet|json)")
-_TEMPORARY = re.compile(r"\..+\.tmp")
-
-
-class OutputError(InputError):
-    """The output folder cannot take the set."""
-
-
-def check_output(out: WritableStore, recipe: Recipe) -> None:
-    """Refuse to publish into an output folder that holds anything but an earlier version of this set.
-
-    Raises:
-        OutputError: with the names of the files in the way.
-    """
-    if out.folder is not None and out.folder.exists():
-        if not out.folder.is_dir():
-            raise OutputError(f"{out}: is a file; expected a folder. Choose another --out.")
-        names = [path.name for path in out.folder.iterdir()]
-    else:
-        names = [file.name for file in out.list()]
-    foreign = sorted(name for name in names if not _is_ours(name))
-    if foreign:
-        names = ", ".join(foreign[:5])
-        raise OutputError(f"{out}: holds files that no shard set has: {names}. Choose an empty folder for --out.")
-    if MANIFEST_FILE in names:
-        try:
-            name = json.loads(out.read(MANIFEST_FILE)).get("name")
-        except (ValueError, AttributeError):
-            name = None
-        if name != recipe.name:
-            raise OutputError(
-                f"{out}: holds the set {name!r}, not {recipe.name!r}; building here would replace it. "
-                "Choose another --out, or delete the folder."
-            )
+SHARD_FILE = re.compile(r"(train|val)-\d{5,}\.(bin\.zst|docs\.parquet|json)")
+TEMPORARY = re.compile(r"\..+\.tmp")
 
 
 def clear_output(out: WritableStore, shards: tuple[ShardPlan, ...], *, whole: bool) -> None:
     """Delete shards that the set to publish does not have; first the manifest, unless all its shards are whole."""
     names = {name for shard in shards for name in shard_file_names(shard_name(shard.split, shard.index))}  # type: ignore[arg-type]
-    stale = [file.name for file in out.list() if _SHARD_FILE.fullmatch(file.name) and file.name not in names]
+    stale = [file.name for file in out.list() if SHARD_FILE.fullmatch(file.name) and file.name not in names]
     if stale or not whole:
         out.delete(MANIFEST_FILE)
     for name in stale:
         out.delete(name)
 
 
-def _is_ours(name: str) -> bool:
-    fixed = name in (MANIFEST_FILE, RECIPE_FILE, TOKENIZER_FILE, RECIPE_FOLDER_FILE)
-    return fixed or bool(_SHARD_FILE.fullmatch(name) or _TEMPORARY.fullmatch(name))
+def publish(build: RunningBuild) -> Manifest:
+    """Publish a built set, whose shards are written: the tokenizer, the resolved recipe and, last of all, the manifest.
 
-
-def publish(
-    out: WritableStore,
-    *,
-    recipe: Recipe,
-    tokenizer: TokenizerInfo,
-    plan: MixPlan,
-    runs: list[Run],
-    encoded: list[dict[str, Any]],
-    unread: list[Unread],
-    shards: list[ShardEntry],
-    carried: list[CarriedEntry],
-) -> Manifest:
-    """Publish a built set: write the tokenizer, the resolved recipe and, last of all, the manifest.
-
-    Args:
-        out: the set's folder; its shards are there.
-        recipe: the resolved recipe.
-        tokenizer: the tokenizer used.
-        plan: the mix.
-        runs: the runs, in unit order.
-        encoded: the result of encoding each of them.
-        unread: the unread parts of each source.
-        shards: the shards' entries, in order.
-        carried: the columns that their document tables carry.
+    Returns:
+        The manifest; the build gets its SHA-256.
     """
+    out, recipe, tokenizer, plan, shards = build.out, build.recipe, build.tokenizer, build.plan, build.shards
     # Files that killed attempts and probes have left, on any host.
     for path in out.folder.iterdir() if out.folder else ():
-        if _TEMPORARY.fullmatch(path.name):
+        if TEMPORARY.fullmatch(path.name):
             delete_path(path)
     for file in list(out.list()):  # a folder's list leaves them out
-        if _TEMPORARY.fullmatch(file.name):
+        if TEMPORARY.fullmatch(file.name):
             out.delete(file.name)
 
     # The tokenizer and the recipe.
@@ -142,10 +81,10 @@ def publish(
     requested = {"train": plan.train_tokens, "val": recipe.split.val_tokens}
     splits = {split: _split_entry(recipe, shards, split, tokens) for split, tokens in requested.items()}
     demand = Demand(recipe)
-    sources = [_source_entry(recipe, plan, index, runs, encoded, unread[index]) for index in range(len(recipe.sources))]
+    sources = [_source_entry(build, index) for index in range(len(recipe.sources))]
     manifest = Manifest(
         format_version=version_for(
-            has_phases=bool(recipe.mix.phases), bos_id=tokenizer.bos_id, carried=carried, sources=sources
+            has_phases=bool(recipe.mix.phases), bos_id=tokenizer.bos_id, carried=build.carried, sources=sources
         ),
         name=recipe.name,
         dtype=dtype_for(tokenizer.vocab_size),
@@ -167,11 +106,11 @@ def publish(
         ],
         mix=_mix_entries(recipe, demand.shares, [totals.requested_tokens for totals in plan.sources], splits["train"]),
         phases=_phase_entries(demand, plan.train_tokens, shards) if recipe.mix.phases else [],
-        carried=carried,
+        carried=build.carried,
         splits={split: entry for split, entry in splits.items() if split == "train" or entry.tokens},  # type: ignore[misc]
         shards=shards,
     )
-    _put(out, MANIFEST_FILE, manifest.to_json())
+    build.manifest = _put(out, MANIFEST_FILE, manifest.to_json()).sha256
     return manifest
 
 
@@ -216,17 +155,15 @@ def _phase_entries(demand: Demand, train_tokens: int, shards: list[ShardEntry]) 
     return entries
 
 
-def _source_entry(
-    recipe: Recipe, plan: MixPlan, index: int, runs: list[Run], encoded: list[dict[str, Any]], unread: Unread
-) -> SourceEntry:
-    source, totals = recipe.sources[index], plan.sources[index]
-    own = [(run, result) for run, result in zip(runs, encoded, strict=True) if run.source == index]
+def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
+    source, totals, own = build.recipe.sources[index], build.plan.sources[index], build.encoded(index)
     dropped = Counter(totals.dropped)
-    for _, result in own:
+    for result in own:
         dropped.update(result["dropped"])
-    labels = "\n".join(label for _, result in own for label in result["labels"])
+    labels = "\n".join(label for result in own for label in result["labels"])
     documents = f"xxh3:{xxhash.xxh3_128_hexdigest(labels.encode())}"
-    kept = add_up_kept_text(result for _, result in own)
+    kept = add_up_kept_text(own)
+    unread = build.selections[index].unread()
     return SourceEntry(
         name=source.name,
         weight=float(source.weight),

@@ -20,7 +20,6 @@ from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.builder.kept import KEPT_BYTES
 from pipeline.builder.preloaded_modules import find_preloaded_modules
 from pipeline.builder.running_build import DryRunEnd as DryRunEnd
-from pipeline.builder.stages.tokenizer import TokenizerChoice
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.executors import Executor, LocalExecutor
 from pipeline.engine.stage_progress import Progress
@@ -57,7 +56,7 @@ def build_set(
     overrides: Sequence[str] = (),
     workers: int | None = None,
     validate: Level = "full",
-    tokenizer: TokenizerChoice = "recipe",
+    tokenizer: Literal["recipe", "keep"] = "recipe",
     network: Network | None = None,
     progress: bool = False,
     executor: Executor | None = None,
@@ -111,7 +110,7 @@ def build_set(
             executor=executor,
             progress=Progress(quiet=not progress),
             level=validate,
-            tokenizer_choice=tokenizer,
+            keep_tokenizer=tokenizer == "keep",
             scratch=Path(scratch) if scratch else None,
             dry_run=dry_run,
             keep_bytes=keep_bytes,

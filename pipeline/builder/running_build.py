@@ -1,21 +1,35 @@
-"""The state of a running build: its folders, the results of its stages, and the disk space they still need."""
+"""A build at work: each stage reads its attributes, runs its tasks through it, and adds what the tasks made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from pipeline.builder.forecast import StageForecast, describe_forecast, forecast_following, forecast_stage
-from pipeline.builder.records import Records, write_records
+from pipeline.builder.records import (
+    StageForecast,
+    describe_forecast,
+    forecast_following,
+    forecast_stage,
+    read_records,
+    write_records,
+)
+from pipeline.builder.stored_build import Build
+from pipeline.encode.run import RunList
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.driver import RESULTS_FILE, Driver, StageResult
 from pipeline.engine.tasks import Task
 from pipeline.estimate import disk
-from pipeline.recipe.schema import Recipe
+from pipeline.mix.mix_plan import MixPlan
+from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.sources.base import Unit
+from pipeline.sources.carried_columns import merge_carried
 from pipeline.sources.selection import Selection
+from pipeline.sources.span_cache import SpanCache
 from shards.errors import plural
+from shards.format.manifest import CarriedEntry, ShardEntry
 from shards.stores.files import check_room
 from shards.stores.store import WritableStore
 
@@ -30,37 +44,46 @@ class DryRunEnd(Exception):  # noqa: N818  not an error
 
 
 @dataclass
-class RunningBuild:
-    """The state of a running build: its folders, and the results of its stages."""
+class RunningBuild(Build):
+    """A build at work: what its stages have made, and how they run their tasks."""
 
-    units: list[list[Unit]]
-    """The units of each source."""
     out: WritableStore
     driver: Driver
     selections: list[Selection]
-    """The sources' files, from which `units` are taken."""
-    stages: dict[str, StageResult] = field(default_factory=dict[str, StageResult])
-    used: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
-    """Digests of each stage's tasks, whose folders pruning must keep."""
-    notes: list[str] = field(default_factory=list[str])
-    records: Records = field(default_factory=Records)
-    """What earlier builds were asked for in this work folder."""
-    dry_run: bool = False
-    """Whether the build runs and writes nothing: the first stage with missing tasks raises `DryRunEnd`."""
+    """The chosen files of each source."""
+    spans: SpanCache = field(default_factory=SpanCache)
+    keep_tokenizer: bool = False
+    """Whether the tokenizer in the work folder is used, even if the sources' files have changed."""
     keep_bytes: int = 0
     """The most disk that the results of the set before may take when this one is published."""
-    _explains: bool = field(init=False)
-    """Whether an earlier build has left records, so that tasks run again."""
-    _forecast_said: bool = False
+    dry_run: bool = False
+    """Whether the build runs and writes nothing: the first stage with missing tasks raises `DryRunEnd`."""
+
+    units: list[list[Unit]] = field(init=False)
+    """The units of each source: of its selection, or of the documents that the fetch stage wrote."""
+    run_list: RunList = field(init=False)
+    similar: SimilarPairs | None = field(init=False, default=None)
+    """The pairs of similar documents; None if the recipe does not search for them."""
+    plan: MixPlan = field(init=False)
+    shards: list[ShardEntry] = field(init=False)
+    stages: dict[str, StageResult] = field(init=False, default_factory=dict[str, StageResult])
+    used: dict[str, set[str]] = field(init=False, default_factory=dict[str, set[str]])
+    """Digests of each stage's tasks, whose folders pruning must keep."""
+    notes: list[str] = field(init=False, default_factory=list[str])
+    _said: int | None = None
+    """How many stages of a forecast are still to be told; None: all."""
 
     def __post_init__(self) -> None:
-        """Look whether there are records, before this build adds its own."""
-        self._explains = bool(self.records.stages)
+        """Read what earlier builds recorded, before this one adds its own."""
+        self.units = [selection.units for selection in self.selections]
+        self.records = read_records(self.work)
+        if not self.records.stages:
+            self._said = 0  # nothing runs again
 
-    @property
-    def work(self) -> WritableStore:
-        """The work folder."""
-        return self.driver.work
+    @cached_property
+    def carried(self) -> list[CarriedEntry]:
+        """The carried columns of the set."""
+        return merge_carried(self.recipe, [selection.carried for selection in self.selections])
 
     def run_stage(
         self,
@@ -70,28 +93,49 @@ class RunningBuild:
         outputs: WritableStore | None = None,
         *,
         unit: str = "bytes",
+        first: Callable[[], None] | None = None,
+        given: Sequence[Task] = (),
         before: Callable[[list[Task]], None] | None = None,
+        after: Callable[[], None] | None = None,
     ) -> StageResult:
-        """Run a stage's missing tasks and keep its result in the running build; repeated stages add up."""
+        """Run a stage's missing tasks and keep its result in the running build; repeated stages add up.
+
+        Args:
+            name: the stage's name and folder.
+            function: `module:function` of a `TaskFunction`.
+            tasks: the tasks.
+            outputs: where their files go; the tasks' own folders when None.
+            unit: what the progress counts.
+            first: called before the stage looks for its missing tasks, but not in a dry run.
+            given: tasks whose files `first` provides.
+            before: called with the missing tasks before they run, but not in a dry run.
+            after: called when all tasks are done, but not in a dry run.
+        """
         self.used.setdefault(name, {RESULTS_FILE}).update(task.digest for task in tasks)
         if self.dry_run:
-            result, pending, job = self.driver.look_up(name, function, tasks, outputs)
+            provided = {task.digest for task in given}
+            missing = [task for task in tasks if task.digest not in provided]
+            result, pending, job = self.driver.look_up(name, function, missing, outputs)
             if pending:
                 raise DryRunEnd(self._forecast(name, tasks, pending), job)
             self.stages[name] = result
             return result
+        if first:
+            first()
 
         def prepare(pending: list[Task]) -> None:
-            if pending and self._explains:
+            if pending and self._said != 0:
                 # The first stage tells of all that follow it; each of these then says its own causes.
-                stages = self._forecast(name, tasks, pending)
-                for line in describe_forecast(stages if not self._forecast_said else stages[:1]):
+                for line in describe_forecast(self._forecast(name, tasks, pending)[: self._said]):
                     self.say(line)
-                self._forecast_said = True
+                self._said = 1
             if before:
                 before(pending)
 
         result = self.driver.run_stage(name, function, tasks, outputs, unit=unit, before=prepare)
+        self.spans.save()
+        if after:
+            after()
         if self.records.note(name, tasks, result.results):
             write_records(self.work, self.records)
         if result.ran and (retries := sum(done.get("retries", 0) for done in result.results)):
@@ -101,6 +145,19 @@ class RunningBuild:
         earlier = self.stages.get(name, StageResult([], 0, 0.0))
         self.stages[name] = StageResult(result.results, earlier.ran + result.ran, earlier.seconds + result.seconds)
         return self.stages[name]
+
+    def encoded(self, source: int) -> list[dict[str, Any]]:
+        """Return the results of encoding the units of a source."""
+        return [run.output.result for run in self.runs if run.source == source]
+
+    def folder_of(self, stage: str, task: Task) -> WritableStore:
+        """Return the folder of a task."""
+        return self.work.child(stage).child(task.digest)
+
+    def write_run_list(self, pending: list[Task]) -> None:
+        """Write the list of the runs if a task will read it: one that is repaired later needs it, too."""
+        if pending:
+            self.run_list.write()
 
     def _forecast(self, name: str, tasks: list[Task], pending: list[Task]) -> list[StageForecast]:
         workers = self.driver.executor.workers
@@ -116,12 +173,12 @@ class RunningBuild:
         self.notes.append(message)
         self.say(message)
 
-    def check_disk(self, recipe: Recipe, pending: list[Unit]) -> None:
+    def check_disk(self, pending: list[Unit]) -> None:
         """Refuse a disk too small for what the running build has still to write; check nothing if all is encoded."""
         if not pending:
             return
-        output_bytes = disk.most_output_bytes(recipe, [sum(unit.text_bytes for unit in own) for own in self.units])
-        scratch_bytes = [disk.scratch_bytes(recipe, unit) for unit in pending]
+        output_bytes = disk.most_output_bytes(self.recipe, [sum(unit.text_bytes for unit in own) for own in self.units])
+        scratch_bytes = [disk.scratch_bytes(self.recipe, unit) for unit in pending]
         needs: list[tuple[str, Path, int]] = []
         if self.work.folder is not None:
             needs.append(("scratch", self.work.folder, sum(scratch_bytes)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pipeline.builder.forecast import describe_forecast
+from pipeline.builder.records import describe_forecast
 from pipeline.sources.selection import describe_empty
 from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
 from shards.errors import plural

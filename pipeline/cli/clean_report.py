@@ -58,11 +58,11 @@ def add_command(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what `clean-report` shows; return the exit status."""
     from pipeline.builder.clean_report.read import read_clean_report
-    from pipeline.builder.last_mix import last_mix_errors
+    from pipeline.builder.stored_build import stored_build_errors
 
     if options.html:
         _check_folder(options.html, options.place)
-    with last_mix_errors():
+    with stored_build_errors():
         report = read_clean_report(options.place)
     pages: list[Path] = []
     if options.html:

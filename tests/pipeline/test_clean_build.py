@@ -328,7 +328,7 @@ def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(folder:
     run_build(folder / "recipe.toml", tmp_path / "set")
     whole = json.loads(report(work, "--json").stdout)
     (cleaning,) = work.glob("mix/*/cleaning.json")
-    for file in (cleaning, work / "mix/last-mix.json"):
+    for file in (cleaning, work / "last-build.json"):
         file.write_bytes(file.read_bytes()[:-40])
         refused = report(work, expect=1).stderr
         assert f"{file}: " in refused

@@ -312,10 +312,10 @@ def test_a_source_read_in_part_is_named_beside_the_items_found(
 ) -> None:
     said = "Only a part of plain was read. "
     assert (report["unread"], describe_unread([])) == ([], "")
-    path = folder / "set.work/mix/last-mix.json"
+    path = folder / "set.work/last-build.json"
     before = path.read_bytes()
     try:
-        path.write_bytes(seal(unseal(before) | {"unread": [False, True]}))
+        path.write_bytes(seal(unseal(before) | {"has_more": [False, True]}))
         assert main(["clean-report", str(folder / "set.work")]) == 0
         assert said in capsys.readouterr().out
         pages = dict(render_pages(read_clean_report(str(folder / "set.work"))))

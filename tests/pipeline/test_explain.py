@@ -16,7 +16,7 @@ import pytest
 
 import pipeline
 import shards
-from pipeline.builder.last_mix import LAST_FILE
+from pipeline.builder.stored_build import BUILD_FILE
 from pipeline.engine.checksums import seal, unseal
 from pipeline.mix.cuts import MixError
 from pipeline.recipe.presets import PRESETS
@@ -429,7 +429,7 @@ def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path
     pipeline.build_set(recipe, out=tmp_path / "set", workers=1, validate="quick")
     assert trace(tmp_path / "set", "--hash", "ab" * 16, "--json")["build"]["answer"] == "never seen"
     # The work folder of another build of the set: it says so.
-    note = tmp_path / "set.work/mix" / LAST_FILE
+    note = tmp_path / "set.work" / BUILD_FILE
     note.write_bytes(seal(unseal(note.read_bytes()) | {"manifest": "0"}))
     assert "did not make this set as it is now" in trace(tmp_path / "set", "--hash", "ab" * 16)["stdout"]
     # The build mends its note without a task.

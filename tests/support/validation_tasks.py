@@ -11,8 +11,9 @@ import zstandard
 import shards
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.validation import run_validation
-from pipeline.engine.driver import Driver
+from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.stage_progress import Progress
+from pipeline.recipe.schema import Recipe
 from shards.errors import ShardSetError
 from shards.stores.open import open_writable_store
 from shards.stores.store import FolderStore
@@ -26,7 +27,9 @@ def validate_as_tasks(
     """Check a set in full, by calls that have been JSON; return what was found, and the calls."""
     executor = JsonExecutor()
     driver = Driver(FolderStore(work), executor, Progress(quiet=True))
-    report, _ = run_validation(RunningBuild([], open_writable_store(place), driver, []), checksums or {})
+    build = RunningBuild(driver.work, Recipe.model_construct(), open_writable_store(place), driver, [])
+    build.stages["assemble"] = StageResult([{"checksums": checksums or {}}], 0, 0.0)
+    report, _ = run_validation(build)
     assert not (work / "validate").exists()
     return report, executor
 

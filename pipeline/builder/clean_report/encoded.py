@@ -8,28 +8,28 @@ from typing import Any
 
 import xxhash
 
-from pipeline.builder.last_mix import LastMix
+from pipeline.builder.stored_build import Build
 from pipeline.clean.personal_data import count_masked
-from pipeline.encode.run import CONNECTIONS
+from pipeline.encode.run import CONNECTIONS, Run
 
 EXAMPLES = 20
 """Documents that are shown of each reason."""
 
 
-def count_encoded(last: LastMix) -> list[dict[str, Any]]:
+def count_encoded(last: Build) -> list[dict[str, Any]]:
     """Count what was done as each source was encoded: `dropped` by reason, `masked` by kind, and some `examples`.
 
     Raises:
         WorkFileDamagedError: a run's receipt is not as it was written.
     """
 
-    def read(number: int) -> dict[str, Any]:
-        return last.run(number).output.result
+    def read(run: Run) -> dict[str, Any]:
+        return run.output.result
 
     with ThreadPoolExecutor(CONNECTIONS) as pool:
-        results = list(pool.map(read, range(len(last.digests))))
+        results = list(pool.map(read, last.runs))
     return [
-        _count([result for result, own in zip(results, last.sources, strict=True) if own == source])
+        _count([result for result, run in zip(results, last.runs, strict=True) if run.source == source])
         for source in range(len(last.recipe.sources))
     ]
 

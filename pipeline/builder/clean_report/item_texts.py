@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.builder.last_mix import LastMix
+from pipeline.builder.stored_build import Build
 from pipeline.clean.evaluations.items import Items, find_item_ngrams, load_items, source_of
 from pipeline.clean.provenance import read_documents_again
 from pipeline.engine.receipts import TaskOutput
@@ -20,7 +20,7 @@ ITEM_CHARACTERS = 1500
 """The beginning of an item's text that is shown."""
 
 
-def read_item_texts(last: LastMix, evaluations: list[dict[str, Any]]) -> None:
+def read_item_texts(last: Build, evaluations: list[dict[str, Any]]) -> None:
     """Give each copy that a report lists the text of its item, `item_text`; None if it cannot be read.
 
     The evaluation set then says why, `items_unread`.
@@ -34,8 +34,7 @@ def read_item_texts(last: LastMix, evaluations: list[dict[str, Any]]) -> None:
     """
     if last.evaluations is None:
         return
-    folder = last.work.child("evaluations").child(last.evaluations)
-    items, read = load_items(str(folder)), TaskOutput(folder).result["evaluations"]
+    items, read = load_items(str(last.evaluations)), TaskOutput(last.evaluations).result["evaluations"]
     for number, (evaluation, given) in enumerate(zip(evaluations, last.recipe.evaluations, strict=True)):
         source = source_of(given, "/").model_dump(mode="json") | {"folder": "/"}
         spans: list[str] = read[number]["spans"]

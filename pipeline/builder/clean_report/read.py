@@ -8,7 +8,6 @@ alarm stopped the build is shown too.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,14 +17,14 @@ import pyarrow.parquet as pq
 from pipeline.builder.clean_report.differences import COMPARED_CHARACTERS, cut_parts
 from pipeline.builder.clean_report.encoded import count_encoded
 from pipeline.builder.clean_report.item_texts import read_item_texts
-from pipeline.builder.last_mix import LastMix, read_last_mix
 from pipeline.builder.python_api import default_work
+from pipeline.builder.stored_build import read_build
 from pipeline.encode.run import Run, token_dtype
 from pipeline.encode.run_text import read_run_start, read_run_text
 from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.tasks import digest_in
 from pipeline.mix.cleaning import CLEANING_FILE, read_cleaning
 from pipeline.mix.contamination import CONTAMINATION_FILE, EXCUSED_FILE
-from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.vocabulary import Vocabulary, read_vocabulary
@@ -55,8 +54,8 @@ def read_clean_report(place: str) -> dict[str, Any]:
     work = open_writable_store(place)
     if work.find(MANIFEST_FILE) is not None:
         work = open_writable_store(default_work(place))
-    last = read_last_mix(work)
-    folder = last.folder
+    last = read_build(work)
+    folder = last.mix
     mixed = TaskOutput(folder).result
     if "steps" not in mixed:
         raise InputError(
@@ -67,7 +66,7 @@ def read_clean_report(place: str) -> dict[str, Any]:
     near: dict[str, Any] | None = mixed.get("near_duplicates")
     evaluations: list[dict[str, Any]] = mixed.get("contamination", [])
     held = _read_held(folder, evaluations)
-    texts = _Texts(work, read_vocabulary(_read_tokenizer(last)))
+    texts = _Texts(work, read_vocabulary(last.read_tokenizer()))
     for example in [*_examples(cleaning), *_documents(near), *held]:
         example["text"] = texts.start(example)[:TEXT_CHARACTERS]
     for pair in _pairs(near):
@@ -79,8 +78,8 @@ def read_clean_report(place: str) -> dict[str, Any]:
     read_item_texts(last, evaluations)
     return {
         "work": str(work),
-        "mix": last.mix,
-        "unread": [source.name for source, more in zip(last.recipe.sources, last.unread, strict=True) if more],
+        "mix": digest_in(last.mix),
+        "unread": [source.name for source, more in zip(last.recipe.sources, last.has_more, strict=True) if more],
         "steps": [
             {"name": source.name, "before_encoding": before} | steps
             for source, before, steps in zip(last.recipe.sources, count_encoded(last), mixed["steps"], strict=True)
@@ -116,19 +115,6 @@ class _Texts:
         digest = document["run"]
         dtype = token_dtype(len(self._vocabulary))
         return self._runs.setdefault(digest, Run(str(self._encode.child(digest)), 0, dtype))
-
-
-def _read_tokenizer(last: LastMix) -> bytes:
-    if last.tokenizer_task is not None:
-        folder = last.work.child("tokenizer").child(last.tokenizer_task)
-        return bytes(TaskOutput(folder).read(TOKENIZER_FILE))
-    try:
-        return Path(last.tokenizer).read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"{last.tokenizer}: cannot be read: {error.strerror}. It is the tokenizer of the sorted runs in "
-            f"{last.work}; restore it, or build again."
-        ) from error
 
 
 def _examples(cleaning: dict[str, Any]) -> list[dict[str, Any]]:

@@ -17,23 +17,21 @@ from pipeline.builder.stages.source_identity import identify_source
 from pipeline.clean.documents import describe_drops, drop_remedy
 from pipeline.clean.measures import measure
 from pipeline.encode import encode
-from pipeline.encode.run import Run, token_dtype
+from pipeline.encode.run import Run, RunList, token_dtype
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.tasks import JsonText, Task, digest_in, make_task, versions_of
 from pipeline.mix import cuts as mix
-from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Unit, spans_to_json
 from pipeline.sources.undivided import Undivided
-from pipeline.tokenizer.encoder import TokenizerInfo, describe_slow_encoder
+from pipeline.tokenizer.encoder import describe_slow_encoder
 from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
 from shards.errors import plural
-from shards.stores.store import WritableStore
 
 
-def run_encode(
-    running: RunningBuild, recipe: Recipe, tokenizer: TokenizerInfo, evaluations: WritableStore | None
-) -> tuple[list[Run], list[dict[str, Any]]]:
-    """Run the encode stage: encode every unit; return the runs in unit order, and the result of encoding each."""
+def run_encode(build: RunningBuild) -> None:
+    """Run the encode stage: encode every unit to a run, and check what was dropped of each source."""
+    recipe, tokenizer, evaluations = build.recipe, build.tokenizer, build.evaluations
     dtype = token_dtype(tokenizer.vocab_size)
     code = versions_of(encode.CODE_VERSION, "gigatoken", "pyarrow", "xxhash")
     tasks: list[Task] = []
@@ -41,7 +39,7 @@ def run_encode(
     after = {"after.tokenizer": tokenizer.sha256}
     if evaluations:
         after["after.evaluations"] = digest_in(evaluations)
-    for own, source, selection in zip(running.units, recipe.sources, running.selections, strict=True):
+    for own, source, selection in zip(build.units, recipe.sources, build.selections, strict=True):
         reading = identify_source(source)
         place = f"sources.{source.name}"
         names = {"source": place, "files": f"{place}.files", "carried": f"{place}.carry"}
@@ -75,60 +73,54 @@ def run_encode(
     def check_disk(pending: list[Task]) -> None:
         left = {task.digest for task in pending}
         if done := sum(task.digest not in left for task in tasks):
-            running.say(
+            build.say(
                 f"encode: {done} of {plural(len(tasks), 'unit')} {'was' if done == 1 else 'were'} already encoded"
             )
-        running.check_disk(recipe, [task.payload.unit for task in pending])
+        build.check_disk([task.payload.unit for task in pending])
         if pending:
-            prepare_measures(running, recipe)
+            prepare_measures(build)
 
     # Two sources may read the same files in the same way, and then share a run.
     distinct = list({task.digest: task for task in tasks}.values())
-    results = running.run_stage("encode", "pipeline.encode.encode:encode_unit", distinct, before=check_disk).results
+    results = build.run_stage("encode", "pipeline.encode.encode:encode_unit", distinct, before=check_disk).results
     if why := next((result["slow_encoder"] for result in results if result.get("slow_encoder")), ""):
-        running.driver.progress.note_once(describe_slow_encoder(why))
+        build.driver.progress.note_once(describe_slow_encoder(why))
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
-    encoded = [by_digest[task.digest] for task in tasks]
-    folder = running.work.child("encode")
-    runs = [
-        Run(str(folder.child(task.digest)), task.payload.unit.source, dtype, result)
-        for task, result in zip(tasks, encoded, strict=True)
+    build.runs = [
+        Run(str(build.folder_of("encode", task)), task.payload.unit.source, dtype, by_digest[task.digest])
+        for task in tasks
     ]
+    build.run_list = RunList(build.work.child("encode"), build.runs)
+    build.used["encode"].add(build.run_list.name)
     for index, source in enumerate(recipe.sources):
-        own = [done for run, done in zip(runs, encoded, strict=True) if run.source == index]
+        own = build.encoded(index)
         if dropped := check_malformed(source, own):
-            running.driver.progress.note_once(dropped)
+            build.driver.progress.note_once(dropped)
         check_null(source, own)
         for line in Undivided.of_results(own).describe(source):
-            running.driver.progress.note_once(line)
+            build.driver.progress.note_once(line)
         check_pattern_matches(source, own)
         check_encoded(source, own)
         if edited := check_filtered(source, own):
-            running.driver.progress.note_once(edited)
+            build.driver.progress.note_once(edited)
         if kept := add_up_kept_text(own):
-            running.driver.progress.note_once(describe_kept(source.name, kept))
+            build.driver.progress.note_once(describe_kept(source.name, kept))
             check_unknown(source.name, kept, recipe.tokenizer.max_unknown)
-    _check_sources_left(running, recipe, runs, encoded)
-    return runs, encoded
-
-
-def prepare_measures(running: RunningBuild, recipe: Recipe) -> None:
-    """Compile the presets' measures before the encode stage: its worker processes would each do so at the same time."""
-    if isinstance(running.driver.executor, LocalExecutor) and any(source.clean.presets() for source in recipe.sources):
-        measure.compile_measures(running.say)
-
-
-def _check_sources_left(running: RunningBuild, recipe: Recipe, runs: list[Run], encoded: list[dict[str, Any]]) -> None:
     for index, source in enumerate(recipe.sources):
-        if running.selections[index].has_more:
-            continue
-        own = [result for run, result in zip(runs, encoded, strict=True) if run.source == index]
-        if not any(result["documents"] for result in own):
+        own = build.encoded(index)
+        if not build.selections[index].has_more and not any(result["documents"] for result in own):
             reasons: Counter[str] = Counter()
             for result in own:
                 reasons.update(result["dropped"])
             why = describe_drops(reasons, reasons.total()) or "there were none"
             raise mix.MixError(f"source {source.name!r}: no document is left: {why}. {drop_remedy(reasons)}.")
+
+
+def prepare_measures(build: RunningBuild) -> None:
+    """Compile the presets' measures before the encode stage: its worker processes would each do so at the same time."""
+    presets = any(source.clean.presets() for source in build.recipe.sources)
+    if presets and isinstance(build.driver.executor, LocalExecutor):
+        measure.compile_measures(build.say)
 
 
 def _name_unit(source: SourceRecipe, unit: Unit) -> str:

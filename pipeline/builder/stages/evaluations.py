@@ -9,22 +9,20 @@ from pipeline.builder.stages.source_identity import identify_source
 from pipeline.clean.evaluations import items
 from pipeline.clean.evaluations.normal_form import UNICODE_VERSION
 from pipeline.engine.tasks import JsonText, make_task, versions_of
-from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import spans_to_json
 from shards.errors import plural
-from shards.stores.store import WritableStore
 
 
-def run_evaluations(running: RunningBuild, recipe: Recipe) -> WritableStore | None:
-    """Run the stage that reads the items of evaluation sets; return the folder of the task, None if there are none.
+def run_evaluations(build: RunningBuild) -> None:
+    """Run the stage that reads the items of evaluation sets, if the recipe names any.
 
     Raises:
         SourceError: a file cannot be read as the recipe says, or a set holds no item.
     """
-    if not recipe.evaluations:
-        running.used["evaluations"] = set()
-        return None
-    payload = items.make_items_task(recipe)
+    if not build.recipe.evaluations:
+        build.used["evaluations"] = set()
+        return
+    payload = items.make_items_task(build.recipe)
     identity: dict[str, Any] = {
         "code": versions_of(items.CODE_VERSION, "pyarrow") | {"Unicode": UNICODE_VERSION},
         "evaluations": [one.name for one in payload.evaluations],
@@ -34,11 +32,11 @@ def run_evaluations(running: RunningBuild, recipe: Recipe) -> WritableStore | No
         identity[f"evaluations.{one.name}.files"] = JsonText(spans_to_json(spans))
     size = sum(span.text_bytes for own in payload.spans for span in own)
     task = make_task(identity, payload, size)
-    stage = running.run_stage("evaluations", "pipeline.clean.evaluations.items:read_items", [task])
+    stage = build.run_stage("evaluations", "pipeline.clean.evaluations.items:read_items", [task])
     for counts in stage.results[0]["evaluations"]:
         if left_out := counts["too_short"] + sum(counts["dropped"].values()):
-            running.note(
+            build.note(
                 f"evaluation set {counts['name']!r}: {left_out:,} of {plural(counts['items'], 'item')} not searched "
                 f"for: empty, or shorter than {items.LEAST_WORDS} words"
             )
-    return running.work.child("evaluations").child(task.digest)
+    build.evaluations = build.folder_of("evaluations", task)

@@ -17,7 +17,7 @@ from shards.stores.files import check_room
 from shards.stores.store import FolderStore, require_folder
 
 
-def run_fetch(running: RunningBuild, recipe: Recipe) -> None:
+def run_fetch(build: RunningBuild) -> None:
     """Run the fetch stage: fetch the files that a source's rows name; afterwards its units read local documents.
 
     The digests do not include the archive's address or the number of connections: SHA-1 identifies each file.
@@ -25,37 +25,40 @@ def run_fetch(running: RunningBuild, recipe: Recipe) -> None:
     Raises:
         SourceError: more files are missing than `max_missing` allows. The files fetched so far are kept.
     """
+    recipe = build.recipe
     if not needs_fetch(recipe):
-        running.used["fetch"] = set()
+        build.used["fetch"] = set()
         return
-    folder = require_folder(running.work) / "fetch"
+    folder = require_folder(build.work) / "fetch"
     # With the clients of the network, which most builds do without:
     from pipeline.sources.software_heritage import fetch
     from pipeline.sources.software_heritage.fetched_documents import local_unit
     from pipeline.sources.software_heritage.journal import delete_journals
 
     by_source = {
-        index: [fetch.make_fetch_task(unit, source, folder) for unit in running.units[index]]
+        index: [fetch.make_fetch_task(unit, source, folder) for unit in build.units[index]]
         for index, source in enumerate(recipe.sources)
         if source.content != "column"
     }
-    for index, tasks in by_source.items() if not running.dry_run else ():
-        ask_again(recipe.sources[index], folder, tasks)
     # Two sources may read the same rows in the same way.
     distinct = list({task.digest: task for tasks in by_source.values() for task in tasks}.values())
+
+    def ask_for_missing() -> None:
+        for index, tasks in by_source.items():
+            ask_again(recipe.sources[index], folder, tasks)
 
     def check_disk(pending: list[Task]) -> None:
         scratch_bytes = int(sum(task.payload.unit.text_bytes for task in pending) * disk.FETCH_SCRATCH_SHARE)
         check_room([("fetched files", folder, scratch_bytes)], disk.REMEDY)
 
     function = "pipeline.sources.software_heritage.fetch:fetch_unit"
-    results = running.run_stage("fetch", function, distinct, unit="files", before=check_disk).results
-    if not running.dry_run:
+    stage = build.run_stage("fetch", function, distinct, unit="files", first=ask_for_missing, before=check_disk)
+    if stage.ran:
         delete_journals(folder)
-    by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
+    by_digest = {task.digest: result for task, result in zip(distinct, stage.results, strict=True)}
     for index, tasks in by_source.items():
         check_missing(recipe.sources[index], [by_digest[task.digest] for task in tasks])
-        running.units[index] = [
+        build.units[index] = [
             local_unit(task.payload.unit, folder / task.digest, by_digest[task.digest]) for task in tasks
         ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import prepare_measures
@@ -16,13 +16,10 @@ from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span, spans_to_json
 from pipeline.tokenizer import sample, train
-from pipeline.tokenizer.encoder import TokenizerInfo, read_encoder_file
+from pipeline.tokenizer.encoder import read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.errors import plural
 from shards.terminal.progress import format_amount
-
-TokenizerChoice = Literal["recipe", "keep"]
-"""Where the tokenizer comes from: what the recipe says, or the one that the work folder holds already."""
 
 _SAMPLE_SHORT = 0.9
 """A sample smaller than this share of what was asked for is reported."""
@@ -30,65 +27,65 @@ _LASTING_KEYS = ("vocab_size", "special_tokens", "pretokenizer")
 """Keys of the recipe that a kept tokenizer must agree with."""
 
 
-def run_tokenizer(running: RunningBuild, recipe: Recipe, choice: TokenizerChoice) -> tuple[TokenizerInfo, Recipe]:
+def run_tokenizer(build: RunningBuild) -> None:
     """Run the tokenizer stage: provide the build's tokenizer.
 
     A change of the mix trains no new tokenizer: the task's digest does not depend on the mix's weights, nor on the
-    limits that are applied when documents are mixed. The receipt has those that the sample was drawn with.
-
-    Returns:
-        The tokenizer, and the recipe from which anyone can build the same set: with the sample's weights and limits, or
-        with a kept tokenizer as its `tokenizer.file`.
+    limits that are applied when documents are mixed. The receipt has those that the sample was drawn with. The build's
+    recipe becomes the one from which anyone can build the same set: with the sample's weights and limits, or with a
+    kept tokenizer as its `tokenizer.file`.
 
     Raises:
         TokenizerError: a tokenizer cannot be trained or used, or there is none to keep.
     """
-    section = recipe.tokenizer
+    recipe, section = build.recipe, build.recipe.tokenizer
+    # A file that the recipe gives, or a tokenizer that was trained on other files than the sample has now.
     if recipe.tokenizer_file is not None:
-        running.say(f"tokenizer: {recipe.tokenizer_file}, as the recipe says")
-        given = read_encoder_file(recipe.tokenizer_file, eos_token=section.eos_token, bos=section.bos)
-        if given.ignored:
-            running.note(f"tokenizer: its file also asks for what a set does not do: {'; '.join(given.ignored)}")
-        return given, recipe
-    task, size = _make_task(running, recipe)
-    if choice == "keep":
-        digest = _find_kept(running, section)
-        if digest != task.digest:
-            return _keep(running, recipe, digest)
+        build.say(f"tokenizer: {recipe.tokenizer_file}, as the recipe says")
+        build.tokenizer = read_encoder_file(recipe.tokenizer_file, eos_token=section.eos_token, bos=section.bos)
+        if build.tokenizer.ignored:
+            ignored = "; ".join(build.tokenizer.ignored)
+            build.note(f"tokenizer: its file also asks for what a set does not do: {ignored}")
+        return
+    task, size = _make_task(build)
+    if build.keep_tokenizer and (digest := _find_kept(build)) != task.digest:
+        _keep(build, digest)
+        return
 
+    # Train one, unless this very task is done.
     def check_disk(pending: list[Task]) -> None:
         if pending:
             if train.find_trainer(section.pretokenizer) == "tokenizers":
-                running.note(train.describe_slow_trainer(section.pretokenizer))
+                build.note(train.describe_slow_trainer(section.pretokenizer))
             elif train.is_trainer_to_compile(section.pretokenizer):
-                running.say("tokenizer: compiling what learns merges, once on this machine: about 5 s")
-            running.check_disk(recipe, [unit for own in running.units for unit in own])
-            prepare_measures(running, recipe)
+                build.say("tokenizer: compiling what learns merges, once on this machine: about 5 s")
+            build.check_disk([unit for own in build.units for unit in own])
+            prepare_measures(build)
 
-    stage = running.run_stage("tokenizer", "pipeline.tokenizer.train:train_tokenizer", [task], before=check_disk)
+    stage = build.run_stage("tokenizer", "pipeline.tokenizer.train:train_tokenizer", [task], before=check_disk)
     result = stage.results[0]
     drawn = sum(facts["text_bytes"] for facts in result["sample"].values())
     if stage.ran:
-        running.say(f"tokenizer: trained on {drawn / 1e6:,.1f} MB of text")
+        build.say(f"tokenizer: trained on {drawn / 1e6:,.1f} MB of text")
     else:
-        running.say(f"tokenizer: kept from {running.work}/tokenizer/{task.digest}")
+        build.say(f"tokenizer: kept from {build.folder_of('tokenizer', task)}")
     if stage.ran and drawn < _SAMPLE_SHORT * size:
-        _note_short(running, drawn, size, result["sample"])
-    _note_drops(running, recipe, result["sample"])
-    drawn_with = _note_kept_sample(running, recipe, result)
-    resolved = recipe.model_copy(update={"tokenizer": section.model_copy(update=drawn_with)})
-    return _load_trained(running, task.digest, section), resolved
+        _note_short(build, drawn, size, result["sample"])
+    _note_drops(build, result["sample"])
+    drawn_with = _note_kept_sample(build, result)
+    build.recipe = recipe.model_copy(update={"tokenizer": section.model_copy(update=drawn_with)})
+    _load_trained(build, task.digest)
 
 
-def _note_kept_sample(running: RunningBuild, recipe: Recipe, result: dict[str, Any]) -> dict[str, Any]:
+def _note_kept_sample(build: RunningBuild, result: dict[str, Any]) -> dict[str, Any]:
     """Say if a tokenizer is kept whose sample was drawn with other weights or limits than the recipe has now.
 
     Returns:
         The keys of the recipe's tokenizer with which the same sample is drawn again.
     """
-    weights = result["sample_weights"]
+    recipe, weights = build.recipe, result["sample_weights"]
     if weights != _weights(recipe):
-        running.note(
+        build.note(
             f"tokenizer: kept as trained, on a sample with weights {weights}. "
             "Set tokenizer.sample_weights to train another."
         )
@@ -101,7 +98,7 @@ def _note_kept_sample(running: RunningBuild, recipe: Recipe, result: dict[str, A
         if getattr(preset, key) != getattr(now, key)
     ]
     if moved:
-        running.note(
+        build.note(
             f"tokenizer: kept as trained, on a sample with other limits ({'; '.join(moved)}). "
             "Set tokenizer.sample_limits to train another."
         )
@@ -112,8 +109,9 @@ def _weights(recipe: Recipe) -> dict[str, float]:
     return recipe.tokenizer.sample_weights or {source.name: source.weight for source in recipe.sources}
 
 
-def _make_task(running: RunningBuild, recipe: Recipe) -> tuple[Task, int]:
+def _make_task(build: RunningBuild) -> tuple[Task, int]:
     """Return the training task, and the bytes of text that it should draw."""
+    recipe = build.recipe
     section, weights, limits = recipe.tokenizer, _weights(recipe), recipe.sample_limits()
     sources = [source.located() for source in recipe.sources]
     payload = sample.TokenizerTask(
@@ -122,7 +120,7 @@ def _make_task(running: RunningBuild, recipe: Recipe) -> tuple[Task, int]:
             source.model_copy(update={"clean": source.clean.for_sample(limits.get(source.name, CleanRecipe()))})
             for source in sources
         ),
-        _sample_spans(running, section.sample_bytes, weights),
+        _sample_spans(build, section.sample_bytes, weights),
         tuple(weights[source.name] for source in recipe.sources),
         recipe.seed,
     )
@@ -139,13 +137,13 @@ def _make_task(running: RunningBuild, recipe: Recipe) -> tuple[Task, int]:
     return make_task(identity, payload, size), size
 
 
-def _find_kept(running: RunningBuild, section: TokenizerRecipe) -> str:
+def _find_kept(build: RunningBuild) -> str:
     """Return the digest of the task of the tokenizer to keep: the output folder's, else the last one trained.
 
     Raises:
         TokenizerError: there is none, or the recipe asks for another kind.
     """
-    stage = running.work.child("tokenizer")
+    stage = build.work.child("tokenizer")
     names = (file.name for file in stage.list() if file.name.count("/") == 1)
     digests = sorted(digest for digest, _, name in (name.partition("/") for name in names) if name == RECEIPT_FILE)
     trained = {digest: result for digest in digests if (result := read_receipt(stage.child(digest))) is not None}
@@ -153,9 +151,9 @@ def _find_kept(running: RunningBuild, section: TokenizerRecipe) -> str:
         raise TokenizerError(f"{stage}: holds no trained tokenizer to keep. Build without --keep-tokenizer.")
     order = sorted(trained, key=lambda digest: trained[digest].get("finished", 0.0))
     texts = {digest: bytes(TaskOutput(stage.child(digest)).read(train.TOKENIZER_FILE)) for digest in order}
-    published = running.out.read(train.TOKENIZER_FILE) if running.out.find(train.TOKENIZER_FILE) else None
+    published = build.out.read(train.TOKENIZER_FILE) if build.out.find(train.TOKENIZER_FILE) else None
     digest = next((digest for digest in order if texts[digest] == published), order[-1])
-    wanted = section.model_dump()
+    wanted = build.recipe.tokenizer.model_dump()
     for key in _LASTING_KEYS:
         found = trained[digest]["tokenizer"][key]
         if found != wanted[key]:
@@ -166,73 +164,79 @@ def _find_kept(running: RunningBuild, section: TokenizerRecipe) -> str:
     return digest
 
 
-def _keep(running: RunningBuild, recipe: Recipe, digest: str) -> tuple[TokenizerInfo, Recipe]:
+def _keep(build: RunningBuild, digest: str) -> None:
     """Use a tokenizer that was trained on other files than the recipe's sample has now.
 
     The set's recipe names the set's own tokenizer.json as its tokenizer's file, since training again from that recipe
     would give another one.
     """
-    home = running.work.child("tokenizer").child(digest)
-    running.used["tokenizer"] = {digest}
-    running.stages["tokenizer"] = StageResult([TaskOutput(home).result], 0, 0.0)
-    running.note(
+    home = build.work.child("tokenizer").child(digest)
+    build.used["tokenizer"] = {digest}
+    build.stages["tokenizer"] = StageResult([TaskOutput(home).result], 0, 0.0)
+    build.note(
         f"tokenizer: kept from {home}, trained on another sample than the recipe draws now; "
         f"the set's recipe.json names {train.TOKENIZER_FILE} as its tokenizer.file"
     )
-    section = TokenizerRecipe(file=train.TOKENIZER_FILE, eos_token=recipe.tokenizer.eos_token, bos=recipe.tokenizer.bos)
-    resolved = recipe.model_copy(update={"tokenizer": section})
-    return _load_trained(running, digest, section), resolved
+    _load_trained(build, digest)
+    section = build.recipe.tokenizer
+    kept = TokenizerRecipe(file=train.TOKENIZER_FILE, eos_token=section.eos_token, bos=section.bos)
+    build.recipe = build.recipe.model_copy(update={"tokenizer": kept})
 
 
-def _load_trained(running: RunningBuild, digest: str, section: TokenizerRecipe) -> TokenizerInfo:
-    home = running.work.child("tokenizer").child(digest)
-    content = running.driver.read(lambda: bytes(TaskOutput(home).read(train.TOKENIZER_FILE)))
-    path = f"{home}/{train.TOKENIZER_FILE}"
-    return read_encoder_file(path, eos_token=section.eos_token, bos=section.bos, content=content, task=str(home))
+def _load_trained(build: RunningBuild, digest: str) -> None:
+    home, section = build.work.child("tokenizer").child(digest), build.recipe.tokenizer
+    content = build.driver.read(lambda: bytes(TaskOutput(home).read(train.TOKENIZER_FILE)))
+    build.tokenizer = read_encoder_file(
+        f"{home}/{train.TOKENIZER_FILE}",
+        eos_token=section.eos_token,
+        bos=section.bos,
+        content=content,
+        task=str(home),
+    )
 
 
-def _note_short(running: RunningBuild, drawn: int, size: int, sampled: dict[str, Any]) -> None:
+def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, Any]) -> None:
     """Say why the sample is smaller than it should be."""
     found = {name: describe_drops(facts["dropped"], facts["records"]) for name, facts in sampled.items()}
     why = "; ".join(f"of {name}, {drops}" for name, drops in found.items() if drops)
     wanted = f"{format_amount(size, 'bytes')}, by the sizes of the files"
     why = why or "the rest is what the files hold besides the text"
-    running.note(f"tokenizer: sampled {format_amount(drawn, 'bytes')} of text, not {wanted}: {why}")
+    build.note(f"tokenizer: sampled {format_amount(drawn, 'bytes')} of text, not {wanted}: {why}")
 
 
-def _note_drops(running: RunningBuild, recipe: Recipe, drawn: dict[str, Any]) -> None:
+def _note_drops(build: RunningBuild, drawn: dict[str, Any]) -> None:
     """Say which documents the sample left out, if that points to a wrong pattern or odd data."""
-    for source in recipe.sources:
+    for source in build.recipe.sources:
         facts = drawn[source.name]
         if facts.get("matched", 0) > source.max_dropped * facts.get("looked_at", 0):
             share = facts["matched"] / facts["looked_at"]
-            running.note(
+            build.note(
                 f"tokenizer: drop_if_matches drops {share:.2%} of what was read of {source.name} for the sample; "
                 f"the build stops after encoding if it does so of all (max_dropped = {source.max_dropped})"
             )
         if facts.get("fell", 0) > sample.MUCH * facts.get("measured", 0):
-            running.note(
+            build.note(
                 f"tokenizer: clean leaves {facts['fell'] / facts['measured']:.2%} of what was read of {source.name} "
                 "out of the sample"
             )
     if left_out := sum(facts["left_out"] for facts in drawn.values()):
         longest = f"{sample.MAX_WORD_BYTES:,} bytes"
-        running.note(
+        build.note(
             f"tokenizer: {plural(left_out, 'document')} with words over {longest} "
             f"{'was' if left_out == 1 else 'were'} not sampled"
         )
 
 
-def _sample_spans(running: RunningBuild, sample_bytes: int, weights: dict[str, float]) -> tuple[tuple[Span, ...], ...]:
+def _sample_spans(build: RunningBuild, sample_bytes: int, weights: dict[str, float]) -> tuple[tuple[Span, ...], ...]:
     """Return what the sample may be drawn from: the first files of each source, in its order, that hold far more.
 
     So the sample depends on the seed, the files, `sample_bytes` and the sample's weights, not on the size of the set.
     If the rows only name the text, the sample is drawn from the text that was fetched.
     """
-    shares = Shares(tuple(weights[selection.source.name] for selection in running.selections))
+    shares = Shares(tuple(weights[selection.source.name] for selection in build.selections))
     return tuple(
         tuple(selection.sample_spans(shares.of(s, sample_bytes)))
         if selection.source.content == "column"
-        else tuple(span for unit in running.units[s] for span in unit.spans)
-        for s, selection in enumerate(running.selections)
+        else tuple(span for unit in build.units[s] for span in unit.spans)
+        for s, selection in enumerate(build.selections)
     )

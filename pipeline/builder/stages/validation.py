@@ -14,20 +14,17 @@ and knows the set as valid, does not come here: see `build`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pipeline import validation_tasks
 from pipeline.builder.running_build import RunningBuild
-from pipeline.engine.driver import StageResult
 from pipeline.engine.tasks import Task, digest_of
 from shards.errors import Problem
-from shards.format.manifest import ShardEntry
 from shards.format.reader import ShardSet
 from shards.format.writer import SetProperties
 from shards.stores.files import unique_name
-from shards.stores.store import WritableStore
 from shards.validation.duplicates import check_duplicates, divide_shards, join_equal_documents
 from shards.validation.files import Structure
 from shards.validation.findings import JoinedFindings, ShardFindings
@@ -38,50 +35,33 @@ STAGE = "validate"
 """The stage's name, and its folder in the work folder while it runs."""
 
 
-@dataclass
-class _Run:
-    """One validation."""
-
-    running: RunningBuild
-    name: str
-    """That no other validation has."""
-    core_seconds: float = 0.0
-    """Of its tasks, less what this process used while they ran, which counts them if they ran in it."""
-
-    def run(self, function: str, tasks: list[Task]) -> list[dict[str, Any]]:
-        used = time.process_time()
-        stage: StageResult = self.running.driver.run_stage(STAGE, f"pipeline.validation_tasks:{function}", tasks)
-        self.core_seconds -= time.process_time() - used
-        self.core_seconds += sum(sum(result["core_seconds"].values()) for result in stage.results)
-        return stage.results
-
-    def digest(self, what: str, names: list[str]) -> str:
-        return digest_of({"validation": self.name, what: names})
-
-
-def run_validation(running: RunningBuild, checksums: Mapping[str, str]) -> tuple[ValidationResult, float]:
+def run_validation(build: RunningBuild) -> tuple[ValidationResult, float]:
     """Run the validation stage: check the finished set in full.
-
-    Args:
-        running: the build, whose set is published.
-        checksums: of the tokens, by SHA-256, as the tasks that wrote them have computed them; see `ContentRules`.
 
     Returns:
         What was found, and the processor's seconds that it took, in all processes.
     """
     began, used = time.perf_counter(), time.process_time()
-    run = _Run(running, unique_name())
-    folder = running.work.child(STAGE)
+    validation = unique_name()
+    core_seconds = 0.0
+    folder = build.work.child(STAGE)
     folder.delete_all()  # of a build that was killed
+
+    def run(function: str, tasks: list[Task]) -> list[dict[str, Any]]:
+        """Run tasks, and count their processor's seconds: once, if they ran in this process."""
+        nonlocal core_seconds
+        used = time.process_time()
+        results = build.driver.run_stage(STAGE, f"pipeline.validation_tasks:{function}", tasks).results
+        core_seconds += sum(sum(result["core_seconds"].values()) for result in results)
+        core_seconds -= time.process_time() - used
+        return results
 
     def check_shards(shard_set: ShardSet, structure: Structure) -> list[ShardFindings]:
         tasks = [
-            Task(run.digest("shards", [entry.name for entry in entries]), payload, _bytes_of(entries), entries[0].name)
-            for entries, payload in _make_payloads(running.out, shard_set, structure, checksums)
+            Task(digest_of([validation, payload.shards[0].name]), payload, size, payload.shards[0].name)
+            for payload, size in _make_payloads(build, shard_set, structure)
         ]
-        return [
-            found for result in run.run("validate_shards", tasks) for found in validation_tasks.read_findings(result)
-        ]
+        return [found for result in run("validate_shards", tasks) for found in validation_tasks.read_findings(result)]
 
     def compare(joined: JoinedFindings, epochs: Mapping[str, int]) -> list[Problem]:
         ranges = divide_shards(joined.trusted, joined.coverage)
@@ -92,38 +72,35 @@ def run_validation(running: RunningBuild, checksums: Mapping[str, str]) -> tuple
             entries = tuple(shard.entry for shard in shards)
             dtype = shards[0].dtype.name if shards else ""
             carried = shards[0].carried_columns if shards else ()
-            payload = validation_tasks.CompareTask(str(running.out), entries, dtype, epochs, hashes, carried)
+            payload = validation_tasks.CompareTask(str(build.out), entries, dtype, epochs, hashes, carried)
             size = sum(entry.files.documents.bytes for entry in entries)
             name = f"documents {hashes.number + 1} of {len(ranges)}"
-            tasks.append(Task(run.digest("documents", [name]), payload, size, name))
+            tasks.append(Task(digest_of([validation, name]), payload, size, name))
         return join_equal_documents(
-            [validation_tasks.read_faults(result) for result in run.run("compare_documents", tasks)]
+            [validation_tasks.read_faults(result) for result in run("compare_documents", tasks)]
         )
 
     try:
-        report, _ = check_in_full(running.out, check_shards, compare)
+        report, _ = check_in_full(build.out, check_shards, compare)
     finally:
         folder.delete_all()
     report.seconds = time.perf_counter() - began
-    return report, time.process_time() - used + run.core_seconds
+    return report, time.process_time() - used + core_seconds
 
 
 def _make_payloads(
-    out: WritableStore, shard_set: ShardSet, structure: Structure, checksums: Mapping[str, str]
-) -> list[tuple[tuple[ShardEntry, ...], validation_tasks.ValidateTask]]:
-    """Return the shards of each task, and its payload: with a part of the listing and of the checksums."""
+    build: RunningBuild, shard_set: ShardSet, structure: Structure
+) -> Iterator[tuple[validation_tasks.ValidateTask, int]]:
+    """Yield the payload of each task, with its part of the listing and of the checksums, and the bytes of its files."""
+    # The checksums of the tokens, by SHA-256, as the tasks that wrote them have computed them; see `ContentRules`.
+    assembled = build.stages["assemble"].results if "assemble" in build.stages else []
+    checksums = {key: value for result in assembled for key, value in result.get("checksums", {}).items()}
     shared, rules = SetProperties.of(shard_set.manifest), content_rules(shard_set)
-    payloads: list[tuple[tuple[ShardEntry, ...], validation_tasks.ValidateTask]] = []
     for entries in validation_tasks.group_validation_shards(shard_set.shards):
-        names = [file.path for entry in entries for file in entry.files.entries]
-        listing = {name: structure.listing[name] for name in names if name in structure.listing}
+        files = [file for entry in entries for file in entry.files.entries]
+        listing = {file.path: structure.listing[file.path] for file in files if file.path in structure.listing}
         digests = [digest for entry in entries for digest in (entry.files.tokens.sha256, entry.tokens_sha256)]
         known = {digest: checksums[digest] for digest in digests if digest in checksums}
         own_rules, dtype = replace(rules, checksums=known), shard_set.manifest.dtype
-        payload = validation_tasks.ValidateTask(str(out), entries, dtype, shared, listing, own_rules)
-        payloads.append((entries, payload))
-    return payloads
-
-
-def _bytes_of(entries: tuple[ShardEntry, ...]) -> int:
-    return sum(file.bytes for entry in entries for file in entry.files.entries)
+        payload = validation_tasks.ValidateTask(str(build.out), entries, dtype, shared, listing, own_rules)
+        yield payload, sum(file.bytes for file in files)

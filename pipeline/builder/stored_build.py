@@ -1,0 +1,147 @@
+"""A build as its stages fill it in, and as its work folder keeps it for `clean-report` and `trace --hash`.
+
+The stored form names tasks by digest, so a work folder may be moved. The recipe's paths begin at the root. It is
+written when the set is mixed, and again when the set is published: a mix whose alarm stopped the build is there, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.encode.run import Run
+from pipeline.engine.checksums import seal, unseal
+from pipeline.engine.receipts import TaskOutput, WorkFileDamagedError
+from pipeline.engine.tasks import digest_in
+from pipeline.recipe.schema import Recipe
+from pipeline.tokenizer.encoder import TokenizerInfo
+from pipeline.tokenizer.train import TOKENIZER_FILE
+from shards.errors import InputError, RunError
+from shards.stores.store import WritableStore
+
+BUILD_FILE = "last-build.json"
+"""The stored build, in the work folder."""
+
+
+@dataclass
+class Build:
+    """A build: its work folder, its recipe, and what its stages have made."""
+
+    work: WritableStore
+    recipe: Recipe = field(repr=False)
+    tokenizer: TokenizerInfo = field(init=False)
+    evaluations: WritableStore | None = field(init=False, default=None)
+    """The folder of the task that read the evaluation sets; None if the recipe names none."""
+    runs: list[Run] = field(init=False, default_factory=list[Run])
+    """The runs in the order of the units, which is that of the mix."""
+    has_more: tuple[bool, ...] = field(init=False, default=())
+    """For each source, whether parts of it were not read."""
+    mix: WritableStore = field(init=False)
+    """The folder of the mix task."""
+    manifest: str | None = field(init=False, default=None)
+    """SHA-256 of the manifest of the set; None if the build stopped before."""
+
+    def store(self) -> None:
+        """Keep the build in its work folder, unless what is there says the same."""
+        tokenizer = asdict(self.tokenizer) | {"text": "", "task": None}
+        stored = {
+            "recipe": json.loads(self.recipe.moved_to(Path("/")).to_json()),
+            "tokenizer": tokenizer | {"task": self.tokenizer.task and self.tokenizer.task.rpartition("/")[2]},
+            "evaluations": self.evaluations and digest_in(self.evaluations),
+            "runs": [[run.digest, run.source, run.dtype] for run in self.runs],
+            "has_more": self.has_more,
+            "mix": digest_in(self.mix),
+            "manifest": self.manifest,
+        }
+        try:
+            known = _read(self.work) or {}
+        except WorkFileDamagedError:
+            known = {}  # then it is written again
+        if self.manifest is None and known.get("mix") == stored["mix"]:
+            stored["manifest"] = known.get("manifest")  # of the set that this very mix has made
+        if json.loads(json.dumps(stored)) != known:
+            self.work.put(BUILD_FILE, seal(stored))
+
+    def read_tokenizer(self) -> bytes:
+        """Return the bytes of the runs' `tokenizer.json`.
+
+        Raises:
+            InputError: the recipe's file is gone.
+        """
+        if self.tokenizer.task is not None:
+            folder = self.work.child("tokenizer").child(self.tokenizer.task.rpartition("/")[2])
+            return bytes(TaskOutput(folder).read(TOKENIZER_FILE))
+        try:
+            return Path(self.tokenizer.path).read_bytes()
+        except OSError as error:
+            raise InputError(
+                f"{self.tokenizer.path}: cannot be read: {error.strerror}. It is the tokenizer of the sorted runs in "
+                f"{self.work}; restore it, or build again."
+            ) from error
+
+
+def read_build(work: WritableStore) -> Build:
+    """Return the last build of a work folder that has mixed.
+
+    Raises:
+        InputError: the folder holds none that this version understands.
+        WorkFileDamagedError: the stored build is not as it was written.
+    """
+    stored = _read(work)
+    if stored is None:
+        found = "no build here has mixed"
+        if next(work.list(), None) is None:
+            found = "is empty" if work.folder is None or work.folder.is_dir() else "no such folder"
+        raise InputError(
+            f"{work}: {found}. Give the work folder of a build (--work), by default OUT.work. If an earlier version of "
+            "tokenmill made it, run the same build command again."
+        )
+    try:
+        build = Build(work, Recipe.model_validate(stored["recipe"]).in_folder(Path("/")))
+        build.tokenizer = TokenizerInfo(**stored["tokenizer"])
+        if stored["evaluations"] is not None:
+            build.evaluations = work.child("evaluations").child(stored["evaluations"])
+        encode = work.child("encode")
+        build.runs = [Run(str(encode.child(digest)), source, dtype) for digest, source, dtype in stored["runs"]]
+        build.has_more = tuple(stored["has_more"])
+        build.mix = work.child("mix").child(stored["mix"])
+        build.manifest = stored["manifest"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{work}/{BUILD_FILE}: {type(error).__name__}: {error}. Run the same build command again: it "
+            "writes this file again."
+        ) from error
+    return build
+
+
+@contextmanager
+def stored_build_errors() -> Generator[None]:
+    """Say that a build repairs damage to a work folder, if the command that found the damage cannot.
+
+    Raises:
+        RunError: in the place of a WorkFileDamagedError.
+    """
+    try:
+        yield
+    except WorkFileDamagedError as error:
+        raise RunError(
+            f"{error.where}: {error.reason}. Run the build command again: it repairs what is missing or damaged."
+        ) from error
+
+
+def _read(work: WritableStore) -> dict[str, Any] | None:
+    """Return the stored build; None if there is none.
+
+    Raises:
+        WorkFileDamagedError: it is not as it was written.
+    """
+    try:
+        return unseal(work.read(BUILD_FILE))
+    except OSError:
+        return None
+    except ValueError as error:
+        raise WorkFileDamagedError(str(work), BUILD_FILE, str(error)) from error
