@@ -17,7 +17,7 @@ from typing import Any
 from pipeline.builder.records import ORDER, Records, read_records, write_records
 from pipeline.builder.running_build import RunningBuild
 from pipeline.engine.lease import Lease
-from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, version_of
+from pipeline.engine.receipts import WorkFileDamagedError, load_receipt
 from pipeline.engine.tasks import Task
 from shards.errors import InputError, plural
 from shards.format.manifest import MANIFEST_FILE
@@ -183,4 +183,4 @@ def _is_whole(path: Path, facts: Mapping[str, Any]) -> bool:
         found = path.stat()
     except OSError:
         return False
-    return found.st_size == facts["bytes"] and str(found.st_mtime_ns) == version_of(dict(facts))
+    return found.st_size == facts["bytes"] and str(found.st_mtime_ns) == facts["version"]

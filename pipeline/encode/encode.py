@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from pipeline.encode.run_carried import write_carried
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.timer import Timer
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import BATCH_BYTES, Columns, Unit
+from pipeline.sources.base import Columns, Unit
 from pipeline.sources.network.counted_retries import count_retries
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from pipeline.tokenizer.kept_text import KeptText
@@ -52,10 +52,6 @@ CHECK_AT_LEAST = 4
 CHECK_MAX_BYTES = 1 << 20
 """Longer documents are not checked: the reference would take seconds for each."""
 _WRITE_DOCUMENTS = 1024
-
-
-class EncodeError(RunError):
-    """The encoder gave wrong tokens, which would corrupt a shard set. The build stops; nothing is published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +108,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     Raises:
         SourceError: the data cannot be read as the recipe says.
         TokenizerError: the tokenizer does not keep the text that it promises to keep.
-        EncodeError: the encoder and the reference disagree, or a document yielded EOS or BOS.
+        RunError: the encoder and the reference disagree, or a document yielded EOS or BOS.
     """
     timer = Timer()
     retries = count_retries()
@@ -124,8 +120,11 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     marks = 1 if task.bos_id is None else 2
     text_bytes = tokens = checked = 0
     # Clean, hash and encode, batch by batch.
-    for documents, spans in _join_batches(stream):
+    for spans, documents in stream:
+        stream.refuse_malformed()
         timer.lap("read_s")
+        if not len(documents):
+            continue
         rows = _start_rows(documents, spans)
         timer.lap("hash_s")
         measures = None
@@ -181,34 +180,6 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     }
 
 
-def _join_batches(stream: DocumentStream) -> Iterator[tuple[Documents, npt.NDArray[np.uint32]]]:
-    """Yield documents with the index of each one's span; small batches are joined."""
-    pending: list[Documents] = []
-    spans: list[npt.NDArray[np.uint32]] = []
-    size = 0
-    for own, documents in stream:
-        stream.refuse_malformed()
-        if not len(documents):
-            continue
-        pending.append(documents)
-        spans.append(own)
-        size += documents.text.nbytes
-        if size >= BATCH_BYTES // 2:
-            yield _concatenate(pending), np.concatenate(spans)
-            pending, spans, size = [], [], 0
-    if pending:
-        yield _concatenate(pending), np.concatenate(spans)
-
-
-def _concatenate(parts: list[Documents]) -> Documents:
-    if len(parts) == 1:
-        return parts[0]
-    text = pa.concat_arrays([part.text for part in parts])
-    carried = [part.carried for part in parts if part.carried is not None]
-    values = pa.concat_tables(carried) if carried else None
-    return Documents(text, np.concatenate([part.rows for part in parts]), values)
-
-
 def _start_rows(documents: Documents, spans: npt.NDArray[np.uint32]) -> npt.NDArray[np.void]:
     hashes = hash_documents(documents.data, documents.offsets)
     rows = np.zeros(len(hashes), DOCUMENT_DTYPE)
@@ -218,17 +189,18 @@ def _start_rows(documents: Documents, spans: npt.NDArray[np.uint32]) -> npt.NDAr
 
 
 def _narrow(ids: npt.NDArray[np.uint32], task: EncodeTask) -> npt.NDArray[np.unsignedinteger]:
+    """Return tokens in the set's type.
+
+    Raises:
+        RunError: EOS or BOS is among them.
+    """
     tokens = ids.astype(task.dtype)
-    if (tokens == task.eos_id).any():
-        raise EncodeError(
-            f"{task.source.name}: the encoder produced the EOS id {task.eos_id} inside a document. The EOS token is "
-            "also an ordinary entry of the vocabulary. Use a special token that is not."
-        )
-    if task.bos_id is not None and (tokens == task.bos_id).any():
-        raise EncodeError(
-            f"{task.source.name}: the encoder produced the BOS id {task.bos_id} inside a document. The BOS token is "
-            "also an ordinary entry of the vocabulary. Use a special token that is not."
-        )
+    for name, token_id in (("EOS", task.eos_id), ("BOS", task.bos_id)):
+        if token_id is not None and (tokens == token_id).any():
+            raise RunError(
+                f"{task.source.name}: the encoder produced the {name} id {token_id} inside a document. The {name} "
+                "token is also an ordinary entry of the vocabulary. Use a special token that is not."
+            )
     return tokens
 
 
@@ -245,7 +217,7 @@ def _check_reference(encoder: Encoder, documents: Documents, part: _Encoded, tas
         found = part.tokens[part.offsets[index] : part.offsets[index + 1]]
         if not np.array_equal(expected, found):
             span = task.unit.spans[int(part.rows["span"][index])]
-            raise EncodeError(
+            raise RunError(
                 f"{task.source.name}: {span.name} row {part.rows['row'][index]}: the encoder disagrees with "
                 f"`tokenizers`; expected {expected[:8].tolist()}..., got {found[:8].tolist()}... for {text[:200]!r}. "
                 "Report this document; nothing was published."
@@ -256,11 +228,17 @@ def _check_reference(encoder: Encoder, documents: Documents, part: _Encoded, tas
 def _write_run(
     folder: Path, parts: list[_Encoded], task: EncodeTask
 ) -> tuple[npt.NDArray[np.void], dict[str, dict[str, Any]]]:
-    """Write the documents in hash order between BOS, if any, and EOS; their measures. Equal hashes keep their order."""
+    """Write the documents in hash order between BOS, if any, and EOS; their measures. Equal hashes keep their order.
+
+    Returns:
+        The rows, and the entries of the files.
+    """
+    # The order of the run: `order` has the places of its documents in the parts.
     rows = np.concatenate([part.rows for part in parts]) if parts else np.zeros(0, DOCUMENT_DTYPE)
     order = np.lexsort((rows["hash_lo"], rows["hash_hi"]))
     rows = rows[order]
     rows["start"] = np.cumsum(rows["length"], dtype=np.uint64) - rows["length"]
+    # Cut the parts' tokens into documents and write these in order, without a copy of all.
     views: list[memoryview] = []
     for part in parts:
         view = part.tokens.data.cast("B")
@@ -275,6 +253,7 @@ def _write_run(
     buffer = io.BytesIO()  # if numpy itself writes to a full disk, the error number is lost
     np.save(buffer, rows)
     files = {TOKENS_FILE: file.facts(), DOCUMENTS_FILE: write_checksummed(folder / DOCUMENTS_FILE, buffer.getvalue())}
+    # What else documents have, in the same order.
     if names := task.source.clean.mix_measures():
         found = [part.measures for part in parts if part.measures is not None]
         measures = np.concatenate([*found, np.zeros((0, len(names)), MEASURES_DTYPE)])[order]

@@ -60,7 +60,7 @@ LEAST_SLACK = 64
 _RESULT_KEYS = ("labels", "documents", "measures", "carried", "folder")
 _OF_SHARDS = (TOKENS_FILE, CARRIED_FILE, CARRIED_TEXT_FILE)
 """Files that are read only when shards are written."""
-_FILE_KEYS = ("bytes", "block_bytes", "checksums_at")
+_FILE_KEYS = ("bytes", "checksums_at")
 
 CONNECTIONS = 32
 """Requests at once when runs are fetched from a remote store."""

@@ -35,10 +35,6 @@ UPLOADS_AT_ONCE = 3
 """Files of one task that are sent to a remote store at the same time."""
 
 
-class TaskDiffersError(RunError):
-    """Two attempts at one task gave different files."""
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where a task's files go."""
@@ -111,7 +107,7 @@ def publish_attempt(attempt: Attempt, result: dict[str, Any]) -> None:
     """Give an attempt's files their place, the receipt last. `result` gets the receipt's entries of the files.
 
     Raises:
-        TaskDiffersError: another attempt has finished with other files.
+        RunError: another attempt has finished with other files.
     """
     # If files go to a folder of this attempt alone, creating the receipt says whether it is the first.
     if (attempt.in_place or attempt.target.outputs is not None) and _is_second(attempt, result):
@@ -147,7 +143,7 @@ def _is_second(attempt: Attempt, result: dict[str, Any]) -> bool:
     """Return whether another attempt has finished, with the same files.
 
     Raises:
-        TaskDiffersError: it has other files.
+        RunError: it has other files.
     """
     earlier = load_receipt(attempt.home)
     if earlier is not None:
@@ -199,14 +195,14 @@ def check_equal_attempts(task: str, first: dict[str, Any], second: dict[str, Any
     """Check that two attempts at one task gave the same files.
 
     Raises:
-        TaskDiffersError: they did not.
+        RunError: they did not.
     """
     before, after = attempt_contents(first), attempt_contents(second)
     different = [name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
     if different:
         attempts = f"{first.get('attempt', 'an earlier one')} and {second['attempt']}"
         shown = "; ".join(f"{name}: {_show(before.get(name))} and {_show(after.get(name))}" for name in different[:3])
-        raise TaskDiffersError(
+        raise RunError(
             f"{task} ran twice and gave different files. Attempts: {attempts}. {shown}. The source has changed while "
             "it was read, or the memory of a host is failing. What the first attempt wrote is kept."
         )

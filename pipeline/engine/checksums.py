@@ -19,8 +19,6 @@ import xxhash
 
 BLOCK_BYTES = 1 << 14
 """A shard takes a slice of every run, often only tens of KB, whose first and last block are read whole."""
-FORMER_BLOCK_BYTES = 1 << 16
-"""Of files whose entry does not say: `block_bytes_of` returns it."""
 CHECKSUM_BYTES = 8
 _SEALED = re.compile(rb'\{"xxh3_128": "([0-9a-f]{32})", "result": (.*)\}', re.DOTALL)
 
@@ -45,6 +43,7 @@ class ChecksummedWriter:
         """Append bytes to the file."""
         self._file.write(data)
         view = memoryview(data).cast("B")
+        # Complete the block that the last call began.
         begun = self._bytes % BLOCK_BYTES
         self._bytes += len(view)
         if begun:
@@ -55,14 +54,15 @@ class ChecksummedWriter:
                 return
             self._checksums += self._hashing.digest()
             self._hashing.reset()
+        # Whole blocks at once; what is left begins the next.
         whole = len(view) - len(view) % BLOCK_BYTES
         self._checksums += checksum_blocks(view[:whole])
         self._hashing.update(view[whole:])
 
     def facts(self) -> dict[str, Any]:
-        """Return the file's entry of its task's result: `bytes`, `block_bytes`, and `checksums`, 8 bytes per block."""
+        """Return the file's entry of its task's result: `bytes`, and `checksums`, 8 bytes for each block."""
         last = self._hashing.digest() if self._bytes % BLOCK_BYTES else b""
-        return {"bytes": self._bytes, "block_bytes": BLOCK_BYTES, "checksums": bytes(self._checksums + last)}
+        return {"bytes": self._bytes, "checksums": bytes(self._checksums + last)}
 
 
 def write_checksummed(path: Path, data: bytes | memoryview) -> dict[str, Any]:
@@ -79,34 +79,23 @@ def checksum_file(path: Path) -> dict[str, Any]:
         for blocks in iter(lambda: file.read(64 * BLOCK_BYTES), b""):
             size += len(blocks)
             hashed += checksum_blocks(blocks)
-    return {"bytes": size, "block_bytes": BLOCK_BYTES, "checksums": bytes(hashed)}
+    return {"bytes": size, "checksums": bytes(hashed)}
 
 
-def block_bytes_of(facts: dict[str, Any]) -> int:
-    """Return how many bytes of a file each checksum covers, from the file's entry of its task's result."""
-    return facts.get("block_bytes", FORMER_BLOCK_BYTES)
-
-
-def checksum_blocks(data: bytes | memoryview, block_bytes: int = BLOCK_BYTES) -> bytes:
+def checksum_blocks(data: bytes | memoryview) -> bytes:
     """Return the checksums of whole blocks; the last block may be shorter."""
     view = memoryview(data)
-    return b"".join([xxhash.xxh3_64_digest(view[at : at + block_bytes]) for at in range(0, len(view), block_bytes)])
+    return b"".join([xxhash.xxh3_64_digest(view[at : at + BLOCK_BYTES]) for at in range(0, len(view), BLOCK_BYTES)])
 
 
-def find_difference(data: memoryview, checksums: bytes, block_bytes: int) -> int | None:
-    """Return the offset of the first block that differs from its checksum, or None.
-
-    Args:
-        data: whole blocks; the last may be shorter if the file ends with it.
-        checksums: one for each block that there should be.
-        block_bytes: bytes of each.
-    """
-    found = checksum_blocks(data, block_bytes)
+def find_difference(data: memoryview, checksums: bytes) -> int | None:
+    """Return the offset of the first block of `data` that differs from its checksum, or None."""
+    found = checksum_blocks(data)
     if found == checksums:
         return None
-    for number, at in enumerate(range(0, len(checksums), CHECKSUM_BYTES)):
+    for at in range(0, len(checksums), CHECKSUM_BYTES):
         if found[at : at + CHECKSUM_BYTES] != checksums[at : at + CHECKSUM_BYTES]:
-            return number * block_bytes
+            return at // CHECKSUM_BYTES * BLOCK_BYTES
     return None
 
 

@@ -21,7 +21,6 @@ from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.executors import Executor
 from pipeline.engine.receipts import (
     RECEIPT_FILE,
-    ReceiptOutdatedError,
     WorkFileDamagedError,
     check_task_files,
     load_receipt,
@@ -35,18 +34,9 @@ from shards.workers import map_in_threads
 RESULTS_FILE = "results.json"
 """The results of a stage's tasks, each with size and version of its receipt."""
 MAX_REPAIRS = 2
-"""How often a task is repaired before the build stops with `DiskFailingError`."""
-OUTDATED = "work folder of version 0.1.0: its files carry no checksums, so they are made again"
+"""How often a task is repaired before the build stops."""
 
 ResultT = TypeVar("ResultT")
-
-
-class DiskFailingError(RunError):
-    """A task's files are damaged every time that they are written."""
-
-
-class OutputChangedError(RunError):
-    """A task that ran again wrote other files than before, because its source has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +126,8 @@ class Driver:
             before: called once with the tasks that will run, perhaps none; it may raise.
 
         Raises:
-            DiskFailingError: a file was damaged again after `MAX_REPAIRS` repairs.
-            OutputChangedError: a damaged file could not be made again as it was.
+            RunError: a file was damaged again after `MAX_REPAIRS` repairs.
+            RunError: a damaged file could not be made again as it was.
             Whatever a task raises. Finished tasks stay finished.
         """
         self._check_right()
@@ -206,7 +196,7 @@ class Driver:
         stage.store.delete(f"{task.digest}/{RECEIPT_FILE}")  # the task may use the intact files again
         result = self.run_stage(stage.name, stage.function, [task], stage.outputs, unit=stage.unit).results[0]
         if before is not None and attempt_contents(result) != attempt_contents(before):
-            raise OutputChangedError(
+            raise RunError(
                 f"{damage.place}: was damaged, and made again it differs from what it was, because its source has "
                 "changed since. Run the same command again: what depends on it is made again too."
             )
@@ -321,12 +311,9 @@ class Driver:
 
     def _say(self, damage: WorkFileDamagedError) -> None:
         """Print that a task runs again; stop the build if repairs do not help."""
-        if isinstance(damage, ReceiptOutdatedError):
-            self.progress.note_once(OUTDATED)
-            return
         self._damages[damage.place] += 1
         if self._damages[damage.place] > MAX_REPAIRS:
-            raise DiskFailingError(
+            raise RunError(
                 f"{damage.where}: damaged again, after its task ran {MAX_REPAIRS} times more. The disk "
                 "or the memory of this machine is failing: check them, or choose another disk with --work."
             ) from damage

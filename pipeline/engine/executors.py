@@ -14,13 +14,13 @@ import multiprocessing
 import os
 import resource
 import sys
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, util
-from typing import Protocol
 
 from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.tasks import Call, Outcome, run_call
@@ -58,15 +58,11 @@ Advance = Callable[[int, int, int], None]
 It may raise, and the executor then ends its tasks."""
 
 
-class WorkerLostError(RunError):
-    """A task took its process with it again and again, most often because the machine ran out of memory."""
-
-
 def say_nothing(message: str) -> None:
     """Print nothing: what an executor says to a person who does not want to know."""
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """Runs the calls of a stage.
 
     A call may run twice, anywhere, at the same time: `run_call` sees to it that the first that finishes wins. So an
@@ -76,14 +72,15 @@ class Executor(Protocol):
     - `run_call` returns: the call is done, or found a damaged file of an earlier stage, which `run` returns.
     - `run_call` raises: the task is wrong, not the machine. `run` raises the same at once; other calls are ended.
     - the process, node or job ends otherwise: run the call again, alone if possible. After `MAX_LOSSES` losses of one
-      call, raise `WorkerLostError` with the call's name, and the memory that it took if that is known.
+      call, raise `RunError` with the call's name, and the memory that it took if that is known.
     """
 
     @property
+    @abstractmethod
     def workers(self) -> int:
         """Calls that run at the same time."""
-        ...
 
+    @abstractmethod
     def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:
         """Run each call to its end, in any order; the first ones are the largest.
 
@@ -95,18 +92,16 @@ class Executor(Protocol):
             The damaged files that calls found.
 
         Raises:
-            WorkerLostError: a call was lost `MAX_LOSSES` times.
+            RunError: a call was lost `MAX_LOSSES` times.
             Whatever a call or `advance` raises.
         """
-        ...
 
     def show(self, calls: Sequence[Call]) -> str:
         """Return the first job that `run` would submit for these calls; nothing if it submits none."""
-        ...
+        return ""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  some have nothing to end
         """End the processes."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -118,7 +113,7 @@ class Preload:
     """Variables that the modules read; workers do not have them."""
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Worker processes of this machine. They are started when a stage has more than one task."""
 
     def __init__(self, workers: int, preload: Preload | None = None):
@@ -131,7 +126,7 @@ class LocalExecutor:
         Raises:
             InputError: the folder for temporary files has too long a path for a socket.
         """
-        self.workers = workers
+        self._workers = workers
         self._pool: ProcessPoolExecutor | None = None
         self._slots = _Slots(workers, workers)
         if workers > 1:
@@ -150,17 +145,18 @@ class LocalExecutor:
                         "name. Set TMPDIR to a folder with a shorter path, or give --workers 1."
                     ) from error
 
+    @property
+    def workers(self) -> int:
+        """Processes at most."""
+        return self._workers
+
     def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:
         """Run the calls; if there is only one worker or one call, run them in this process, one after the other.
 
         Calls that were at work when a process died run again one at a time, to find the one that took it along.
-
-        Raises:
-            WorkerLostError: `MAX_LOSSES` processes died in the middle of one call.
-            Whatever a call raises.
         """
         if self.workers == 1 or len(calls) == 1:
-            return _damages([_run_here(number, call, advance) for number, call in enumerate(calls)])
+            return damages_of([_run_here(number, call, advance) for number, call in enumerate(calls)])
         outcomes: dict[int, Outcome] = {}
         losses: Counter[int] = Counter()
         while waiting := [number for number in range(len(calls)) if number not in outcomes]:
@@ -168,12 +164,8 @@ class LocalExecutor:
             for number in self._run_in_pool(calls, suspects[:1] or waiting, outcomes, advance):
                 losses[number] += 1
                 if losses[number] == MAX_LOSSES:
-                    raise WorkerLostError(_explain_loss(calls[number], self._slots.peak_bytes(number)))
-        return _damages(outcomes.values())
-
-    def show(self, calls: Sequence[Call]) -> str:
-        """Return nothing: processes of this machine are no jobs."""
-        return ""
+                    raise RunError(_explain_loss(calls[number], self._slots.peak_bytes(number)))
+        return damages_of(outcomes.values())
 
     def _run_in_pool(
         self, calls: Sequence[Call], numbers: list[int], outcomes: dict[int, Outcome], advance: Advance
@@ -230,7 +222,6 @@ class LocalExecutor:
         return self._pool
 
     def close(self) -> None:
-        """End the processes."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None  # with it go its semaphores, which a process that ends by os._exit would leave behind
@@ -294,7 +285,7 @@ def _run_in_worker(number: int, call: Call) -> Outcome:
         slots.set(row, -1, 0, 0)
 
 
-def _damages(outcomes: Iterable[Outcome]) -> list[WorkFileDamagedError]:
+def damages_of(outcomes: Iterable[Outcome]) -> list[WorkFileDamagedError]:
     """Return the damaged files that calls have found, each once."""
     found = dict.fromkeys(outcome.damage for outcome in outcomes if outcome.damage)
     return [WorkFileDamagedError(*damage) for damage in found]

@@ -27,10 +27,6 @@ STALE_SECONDS = 90.0
 _NAME = re.compile(r"(\d{8})\.json")
 
 
-class LeaseLostError(RunError):
-    """Another driver has taken over the place, because this one did not renew its lease in time."""
-
-
 class Lease:
     """A driver's right to write to a place, from its creation until `close`."""
 
@@ -54,12 +50,12 @@ class Lease:
         """Check that the lease was held when it was last renewed.
 
         Raises:
-            LeaseLostError: it is lost.
+            RunError: it is lost.
         """
         if not self._lost and time.monotonic() - self._renewed > STALE_SECONDS:
             self._lost = f"it could not be renewed for {STALE_SECONDS:.0f} s"
         if self._lost:
-            raise LeaseLostError(
+            raise RunError(
                 f"{self._place}: this build has lost the place to another one: {self._lost}. Finished work is kept; "
                 "wait for the other build, or run the same command again when it has ended."
             )

@@ -11,7 +11,6 @@ is trusted until it is read; one of another version (a restored backup, a copied
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +19,8 @@ from typing import Any
 import xxhash
 
 from pipeline.engine.checksums import (
+    BLOCK_BYTES,
     CHECKSUM_BYTES,
-    block_bytes_of,
     checksum_blocks,
     find_difference,
     seal,
@@ -56,10 +55,6 @@ class WorkFileDamagedError(RunError):
         self.place = place
         self.name = name
         self.reason = reason
-
-
-class ReceiptOutdatedError(WorkFileDamagedError):
-    """A receipt of version 0.1.0, which has no checksums."""
 
 
 class TaskOutput:
@@ -126,7 +121,7 @@ class TaskOutput:
     @property
     def checksums_bytes(self) -> int:
         """The bytes of all checksums."""
-        blocks = sum(-(-facts["bytes"] // block_bytes_of(facts)) for facts in self.result["files"].values())
+        blocks = sum(-(-facts["bytes"] // BLOCK_BYTES) for facts in self.result["files"].values())
         return blocks * CHECKSUM_BYTES
 
     @cached_property
@@ -160,25 +155,15 @@ class TaskOutput:
 class FileRange:
     """A range of a file of a finished task, to be read in parts. Memory: 8 bytes for each block of the range."""
 
+    extra_bytes = 2 * BLOCK_BYTES
+    """The most by which the blocks of a part are longer than the part."""
+
     def __init__(self, output: TaskOutput, name: str, start: int, stop: int):
         """Set the range, in bytes; its checksums are read on first use."""
         self._output = output
         self._name = name
-        self._range = (start, stop)
-        self._look_up()
-
-    def _look_up(self) -> None:
-        facts = self._output.result["files"][self._name]
-        self._bytes: int = facts["bytes"]
-        self._block_bytes = block_bytes_of(facts)
-        self._first = self._range[0] // self._block_bytes
-        self._checksums_at: int = facts["checksums_at"] + self._first * CHECKSUM_BYTES
+        self._first, self._last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
         self._checksums: bytes | None = None
-
-    @property
-    def extra_bytes(self) -> int:
-        """The most by which the blocks of a part are longer than the part."""
-        return 2 * self._block_bytes
 
     def read(self, start: int, stop: int) -> memoryview:
         """Read bytes [start, stop) of the file, which must be within the range.
@@ -207,23 +192,24 @@ class FileRange:
         try:
             return self._read_blocks(start, stop, buffer)
         except WorkFileDamagedError:
+            # The task may have run again in between, and its files are in the folder of another attempt.
             if not self._output.reload():
                 raise
-            self._look_up()
+            self._checksums = None
             return self._read_blocks(start, stop, buffer)
 
     def _read_blocks(self, start: int, stop: int, buffer: memoryview | None) -> tuple[int, memoryview]:
         """Return the first byte of the blocks that hold bytes [start, stop), and the blocks."""
-        size = self._block_bytes
+        facts = self._output.result["files"][self._name]
         if self._checksums is None:
-            number = -(-self._range[1] // size) - self._first
-            end = self._checksums_at + number * CHECKSUM_BYTES
-            self._checksums = self._output.read_checksums(self._checksums_at, end)
-        first, last = start // size, -(-stop // size)
-        begin, end = first * size, min(last * size, self._bytes)
+            at = facts["checksums_at"]
+            ends = (at + number * CHECKSUM_BYTES for number in (self._first, self._last))
+            self._checksums = self._output.read_checksums(*ends)
+        first, last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
+        begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, facts["bytes"])
         data = self._output.read_unchecked(self._name, begin, end, buffer)
         own = self._checksums[(first - self._first) * CHECKSUM_BYTES : (last - self._first) * CHECKSUM_BYTES]
-        offset = find_difference(data, own, size)
+        offset = find_difference(data, own)
         if offset is not None:
             reason = f"bytes from {begin + offset:,} on differ from their checksum"
             raise WorkFileDamagedError(str(self._output.store), self._name, reason)
@@ -244,29 +230,14 @@ def write_receipt(folder: Path, result: dict[str, Any]) -> None:
     (folder / RECEIPT_FILE).write_bytes(seal(result))
 
 
-def read_receipt(store: WritableStore, outputs: WritableStore | None = None) -> dict[str, Any] | None:
-    """Return the result of a finished task like `check_task`, or None if the task must run (again)."""
+def read_receipt(store: WritableStore) -> dict[str, Any] | None:
+    """Return the result of a finished task whose files are whole, or None if the task must run (again)."""
+    found = {file.name: file for file in store.list()}
     try:
-        return check_task(store, outputs)
+        result = load_receipt(store)
+        return result if result and check_task_files(result, store, None, found.get) else None
     except WorkFileDamagedError:
         return None
-
-
-def check_task(store: WritableStore, outputs: WritableStore | None = None) -> dict[str, Any] | None:
-    """Return the result of a finished task, or None if there is no receipt.
-
-    Args:
-        store: the task's folder.
-        outputs: where the files of `result["files"]` are; the task's folder when None.
-
-    Raises:
-        WorkFileDamagedError: the receipt or a file is not as the task wrote it.
-    """
-    result = load_receipt(store)
-    if result is None:
-        return None
-    found = {file.name: file for file in (outputs or store).list()}
-    return result if check_task_files(result, store, outputs, found.get) else None
 
 
 def load_receipt(store: Store) -> dict[str, Any] | None:
@@ -286,8 +257,6 @@ def load_receipt(store: Store) -> dict[str, Any] | None:
     try:
         return unseal(data)
     except ValueError as error:
-        if _is_of_0_1_0(data):
-            raise ReceiptOutdatedError(str(store), RECEIPT_FILE, "is of version 0.1.0 and has no checksums") from error
         raise WorkFileDamagedError(str(store), RECEIPT_FILE, str(error)) from error
 
 
@@ -314,23 +283,9 @@ def check_task_files(result: dict[str, Any], store: Store, outputs: Store | None
         if file.bytes != facts["bytes"]:
             reason = f"has {file.bytes:,} bytes, expected {facts['bytes']:,}"
             raise WorkFileDamagedError(str(store), address, reason)
-        if file.version != version_of(facts) and not _has_content(where, stored, facts):
+        if file.version != facts["version"] and not _has_content(where, stored, facts):
             raise WorkFileDamagedError(str(store), address, "differs from what was written")
     return True
-
-
-def version_of(facts: dict[str, Any]) -> str:
-    """Return the version of a file as a receipt has it. Older receipts have a file's time as a number."""
-    return facts["version"] if "version" in facts else str(facts["mtime_ns"])
-
-
-def _is_of_0_1_0(data: bytes) -> bool:
-    """Return whether a receipt is of version 0.1.0, which wrote the result alone."""
-    try:
-        receipt = json.loads(data)
-    except ValueError:
-        return False
-    return isinstance(receipt, dict) and "files" in receipt
 
 
 def _has_content(store: Store, name: str, facts: dict[str, Any]) -> bool:
@@ -342,5 +297,4 @@ def _has_content(store: Store, name: str, facts: dict[str, Any]) -> bool:
         for part in parts:
             digest.update(part)
         return digest.hexdigest() == facts["sha256"]
-    block_bytes = block_bytes_of(facts)
-    return xxhash.xxh3_128_hexdigest(b"".join(checksum_blocks(p, block_bytes) for p in parts)) == facts["xxh3_128"]
+    return xxhash.xxh3_128_hexdigest(b"".join(map(checksum_blocks, parts))) == facts["xxh3_128"]

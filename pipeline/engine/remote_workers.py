@@ -8,12 +8,12 @@ import platform
 import socket
 import sys
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
-from pipeline.engine.executors import MAX_LOSSES, WorkerLostError
-from pipeline.engine.tasks import Call
-from shards.errors import InputError, MissingExtraError
+from pipeline.engine.executors import MAX_LOSSES
+from pipeline.engine.tasks import Call, Outcome, Report, call_from_json, run_call
+from shards.errors import InputError, MissingExtraError, RunError
 from shards.stores.object_errors import NoCredentialsError
 
 _PACKAGES = ("tokenmill", "awkward", "gigatoken", "numpy", "pyarrow", "tokenizers", "xxhash", "zstandard")
@@ -23,10 +23,6 @@ _EXTRA_PACKAGES = ("datasets", "datatrove", "fasttext-predict", "numba", "spacy"
 """The same, of packages that only some recipes need. A node without one is refused when a task needs it."""
 
 _SETTINGS = ("HF_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION")
-
-
-class WorkerDiffersError(InputError):
-    """A worker's software or credentials are not the driver's, or it does not see the driver's files."""
 
 
 def list_versions() -> dict[str, str]:
@@ -52,7 +48,7 @@ def check_remote_worker(driver: Mapping[str, str]) -> None:
     """Check that this remote worker has the versions of the driver; an extra's package may be missing on either side.
 
     Raises:
-        WorkerDiffersError: it does not; the message names both.
+        InputError: it does not; the message names both.
     """
     own = list_versions()
     needed = {name: found for name, found in driver.items() if name in own or name not in _EXTRA_PACKAGES}
@@ -60,31 +56,39 @@ def check_remote_worker(driver: Mapping[str, str]) -> None:
         f"{name} {own.get(name)}, the driver has {found}" for name, found in needed.items() if own.get(name) != found
     ]
     if different:
-        raise WorkerDiffersError(
+        raise InputError(
             f"node {socket.gethostname()} has {'; '.join(different)}. Tasks there could write other bytes. Install the "
             f"driver's versions on every node, or start the build with a Python that all nodes share (the node's: "
             f"{sys.executable})."
         )
 
 
-@contextlib.contextmanager
-def name_node() -> Generator[None]:
-    """Name this remote worker's node in errors whose remedy is there: a package or credentials that it does not have.
+def run_remote_call(text: str, versions: Mapping[str, str], report: Report) -> Outcome:
+    """Run a call of the driver on this remote worker, once its software and folders are those of the driver.
+
+    Args:
+        text: the call, from `call_to_json`.
+        versions: the driver's, from `list_versions`.
+        report: called with what the task reports.
 
     Raises:
-        WorkerDiffersError: in the place of such an error.
+        InputError: this node lacks what the task needs; the message names the node.
+        Whatever the task raises.
     """
+    check_remote_worker(versions)
     try:
-        yield
-    except (MissingExtraError, NoCredentialsError) as error:
-        raise WorkerDiffersError(f"node {socket.gethostname()}: {error}") from error
+        call = call_from_json(text)
+        check_remote_folders(call)
+        return run_call(call, report)
+    except (MissingExtraError, NoCredentialsError) as error:  # whose remedy is on this node
+        raise InputError(f"node {socket.gethostname()}: {error}") from error
 
 
 def check_remote_folders(call: Call) -> None:
     """Check that this remote worker sees the work folder and the set's folder; the driver has made them.
 
     Raises:
-        WorkerDiffersError: it does not.
+        InputError: it does not.
     """
     folders = [
         call.stage.folder.parent if call.stage.folder else None,
@@ -92,7 +96,7 @@ def check_remote_folders(call: Call) -> None:
     ]
     for folder in folders:
         if folder is not None and not folder.is_dir():
-            raise WorkerDiffersError(
+            raise InputError(
                 f"{folder}: node {socket.gethostname()} does not have this folder. Choose folders for --work and "
                 "--out on a disk that every node shares."
             )
@@ -108,11 +112,11 @@ class Losses:
         """Count the loss of a call.
 
         Raises:
-            WorkerLostError: the call has been lost `MAX_LOSSES` times; `how` is the last one.
+            RunError: the call has been lost `MAX_LOSSES` times; `how` is the last one.
         """
         self._counts[call.task.digest] += 1
         if self._counts[call.task.digest] >= MAX_LOSSES:
-            raise WorkerLostError(
+            raise RunError(
                 f"{call}: lost {MAX_LOSSES} times, most often because memory ran out; the last time: {how}. Finished "
                 f"work is kept. {remedy}"
             )

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from shards.errors import InputError, RunError
 
@@ -20,16 +20,11 @@ OWN_OPTIONS = ("array", "comment", "job-name", "parsable", "signal", "wrap", "wa
 """Options of sbatch that the executor sets itself."""
 
 
-class SlurmError(InputError):
-    """Slurm refuses what it was asked."""
-
-
 class SlurmLostError(RunError):
     """Slurm's controller does not answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Element:
+class Element(NamedTuple):
     """An element of a job array, as squeue lists it."""
 
     job: str
@@ -48,34 +43,26 @@ def parse_options(options: Sequence[str]) -> list[str]:
     """Return sbatch's arguments for options such as `time=2:00:00` or `exclusive`.
 
     Raises:
-        SlurmError: an option is one that the executor sets, or not one at all.
+        InputError: an option is one that the executor sets, or not one at all.
     """
     arguments: list[str] = []
     for option in options:
         key, _, value = option.lstrip("-").partition("=")
         if not key or key != key.strip() or "\n" in value:
-            raise SlurmError(f"--slurm {option!r}: expected KEY=VALUE, an option of sbatch such as time=2:00:00")
+            raise InputError(f"--slurm {option!r}: expected KEY=VALUE, an option of sbatch such as time=2:00:00")
         if any(own.startswith(key) for own in OWN_OPTIONS):  # sbatch accepts the beginning of an option's name
-            raise SlurmError(f"--slurm {key}: the build sets this option of sbatch itself. Leave it out.")
+            raise InputError(f"--slurm {key}: the build sets this option of sbatch itself. Leave it out.")
         arguments.append(f"--{option.lstrip('-')}")
     return arguments
 
 
 def submit(script: str) -> str:
-    """Submit a batch script and return the job's id.
-
-    Raises:
-        SlurmError: sbatch refuses it.
-    """
+    """Submit a batch script and return the job's id; `InputError` if sbatch refuses it."""
     return _run(["sbatch", "--parsable"], script).split(";")[0].strip()
 
 
 def check_script(script: str) -> None:
-    """Let sbatch check a script without submitting it.
-
-    Raises:
-        SlurmError: sbatch refuses it.
-    """
+    """Let sbatch check a script without submitting it; `InputError` if sbatch refuses it."""
     _run(["sbatch", "--test-only"], script)
 
 
@@ -107,7 +94,7 @@ def read_max_array_size() -> int:
         key, _, value = line.partition("=")
         if key.strip() == "MaxArraySize":
             return max(1, int(value))
-    raise SlurmError("scontrol show config: names no MaxArraySize. Is this Slurm 17 or newer?")
+    raise InputError("scontrol show config: names no MaxArraySize. Is this Slurm 17 or newer?")
 
 
 def _run(command: list[str], text: str = "") -> str:
@@ -115,7 +102,7 @@ def _run(command: list[str], text: str = "") -> str:
     until = time.monotonic() + _GIVE_UP_SECONDS
     while True:
         if shutil.which(command[0]) is None:
-            raise SlurmError(
+            raise InputError(
                 f"{command[0]}: no such command. Start the build where Slurm's commands are, a login node for example, "
                 "or choose --engine local."
             )
@@ -135,7 +122,7 @@ def _run(command: list[str], text: str = "") -> str:
         if done is not None and done.returncode == 0:
             return done.stdout
         if not any(part in message.lower() for part in _PASSING):
-            raise SlurmError(_explain(command[0], message))
+            raise InputError(_explain(command[0], message))
         if time.monotonic() > until:
             raise SlurmLostError(
                 f"{command[0]}: {message}, for {_GIVE_UP_SECONDS / 60:.0f} minutes. Submitted jobs keep "
@@ -144,19 +131,21 @@ def _run(command: list[str], text: str = "") -> str:
         time.sleep(_PAUSE_SECONDS)
 
 
+_REMEDIES = {
+    ("partition",): "`sinfo` lists the partitions: --slurm partition=NAME.",
+    ("unrecognized option",): "`sbatch --help` lists the options: --slurm KEY=VALUE stands for --KEY=VALUE.",
+    ("invalid option",): "`sbatch --help` lists the options: --slurm KEY=VALUE stands for --KEY=VALUE.",
+    ("limit", "submit"): "The cluster limits how many elements you may have: --slurm-elements N makes arrays smaller.",
+    ("time limit",): "`sinfo -o '%P %l'` shows the limits: --slurm time=HH:MM:SS.",
+    ("account",): "--slurm account=NAME.",
+}
+"""What to do about a refusal, by the words in its message."""
+
+
 def _explain(command: str, message: str) -> str:
     lowered = message.lower()
-    remedy = "Change the options given by --slurm."
-    if "partition" in lowered:
-        remedy = "`sinfo` lists the partitions: --slurm partition=NAME."
-    elif "unrecognized option" in lowered or "invalid option" in lowered:
-        remedy = "`sbatch --help` lists the options: --slurm KEY=VALUE stands for --KEY=VALUE."
-    elif "limit" in lowered and "submit" in lowered:
-        remedy = "The cluster limits how many elements you may have: --slurm-elements N makes the arrays smaller."
-    elif "time limit" in lowered:
-        remedy = "`sinfo -o '%P %l'` shows the limits: --slurm time=HH:MM:SS."
-    elif "account" in lowered:
-        remedy = "--slurm account=NAME."
+    remedies = (remedy for words, remedy in _REMEDIES.items() if all(word in lowered for word in words))
+    remedy = next(remedies, "Change the options given by --slurm.")
     return f"{command} refuses: {' '.join(message.split())}. {remedy}"
 
 

@@ -21,12 +21,14 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from pipeline.engine.remote_workers import check_remote_folders, check_remote_worker, name_node
-from pipeline.engine.tasks import Outcome, call_from_json, run_call
+from pydantic import TypeAdapter
+
+from pipeline.engine.remote_workers import run_remote_call
+from pipeline.engine.tasks import Outcome
 from shards.errors import InputError, TokenmillError
-from shards.stores.open import open_store
+from shards.stores.open import open_writable_store
 from shards.stores.store import Store, WritableStore
 
 CALLS_FILE = "calls"
@@ -35,8 +37,6 @@ _GROWTH = 1.25
 """How much the process grows before it writes how large it is: if it dies, that file is all that is known."""
 _INDEX = struct.Struct("<Q")
 
-End = Literal["all", "time", "error"]
-
 
 @dataclass(slots=True)
 class ElementResults:
@@ -44,7 +44,7 @@ class ElementResults:
 
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     """Of its first calls, in order."""
-    end: End | None = None
+    end: Literal["all", "time", "error"] | None = None
     """Why it ended: all calls are done, no time was left for the next, or a call raised; None: it has not."""
     error: tuple[str, str] | None = None
     """Kind ("input", "run" or a class's name) and message of what a call raised."""
@@ -52,36 +52,35 @@ class ElementResults:
     """The most memory that its process had resident when it last wrote."""
 
 
+_RESULTS = TypeAdapter(ElementResults)
+
+
 def pack_calls(elements: Sequence[Any]) -> bytes:
     """Return the bytes of the calls file: where each element's part begins, then the parts as JSON."""
     parts = [json.dumps(element).encode() for element in elements]
-    at = (len(parts) + 1) * _INDEX.size
-    starts = [at]
-    for part in parts:
-        starts.append(starts[-1] + len(part))
+    first = (len(parts) + 1) * _INDEX.size
+    starts = itertools.accumulate(map(len, parts), initial=first)
     return b"".join([*map(_INDEX.pack, starts), *parts])
 
 
 def unpack_calls(data: bytes) -> list[Any]:
     """Return the parts of all elements."""
     (first,) = _INDEX.unpack_from(data)
-    starts = [_INDEX.unpack_from(data, at)[0] for at in range(0, first, _INDEX.size)]
+    starts = [start for (start,) in _INDEX.iter_unpack(data[:first])]
     return [json.loads(data[start:stop]) for start, stop in itertools.pairwise(starts)]
 
 
 def read_results(job: Store, element: int) -> ElementResults | None:
     """Return what an element has written; None if it has not begun."""
     try:
-        data = json.loads(job.read(f"{element}.results"))
+        return _RESULTS.validate_json(job.read(f"{element}.results"))
     except FileNotFoundError:
         return None
-    outcomes = [Outcome(done, made, tuple(damage) if damage else None) for done, made, damage in data["outcomes"]]
-    return ElementResults(outcomes, data["end"], tuple(data["error"]) if data["error"] else None, data["peak_bytes"])
 
 
 def main(address: str) -> None:
     """Run the calls of this element. The exit status is 0 unless the element could not begin."""
-    _Element(cast("WritableStore", open_store(address)), int(os.environ["SLURM_ARRAY_TASK_ID"])).run()
+    _Element(open_writable_store(address), int(os.environ["SLURM_ARRAY_TASK_ID"])).run()
 
 
 class _Element:
@@ -95,56 +94,43 @@ class _Element:
         signal.signal(signal.SIGUSR1, self._on_warning)
         signal.signal(signal.SIGTERM, _on_end)
         self._write()
-        start, stop = (_INDEX.unpack(part)[0] for part in self._read_index())
-        part = json.loads(self.job.read_range(CALLS_FILE, start, stop))
-        try:
-            check_remote_worker(part["versions"])
-            for text in part["calls"]:
-                if self.time_is_short and self.results.outcomes:
-                    self._write(end="time")
-                    return
-                call = call_from_json(text)
-                check_remote_folders(call)
-                with name_node():
-                    outcome = run_call(call, lambda done, made: self._note_memory())
-                self.results.outcomes.append(outcome)
-                self._write()
-            self._write(end="all")
-        except Exception as error:  # noqa: BLE001  it goes to the driver, which raises it
-            traceback.print_exc()
-            self.results.error = _describe(error)
-            self._write(end="error")
-
-    def _read_index(self) -> tuple[bytes, bytes]:
+        # Read the own part alone: the calls of all elements may be many megabytes.
         at = self.number * _INDEX.size
         index = self.job.read_range(CALLS_FILE, at, at + 2 * _INDEX.size)
-        return index[: _INDEX.size], index[_INDEX.size :]
+        part = json.loads(self.job.read_range(CALLS_FILE, *(stop for (stop,) in _INDEX.iter_unpack(index))))
+        try:
+            for text in part["calls"]:
+                if self.time_is_short and self.results.outcomes:
+                    self.results.end = "time"
+                    break
+                outcome = run_remote_call(text, part["versions"], lambda done, made: self._note_memory())
+                self.results.outcomes.append(outcome)
+                self._write()
+            else:
+                self.results.end = "all"
+        except Exception as error:  # noqa: BLE001  it goes to the driver, which raises it
+            traceback.print_exc()
+            self.results.end, self.results.error = "error", _describe(error)
+        self._write()
 
-    def _write(self, end: End | None = None) -> None:
-        results = self.results
-        results.peak_bytes = _peak_bytes()
-        data = {
-            "outcomes": [[outcome.bytes, outcome.tokens, outcome.damage] for outcome in results.outcomes],
-            "end": end,
-            "error": results.error,
-            "peak_bytes": results.peak_bytes,
-        }
-        self.job.put(f"{self.number}.results", json.dumps(data).encode())
+    def _write(self) -> None:
+        self.results.peak_bytes = _peak_bytes()
+        self.job.put(f"{self.number}.results", _RESULTS.dump_json(self.results))
+
+    def _on_warning(self, _: int, __: FrameType | None) -> None:
+        self.time_is_short = True
 
     def _note_memory(self) -> None:
         if _peak_bytes() > _GROWTH * self.results.peak_bytes:
             self._write()
 
-    def _on_warning(self, _: int, __: FrameType | None) -> None:
-        self.time_is_short = True
+
+def _on_end(_: int, __: FrameType | None) -> None:
+    raise SystemExit(1)
 
 
 def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-
-
-def _on_end(_: int, __: FrameType | None) -> None:
-    raise SystemExit(1)
 
 
 def _describe(error: Exception) -> tuple[str, str]:

@@ -18,11 +18,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from pipeline.engine import slurm_commands as slurm
-from pipeline.engine.executors import Advance, say_nothing
+from pipeline.engine.executors import Advance, Executor, damages_of, say_nothing
 from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.remote_workers import Losses, list_versions
 from pipeline.engine.slurm_element import (
@@ -33,7 +33,7 @@ from pipeline.engine.slurm_element import (
     read_results,
     unpack_calls,
 )
-from pipeline.engine.tasks import Call, call_to_json
+from pipeline.engine.tasks import Call, Outcome, call_to_json
 from shards.errors import InputError, RunError
 from shards.stores.files import unique_name
 from shards.stores.store import WritableStore
@@ -60,10 +60,6 @@ _NEVER = {
 _LOG_LINES = 12
 
 
-class TimeOverError(RunError):
-    """A task needs more time than its job has."""
-
-
 @dataclass(slots=True)
 class _Element:
     """An element of a job, and its calls."""
@@ -86,42 +82,8 @@ class _Job:
     """Those that are not finished."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    """The options that a person has given."""
-
-    arguments: list[str]
-    """Of sbatch."""
-    setup: str
-    workers: int | None
-    most_elements: int
-    say: Callable[[str], None]
-
-    def script(self, name: str, elements: int, job: WritableStore | None) -> str:
-        """Return the batch script of a job; without a job's folder, one that does nothing."""
-        throttle = f"%{self.workers}" if self.workers and self.workers < elements else ""
-        log = "/dev/null" if job is None or job.folder is None else f"{job.folder}/%a.log"
-        arguments = [
-            f"--job-name={name}",
-            f"--array=0-{elements - 1}{throttle}",
-            f"--comment={job or name}",
-            f"--output={log}",
-            "--open-mode=append",
-            "--requeue",
-            f"--signal=B:USR1@{WARNING_SECONDS}",
-            "--ntasks=1",
-            *self.arguments,
-        ]
-        lines = ["#!/bin/bash", *(f"#SBATCH {shlex.quote(argument)}" for argument in arguments)]
-        if job is None:
-            return "\n".join([*lines, "true", ""])
-        safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]  # as this process finds its modules
-        command = [sys.executable, *safe, "-m", "pipeline.engine.slurm_element", str(job)]
-        return "\n".join([*lines, *([self.setup] if self.setup else []), f"exec {shlex.join(command)}", ""])
-
-
-class SlurmExecutor:
-    """Runs calls as elements of job arrays."""
+class SlurmExecutor(Executor):
+    """Runs calls as elements of job arrays, which have ended or were cancelled at the end of each stage."""
 
     def __init__(
         self,
@@ -142,60 +104,81 @@ class SlurmExecutor:
             say: prints a line for a person.
 
         Raises:
-            SlurmError: Slurm is not here, or sbatch refuses the options.
+            InputError: Slurm is not here, or sbatch refuses the options.
         """
-        self._settings = _Settings(slurm.parse_options(options), setup, workers, elements or 1, say)
-        slurm.check_script(self._settings.script("tokenmill", 1, None))
+        self.say = say
+        self._arguments = slurm.parse_options(options)
+        self._setup = [setup] if setup else []
+        self._limit = workers
+        slurm.check_script(self.script("tokenmill", 1, None))
         most = slurm.read_max_array_size()
-        self._settings = replace(self._settings, most_elements=min(most, elements or most))
+        self.most_elements = min(most, elements or most)
 
     @property
     def workers(self) -> int:
         """Elements that may run at the same time."""
-        return self._settings.workers or self._settings.most_elements
+        return self._limit or self.most_elements
 
     def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:
-        """Run each call to its end.
+        """Run each call to its end; see `Executor`.
 
         Raises:
-            TimeOverError: a call took all the time that a job has.
-            WorkerLostError: a call was lost again and again.
-            SlurmError: Slurm refuses a job.
-            Whatever a call or `advance` raises.
+            InputError: Slurm refuses a job.
+            RunError: a call took all the time that a job has, or was lost again and again.
         """
-        return _Stage(self._settings, calls, advance).run() if calls else []
+        return _Stage(self, calls, advance).run() if calls else []
 
     def show(self, calls: Sequence[Call]) -> str:
         """Return the batch script of the job that `run` would submit first."""
-        return _Stage(self._settings, calls, lambda number, done, made: None).show()
+        store = calls[0].stage
+        return self.script(_job_name(store), min(len(calls), self.most_elements), store.child(".slurm-JOB"))
 
-    def close(self) -> None:
-        """Do nothing: the jobs of each stage have ended, or were cancelled."""
+    def script(self, name: str, elements: int, job: WritableStore | None) -> str:
+        """Return the batch script of a job; without a job's folder, one that does nothing."""
+        throttle = f"%{self._limit}" if self._limit and self._limit < elements else ""
+        log = "/dev/null" if job is None or job.folder is None else f"{job.folder}/%a.log"
+        arguments = [
+            f"--job-name={name}",
+            f"--array=0-{elements - 1}{throttle}",
+            f"--comment={job or name}",
+            f"--output={log}",
+            "--open-mode=append",
+            "--requeue",
+            f"--signal=B:USR1@{WARNING_SECONDS}",
+            "--ntasks=1",
+            *self._arguments,
+        ]
+        lines = ["#!/bin/bash", *(f"#SBATCH {shlex.quote(argument)}" for argument in arguments)]
+        if job is None:
+            return "\n".join([*lines, "true", ""])
+        safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]  # as this process finds its modules
+        command = [sys.executable, *safe, "-m", "pipeline.engine.slurm_element", str(job)]
+        return "\n".join([*lines, *self._setup, f"exec {shlex.join(command)}", ""])
+
+
+def _job_name(stage: WritableStore) -> str:
+    """Return the name of a stage's jobs, by which a driver that is started again finds them."""
+    address = str(stage)
+    return f"tokenmill-{address.rpartition('/')[2]}-{hashlib.sha256(address.encode()).hexdigest()[:8]}"
 
 
 class _Stage:
     """The jobs of one stage."""
 
-    def __init__(self, settings: _Settings, calls: Sequence[Call], advance: Advance):
-        self.settings = settings
+    def __init__(self, executor: SlurmExecutor, calls: Sequence[Call], advance: Advance):
+        self.executor = executor
         self.calls = calls
         self.advance = advance
         self.store = calls[0].stage
-        address = str(self.store)
-        self.name = f"tokenmill-{address.rpartition('/')[2]}-{hashlib.sha256(address.encode()).hexdigest()[:8]}"
+        self.name = _job_name(self.store)
         self.jobs: list[_Job] = []
-        self.damages: dict[tuple[str, str, str], None] = {}
+        self.outcomes: list[Outcome] = []
         self.losses = Losses()
         self.reasons = {"None", "Resources", "Priority", "JobArrayTaskLimit"}
         """Why elements wait, as far as it has been said or is usual."""
         self.waiting = deque(range(len(calls)))
         self.suspects: list[int] = []
         """Calls that were at work when their element was lost: each gets an element to itself."""
-
-    def show(self) -> str:
-        """Return the batch script of the first job."""
-        count = min(len(self.calls), self.settings.most_elements)
-        return self.settings.script(self.name, count, self.store.child(".slurm-JOB"))
 
     def run(self) -> list[WorkFileDamagedError]:
         """Submit, watch and submit again until each call has ended."""
@@ -216,10 +199,11 @@ class _Stage:
             for job in self.jobs:
                 job.store.delete_all()
             raise
-        return [WorkFileDamagedError(*damage) for damage in self.damages]
+        return damages_of(self.outcomes)
 
     def _find_jobs(self) -> None:
         """Go on with the jobs that an earlier driver has submitted; cancel what they do that is not asked for."""
+        # A job's calls are known by their digests: the tasks of this driver may be others.
         numbers = {call.task.digest: number for number, call in enumerate(self.calls)}
         covered = set[int]()
         found: dict[str, list[slurm.Element]] = {}
@@ -235,6 +219,7 @@ class _Stage:
                 continue
             job = _Job(job_id, store)
             for element in elements:
+                # Mark a call that another element runs already; cancel an element without any other call.
                 own = [numbers.get(digest, -1) for digest in parts[element.number]["digests"]]
                 if set(own) <= {-1} | covered:
                     slurm.cancel([f"{job_id}_{element.number}"])
@@ -243,12 +228,13 @@ class _Stage:
                 covered |= set(own) - {-1}
             if job.elements:
                 self.jobs.append(job)
-                self.settings.say(f"{self.name}: goes on with job {job_id}, {len(job.elements)} elements")
+                self.executor.say(f"{self.name}: goes on with job {job_id}, {len(job.elements)} elements")
         self.waiting = deque(number for number in self.waiting if number not in covered)
 
     def _submit(self) -> None:
         """Submit what waits as one array."""
-        most = self.settings.most_elements
+        # Suspects first, alone; the rest shares the elements that are left.
+        most = self.executor.most_elements
         alone, self.suspects = self.suspects[:most], self.suspects[most:]
         count = min(len(self.waiting), most - len(alone))
         shares = [[number] for number in alone]
@@ -268,7 +254,7 @@ class _Stage:
         ]
         job.store.put(CALLS_FILE, pack_calls(parts))
         try:
-            job.id = slurm.submit(self.settings.script(self.name, len(shares), job.store))
+            job.id = slurm.submit(self.executor.script(self.name, len(shares), job.store))
         except BaseException:
             job.store.delete_all()
             raise
@@ -296,32 +282,33 @@ class _Stage:
         """Say once for each reason why elements wait.
 
         Raises:
-            SlurmError: they would wait forever.
+            InputError: they would wait forever.
         """
         if element.reason in _NEVER:
-            raise slurm.SlurmError(
+            raise InputError(
                 f"Slurm job {element.job} would wait forever: {element.reason}. Change the options given by --slurm; "
                 "`sinfo -l` shows what the partitions allow."
             )
         if element.reason not in self.reasons:
             self.reasons.add(element.reason)
-            self.settings.say(f"Slurm job {element.job} waits: {element.reason}")
+            self.executor.say(f"Slurm job {element.job} waits: {element.reason}")
 
     def _look_at(self, job: _Job, index: int, element: _Element, state: slurm.Element | None) -> bool:
         """Take an element's results; if it has ended, close it. Return whether anything has changed."""
         over = state is None or state.state in _ENDED or state.state == "COMPLETING"
         written = read_results(job.store, index)
         results = written or ElementResults()
+        # Take what has been written since the last look.
         changed = len(results.outcomes) > element.done
         for number, outcome in list(zip(element.numbers, results.outcomes, strict=False))[element.done :]:
-            if outcome.damage:
-                self.damages[outcome.damage] = None
+            self.outcomes.append(outcome)
             if number >= 0:
                 self.advance(number, outcome.bytes, outcome.tokens)
         element.done = max(element.done, len(results.outcomes))  # a requeued element begins again
         left = [number for number in element.numbers[element.done :] if number >= 0]
         if results.end == "error" and results.error:
             _raise(*results.error)
+        # Close an element that has said why it ended, or that has ended without a word.
         if results.end is not None:
             self.waiting.extend(left)
             del job.elements[index]
@@ -351,13 +338,13 @@ class _Stage:
         """Have the calls that an element leaves run again.
 
         Raises:
-            TimeOverError, WorkerLostError: running again does not help.
+            RunError, RunError: running again does not help.
         """
         name = state.state if state else "gone from squeue"
         first = self.calls[left[0]]
         written, log = read_results(job.store, index), _read_log(job, index)
         if name == "TIMEOUT" and not element.done:
-            raise TimeOverError(
+            raise RunError(
                 f"{first}: was not finished when the time of its job was over. Give jobs more: --slurm time=HH:MM:SS. "
                 "Finished work is kept."
             )
@@ -376,7 +363,7 @@ class _Stage:
                 how += f"; its job asked for {state.memory}"
             how += f". Its last lines:\n{log}\n" if log else ""
             self.losses.add(first, how, "Give jobs more memory: --slurm mem-per-cpu=8G.")
-        self.settings.say(f"{first}: its element {job.id}_{index} ended as {name}; it runs again")
+        self.executor.say(f"{first}: its element {job.id}_{index} ended as {name}; it runs again")
         self.suspects.append(left[0])
         self.waiting.extend(left[1:])
 

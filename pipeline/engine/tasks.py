@@ -136,7 +136,7 @@ def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | Non
         turn: held while the task's function works, and not while its files are sent, which is mostly waiting.
 
     Raises:
-        TaskDiffersError: another attempt has finished with other files.
+        RunError: another attempt has finished with other files.
         Whatever the task raises.
     """
     done = (0, 0)

@@ -21,10 +21,10 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.engine.executors import WorkerLostError
 from pipeline.engine.ray_executor import RayExecutor
 from pipeline.engine.slurm_executor import SlurmExecutor
 from pipeline.engine.tasks import Call, Task, digest_of
+from shards.errors import RunError
 from shards.stores.store import FolderStore
 from tests.support.builds import digests
 from tests.support.ray_cluster import RayCluster
@@ -276,7 +276,7 @@ def test_ray_ends_a_task_when_memory_runs_out(tmp_path: Path) -> None:
     with (
         RayCluster(memory_usage_threshold=0.01, memory_monitor_refresh_ms=100) as cluster,
         contextlib.closing(RayExecutor(cluster.address, say=said.append)) as executor,
-        pytest.raises(WorkerLostError, match=r"task large.jsonl b0-100: lost 3 times") as lost,
+        pytest.raises(RunError, match=r"task large.jsonl b0-100: lost 3 times") as lost,
     ):
         executor.run([call], lambda *_: None)
     assert len(said) == 2

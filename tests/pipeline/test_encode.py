@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.encode import encode
+from pipeline.clean import documents
 from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, Edges
 from pipeline.sources.formats.tables import parquet
 from tests.support.builds import build_here, real_documents
@@ -34,8 +34,8 @@ def test_the_batches_of_a_unit_change_no_byte_of_its_run(tmp_path: Path, monkeyp
     items_table = {"name": "items", "paths": ["items.jsonl"], "text": "text"}
     recipe = write_recipe(tmp_path / "recipe.toml", prose, evaluations=[items_table], mix={"when_short": "shrink"})
     found: list[dict[str, bytes]] = []
-    for size in (encode.BATCH_BYTES, 4000):
-        monkeypatch.setattr(encode, "BATCH_BYTES", size)
+    for size in (documents.JOIN_BYTES, 4000):
+        monkeypatch.setattr(documents, "JOIN_BYTES", size)
         monkeypatch.setattr(parquet, "BATCH_BYTES", size)
         build_here(recipe, tmp_path / f"{size}")
         files = (tmp_path / f"{size}.work/encode").glob("*/*.[bn]*")

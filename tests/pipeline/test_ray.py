@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from pipeline.engine import ray_executor
-from pipeline.engine.executors import WorkerLostError
 from pipeline.engine.ray_executor import RayExecutor
-from pipeline.engine.remote_workers import WorkerDiffersError
 from pipeline.engine.tasks import Call, Task, digest_of
+from shards.errors import InputError, RunError
 from shards.stores.store import FolderStore
 from shards.validation.validate import validate
 from tests.support.builds import digests, digests_in, wait_until
@@ -139,17 +138,16 @@ def test_a_row_group_that_is_corrupt_ends_the_build_and_the_rest_is_kept(
 
 
 def test_other_versions_on_the_nodes_are_refused(
-    ray_cluster: RayCluster, connection: list[RayExecutor], monkeypatch: pytest.MonkeyPatch
+    executor: RayExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disconnect(connection)
     monkeypatch.setattr(ray_executor, "list_versions", lambda: {"Python": "3.0", "tokenmill": "0.0.1"})
-    with pytest.raises(WorkerDiffersError, match=r"the driver has 3\.0; tokenmill"):
-        RayExecutor(ray_cluster.address)
+    with pytest.raises(InputError, match=r"the driver has 3\.0; tokenmill"):
+        run(executor, make_calls(tmp_path / "work/stage", "write_file", [{"name": "a", "text": "x"}]))
 
 
 def test_the_node_is_named_that_lacks_a_package_of_an_extra(executor: RayExecutor, tmp_path: Path) -> None:
     calls = make_calls(tmp_path / "work/stage", "need_extra", [{"name": "a", "package": "numba"}])
-    with pytest.raises(WorkerDiffersError, match=rf"^node {socket.gethostname()}: the package 'numba' is not"):
+    with pytest.raises(InputError, match=rf"^node {socket.gethostname()}: the package 'numba' is not"):
         run(executor, calls)
 
 
@@ -167,7 +165,7 @@ def test_a_task_whose_process_dies_runs_again_until_it_is_hopeless(executor: Ray
     assert counts == {0: (2, 1), 1: (2, 1)}
     assert deaths.read_text().split() == ["a", "a"]
     assert len(SAID) == 2
-    with pytest.raises(WorkerLostError, match="stage task c: lost 3 times"):
+    with pytest.raises(RunError, match="stage task c: lost 3 times"):
         run(executor, make_calls(tmp_path / "work/stage", "die_or_write", payloads[2:]))
 
 
@@ -190,21 +188,7 @@ def test_a_node_that_dies_takes_no_task_with_it(executor: RayExecutor, ray_clust
     assert [line for line in SAID if "its node died; it runs again" in line]
 
 
-@pytest.fixture
-def web_server() -> Iterator[str]:
-    """Return the address of a server that is not Ray."""
-    from http.server import HTTPServer, SimpleHTTPRequestHandler
-    from threading import Thread
-
-    with HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
-
-
-def test_addresses_without_a_ray(tmp_path: Path, run_process: Callable[..., Any], web_server: str) -> None:
+def test_addresses_without_a_ray(tmp_path: Path, run_process: Callable[..., Any]) -> None:
     pytest.importorskip("ray")
     recipe = write_small_recipe(tmp_path)
     with socket.socket() as closed:
@@ -212,7 +196,6 @@ def test_addresses_without_a_ray(tmp_path: Path, run_process: Callable[..., Any]
         nobody = f"127.0.0.1:{closed.getsockname()[1]}"
         for address, message in {
             nobody: f"no Ray at {nobody}: [Errno 111] Connection refused. Start a cluster with `ray start --head`",
-            web_server: f"no Ray at {web_server}: what listens there is not a Ray head",
             "ray://head:10001": "Ray address 'ray://head:10001': expected HOST:PORT",
             "head": "Ray address 'head': expected HOST:PORT",
         }.items():

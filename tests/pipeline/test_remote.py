@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.engine.executors import MAX_LOSSES, WorkerLostError
-from pipeline.engine.remote_workers import Losses, WorkerDiffersError, check_remote_worker, list_versions, name_node
-from pipeline.engine.tasks import Call, Task
-from shards.errors import InputError, MissingExtraError
+from pipeline.engine.executors import MAX_LOSSES
+from pipeline.engine.remote_workers import Losses, check_remote_worker, list_versions, run_remote_call
+from pipeline.engine.tasks import Call, Task, call_to_json, digest_of
+from shards.errors import InputError, RunError
 from shards.stores.object_address import ObjectAddress
 from shards.stores.object_client import Settings
 from shards.stores.object_errors import NoCredentialsError, StoreError, to_store_error
@@ -25,7 +25,7 @@ def test_a_worker_with_the_packages_of_the_driver() -> None:
 @pytest.mark.parametrize("package", ["tokenizers", "numba"])
 def test_a_worker_with_another_version_of_a_package_or_of_an_extra(package: str) -> None:
     different = list_versions() | {package: "0.0.1"}
-    with pytest.raises(WorkerDiffersError, match=rf"has {package} {version(package)}, the driver has 0\.0\.1\. "):
+    with pytest.raises(InputError, match=rf"has {package} {version(package)}, the driver has 0\.0\.1\. "):
         check_remote_worker(different)
 
 
@@ -37,10 +37,17 @@ def test_a_package_of_an_extra_may_be_on_one_side_alone(monkeypatch: pytest.Monk
     check_remote_worker(with_numba)
 
 
-@pytest.mark.parametrize("kind", [MissingExtraError, NoCredentialsError])
-def test_the_host_is_named_that_lacks_a_package_or_credentials(kind: type[InputError]) -> None:
-    with pytest.raises(WorkerDiffersError, match=rf"^node {socket.gethostname()}: it is missing$"), name_node():
-        raise kind("it is missing")
+@pytest.mark.parametrize("package", ["numba", "credentials"])
+def test_the_host_is_named_that_lacks_a_package_or_credentials(package: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"^node {socket.gethostname()}: .*{package}"):
+        run_remote_call(need(package, tmp_path), list_versions(), lambda done, made: None)
+
+
+def need(package: str, folder: Path) -> str:
+    """Return a call of a task that needs a package, or credentials."""
+    payload = {"package": package}
+    task = Task(digest_of(payload), payload, 1)
+    return call_to_json(Call("tests.support.stage_tasks:need_extra", task, FolderStore(folder / "stage"), None))
 
 
 def test_a_store_that_is_left_without_credentials_asks_the_machine_for_a_role() -> None:
@@ -56,9 +63,9 @@ def test_a_store_that_is_left_without_credentials_asks_the_machine_for_a_role() 
     assert str(error).startswith("s3://b/x: no credentials: no AWS_ACCESS_KEY_ID. Set AWS_ACCESS_KEY_ID")
 
 
-def test_the_host_is_not_named_in_other_errors() -> None:
-    with pytest.raises(StoreError, match=r"^s3://b/x: there is no bucket$"), name_node():
-        raise StoreError("s3://b/x: there is no bucket")
+def test_the_host_is_not_named_in_other_errors(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"^s3://b/x: there is no bucket$"):
+        run_remote_call(need("bucket", tmp_path), list_versions(), lambda done, made: None)
 
 
 def test_a_task_that_is_lost_too_often_ends_the_build_and_others_do_not_count(tmp_path: Path) -> None:
@@ -68,6 +75,6 @@ def test_a_task_that_is_lost_too_often_ends_the_build_and_others_do_not_count(tm
         for call in calls:
             losses.add(call, "it died", "Give it more memory.")
     with pytest.raises(
-        WorkerLostError, match=r"stage task b: lost 3 times.*the last time: it burnt\. Finished work is kept\. Give it"
+        RunError, match=r"stage task b: lost 3 times.*the last time: it burnt\. Finished work is kept\. Give it"
     ):
         losses.add(calls[1], "it burnt", "Give it more memory.")

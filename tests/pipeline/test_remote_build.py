@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.builder.clean_report.read import read_clean_report
-from pipeline.engine.lease import Lease, LeaseLostError
+from pipeline.engine.lease import Lease
 from pipeline.engine.receipts import read_receipt
+from shards.errors import RunError
 from shards.stores.files import FolderBusyError, unique_name
 from shards.stores.open import open_writable_store
 from shards.validation.validate import validate
@@ -182,7 +183,7 @@ def test_a_second_driver_is_refused(recipe: Path, built: str) -> None:
 def holds(lease: Lease) -> bool:
     try:
         lease.check()
-    except LeaseLostError:
+    except RunError:
         return False
     return True
 
@@ -198,7 +199,7 @@ def test_leases(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = unique_name().replace(unique_name().split("-")[0], "elsewhere")
     records.put("00000002.json", json.dumps({"owner": owner, "time": time.time()}).encode())
     wait_until(lambda: not holds(first), "the first to notice")
-    with pytest.raises(LeaseLostError, match="elsewhere"):
+    with pytest.raises(RunError, match="elsewhere"):
         first.check()
     first.close()
     assert [file.name for file in records.list()] == ["00000001.json", "00000002.json"]

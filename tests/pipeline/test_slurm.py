@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.engine import slurm_commands
-from pipeline.engine.executors import WorkerLostError
 from pipeline.engine.receipts import read_receipt
 from pipeline.engine.slurm_executor import SlurmExecutor
 from pipeline.engine.tasks import Call, Task, digest_of
@@ -123,13 +121,13 @@ def test_a_row_group_that_is_corrupt_ends_the_build_and_the_rest_is_kept(
     ],
 )
 def test_bad_options_are_refused(flags: list[str], message: str, in_slurm: SlurmCluster) -> None:
-    with pytest.raises(slurm_commands.SlurmError, match=message):
+    with pytest.raises(InputError, match=message):
         SlurmExecutor(flags)
 
 
 def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(slurm_commands.SlurmError, match=r"sbatch: no such command\. Start the build where"):
+    with pytest.raises(InputError, match=r"sbatch: no such command\. Start the build where"):
         SlurmExecutor()
 
 
@@ -167,7 +165,7 @@ def test_a_task_whose_process_dies_runs_again_until_it_is_hopeless(tmp_path: Pat
     assert deaths.read_text().split() == ["a", "a"]
     payload = {"name": "c", "times": 9, "deaths": str(deaths), "bytes": 300_000_000}
     hopeless = make_calls(tmp_path / "work/stage", [payload], "die_or_write")
-    with pytest.raises(WorkerLostError, match=r"stage task c: lost 3 times, .* ended as FAILED, with") as lost:
+    with pytest.raises(RunError, match=r"stage task c: lost 3 times, .* ended as FAILED, with") as lost:
         executor.run(hopeless, lambda *_: None)
     # An element cannot say how it died, but it has written how large it was.
     said = re.search(r"with (\d\.\d\d) GB of memory when it last wrote", str(lost.value))

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline.engine.checksums import BLOCK_BYTES, checksum_blocks, write_checksummed
+from pipeline.engine.checksums import checksum_blocks, write_checksummed
 from pipeline.engine.receipts import TaskOutput
 from shards.errors import missing_extra
+from shards.stores.object_errors import NoCredentialsError, StoreError
 from shards.stores.store import FolderStore
 
 CALLS: list[str] = []
@@ -36,7 +37,11 @@ def write_file(folder: Path, payload: dict[str, Any], report: Callable[[int, int
 
 
 def need_extra(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> dict[str, Any]:
-    """Fail as a task does on a node without a package that comes with an extra."""
+    """Fail as a task does on a node without a package that comes with an extra, without credentials, or otherwise."""
+    if payload["package"] == "credentials":
+        raise NoCredentialsError("no credentials")
+    if payload["package"] == "bucket":
+        raise StoreError("s3://b/x: there is no bucket")
     raise missing_extra(ModuleNotFoundError(name=payload["package"]))
 
 
@@ -78,4 +83,4 @@ def wait_for_gate(folder: Path, payload: dict[str, Any], report: Callable[[int, 
 
 
 def _facts(data: bytes) -> dict[str, Any]:
-    return {"bytes": len(data), "block_bytes": BLOCK_BYTES, "checksums": checksum_blocks(data)}
+    return {"bytes": len(data), "checksums": checksum_blocks(data)}
