@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, time
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Self, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -29,6 +29,16 @@ class Settings(BaseModel):
     """Base of all settings models. Frozen; refuses unknown keys, loose types, infinities and NaN."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
+
+    @classmethod
+    def variants(cls) -> Sequence[type[Self]]:
+        """Return the models of the table: several if its keys depend on its kind."""
+        return [cls]
+
+    @classmethod
+    def key_names(cls) -> list[str]:
+        """Return the keys of the table, in the order of its documentation."""
+        return list(cls.model_fields)
 
 
 class SettingsError(InputError):
@@ -181,7 +191,7 @@ def _to_faults(model: type[BaseModel], details: list[dict[str, Any]], data: dict
         place = ".".join(name for _, name in steps) or "file"
         if detail["type"] == "extra_forbidden":
             parent = _model_at(model, loc[:-1])
-            faults.append(f"{place}: unknown key.{nearest(str(loc[-1]), list(parent.model_fields)) if parent else ''}")
+            faults.append(f"{place}: unknown key.{nearest(str(loc[-1]), parent.key_names()) if parent else ''}")
         elif detail["type"] == "missing":
             faults.append(f"{place}: required key is missing.")
         elif detail["type"] == "too_short" and not detail["input"]:
@@ -300,13 +310,13 @@ def _walk(loc: tuple[int | str, ...], data: Any, *, is_missing: bool) -> Iterato
             return
 
 
-def _model_at(model: type[BaseModel] | None, loc: tuple[int | str, ...]) -> type[BaseModel] | None:
+def _model_at(model: type[BaseModel] | None, loc: tuple[int | str, ...]) -> type[Settings] | None:
     for part in loc:
         if model is None or isinstance(part, int):
             continue
         field = model.model_fields.get(part)
         model = next(_models_in(field.annotation), None) if field else None
-    return model
+    return model if model is not None and issubclass(model, Settings) else None
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -209,7 +209,7 @@ def test_every_key_of_a_recipe_is_explained() -> None:
     from trainer.recipe import TrainRecipe
 
     text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
-    missing = [f"sources.{key}" for key in recipe.SourceRecipe.model_fields if f"`{key}`" not in text]
+    missing = [f"sources.{key}" for key in recipe.SourceRecipe.key_names() if f"`{key}`" not in text]
     for model in (recipe.Recipe, TrainRecipe):
         for name, field in model.model_fields.items():
             keys = getattr(field.annotation, "model_fields", {}) or [name]

@@ -16,11 +16,11 @@ from pipeline.__main__ import main as pipeline_main
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe import reference as keys
 from pipeline.recipe.clean_recipe import CleanAllRecipe, NearDuplicatesRecipe
-from pipeline.recipe.evaluations import EvaluationRecipe
 from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.paths import SHIPPED
 from pipeline.recipe.presets import PRESETS, Preset
-from pipeline.recipe.schema import MixRecipe, PhaseRecipe, Recipe, SourceRecipe
+from pipeline.recipe.schema import EvaluationRecipe, MixRecipe, PhaseRecipe, Recipe, SourceRecipe
+from pipeline.recipe.sources import HubSource
 from shards.errors import InputError
 from shards.terminal.shipped_recipes import find_recipe
 from tests.support.builds import call_here
@@ -78,6 +78,7 @@ def test_the_big_recipe_is_what_it_was_built_from(load: Load) -> None:
 
 def test_the_others(load: Load) -> None:
     stories: Recipe = load("tinystories")
+    assert isinstance(stories.sources[0], HubSource)
     assert (stories.sources[0].repo, stories.tokenizer.vocab_size) == ("roneneldan/TinyStories", 4096)
     text: Recipe = load("local-text")
     assert (text.sources[0].kind, text.sources[0].format, bool(text.sources[0].separator)) == ("files", "text", True)
@@ -149,7 +150,7 @@ def test_every_key_has_a_row_with_its_meaning() -> None:
     rows = [line.split(" | ") for line in keys.reference_markdown().splitlines() if line.startswith("| `")]
     names = [row[0].strip("| `") for row in rows]
     sections = (Recipe.model_fields[name].annotation for name in ("tokenizer", "mix", "split", "shards"))
-    expected = ["name", "seed", "drop_hashes", "drop_if_matches", *SourceRecipe.model_fields]
+    expected: list[str] = ["name", "seed", "drop_hashes", "drop_if_matches", *SourceRecipe.key_names()]
     for section in sections:
         expected += section.model_fields  # type: ignore[union-attr]
         expected += PhaseRecipe.model_fields if section is MixRecipe else []

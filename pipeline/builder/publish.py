@@ -167,7 +167,7 @@ def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
     return SourceEntry(
         name=source.name,
         weight=float(source.weight),
-        revision=source.revision if source.kind == "hub" else documents,
+        revision=source.pinned_revision or documents,
         tokens_available=totals.tokens,
         documents_available=totals.documents,
         unread_files=unread.files,

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import unwrap_mask, wrap_texts
-from pipeline.recipe.pattern_syntax import MATCH_GROUP, in_group
+from pipeline.recipe.key_values import MATCH_GROUP, in_group
 
 if TYPE_CHECKING:
     import numpy.typing as npt

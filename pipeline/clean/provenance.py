@@ -38,7 +38,7 @@ def read_documents_again(source: dict[str, Any], unit: str, rows: list[int]) -> 
     recipe, files = _find_files(_parse_source(source), Path(str(source.get("folder", ""))))
     name, _, rest = unit.rpartition("@")
     part = rest.rpartition("#")[2]
-    if recipe.kind == "files" and part == "file":
+    if part == "file":
         recipe = recipe.model_copy(update={"format": "file"})  # the build's; `auto` might choose another one now
     file = next((file for file in files if file.name == name), None)
     span = span_of_part(list_spans(recipe, [file]), part) if file else None
@@ -72,7 +72,7 @@ def _find_files(source: SourceRecipe, folder: Path) -> tuple[SourceRecipe, list[
         return placed, list_files(placed)
     except SourceError:
         here = source.in_folder(Path.cwd())
-        if source.kind != "files" or folder.absolute() == Path.cwd():
+        if not source.path_keys or folder.absolute() == Path.cwd():
             raise
         try:
             return here, list_files(here)

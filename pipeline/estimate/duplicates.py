@@ -145,12 +145,8 @@ def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
 
 def _reading(source: SourceRecipe) -> dict[str, Any]:
     """Return the keys of a source that determine its documents."""
-
-    def place(globs: list[str]) -> list[str]:
-        return [os.path.normpath(paths.join_path(source.folder, path)) for path in globs]
-
-    reading = source.model_dump(exclude={"weight", "license", "paths", "exclude"})
-    return reading | {"paths": place(source.paths), "exclude": place(source.exclude)}
+    placed = source.with_paths(lambda path: os.path.normpath(paths.join_path(source.folder, path)))
+    return placed.model_dump(exclude={"weight", "license"})
 
 
 def _hash_source(selection: Selection) -> HashTable:

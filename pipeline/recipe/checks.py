@@ -14,12 +14,12 @@ from pydantic import BaseModel
 
 from pipeline.recipe.key_values import parse_count
 from pipeline.recipe.presets import PRESETS
-from pipeline.recipe.schema import NUM_BYTES, ShardsRecipe, SourceRecipe, TokenizerRecipe
+from pipeline.recipe.schema import NUM_BYTES, ShardsRecipe, TokenizerRecipe
+from pipeline.recipe.sources import SourceRecipe
+from pipeline.recipe.variants import Variants
 from shards.config import item_names
 from shards.errors import plural
 
-_KEYS_OF_KIND = {"files": ("paths", "exclude", "encoding", "members"), "hub": ("repo", "config", "split", "revision")}
-_REQUIRED_KEY = {"files": "paths", "hub": "repo"}
 _KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
 _KEYS_OF_TRAINING = ("vocab_size", "special_tokens", "pretokenizer", "sample_bytes", "sample_weights", "sample_limits")
 
@@ -156,17 +156,6 @@ def named_tables(data: dict[str, Any], key: str) -> list[tuple[str, dict[str, An
     return [(f"{key}.{name}", cast("dict[str, Any]", item)) for name, item in named if isinstance(item, dict)]
 
 
-def kind_of(source: dict[str, Any]) -> str:
-    """Return the kind by which a raw source is checked.
-
-    If `kind` is wrong, which the model reports, it is the kind that its keys suggest.
-    """
-    kind = source.get("kind", _default(SourceRecipe, "kind"))
-    if isinstance(kind, str) and kind in _REQUIRED_KEY:
-        return kind
-    return "hub" if "repo" in source else "files"
-
-
 def _check_names(data: dict[str, Any], key: str, what: str) -> Iterator[str]:
     names = [str(table["name"]) for _, table in named_tables(data, key) if "name" in table]
     for name in sorted({name for name in names if names.count(name) > 1}):
@@ -174,12 +163,8 @@ def _check_names(data: dict[str, Any], key: str, what: str) -> Iterator[str]:
 
 
 def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
-    kind, content = kind_of(source), source.get("content", "column")
-    if not source.get(_REQUIRED_KEY[kind]):
-        yield f"{place}.{_REQUIRED_KEY[kind]}: required key is missing, or empty: kind = {kind!r} needs it"
-    others = tuple(key for other, keys in _KEYS_OF_KIND.items() if other != kind for key in keys)
-    for key in _given(SourceRecipe, source, others):
-        yield f"{place}.{key}: not a key of kind = {kind!r}. Leave it out, or set `kind`."
+    content = source.get("content", "column")
+    yield from _check_foreign(SourceRecipe, place, source)
     if content != "software-heritage":
         for key in _given(SourceRecipe, source, _KEYS_OF_CONTENT):
             yield f"{place}.{key}: only with content = 'software-heritage'. Leave it out, or set `content`."
@@ -200,6 +185,13 @@ def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
         items = [str(item).rpartition(":")[0] or str(item) for item in cast("list[Any]", carry)]
         if content == "column" and text in (item.strip() for item in items):
             yield f"{place}.carry: {text!r} is the text itself, which the tokens hold. Leave it out."
+
+
+def _check_foreign(model: type[Variants], place: str, table: dict[str, Any]) -> Iterator[str]:
+    """Yield the keys of other kinds that have a value."""
+    for key in model.foreign_keys(table):
+        if table[key] != model.ABSENT.get(key) and table[key] != []:
+            yield f"{place}.{key}: {model.kind_of(table).REMEDY}"
 
 
 def _given(model: type[BaseModel], section: dict[str, Any], keys: tuple[str, ...]) -> list[str]:

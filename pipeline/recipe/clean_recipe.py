@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import not_
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field
@@ -12,27 +13,23 @@ from pipeline.recipe.presets import C4, Code, Fineweb, Gopher, Limit, Preset
 from shards.config import Settings
 
 
-def _is_none(value: Any) -> bool:
-    return value is None
-
-
 class CleanRecipe(Settings):
     """Presets and filters of a source."""
 
-    gopher: Gopher | None = Field(default=None, exclude_if=_is_none)
+    gopher: Gopher | None = Field(default=None, exclude_if=not_)
     """Drops prose of low quality (Rae et al. 2021)."""
-    c4: C4 | None = Field(default=None, exclude_if=_is_none)
+    c4: C4 | None = Field(default=None, exclude_if=not_)
     """Drops the pages that C4 drops whole (Raffel et al. 2020)."""
-    fineweb: Fineweb | None = Field(default=None, exclude_if=_is_none)
+    fineweb: Fineweb | None = Field(default=None, exclude_if=not_)
     """Drops web pages by their lines (Penedo et al. 2024)."""
-    code: Code | None = Field(default=None, exclude_if=_is_none)
+    code: Code | None = Field(default=None, exclude_if=not_)
     """Drops data, generated files and minified files among source code (Chen et al. 2021, Li et al. 2023)."""
-    personal_data: PersonalData | None = Field(default=None, exclude_if=_is_none)
+    personal_data: PersonalData | None = Field(default=None, exclude_if=not_)
     """A filter: masks personal data and secrets, or drops documents that have them."""
-    language: Language | None = Field(default=None, exclude_if=_is_none)
+    language: Language | None = Field(default=None, exclude_if=not_)
     """A filter: drops documents in other languages."""
     datatrove: Annotated[list[DatatroveFilter], AfterValidator(distinct_filters)] | None = Field(
-        default=None, exclude_if=_is_none
+        default=None, exclude_if=not_
     )
     """Filters of datatrove, in their order: `[[sources.clean.datatrove]]`. An empty list in a source turns the recipe's
     filters off."""
@@ -128,7 +125,7 @@ class CleanAllRecipe(CleanRecipe):
     the order of the presets and of their limits. Filters read documents before they are encoded.
     """
 
-    near_duplicates: NearDuplicatesRecipe | None = Field(default=None, exclude_if=_is_none)
+    near_duplicates: NearDuplicatesRecipe | None = Field(default=None, exclude_if=not_)
     """Documents that are nearly equal, within a source and across sources."""
 
     def __bool__(self) -> bool:

@@ -1,5 +1,6 @@
 """The values of a data recipe's keys: sizes, counts, names, patterns, each read or refused by itself."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 import codecs
@@ -8,8 +9,6 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
-
-from pipeline.recipe.pattern_syntax import check_pattern
 
 _SIZE = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")
 _SCALE = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -87,9 +86,38 @@ SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 Count = BeforeValidator(parse_count)
 
 
-def is_none(value: Any) -> bool:
-    """Return whether a key is not set; such a key is left out of recipes, so that earlier digests stay valid."""
-    return value is None
+MATCH_GROUP = "the_match"
+"""Name of the group that `in_group` makes."""
+
+
+def check_pattern(pattern: str) -> str:
+    """Check the syntax of a pattern, and return it.
+
+    Raises:
+        ValueError: with RE2's message, or because the pattern matches everything.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from pipeline.arrow_arrays import unwrap_mask, wrap_texts
+
+    empty = wrap_texts(pa.large_string(), [b""])
+    try:
+        everything = bool(unwrap_mask(pc.match_substring_regex(empty, pattern))[0])
+        pc.match_substring_regex(empty, in_group(pattern))  # a quote \Q that is left open would swallow the bracket
+    except UnicodeEncodeError as error:
+        raise ValueError("not a pattern: a lone surrogate is not text") from error
+    except pa.ArrowInvalid as error:
+        message = str(error).removeprefix("Invalid regular expression: ").replace(in_group(pattern), pattern)
+        raise ValueError(f"not a pattern: {message}. The syntax is RE2's, without look-around") from error
+    if everything:
+        raise ValueError("the pattern matches the empty text, so every document. Ask for at least one character")
+    return pattern
+
+
+def in_group(pattern: str) -> str:
+    """Return, in the same syntax, the pattern as a group named `MATCH_GROUP`, whose place can be asked for."""
+    return f"(?P<{MATCH_GROUP}>{pattern})"
 
 
 Patterns = Annotated[list[Annotated[str, AfterValidator(check_pattern)]], AfterValidator(distinct)]

@@ -37,9 +37,7 @@ def reference_markdown() -> str:
             title = f"`[[{name}]]`" if many else f"`[{name}]`"
             required = " Required." if Recipe.model_fields[name].is_required() else ""
             about = " ".join(filter(None, [inspect.cleandoc(model.__doc__ or ""), docs.get(name)]))
-            parts.append(
-                f"{title}: {about[0].lower()}{about[1:]}{required}\n\n{_TABLES.table(model, list(model.model_fields))}"
-            )
+            parts.append(f"{title}: {about[0].lower()}{about[1:]}{required}\n\n{_TABLES.table(model)}")
             if model is MixRecipe:
                 about = inspect.cleandoc(PhaseRecipe.__doc__ or "")
                 fields = list(PhaseRecipe.model_fields)

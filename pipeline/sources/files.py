@@ -18,10 +18,10 @@ from pipeline.sources.globs import expand_glob
 from shards.errors import InputError
 
 if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
+    from pipeline.recipe.sources import FilesSource
 
 
-def list_files(source: SourceRecipe) -> list[File]:
+def list_files(source: FilesSource) -> list[File]:
     """List the files of a `files` source, sorted by name. A name is relative to the files' common folder.
 
     Raises:
@@ -58,7 +58,7 @@ def _relative(name: str, folder: str) -> str:
     return posixpath.relpath(name, folder)
 
 
-def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) -> list[Span]:
+def list_spans(source: FilesSource, file: File, unit_bytes: int | None = None) -> list[Span]:
     """Cut one file of a `files` source into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
 
     Raises:
@@ -79,7 +79,7 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
         raise SourceError(f"{file.name}: {error}. Restore the file.") from error
 
 
-def read(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+def read(source: FilesSource, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
     """Stream the batches of a span of a `files` source, with the columns to carry.
 
     Raises:

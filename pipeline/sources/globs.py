@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.recipe import paths
-from pipeline.recipe.checks import kind_of, named_tables
+from pipeline.recipe.checks import named_tables
+from pipeline.recipe.sources import FilesSource, SourceRecipe
 from pipeline.sources.base import File, SourceError
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, version_of_status
 from pipeline.sources.formats.contract import FORMATS, list_formats_with
@@ -102,18 +103,16 @@ def _explain_folder(glob: str, path: str) -> str:
 def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
     """Yield the globs of a raw recipe's `paths` that match nothing, and the keys that do not fit their files."""
     for place, source in [*named_tables(data, "sources"), *named_tables(data, "evaluations")]:
-        globs = source.get("paths")
-        if kind_of(source) == "files" and isinstance(globs, list):
-            for glob in globs:
+        if SourceRecipe.kind_of(source) is not FilesSource:
+            continue
+        for key, check in (("paths", _check_glob), ("exclude", _check_excluded)):
+            globs = source.get(key)
+            for glob in globs if isinstance(globs, list) else ():
                 if isinstance(glob, str):  # the model reports the others
-                    yield from _check_glob(place, source, glob, folder)
-        excluded = source.get("exclude")
-        for glob in excluded if isinstance(excluded, list) else ():
-            if isinstance(glob, str):
-                yield from _check_excluded(place, glob, folder)
+                    yield from check(place, source, glob, folder)
 
 
-def _check_excluded(place: str, glob: str, folder: Path) -> Iterator[str]:
+def _check_excluded(place: str, source: dict[str, Any], glob: str, folder: Path) -> Iterator[str]:
     try:
         found = _one_of_each_ending(paths.join_path(folder, glob))
     except (*BROKEN_FILE_ERRORS, ImportError) as error:

@@ -15,13 +15,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.recipe.sources import HubSource
 from pipeline.sources.base import UNKNOWN_TYPE, Columns, File, SourceError, Span, TextBatch
+from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.formats.detect import format_of_name
 from pipeline.sources.network.range_cache import keep_fetched
 from shards.errors import import_extra
 
 if TYPE_CHECKING:
-    from pipeline.recipe.schema import Recipe, SourceRecipe
+    from pipeline.recipe.schema import Recipe
     from shards.stores.store import WritableStore
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -49,7 +51,7 @@ def pin_revisions(recipe: Recipe, work: WritableStore | None = None, *, keep: bo
     found: dict[str, str] = {}
     faults: list[str] = []
     for source in recipe.sources:
-        if source.kind == "hub" and not _COMMIT.fullmatch(source.revision):
+        if isinstance(source, HubSource) and not _COMMIT.fullmatch(source.revision):
             key = f"{source.repo}@{source.revision}"
             try:
                 found[key] = known.get(key) or found.get(key) or resolve_commit(source)
@@ -61,12 +63,14 @@ def pin_revisions(recipe: Recipe, work: WritableStore | None = None, *, keep: bo
         work.put(_REVISIONS_FILE, (json.dumps(known | found, indent=2) + "\n").encode())
     sources = [
         source.model_copy(update={"revision": found.get(f"{source.repo}@{source.revision}", source.revision)})
+        if isinstance(source, HubSource)
+        else source
         for source in recipe.sources
     ]
     return recipe.model_copy(update={"sources": sources})
 
 
-def resolve_commit(source: SourceRecipe) -> str:
+def resolve_commit(source: HubSource) -> str:
     """Return the commit of a source's revision.
 
     Raises:
@@ -81,7 +85,7 @@ def resolve_commit(source: SourceRecipe) -> str:
     where = f"source {source.name!r}: {source.repo}, revision {source.revision!r}"
     try:
         with hub_errors(where):
-            commit = HfApi().dataset_info(_repo(source), revision=source.revision, files_metadata=False).sha
+            commit = HfApi().dataset_info(source.repo, revision=source.revision, files_metadata=False).sha
     except HubError as error:
         raise SourceError(f"{error} Correct `repo` or `revision` if they are wrong.") from error
     if not commit:
@@ -89,7 +93,7 @@ def resolve_commit(source: SourceRecipe) -> str:
     return commit
 
 
-def list_files(source: SourceRecipe) -> list[File]:
+def list_files(source: HubSource) -> list[File]:
     """List the files of a Hub source's split, in the order that `datasets` reads them.
 
     Raises:
@@ -114,7 +118,7 @@ def list_files(source: SourceRecipe) -> list[File]:
     return files
 
 
-def _resolve_files(source: SourceRecipe) -> Iterator[File]:
+def _resolve_files(source: HubSource) -> Iterator[File]:
     from pipeline.sources.network.hub_http import install_hub_http
 
     install_hub_http()
@@ -127,14 +131,14 @@ def _resolve_files(source: SourceRecipe) -> Iterator[File]:
     datasets.disable_progress_bars()
     config: Any = datasets.config  # pyright: ignore[reportAttributeAccessIssue]
     config.HF_UPDATE_DOWNLOAD_COUNTS = False  # prevents a request to another host, whose failure would be retried
-    if Path(_repo(source)).exists():
+    if Path(source.repo).exists():
         raise SourceError(f"{where}: `datasets` would read the folder of that name here. Run in another folder.")
     try:
-        builder = datasets.load_dataset_builder(_repo(source), source.config, revision=source.revision)
+        builder = datasets.load_dataset_builder(source.repo, source.config, revision=source.revision)
     except SourceError:
         raise
     except ValueError as error:  # what `datasets` raises for an unknown configuration, and for a missing one
-        names = datasets.get_dataset_config_names(_repo(source), revision=source.revision)
+        names = datasets.get_dataset_config_names(source.repo, revision=source.revision)
         if source.config in names:
             raise SourceError(f"{where}: {error}") from error
         raise SourceError(
@@ -155,11 +159,11 @@ def _resolve_files(source: SourceRecipe) -> Iterator[File]:
         # The Hub's entity tag is the SHA-256 of a large file, and the blob id of a small one.
         etag = (info.get("lfs") or {}).get("sha256") or info["blob_id"]
         version = f"{info['size']} bytes, {etag}"
-        url = hub_url(_repo(source), source.revision, path)
+        url = hub_url(source.repo, source.revision, path)
         yield File(url, f"{source.repo}/{path}", int(info["size"]), version, source.revision)
 
 
-def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) -> list[Span]:
+def list_spans(source: HubSource, file: File, unit_bytes: int | None = None) -> list[Span]:
     """Cut one file of a Hub source into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
 
     Raises:
@@ -171,16 +175,18 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
         with keep_fetched():  # the footer is read again when the file is read
             spans = readers.cut_file(source, file.url, file.name, file.version, "parquet", unit_bytes)
         return [replace(span, revision=file.revision) for span in spans]
+    from pipeline.sources.formats import readers
     from pipeline.sources.network import hf_streaming
 
+    readers.refuse_unused(source, file.name, "stream", FORMATS["parquet"].keys)
     return [replace(hf_streaming.whole_file(file), carried=(UNKNOWN_TYPE,) * len(source.carry))]
 
 
-def _format_of(source: SourceRecipe, name: str) -> str | None:
+def _format_of(source: HubSource, name: str) -> str | None:
     return format_of_name(name) if source.format == "auto" else source.format
 
 
-def read(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+def read(source: HubSource, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
     """Stream the batches of a span of a Hub source, with the columns to carry.
 
     Raises:
@@ -193,8 +199,3 @@ def read(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[Te
     from pipeline.sources.network import hf_streaming
 
     return hf_streaming.stream_rows(source, span, carried)
-
-
-def _repo(source: SourceRecipe) -> str:
-    assert source.repo is not None  # the recipe's checks guarantee it for `hub`
-    return source.repo

@@ -1,7 +1,7 @@
 """The interface to all kinds of source: list their files, cut these into spans, and read spans.
 
-A kind is a module with three functions. Each reads only what it must: a build of a part of the sources lists the spans
-of as few files as possible.
+A kind is a class of `pipeline.recipe.sources`, and a module of this folder with the kind's name and three functions.
+Each reads only what it must: a build of a part of the sources lists the spans of as few files as possible.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ LIST_THREADS = 16
 """Number of files whose spans are listed at once: over a network, each takes two requests."""
 _LIST_FILES = 64
 """Most files that a thread takes at a time. Taken one by one, small local files cost twice the time, measured."""
-_KINDS = {"files": "pipeline.sources.files", "hub": "pipeline.sources.hub"}
 
 
 class Kind(Protocol):
@@ -45,7 +44,7 @@ def kind_of(source: SourceRecipe) -> Kind:
 
 @functools.cache
 def _load(kind: str) -> Kind:
-    return cast("Kind", importlib.import_module(_KINDS[kind]))
+    return cast("Kind", importlib.import_module(f"pipeline.sources.{kind}"))
 
 
 def list_files(source: SourceRecipe) -> list[File]:

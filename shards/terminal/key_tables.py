@@ -43,7 +43,7 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
     return found
 
 
-def find_section(model: type[BaseModel], name: str) -> tuple[type[BaseModel], bool] | None:
+def find_section(model: type[BaseModel], name: str) -> tuple[type[Settings], bool] | None:
     """Return the model of a field that is a table, and whether there may be many."""
     annotation: Any = model.model_fields[name].annotation
     many = get_origin(annotation) is list
@@ -63,11 +63,15 @@ class KeyTables:
     converters: Mapping[Callable[[Any], Any], str] = field(default_factory=dict[Callable[[Any], Any], str])
     name: Any = None
 
-    def table(self, model: type[BaseModel], names: Sequence[str] | None = None) -> str:
-        """Return the table of a model's keys, or of some of them."""
-        docs = field_docs(model)
-        chosen = list(model.model_fields) if names is None else names
-        return "\n".join([_HEAD, *(self._row(name, model.model_fields[name], docs.get(name, "")) for name in chosen)])
+    def table(self, model: type[Settings], names: Sequence[str] | None = None) -> str:
+        """Return the table of a model's keys, of all its kinds, or of some of them."""
+        docs: dict[str, str] = {}
+        fields: dict[str, FieldInfo] = {}
+        for kind in reversed(model.variants()):  # of a key of several kinds, the first one says the default
+            docs |= field_docs(kind)
+            fields |= kind.model_fields
+        chosen = model.key_names() if names is None else names
+        return "\n".join([_HEAD, *(self._row(name, fields[name], docs.get(name, "")) for name in chosen)])
 
     def _row(self, name: str, key: FieldInfo, meaning: str) -> str:
         kind = self._type_text(key.annotation, key.metadata)
@@ -100,10 +104,10 @@ class KeyTables:
         return word if word == "bytes" else word + _bounds_text(metadata, whole=annotation is int)
 
 
-def _models_of(annotation: Any) -> list[type[BaseModel]]:
+def _models_of(annotation: Any) -> list[type[Settings]]:
     """Return the model of a table, or of one that may be absent; else nothing."""
-    parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    return [part for part in parts if inspect.isclass(part) and issubclass(part, BaseModel)]
+    parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType, Annotated) else (annotation,)
+    return [part for part in parts if inspect.isclass(part) and issubclass(part, Settings)]
 
 
 def _default_text(key: FieldInfo, is_size: bool) -> str:

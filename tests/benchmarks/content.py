@@ -81,14 +81,14 @@ def _bucket(tar: Path, *options: str) -> Iterator[str]:
 
 def _fetch(rows: Path, work: Path, url: str) -> dict[str, float]:
     """Run the fetch tasks of all files one after the other in this process; return files, seconds and CPU."""
-    from pipeline.recipe.schema import SourceRecipe
+    from pipeline.recipe.sources import FilesSource
     from pipeline.sources import files
     from pipeline.sources.base import Unit
     from pipeline.sources.kinds import list_spans
     from pipeline.sources.software_heritage import fetch
 
     os.environ["TOKENMILL_CONTENT_ENDPOINT"] = url
-    source = SourceRecipe(name="code", weight=1, paths=[f"{rows}/*.parquet"], content="software-heritage")
+    source = FilesSource(name="code", weight=1, paths=[f"{rows}/*.parquet"], content="software-heritage")
     fetched = 0
     fetch_s = 0.0
     started, cpu = time.perf_counter(), time.process_time()

@@ -238,11 +238,11 @@ def _read_in_process(reader: str, name: str, path: Path) -> dict[str, Any]:
 
 
 def _read_ours(path: Path) -> Iterator[bytes]:
-    from pipeline.recipe.schema import SourceRecipe
+    from pipeline.recipe.sources import FilesSource
     from pipeline.sources import files
     from pipeline.sources.kinds import list_files, list_spans
 
-    source = SourceRecipe(name="s", paths=[str(path)], weight=1)
+    source = FilesSource(name="s", paths=[str(path)], weight=1)
     for span in list_spans(source, list_files(source)):
         for batch in files.read(source, span):
             for text in cast("Any", batch.text):

@@ -20,6 +20,7 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.recipe.sources import FilesSource
 from pipeline.sources import files
 from tests.support.builds import build_here, call_here, digests, list_spans_of, recipe_text, write_corpus
 from tests.support.cleaned_recipe import write_cleaned_recipe
@@ -144,7 +145,7 @@ def source() -> Callable[..., SourceRecipe]:
 
     def make(*paths: Path | str, **keys: Any) -> SourceRecipe:
         keys = {"name": "s", "weight": 1.0, **keys}
-        return SourceRecipe(paths=[str(path) for path in paths], **keys)
+        return FilesSource(paths=[str(path) for path in paths], **keys)
 
     return make
 

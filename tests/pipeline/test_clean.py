@@ -16,6 +16,7 @@ from pipeline.arrow_arrays import as_large_binary
 from pipeline.clean.documents import EMPTY, LONG, SHORT, clean_batch
 from pipeline.clean.malformed import NULL
 from pipeline.recipe.schema import SourceRecipe
+from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import TextBatch
 
 INVALID = "text is not valid UTF-8"
@@ -23,7 +24,7 @@ INVALID_TEXTS = [b"\xff", b"caf\xe9", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\x
 
 
 def recipe(**keys: Any) -> SourceRecipe:
-    return SourceRecipe(name="s", weight=1.0, paths=["x"], **keys)
+    return FilesSource(name="s", weight=1.0, paths=["x"], **keys)
 
 
 def clean(values: list[Any], type_: pa.DataType, **keys: Any) -> tuple[list[tuple[int, bytes]], dict[str, int]]:

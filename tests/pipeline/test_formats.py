@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from pipeline.clean.provenance import read_documents_again
 from pipeline.recipe.key_values import FormatName
 from pipeline.recipe.schema import SourceRecipe
+from pipeline.recipe.sources import FilesSource
 from pipeline.sources import files
 from pipeline.sources.base import MALFORMED, SourceError, Span, TextBatch, split_groups
 from pipeline.sources.formats import byte_io
@@ -103,14 +104,14 @@ CARRIED: Any = (("id", "string"), ("meta.url", "string"), ("score", "float64"))
 CARRY = ["id", "meta.url", "score: float64"]
 
 
-def read_spans(recipe: SourceRecipe, unit_bytes: int | None = None) -> list[tuple[Span, list[TextBatch]]]:
+def read_spans(recipe: FilesSource, unit_bytes: int | None = None) -> list[tuple[Span, list[TextBatch]]]:
     carried = CARRIED if recipe.carry else ()
     return [
         (span, list(files.read(recipe, span, carried))) for span in list_spans(recipe, list_files(recipe), unit_bytes)
     ]
 
 
-def read_records(recipe: SourceRecipe, unit_bytes: int | None = None) -> list[tuple[Any, ...]]:
+def read_records(recipe: FilesSource, unit_bytes: int | None = None) -> list[tuple[Any, ...]]:
     """Return the text and the carried values of each row, and check that rows count from 0 in each span."""
     records: list[tuple[Any, ...]] = []
     for _, batches in read_spans(recipe, unit_bytes):
@@ -195,7 +196,7 @@ def test_csv_is_what_the_csv_module_reads(rows: list[tuple[str, str]], batch_byt
             csv.writer(file, lineterminator=end).writerows([("text", "other"), *rows])
         with path.open(newline="", encoding="utf-8") as file:
             expected = [(row["text"],) for row in csv.DictReader(file)]
-        recipe = SourceRecipe(name="s", weight=1.0, paths=[str(path)])
+        recipe = FilesSource(name="s", weight=1.0, paths=[str(path)])
         assert read_records(recipe) == expected == read_records(recipe, 1)
 
 
@@ -219,7 +220,7 @@ def test_quotes_in_odd_places_are_read_as_arrow_reads_the_whole_file(body: str, 
         patch.setattr(byte_io, "BATCH_BYTES", batch_bytes)
         path = Path(folder, "a.csv")
         path.write_bytes(b"text,other\n" + data)
-        recipe = SourceRecipe(name="s", weight=1.0, paths=[str(path)], max_malformed=1)
+        recipe = FilesSource(name="s", weight=1.0, paths=[str(path)], max_malformed=1)
         for unit_bytes in (None, 1):
             try:
                 found = [text for (text,) in read_records(recipe, unit_bytes)]
@@ -252,7 +253,7 @@ def test_an_array_is_what_the_json_module_reads(
         path = Path(folder, "a.json")
         data = json.dumps([{"other": value, "text": text} for text, value in rows], ensure_ascii=ascii_, indent=indent)
         path.write_text(data, encoding="utf-8")
-        recipe = SourceRecipe(name="s", weight=1.0, paths=[str(path)])
+        recipe = FilesSource(name="s", weight=1.0, paths=[str(path)])
         expected = [(text,) for text, _ in rows]
         assert read_records(recipe) == expected == read_records(recipe, 1)
 
@@ -459,7 +460,7 @@ def test_a_folder_is_read_if_datasets_saved_it_and_named_if_not(tmp_path: Path, 
 
 
 def test_a_new_key_that_is_not_set_is_not_written() -> None:
-    assert not {"delimiter", "exclude"} & SourceRecipe(name="s", weight=1.0, paths=["*"]).model_dump(mode="json").keys()
+    assert not {"delimiter", "exclude"} & FilesSource(name="s", weight=1.0, paths=["*"]).model_dump(mode="json").keys()
 
 
 @pytest.mark.long

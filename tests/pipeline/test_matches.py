@@ -18,8 +18,9 @@ from pipeline.builder.encode_alarms import MatchError, check_pattern_matches
 from pipeline.clean import patterns as matches
 from pipeline.clean.documents import EMPTY, LONG, clean_batch
 from pipeline.clean.patterns import find_pattern_matches, pattern_matches_to_json, pattern_reason
-from pipeline.recipe.pattern_syntax import check_pattern
-from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.recipe.key_values import check_pattern
+from pipeline.recipe.schema import Recipe
+from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import TextBatch
 from tests.support.good_recipe import GOOD, faults_of
 
@@ -77,7 +78,7 @@ def test_excerpts_are_short_and_cut_between_characters() -> None:
 
 
 def clean(texts: list[str], **keys: Any) -> tuple[list[str], list[int], dict[str, int]]:
-    source = SourceRecipe(name="s", weight=1.0, paths=["x"], **keys)
+    source = FilesSource(name="s", weight=1.0, paths=["x"], **keys)
     dropped: Counter[str] = Counter()
     left = clean_batch(source, TextBatch(pa.array(texts), np.arange(len(texts), dtype=np.uint32)), dropped)
     return [str(text) for text in left.text.to_pylist()], left.rows.tolist(), dropped
@@ -145,7 +146,7 @@ def test_more_than_the_share_stops_with_counts_and_samples() -> None:
         shown: list[matches.Match] = []
         found, dropped = find(texts[part::2], patterns, shown)
         results.append(result(found.count(False), dropped | {"text is null": 50}, shown, f"part-{part}\x07"))
-    source = SourceRecipe(name="s", weight=1.0, paths=["x"], drop_if_matches=patterns, max_dropped=0.03)
+    source = FilesSource(name="s", weight=1.0, paths=["x"], drop_if_matches=patterns, max_dropped=0.03)
     check_pattern_matches(source, results)  # six of 200: not more
     with pytest.raises(MatchError) as caught:
         check_pattern_matches(source.model_copy(update={"max_dropped": 0.029}), results)
@@ -161,7 +162,7 @@ def test_more_than_the_share_stops_with_counts_and_samples() -> None:
 
 
 def test_a_source_of_which_all_matches_or_nothing_is_left() -> None:
-    source = SourceRecipe(name="s", weight=1.0, paths=["x"], drop_if_matches=["a"], max_dropped=1.0)
+    source = FilesSource(name="s", weight=1.0, paths=["x"], drop_if_matches=["a"], max_dropped=1.0)
     check_pattern_matches(source, [result(0, {pattern_reason("a"): 7}, [], "f")])
     check_pattern_matches(source, [])
     with pytest.raises(MatchError, match=r"7 of 7 documents \(100.00%\).*(?s:.*)max_dropped = 1.0"):

@@ -87,7 +87,7 @@ EXPECTED = [
     "sources.1.max_bytes: expected bytes as a number, or as text such as",
     "sources.1.min_bytes: expected bytes as a number, or as text such as",
     "sources.1.separator: required to cut '{folder}/a.txt' into documents. Give `separator`",
-    "sources.third.paths: required key is missing, or empty: kind = 'files' needs it",
+    "sources.third.paths: an empty list; expected at least one item",
     "sources.third.weight: expected a finite number; got nan",
     "sources.third.format: expected 'auto', 'parquet', ",
     "sources.third.kind: expected 'files' or 'hub'; got 'hubb'. Did you mean 'hub'?",

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
+from pipeline.recipe.sources import FilesSource
 from pipeline.tokenizer.sample import TokenizerTask, draw_sample, iter_sample, sample_budgets
 from pipeline.tokenizer.train import train_tokenizer
 from tests.support.builds import list_spans_of
@@ -18,7 +19,7 @@ TEXT = "0123456789" * 5
 
 
 def source(name: str, path: Path, **keys: Any) -> SourceRecipe:
-    return SourceRecipe(name=name, weight=1.0, paths=[str(path)], **keys)
+    return FilesSource(name=name, weight=1.0, paths=[str(path)], **keys)
 
 
 @pytest.fixture

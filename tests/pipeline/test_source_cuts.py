@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.recipe.schema import SourceRecipe
+from pipeline.recipe.sources import FilesSource
 from pipeline.sources import files
 from pipeline.sources.formats import byte_io as blocks
 from pipeline.sources.formats import readers
@@ -49,7 +49,7 @@ def split(text: str, separator: str) -> list[str]:
 
 def read_cut(path: Path, **keys: Any) -> tuple[list[str], int]:
     """Return the texts of all spans in order, and the number of spans; rows count from 0 in each."""
-    recipe = SourceRecipe(name="s", weight=1.0, paths=[str(path)], **keys)
+    recipe = FilesSource(name="s", weight=1.0, paths=[str(path)], **keys)
     spans = list_spans_of(recipe)
     assert spans[0].start == 0
     assert all(a.stop == b.start for a, b in itertools.pairwise(spans))

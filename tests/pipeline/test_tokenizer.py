@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
+from pipeline.recipe.schema import TokenizerRecipe
+from pipeline.recipe.sources import FilesSource
 from pipeline.tokenizer.encoder import Encoder, load_encoder, read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, iter_sample
@@ -174,7 +175,7 @@ def test_an_entry_that_two_merges_make_is_one() -> None:
 def test_a_vocabulary_too_large_for_the_sample(name: str, tmp_path: Path, write_parquet: Any) -> None:
     texts = ["low lower lowest", "new newer newest low"] * 3
     path = write_parquet(tmp_path / "a.parquet", texts)
-    source = SourceRecipe(name="s", weight=1.0, paths=[str(path)])
+    source = FilesSource(name="s", weight=1.0, paths=[str(path)])
     most = reference(texts, name, 5000).get_vocab_size()
     for vocab_size in (most, most + 1, 5000):
         recipe = TokenizerRecipe(vocab_size=vocab_size, special_tokens=SPECIAL, pretokenizer=name)

@@ -14,8 +14,8 @@ def identify_source(source: SourceRecipe) -> dict[str, Any]:
 
     Of presets with `when = "mix"` only the measures count: their limits are applied later.
     """
-    elsewhere = {"weight", "name", "license", "paths", "exclude", "repo", "config", "split", "revision"}
-    elsewhere |= {"max_missing", "max_dropped", "max_malformed", "max_null", "clean", "carry"}
+    elsewhere = source.place_keys() | {"weight", "name", "license", "clean", "carry"}
+    elsewhere |= {"max_missing", "max_dropped", "max_malformed", "max_null"}
     unused: set[str] = set() if source.drop_if_matches else {"drop_if_matches"}  # earlier digests stay valid
     reading = source.model_dump(exclude=elsewhere | unused)
     if source.clean.presets():

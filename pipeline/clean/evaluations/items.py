@@ -22,8 +22,8 @@ from pipeline.clean.documents import Documents, DocumentStream
 from pipeline.clean.evaluations.word_ngrams import Ngrams, find_hashed_words
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import TaskOutput
-from pipeline.recipe.evaluations import EvaluationRecipe
-from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.recipe.schema import EvaluationRecipe, Recipe
+from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import ALLOW, SourceError, Span
 from pipeline.sources.kinds import list_files, list_spans
 from shards.stores.open import open_store
@@ -92,10 +92,10 @@ class Items:
         return whole
 
 
-def source_of(evaluation: EvaluationRecipe, folder: str) -> SourceRecipe:
+def source_of(evaluation: EvaluationRecipe, folder: str) -> FilesSource:
     """Return an evaluation set as a source, whose documents are the items."""
     given = evaluation.model_dump(include={"name", "paths", "format", "text", "separator", "delimiter"})
-    return SourceRecipe(weight=1.0, **given).in_folder(Path(folder))
+    return FilesSource(weight=1.0, **given).in_folder(Path(folder))
 
 
 def _list_spans(evaluation: EvaluationRecipe, folder: str) -> tuple[Span, ...]:

@@ -99,7 +99,7 @@ def check_text_type(schema: pa.Schema, source: SourceRecipe, where: str) -> None
         SourceError: naming the columns that exist.
     """
     path = source.text_column
-    key = "text" if source.content == "column" else "blob_id"
+    key = source.text_key
     found = find_type(schema, path)
     if found is None:
         raise SourceError(f"{where}: no column {path!r}; there are {', '.join(column_names(schema))}. Correct `{key}`.")

@@ -113,7 +113,7 @@ def check_records(source: SourceRecipe, records: list[Any], columns: Iterable[st
     found = dict.fromkeys(name for record in records for name in _names(record))
     for column in columns:
         if column not in found:
-            key = "keep" if column in source.keep else "text" if source.content == "column" else "blob_id"
+            key = "keep" if column in source.keep else source.text_key
             raise SourceError(
                 f"{where}: no column {column!r} in its first records; there are {', '.join(found)}. "
                 f"Correct `{key}`{_array_hint(records)}."

@@ -89,7 +89,7 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
 
 def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name: str) -> None:
     refuse_twins(names, source, name)
-    keys = {source.text_column: "text" if source.content == "column" else "blob_id"}
+    keys = {source.text_column: source.text_key}
     keys |= dict.fromkeys(source.keep, "keep")
     keys |= {item.name: "carry" for item in map(parse_carry, source.carry)}
     for column, key in keys.items():

@@ -1,0 +1,207 @@
+"""The sources of a data recipe: the keys that all kinds share, and a class for each kind with the keys of its own.
+
+The keys of a kind say where its documents are. What is done with them is said by the keys that all kinds share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from operator import eq, not_
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PrivateAttr
+
+from pipeline.recipe import paths
+from pipeline.recipe.carry import checked_carry
+from pipeline.recipe.clean_recipe import CleanRecipe
+from pipeline.recipe.key_values import (
+    Delimiter,
+    FormatName,
+    Name,
+    Patterns,
+    SizeBytes,
+    distinct,
+    known_encoding,
+    normal_encoding,
+)
+from pipeline.recipe.predicates import checked_predicates
+from pipeline.recipe.variants import Variants
+
+# A key that came after the first sets is left out of recipes while it has its default (`exclude_if`), so that earlier
+# digests stay valid.
+
+MAX_NULL = 0.1
+"""Records without text that a build allows: data sets often have some, and a wrong column has mostly such records."""
+SourceKind = Literal["files", "hub"]
+
+
+class SourceRecipe(Variants):
+    """One source of documents: files on disk or at any fsspec URL, or a data set on the Hub."""
+
+    path_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of the kind that hold paths, which begin at the recipe's folder."""
+    ABSENT: ClassVar[dict[str, Any]] = {
+        "name": ...,
+        "kind": ...,
+        "paths": [],
+        "exclude": ...,
+        "repo": None,
+        "config": None,
+        "split": "train",
+        "revision": "main",
+    }
+
+    name: Name
+    """The source's name in the manifest; distinct."""
+    kind: SourceKind = "files"
+    """Where the documents come from: files, or a data set on the Hub."""
+    license: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """The data set's licence as its owner states it (`odc-by`). Only the report and the data card use it."""
+    weight: PositiveFloat
+    """The source's share of the training tokens, relative to the other weights. With `mix.phases`, it applies to the
+    tokenizer's sample and to phases that do not name the source."""
+    format: FormatName = "auto"
+    """`auto` goes by the file's name, then by its first bytes: [the formats of files](#the-formats-of-files). `file`
+    makes each file one document, whatever it holds. `plan` says how each file is read."""
+    text: Annotated[str, Field(min_length=1)] = "text"
+    """Column of the text; dots descend into structs."""
+    separator: Annotated[str, Field(min_length=1)] | None = None
+    """The text between two documents of a text file; required for text files."""
+    encoding: Annotated[str, AfterValidator(known_encoding), AfterValidator(normal_encoding)] = Field(
+        default="utf-8", exclude_if=partial(eq, "utf-8")
+    )
+    """`files`: how the text files of the source are encoded, all of them: `latin-1`, `windows-1252`, `utf-16`,
+    `shift_jis`, or another name that Python knows. A byte order mark is removed. Parquet and Arrow have only UTF-8."""
+    delimiter: Delimiter | None = Field(default=None, exclude_if=not_)
+    """`csv`: the character between two fields, such as `;`; when absent, a tab for `.tsv` and `.tab`, `|` for `.psv`,
+    and otherwise a comma."""
+    members: Annotated[list[Annotated[str, Field(min_length=1)]], AfterValidator(distinct)] = Field(
+        default_factory=list[str], exclude_if=not_
+    )
+    """`files`: globs that choose members of tar and zip archives by their paths in the archive; all when absent. A `*`
+    also matches `/`, and a glob that begins with `!` leaves members out: `["*.txt", "!*/LICENSE.txt"]`. Members that
+    are not chosen are counted."""
+    content: Literal["column", "software-heritage"] = "column"
+    """Where the text is: in the column `text`, or in Software Heritage's archive under the SHA-1 in `blob_id`."""
+    blob_id: Annotated[str, Field(min_length=1)] = "blob_id"
+    """`software-heritage`: column of the SHA-1 of each file's bytes."""
+    fallback_encoding: Annotated[str, AfterValidator(known_encoding)] | None = None
+    """`software-heritage`: how to decode files that are not UTF-8, such as `latin-1`; when absent, such files are
+    dropped."""
+    max_missing: Annotated[float, Field(ge=0, le=1)] = 0.02
+    """`software-heritage`: the build stops when a larger share of the files cannot be fetched."""
+    max_malformed: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The share of the records that may be malformed: text that does not decode, in any format; JSON that is no object;
+    rows of CSV with too few or too many fields; values of another type. Malformed records are dropped, counted and
+    shown; with 0, the first one stops the build."""
+    max_null: Annotated[float, Field(ge=0, le=1)] = Field(default=MAX_NULL, exclude_if=partial(eq, MAX_NULL))
+    """The share of the records that may have no text, because the column is null or absent there, among those that
+    `keep` leaves. They are dropped and counted."""
+    keep: Annotated[dict[str, JsonValue], AfterValidator(checked_predicates)] = Field(default_factory=dict)
+    """Predicates on columns: `{ int_score = ">= 3" }`. A row is kept if all of them hold; none holds for a null."""
+    min_bytes: SizeBytes = 1
+    """Shorter documents are dropped, in bytes of UTF-8; empty ones always are."""
+    max_bytes: SizeBytes | None = None
+    """Longer documents are dropped."""
+    drop_if_matches: Patterns = Field(default_factory=list)
+    """Like the recipe's `drop_if_matches`, for this source only. The recipe's patterns come first."""
+    carry: Annotated[list[str], AfterValidator(checked_carry)] = Field(default_factory=list[str], exclude_if=not_)
+    """Columns whose values go into the set's document tables: `["url", "id"]`; dots descend into structs. A column
+    holds text, integers, floats or booleans. All files must give it the same type, unless the item states one: `"score:
+    float64"` (`string`, `int64`, `float64`, `bool`). `trace --where` finds documents by these values. Changing the list
+    encodes the source again; tokens stay the same."""
+    max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """The build stops and shows examples if `drop_if_matches` drops a larger share of the documents. Patterns are for
+    what is rare: one document in a hundred more often means a wrong pattern than a bad source."""
+    clean: CleanRecipe = Field(default_factory=CleanRecipe, exclude_if=not_)
+    """Like the recipe's `clean`, for this source only: each table here replaces the one there."""
+
+    _folder: Path = PrivateAttr(default_factory=Path)
+
+    @classmethod
+    def kind_of(cls, table: dict[str, Any]) -> type[SourceRecipe]:
+        """Return the kind that a raw source is for; if `kind` is wrong, the one that its keys suggest."""
+        kinds = {kind.model_fields["kind"].default: kind for kind in cls.variants()}
+        named = table.get("kind", "files")
+        if isinstance(named, str) and named in kinds:
+            return kinds[named]
+        return max(kinds.values(), key=lambda kind: len(kind.place_keys() & table.keys()))
+
+    @classmethod
+    def place_keys(cls) -> set[str]:
+        """Return the keys of the kind itself. They say where documents are, and do not change how these are read."""
+        return cls.model_fields.keys() - SourceRecipe.model_fields.keys()
+
+    @property
+    def text_column(self) -> str:
+        """The column to read: the text itself, or the key that finds it."""
+        return getattr(self, self.text_key)
+
+    @property
+    def text_key(self) -> Literal["text", "blob_id"]:
+        """The key of the recipe that names the column to read."""
+        return "text" if self.content == "column" else "blob_id"
+
+    @property
+    def pinned_revision(self) -> str | None:
+        """What the set's manifest records as the version of the documents; None if the documents' own digest is."""
+        return None
+
+    @property
+    def folder(self) -> Path:
+        """Where relative `paths` begin: the recipe's folder."""
+        return self._folder
+
+    def in_folder(self, folder: Path) -> Self:
+        """Return the source with `paths` that begin at a folder."""
+        source = self.model_copy()
+        source._folder = folder
+        return source
+
+    def located(self) -> Self:
+        """Return the source for a task, which does not know the recipe's folder."""
+        clean = self.clean.with_model(lambda path: paths.join_path(self._folder.absolute(), path))
+        return self.model_copy(update={"clean": clean})
+
+    def with_paths(self, change: Callable[[str], str]) -> Self:
+        """Return the source with each of its paths changed."""
+        own = {key: list(map(change, getattr(self, key))) for key in self.path_keys}
+        return self.model_copy(update={**own, "clean": self.clean.with_model(change)})
+
+
+class FilesSource(SourceRecipe):
+    """Files on disk, or at any URL that fsspec opens."""
+
+    path_keys = ("paths", "exclude")
+    REMEDY = "not a key of kind = 'files'. Leave it out, or set `kind`."
+
+    kind: SourceKind = "files"
+    paths: Annotated[list[str], Field(min_length=1)]
+    """`files`, required: globs over local paths (`**` descends), relative to the recipe's folder, or fsspec URLs. Each
+    must match a file, or be a folder of `datasets.save_to_disk`. Paths given by `--set` are relative to the working
+    directory."""
+    exclude: list[str] = Field(default_factory=list[str], exclude_if=not_)
+    """`files`: globs over files to leave out of those that `paths` match, written like `paths`. Each must match one."""
+
+
+class HubSource(SourceRecipe):
+    """A data set on the Hub."""
+
+    REMEDY = "not a key of kind = 'hub'. Leave it out, or set `kind`."
+
+    kind: SourceKind = "hub"
+    repo: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")]
+    """`hub`, required: the data set, `owner/name`."""
+    config: Annotated[str, Field(min_length=1)] | None = None
+    """`hub`: the configuration; when absent, the data set's default."""
+    split: Annotated[str, Field(min_length=1)] = "train"
+    """`hub`: the split."""
+    revision: Annotated[str, Field(min_length=1)] = "main"
+    """`hub`: branch, tag or commit. It is resolved to a commit once, and the set's `recipe.json` records the commit."""
+
+    @property
+    def pinned_revision(self) -> str | None:
+        """The commit that the documents are read at."""
+        return self.revision
