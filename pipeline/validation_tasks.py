@@ -23,13 +23,11 @@ from pipeline.engine.timer import Timer
 from shards.format.equal_hashes import HashRange
 from shards.format.manifest import CarriedEntry, ShardEntry
 from shards.format.reader import Shard
-from shards.format.writer import SetProperties
 from shards.stores.fetched_store import FetchedStore
 from shards.stores.open import open_store
 from shards.validation.duplicates import EqualDocuments, compare_range
-from shards.validation.files import ListedEntry
-from shards.validation.findings import ShardFindings, collect_shard_findings
-from shards.validation.shard_contents import ContentRules
+from shards.validation.files import ListedEntry, ShardRules
+from shards.validation.shard_contents import ShardFindings, find_shard_problems
 
 TASK_BYTES = 32 << 20
 """Tokens of a task's shards, about: 40 ms of work, ten times what the task itself costs."""
@@ -48,12 +46,9 @@ class ValidateTask:
     address: str
     """Of the set."""
     shards: tuple[ShardEntry, ...]
-    dtype: str
-    """By the manifest, which may be wrong."""
-    shared: SetProperties
     listing: dict[str, ListedEntry]
     """The set's listing, as far as it names files of these shards."""
-    rules: ContentRules
+    rules: ShardRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +88,16 @@ def validate_shards(folder: Path, task: ValidateTask, report: Callable[[int, int
     """
     timer, done = Timer(), 0
     findings: list[ShardFindings] = []
-    token_bytes = np.dtype(task.dtype).itemsize
+    token_bytes = np.dtype(task.rules.dtype).itemsize
 
     def advance(tokens: int) -> None:
         nonlocal done
         done += tokens
         report(done * token_bytes, done)
 
-    shards = _open_shards(task.address, task.shards, task.dtype, task.shared.carried)
+    shards = _open_shards(task.address, task.shards, task.rules.dtype, task.rules.properties.carried)
     for shard in _fetch_ahead(shards, task.listing):
-        findings.append(collect_shard_findings(shard, task.shared, task.listing, task.rules, advance))
+        findings.append(find_shard_problems(shard, task.rules, task.listing, advance))
     timer.lap("check_s")
     return {"findings": _findings().dump_python(findings, mode="json"), "files": {}, **_spent(timer)}
 

@@ -105,7 +105,7 @@ def write_shard(
         documents: the document table, of `document_schema(properties.carried_types)`; `length` must add up to the
             tokens given.
         phase: the phase that the shard belongs to, if the set has phases.
-        checksums: gets by SHA-256 the XXH3-128 of the tokens file and of its content, for `ContentRules`.
+        checksums: gets by SHA-256 the XXH3-128 of the tokens file and of its content, for `ShardRules`.
 
     Returns:
         The shard's entry for the manifest.

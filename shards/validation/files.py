@@ -24,7 +24,7 @@ from shards.format.manifest import (
     MANIFEST_FILE,
     MAX_METADATA_BYTES,
     MAX_SIDECAR_BYTES,
-    FileEntry,
+    Dtype,
     Manifest,
     ShardEntry,
     Sidecar,
@@ -67,6 +67,19 @@ class Structure:
     sound: set[str] = field(default_factory=set[str])
 
 
+@dataclass(frozen=True, slots=True)
+class ShardRules:
+    """What a set says of all its shards, by which each of them is checked; plain data."""
+
+    properties: SetProperties
+    dtype: Dtype
+    """By the manifest, which may be wrong."""
+    cover: bool = False
+    """Whether to find out which ranges of hashes the documents are in."""
+    checksums: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By SHA-256 the XXH3-128 of the same bytes, both in hex, as far as the writer has computed them."""
+
+
 def check_files(store: Store) -> Structure:
     """Check the files of a set at the quick level.
 
@@ -76,10 +89,11 @@ def check_files(store: Store) -> Structure:
     """
     found = check_set_files(store)
     if found.shard_set is not None:
-        shared = SetProperties.of(found.shard_set.manifest)
+        manifest = found.shard_set.manifest
+        rules = ShardRules(SetProperties.of(manifest), manifest.dtype)
 
         def check(shard: Shard) -> tuple[list[Problem], set[str]]:
-            return check_shard_files(shard, shared, found.listing)
+            return check_shard_files(shard, rules, found.listing)
 
         for problems, sound in map_in_threads(check, found.shard_set.shards, reads_at_once(store)):
             found.problems += problems
@@ -95,62 +109,63 @@ def check_set_files(store: Store) -> Structure:
         InputError: the store cannot be read.
     """
     listing = _list_folder(store.folder) if store.folder is not None else _list_store(store)
-    shard_set = ShardSet(store)
-    problems = _check_file(MANIFEST_FILE, listing)
     if MANIFEST_FILE not in listing:
         return Structure(None, [_missing_manifest(listing)])
-    if problems:
+    if problems := _check_file(MANIFEST_FILE, listing):
         return Structure(None, problems)
+    shard_set = ShardSet(store)
     try:
         manifest = shard_set.manifest
     except ShardSetError as error:
         return Structure(None, error.problems)
     except OSError as error:
-        return Structure(
-            None,
-            [Problem("file_unreadable", MANIFEST_FILE, f"cannot be read: {error.strerror or error}{remedy_of(error)}")],
-        )
+        return Structure(None, [_unreadable(MANIFEST_FILE, error)])
+    # The set's other files, and what the manifest says.
+    problems = [*_check_foreign(manifest, listing), *totals.check_manifest_totals(manifest)]
+    problems += _check_whole(listing, manifest.tokenizer.file, MAX_TOKENIZER_BYTES) or check_tokenizer(
+        store.read(manifest.tokenizer.file), manifest
+    )
+    recipe = manifest.recipe
+    problems += _check_whole(listing, recipe.file, MAX_METADATA_BYTES) or _check_digest(
+        recipe.file, recipe.sha256, store.read(recipe.file)
+    )
+    return Structure(shard_set, problems, listing)
 
-    found = Structure(shard_set, listing=listing)
-    found.problems += _check_foreign(manifest, listing)
-    found.problems += totals.check_manifest_totals(manifest)
-    found.problems += _check_tokenizer(store, manifest, listing)
-    found.problems += _check_recipe(store, manifest, listing)
-    return found
 
-
-def check_shard_files(shard: Shard, shared: SetProperties, listing: Listing) -> tuple[list[Problem], set[str]]:
+def check_shard_files(shard: Shard, rules: ShardRules, listing: Listing) -> tuple[list[Problem], set[str]]:
     """Check the files of one shard at the quick level.
 
     Args:
         shard: the shard.
-        shared: what the manifest says of all shards.
+        rules: what the set says of all shards.
         listing: of the set's place, or its entries for this shard's files.
 
     Returns:
         The problems, and the names of the files that may be opened.
     """
-    entry = shard.entry
+    files = shard.entry.files
     problems: list[Problem] = []
     sound: set[str] = set()
-    for file in entry.files.entries:
+    for file in files.entries:
         faults = _check_file(file.path, listing)
-        size = listing[file.path].bytes if not faults else 0
-        if not faults and size != file.bytes:
+        if not faults and (size := listing[file.path].bytes) != file.bytes:
             where = "on disk" if shard.store.folder is not None else "in the store"
             message = f"{size} bytes {where}; expected {file.bytes} by the manifest. Copy or build it again."
-            faults.append(Problem("file_size", file.path, message))
+            faults = [Problem("file_size", file.path, message)]
         if not faults:
             sound.add(file.path)
         problems += faults
-    tokens = entry.files.tokens.path
-    if tokens in listing and not _check_file(tokens, listing):
-        faults = _check_seek_table(shard, listing[tokens].bytes)
-        if faults:
-            sound.discard(tokens)
+    # A tokens file of another size may have a seek table that tells more.
+    tokens = files.tokens.path
+    if (
+        tokens in listing
+        and listing[tokens].fault is None
+        and (faults := _check_seek_table(shard, listing[tokens].bytes))
+    ):
+        sound.discard(tokens)
         problems += faults
-    if entry.files.metadata.path in sound:
-        problems += _check_sidecar(shard.store, shared, entry)
+    if files.metadata.path in sound:
+        problems += _check_sidecar(shard, rules)
     return problems, sound
 
 
@@ -228,27 +243,27 @@ def _check_seek_table(shard: Shard, size: int) -> list[Problem]:
         message = f"holds {other} bytes per token; expected {shard.dtype.itemsize} by the manifest's {shard.dtype.name}"
         return [Problem("dtype_mismatch", file.name, message)]
     except OSError as error:
-        return [Problem("file_unreadable", file.name, f"cannot be read: {error.strerror or error}{remedy_of(error)}")]
+        return [_unreadable(file.name, error)]
     return []
 
 
-def _check_sidecar(store: Store, shared: SetProperties, entry: ShardEntry) -> list[Problem]:
-    file = entry.files.metadata
+def _check_sidecar(shard: Shard, rules: ShardRules) -> list[Problem]:
+    entry, file = shard.entry, shard.entry.files.metadata
     if file.bytes > MAX_SIDECAR_BYTES:
         message = f"{file.bytes} bytes of metadata; expected at most {MAX_SIDECAR_BYTES}. Not read."
         return [Problem("manifest_invalid", file.path, message)]
     problems: list[Problem] = []
     try:
-        content = store.read(file.path)
-        problems += _check_digest(file, content)
+        content = shard.store.read(file.path)
+        problems += _check_digest(file.path, file.sha256, content)
         sidecar = parse_json(Sidecar, content, where=file.path)
     except ShardSetError as error:
         return problems + error.problems
     except OSError as error:
-        return [Problem("file_unreadable", file.path, f"cannot be read: {error.strerror or error}{remedy_of(error)}")]
+        return [_unreadable(file.path, error)]
     held = SidecarFiles(tokens=entry.files.tokens, documents=entry.files.documents)
     facts = {key: getattr(entry, key) for key in ShardEntry.model_fields if key != "files"}
-    expected = make_sidecar(shared, held, facts)
+    expected = make_sidecar(rules.properties, held, facts)
     different = [key for key in Sidecar.model_fields if getattr(sidecar, key) != getattr(expected, key)]
     if different:
         values = "; ".join(
@@ -259,31 +274,21 @@ def _check_sidecar(store: Store, shared: SetProperties, entry: ShardEntry) -> li
     return problems
 
 
-def _check_digest(file: FileEntry, content: bytes) -> list[Problem]:
+def _check_digest(name: str, expected: str, content: bytes) -> list[Problem]:
     digest = hashlib.sha256(content).hexdigest()
-    if digest == file.sha256:
+    if digest == expected:
         return []
-    message = f"sha256 is {digest}; expected {file.sha256} by the manifest. Copy or build it again."
-    return [Problem("file_checksum", file.path, message)]
+    message = f"sha256 is {digest}; expected {expected} by the manifest. Copy or build it again."
+    return [Problem("file_checksum", name, message)]
 
 
-def _check_recipe(store: Store, manifest: Manifest, listing: Listing) -> list[Problem]:
-    name = manifest.recipe.file
+def _check_whole(listing: Listing, name: str, most: int) -> list[Problem]:
+    """Check that a file can be read whole: it is there, and not too large."""
     problems = _check_file(name, listing)
-    if not problems:
-        size = listing[name].bytes
-        if size > MAX_METADATA_BYTES:
-            return [Problem("file_size", name, f"{size} bytes; expected at most {MAX_METADATA_BYTES}. Not read.")]
-        problems = _check_digest(FileEntry(path=name, bytes=size, sha256=manifest.recipe.sha256), store.read(name))
+    if not problems and (size := listing[name].bytes) > most:
+        problems = [Problem("file_size", name, f"{size} bytes; expected at most {most}. Not read.")]
     return problems
 
 
-def _check_tokenizer(store: Store, manifest: Manifest, listing: Listing) -> list[Problem]:
-    name = manifest.tokenizer.file
-    problems = _check_file(name, listing)
-    if problems:
-        return problems
-    size = listing[name].bytes
-    if size > MAX_TOKENIZER_BYTES:
-        return [Problem("file_size", name, f"{size} bytes; expected at most {MAX_TOKENIZER_BYTES}. Not read.")]
-    return check_tokenizer(store.read(name), manifest)
+def _unreadable(name: str, error: OSError) -> Problem:
+    return Problem("file_unreadable", name, f"cannot be read: {error.strerror or error}{remedy_of(error)}")

@@ -11,12 +11,11 @@ of its sources: its shards are compared with these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
 from shards.errors import Problem, plural
 from shards.format.manifest import MANIFEST_FILE, Manifest, MixEntry, ShardEntry
-from shards.validation.sums import add_sources
+from shards.validation.sums import NOTHING, add_sources
 
 ROUNDING_TOKENS = 2
 
@@ -31,41 +30,34 @@ def check_mix_shares(manifest: Manifest, longest: Mapping[str, int]) -> list[Pro
     problems: list[Problem] = []
     for split, entry in manifest.splits.items():
         shards = [shard for shard in manifest.shards if shard.split == split]
-        parts: list[_Part] = []
-        if split == "train" and manifest.phases:
-            for phase in manifest.phases:
-                own = [shard for shard in shards if shard.phase == phase.name]
-                parts.append(_Part(f"phase {phase.name!r}", own, phase.mix, phase.requested_tokens))
-        whole = _Part(split, shards, manifest.mix, entry.requested_tokens)
-        problems += _check_part(whole, longest, each_shard=not parts)
-        for part in parts:
-            problems += _check_part(part, longest)
+        phases = manifest.phases if split == "train" else []
+        # The shards of a set with phases have the shares of their phase, not those of the set.
+        alone = [] if phases else shards
+        problems += _check_part(split, shards, alone, manifest.mix, entry.requested_tokens, longest)
+        for phase in phases:
+            own = [shard for shard in shards if shard.phase == phase.name]
+            problems += _check_part(f"phase {phase.name!r}", own, own, phase.mix, phase.requested_tokens, longest)
     return problems
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A split or a phase: its name, shards, shares and requested tokens."""
-
-    name: str
-    shards: list[ShardEntry]
-    mix: list[MixEntry]
-    requested_tokens: int
-
-
-def _check_part(part: _Part, longest: Mapping[str, int], *, each_shard: bool = True) -> list[Problem]:
-    places = [(MANIFEST_FILE, add_sources(part.shards), part.requested_tokens)]
-    if each_shard:
-        places += [(shard.name, shard.sources, part.requested_tokens / len(part.shards)) for shard in part.shards]
-    problems: list[Problem] = []
-    for row in part.mix:
+def _check_part(
+    name: str,
+    shards: Sequence[ShardEntry],
+    alone: Sequence[ShardEntry],
+    mix: Sequence[MixEntry],
+    requested_tokens: int,
+    longest: Mapping[str, int],
+) -> Iterator[Problem]:
+    """Check the shares of a split or a phase: over all its shards, and in each of those that are checked alone."""
+    places = [(MANIFEST_FILE, add_sources(shards), float(requested_tokens))]
+    places += [(shard.name, shard.sources, requested_tokens / len(shards)) for shard in alone]
+    for row in mix:
         document = longest.get(row.source, 0)
         for where, sources, tokens in places:
-            held, requested = sources[row.source].tokens if row.source in sources else 0, row.requested * tokens
+            held, requested = sources.get(row.source, NOTHING).tokens, row.requested * tokens
             if abs(held - requested) > document + ROUNDING_TOKENS:
                 message = (
-                    f"source {row.source!r} holds {plural(held, 'token')} of {part.name}; expected {requested:.0f}, "
-                    f"give or take its longest document of {document}"
+                    f"source {row.source!r} holds {plural(held, 'token')} of {name}; expected {requested:.0f}, give or "
+                    f"take its longest document of {document}"
                 )
-                problems.append(Problem("mix_share", where, message))
-    return problems
+                yield Problem("mix_share", where, message)

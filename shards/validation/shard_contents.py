@@ -30,30 +30,40 @@ from shards.format.document_table import add_source_counts, iter_documents
 from shards.format.equal_hashes import cover_hashes
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard, ShardSet
+from shards.format.writer import SetProperties
 from shards.stores.files import hash_file
 from shards.stores.store import require_folder
 from shards.validation import duplicates
-from shards.validation.carried import CarriedValues
+from shards.validation.carried import CarriedCounts, count_carried, find_carried_problems
+from shards.validation.files import Listing, ShardRules, check_shard_files
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    Ends = npt.NDArray[np.int64]
+    """The place of each document's last token, int64 `(documents,)`."""
+
 
 @dataclass
-class ShardContents:
-    """The result of the full level for one shard.
+class ShardFindings:
+    """The findings of the full level for one shard; they can be written as JSON."""
 
-    `longest` is the longest document of each source, in tokens. `table_sound` is True if the document table can
-    be trusted: it has the number of rows in the manifest, the right types, and no gap between documents. `coverage`
-    says which ranges of hashes its documents are in, if that was asked for.
-    """
-
+    file_problems: list[Problem] = field(default_factory=list[Problem])
+    """Those of the quick level."""
     problems: list[Problem] = field(default_factory=list[Problem])
+    """Those of the contents."""
+    sound: list[str] = field(default_factory=list[str])
+    """The names of its files that may be opened, sorted."""
     longest: dict[str, int] = field(default_factory=dict[str, int])
+    """The longest document of each source, in tokens."""
     tokens: int = 0
+    """Tokens that were read and checked."""
     documents: int = 0
     table_sound: bool = False
+    """Whether the document table can be trusted: it has the number of rows in the manifest, the right types, and no gap
+    between documents."""
     coverage: int | None = None
+    """`cover_hashes` of its documents, if that was asked for."""
 
 
 @dataclass
@@ -69,84 +79,55 @@ class _Fault:
         self.first = self.first or first
 
 
-@dataclass
-class _Table:
-    """The content of a document table: the ends of documents, and the totals of each source."""
+def find_shard_problems(
+    shard: Shard, rules: ShardRules, listing: Listing, advance: Callable[[int], None] | None = None
+) -> ShardFindings:
+    """Check one shard in full: its files, then their content.
 
-    ends: npt.NDArray[np.int64]
-    sums: dict[str, SourceCounts]
-    longest: dict[str, int]
-    coverage: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ContentRules:
-    """How the contents of a set's shards are checked."""
-
-    vocab_size: int
-    """Every id must be smaller."""
-    eos_id: int
-    """The id that must end every document and appear nowhere else."""
-    cover: bool = False
-    """Whether to find out which ranges of hashes the documents are in."""
-    checksums: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By SHA-256 the XXH3-128 of the same bytes, both in hex, as far as the writer has computed them."""
-    bos_id: int | None = None
-    """The id that must begin every document and appear nowhere else; None if none does."""
-
-
-def check_shard_contents(
-    shard: Shard, sound: set[str], rules: ContentRules, *, advance: Callable[[int], None] | None = None
-) -> ShardContents:
-    """Check one shard in full.
+    It needs the shard's entry and nothing else of the set, so that it runs in a thread or on another host.
 
     Args:
         shard: the shard.
-        sound: the names of the files that passed the quick level; others are not opened.
-        rules: how the contents are checked.
+        rules: what the set says of all shards.
+        listing: of the set's place, or its entries for this shard's files.
         advance: called with the number of tokens checked since the last call.
+
+    Raises:
+        InputError: the store cannot be read.
     """
-    found = ShardContents()
-    files = shard.entry.files
-    table: _Table | None = None
-    if files.documents.path in sound:
+    problems, sound = check_shard_files(shard, rules, listing)
+    found = ShardFindings(problems, sound=sorted(sound))
+    documents, tokens = (file.path for file in (shard.entry.files.documents, shard.entry.files.tokens))
+    ends: Ends | None = None
+    if documents in sound:
         try:
-            problems, table = _check_documents(shard, with_hashes=rules.cover)
+            ends = _check_documents(shard, rules, found)
         except OSError as error:
-            problems = [_unreadable(files.documents.path, error)]
-        found.problems += problems
-    if table is not None:
-        found.longest, found.documents, found.table_sound = table.longest, len(table.ends), True
-        found.coverage = table.coverage
-    if files.tokens.path in sound:
-        ends = None if table is None else table.ends
+            found.problems.append(_unreadable(documents, error))
+    if tokens in sound:
         try:
             found.problems += _check_tokens(shard, ends, rules, advance)
             found.tokens = shard.num_tokens
         except OSError as error:
-            found.problems.append(_unreadable(files.tokens.path, error))
+            found.problems.append(_unreadable(tokens, error))
     return found
 
 
-def _check_documents(shard: Shard, *, with_hashes: bool) -> tuple[list[Problem], _Table | None]:
-    """Check the document table's digest and rows. A table on another machine is read once, whole."""
+def _check_documents(shard: Shard, rules: ShardRules, found: ShardFindings) -> Ends | None:
+    """Check the document table's digest and rows; return the ends of documents if the table can be trusted.
+
+    A table on another machine is read once, whole.
+    """
     file = shard.entry.files.documents
     content = None if shard.store.folder is not None else shard.store.read(file.path)
     digest = hash_file(require_folder(shard.store) / file.path) if content is None else sha256(content).hexdigest()
-    problems = [] if digest == file.sha256 else [_wrong_digest("file_checksum", file.path, digest, file.sha256)]
-    more, table = _check_rows(shard, content, with_hashes=with_hashes)
-    return problems + more, table
-
-
-def _check_rows(shard: Shard, content: bytes | None, *, with_hashes: bool) -> tuple[list[Problem], _Table | None]:
-    """Check that there is no gap between documents and that each source's totals equal the manifest's."""
-    name = shard.entry.files.documents.path
+    found.problems += _check_digest("file_checksum", file.path, digest, file.sha256)
     gaps, empty = _Fault("document_table"), _Fault("document_table")
-    ends: list[npt.NDArray[np.int64]] = []
+    ends = [np.empty(0, np.int64)]
     sums: dict[str, list[int]] = {}
     position = row = coverage = 0
-    columns = ["start", "length", "source", "unit", "row", *(["hash"] if with_hashes else []), *shard.carried]
-    carried = CarriedValues(shard)
+    columns = ["start", "length", "source", "unit", "row", *(["hash"] if rules.cover else []), *shard.carried]
+    carried: CarriedCounts = CarriedCounts()
     try:
         for batch in iter_documents(shard, columns, content):
             start: npt.NDArray[np.int64] = np.from_dlpack(batch.column("start")).view(np.int64)
@@ -161,34 +142,42 @@ def _check_rows(shard: Shard, content: bytes | None, *, with_hashes: bool) -> tu
             if not gaps.count:  # a broken table is not kept: the shard's tokens do not bound its memory
                 ends.append(stop - 1)
             add_source_counts(batch, sums)
-            if with_hashes:
+            if rules.cover:
                 coverage |= cover_hashes(split_column(batch.column("hash"))[:, 0])
-            carried.add(batch)
+            count_carried(shard, batch, carried)
             position, row = int(stop[-1]) if len(stop) else position, row + len(stop)
     except ShardSetError as error:
-        return error.problems, None
-    problems = _to_problems([gaps, empty], name, "The table and the tokens come from different builds.")
-    problems += carried.find_problems()
-    if position != shard.num_tokens:
-        message = f"lengths add up to {position}; expected {plural(shard.num_tokens, 'token')} by the manifest"
-        problems.append(Problem("document_table", name, message))
-    counts = {source: SourceCounts(tokens=tokens, documents=rows) for source, (tokens, rows, _) in sums.items()}
-    for source in sorted(counts.keys() | shard.entry.sources.keys()):
-        said, held = shard.entry.sources.get(source), counts.get(source)
-        if said != held:
-            message = (
-                f"source {source!r}: {held or 'nothing'} in the table; expected {said or 'nothing'} by the manifest"
-            )
-            problems.append(Problem("source_sum", name, message))
+        found.problems += error.problems
+        return None
+    found.problems += _to_problems([gaps, empty], file.path, "The table and the tokens come from different builds.")
+    found.problems += find_carried_problems(shard, carried)
+    found.problems += _check_sums(shard, position, sums)
     if gaps.count or empty.count or position != shard.num_tokens:
-        return problems, None
-    longest = {source: most for source, (_, _, most) in sums.items()}
-    all_ends = np.concatenate(ends) if ends else np.empty(0, np.int64)
-    return problems, _Table(all_ends, counts, longest, coverage if with_hashes else None)
+        return None
+    found.documents, found.table_sound = row, True
+    found.longest = {source: most for source, (_, _, most) in sums.items()}
+    found.coverage = coverage if rules.cover else None
+    return np.concatenate(ends)
+
+
+def _check_sums(shard: Shard, tokens: int, sums: Mapping[str, list[int]]) -> list[Problem]:
+    """Check the sums over a document table, of all documents and of each source, against the manifest."""
+    name = shard.entry.files.documents.path
+    problems: list[Problem] = []
+    if tokens != shard.num_tokens:
+        message = f"lengths add up to {tokens}; expected {plural(shard.num_tokens, 'token')} by the manifest"
+        problems.append(Problem("document_table", name, message))
+    held = {source: SourceCounts(tokens=own, documents=rows) for source, (own, rows, _) in sums.items()}
+    for source in sorted(held.keys() | shard.entry.sources.keys()):
+        found, said = held.get(source, "nothing"), shard.entry.sources.get(source, "nothing")
+        if found != said:
+            message = f"source {source!r}: {found} in the table; expected {said} by the manifest"
+            problems.append(Problem("source_sum", name, message))
+    return problems
 
 
 def _check_tokens(
-    shard: Shard, ends: npt.NDArray[np.int64] | None, rules: ContentRules, advance: Callable[[int], None] | None
+    shard: Shard, ends: Ends | None, rules: ShardRules, advance: Callable[[int], None] | None
 ) -> list[Problem]:
     """Check the tokens file by the writer's checksums if they are known, and then what they find by SHA-256."""
     entry, checksums = shard.entry, rules.checksums
@@ -202,8 +191,8 @@ def _check_tokens(
 
 def _read_tokens(
     shard: Shard,
-    ends: npt.NDArray[np.int64] | None,
-    rules: ContentRules,
+    ends: Ends | None,
+    rules: ShardRules,
     known: tuple[str | None, str | None],
     advance: Callable[[int], None] | None,
 ) -> list[Problem]:
@@ -218,9 +207,10 @@ def _read_tokens(
         return error.problems
     corrupt, beyond = _Fault("frame_corrupt"), _Fault("token_out_of_range")
     eos, bos = _Fault("eos_misplaced"), _Fault("bos_misplaced")
-    starts = None if ends is None or rules.bos_id is None else np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
-    file_hash = _Digest("file_checksum", file.name, entry.files.tokens.sha256, known[0])
-    content_hash = _Digest("tokens_checksum", file.name, entry.tokens_sha256, known[1])
+    starts = (
+        None if ends is None or rules.properties.bos_id is None else np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
+    )
+    file_hash, content_hash = (sha256() if one is None else xxhash.xxh3_128() for one in known)
     decompressor = zstandard.ZstdDecompressor()
     for frame, data in codec.iter_compressed(file, frames):
         file_hash.update(data)
@@ -232,35 +222,21 @@ def _read_tokens(
         content_hash.update(content)
         tokens = np.frombuffer(content, dtype)
         first = frame.start // dtype.itemsize
-        _check_range(tokens, first, rules.vocab_size, beyond)
+        _check_range(tokens, first, rules.properties.vocab_size, beyond)
         if ends is not None:
-            _check_mark(tokens, first, ends, rules.eos_id, eos, ("ends", "EOS"))
-        if starts is not None and rules.bos_id is not None:
-            _check_mark(tokens, first, starts, rules.bos_id, bos, ("begins", "BOS"))
+            _check_mark(tokens, first, ends, rules.properties.eos_id, eos, ("ends", "EOS"))
+        if starts is not None and rules.properties.bos_id is not None:
+            _check_mark(tokens, first, starts, rules.properties.bos_id, bos, ("begins", "BOS"))
         if advance is not None:
             advance(len(tokens))
     size = entry.files.tokens.bytes  # a sound file has it; what follows the frames is the seek table
     for start in range(frames[-1].file_stop if frames else 0, size, codec.FRAME_BYTES):
         file_hash.update(file.read_range(start, min(start + codec.FRAME_BYTES, size)))
-    problems = file_hash.problems()
+    expected = known[0] or entry.files.tokens.sha256, known[1] or entry.tokens_sha256
+    problems = _check_digest("file_checksum", file.name, file_hash.hexdigest(), expected[0])
     if not corrupt.count:
-        problems += content_hash.problems()
+        problems += _check_digest("tokens_checksum", file.name, content_hash.hexdigest(), expected[1])
     return problems + _to_problems([corrupt, beyond, eos, bos], file.name, "Copy or build the shard again.")
-
-
-class _Digest:
-    """The digest of bytes as they are read: SHA-256, or XXH3-128 if its right value is known, too."""
-
-    def __init__(self, kind: ProblemKind, name: str, sha256_hex: str, xxh3_hex: str | None):
-        self._place = kind, name
-        self._hash = sha256() if xxh3_hex is None else xxhash.xxh3_128()
-        self._expected = sha256_hex if xxh3_hex is None else xxh3_hex
-        self.update = self._hash.update
-
-    def problems(self) -> list[Problem]:
-        """Return a problem if the digest is another one than expected."""
-        digest = self._hash.hexdigest()
-        return [] if digest == self._expected else [_wrong_digest(*self._place, digest, self._expected)]
 
 
 def _check_range(tokens: npt.NDArray[Any], first: int, vocab_size: int, fault: _Fault) -> None:
@@ -296,10 +272,12 @@ def _check_mark(
         fault.add(len(inside), f"token {first + int(inside[0])} is {name} {mark} inside a document")
 
 
-def _wrong_digest(kind: ProblemKind, name: str, digest: str, expected: str) -> Problem:
+def _check_digest(kind: ProblemKind, name: str, digest: str, expected: str) -> list[Problem]:
+    if digest == expected:
+        return []
     algorithm = "sha256" if len(expected) == 64 else "xxh3_128"
     what = algorithm if kind == "file_checksum" else f"{algorithm} of the decompressed tokens"
-    return Problem(kind, name, f"{what} is {digest}; expected {expected} by the manifest. Copy or build it again.")
+    return [Problem(kind, name, f"{what} is {digest}; expected {expected} by the manifest. Copy or build it again.")]
 
 
 def _unreadable(name: str, error: OSError) -> Problem:
@@ -315,8 +293,9 @@ def _to_problems(faults: list[_Fault], name: str, remedy: str) -> list[Problem]:
     return problems
 
 
-def content_rules(shard_set: ShardSet, checksums: Mapping[str, str] | None = None) -> ContentRules:
-    """Return the rules by which the contents of a set's shards are checked; `checksums` as in `ContentRules`."""
+def shard_rules(shard_set: ShardSet, checksums: Mapping[str, str] | None = None) -> ShardRules:
+    """Return the rules by which the shards of a set are checked; `checksums` as in `ShardRules`."""
     documents = sum(shard.num_documents for shard in shard_set.shards)
+    manifest = shard_set.manifest
     cover = documents > duplicates.PARTITION_DOCUMENTS
-    return ContentRules(shard_set.vocab_size, shard_set.eos_id, cover, checksums or {}, shard_set.bos_id)
+    return ShardRules(SetProperties.of(manifest), manifest.dtype, cover, checksums or {})

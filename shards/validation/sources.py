@@ -13,7 +13,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -51,8 +51,7 @@ class SourceComparison:
     not_run: list[str] = field(default_factory=list[str])
 
 
-@dataclass(frozen=True)
-class _Sample:
+class _Sample(NamedTuple):
     """One document to compare."""
 
     shard: Shard
@@ -86,39 +85,35 @@ def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: in
     except (ShardSetError, ValueError, OSError) as error:
         found.not_run.append(f"against sources: {error}")
         return found
-    samples = _draw(shards, count, found)
     readers: dict[str, ReadDocuments | None] = {}
-    for (name, unit), members in sorted(samples.items()):
+    for (name, unit), members in sorted(_draw(shards, count, found).items()):
         source = sources.get(name)
-        if source is None:
-            why = f"{manifest.recipe.file} does not list it. Restore the file the set was built with."
-            found.not_run.append(f"against sources: source {name!r}: {why}")
-            continue
-        kind = str(source.get("kind"))
+        kind = str(source.get("kind")) if source else ""
         if kind not in readers:
             readers[kind] = load_reader(kind)
         reader = readers[kind]
-        if not source["folder"] and _has_relative_paths(source):
-            why = (
-                "its paths are relative to the recipe's folder, and nothing says where that is. Copy the set to this "
-                f"machine, and write the folder's path to {RECIPE_FOLDER_FILE} next to its manifest."
+        where = f"against sources: source {name!r}"
+        if source is None:
+            why = f"{manifest.recipe.file} does not list it. Restore the file the set was built with."
+            found.not_run.append(f"{where}: {why}")
+        elif not source["folder"] and _has_relative_paths(source):
+            found.not_run.append(
+                f"{where}: its paths are relative to the recipe's folder, and nothing says where that is. Copy the set "
+                f"to this machine, and write the folder's path to {RECIPE_FOLDER_FILE} next to its manifest."
             )
-            found.not_run.append(f"against sources: source {name!r}: {why}")
-            continue
-        if reader is None:
+        elif reader is None:
             why = f"nothing installed reads the kind {kind!r}. Install the package that built the set."
-            found.not_run.append(f"against sources: source {name!r}: {why}")
-            continue
-        try:
-            texts = reader(source, unit, [sample.row for sample in members])
-        except (ValueError, OSError) as error:
-            found.not_run.append(f"against sources: source {name!r}, unit {unit!r}: {error}")
-            continue
-        for sample, text in zip(members, texts, strict=True):
-            found.compared += 1
-            found.problems += _compare(
-                sample, text, vocabulary, encode, f"source {name!r}, unit {unit!r}, row {sample.row}"
-            )
+            found.not_run.append(f"{where}: {why}")
+        else:
+            try:
+                texts = reader(source, unit, [sample.row for sample in members])
+            except (ValueError, OSError) as error:
+                found.not_run.append(f"{where}, unit {unit!r}: {error}")
+                continue
+            found.compared += len(members)
+            for sample, text in zip(members, texts, strict=True):
+                origin = f"source {name!r}, unit {unit!r}, row {sample.row}"
+                found.problems += _compare(sample, text, vocabulary, encode, origin)
     found.not_run = list(dict.fromkeys(found.not_run))
     return found
 
@@ -136,7 +131,7 @@ def _compare(
         return error.problems
     problems: list[Problem] = []
     if held != text:
-        at = next((i for i, (a, b) in enumerate(zip(held, text, strict=False)) if a != b), min(len(held), len(text)))
+        at = _first_difference(held, text)
         message = (
             f"{origin}: differs from byte {at}: {held[at : at + 40]!r} of {len(held)} bytes in the shard, "
             f"{text[at : at + 40]!r} of {len(text)} at the source. "
@@ -165,13 +160,19 @@ def _compare_ids(sample: _Sample, text: bytes, encode: Callable[[str], list[int]
     held = tokens[len(tokens) - len(ids) :] if len(tokens) - len(ids) in (0, 1) else tokens
     if held == ids:
         return []
-    at = next((i for i, (a, b) in enumerate(zip(held, ids, strict=False)) if a != b), min(len(held), len(ids)))
+    at = _first_difference(held, ids)
     message = (
         f"{origin}: the tokenizer encodes its text differently, from token {at} on: {ids[at : at + 8]}... of "
         f"{plural(len(ids), 'token')}; the shard holds {held[at : at + 8]}... of {len(held)}. The shard comes from "
         "another build."
     )
     return [Problem("source_mismatch", sample.where, message)]
+
+
+def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the first place at which two sequences differ, or one ends."""
+    places = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(places, min(len(one), len(other)))
 
 
 def _load_encoder(shard_set: ShardSet) -> Callable[[str], list[int]]:

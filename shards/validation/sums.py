@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
-from shards.errors import plural
+from shards.errors import ProblemKind, plural
 from shards.format.manifest import ShardEntry, SourceCounts
+
+Faults: TypeAlias = Iterator[tuple[ProblemKind, str]]
+"""The kinds and messages of problems of the manifest."""
 
 NOTHING = SourceCounts(tokens=0, documents=0)
 
 
 def add_sources(shards: Iterable[ShardEntry]) -> dict[str, SourceCounts]:
     """Return the sums of each source over shards, by the manifest: tokens and documents."""
-    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    tokens, documents = Counter[str](), Counter[str]()
     for shard in shards:
         for name, counts in shard.sources.items():
-            sums[name][0] += counts.tokens
-            sums[name][1] += counts.documents
-    return {name: SourceCounts.model_construct(tokens=tokens, documents=rows) for name, (tokens, rows) in sums.items()}
+            tokens[name] += counts.tokens
+            documents[name] += counts.documents
+    return {name: SourceCounts.model_construct(tokens=tokens[name], documents=documents[name]) for name in tokens}
 
 
 def add_counts(counts: Iterable[SourceCounts]) -> SourceCounts:
@@ -30,6 +34,6 @@ def add_counts(counts: Iterable[SourceCounts]) -> SourceCounts:
     return SourceCounts.model_construct(tokens=tokens, documents=documents)
 
 
-def show_counts(counts: SourceCounts) -> str:
-    """Return sums of tokens and documents in words, for a message."""
-    return f"{plural(counts.tokens, 'token')} in {plural(counts.documents, 'document')}"
+def show_counts(tokens: int, documents: int) -> str:
+    """Return tokens and documents in words, for a message."""
+    return f"{plural(tokens, 'token')} in {plural(documents, 'document')}"

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,14 +25,13 @@ from typing import Any, Literal
 
 from shards.errors import Problem
 from shards.format.reader import Shard, ShardSet
-from shards.format.writer import SetProperties
 from shards.stores.open import open_store
 from shards.stores.store import Store
 from shards.terminal.reporter import Progress, no_progress
-from shards.validation import duplicates
+from shards.validation.duplicates import check_duplicates
 from shards.validation.files import Structure, check_files, check_set_files
-from shards.validation.findings import JoinedFindings, ShardFindings, collect_shard_findings, join_findings
-from shards.validation.shard_contents import content_rules
+from shards.validation.mix import check_mix_shares
+from shards.validation.shard_contents import ShardFindings, find_shard_problems, shard_rules
 from shards.validation.sources import compare_with_sources
 from shards.workers import map_in_threads
 
@@ -39,11 +39,10 @@ Level = Literal["quick", "full"]
 
 
 CheckShards = Callable[[ShardSet, Structure], Sequence[ShardFindings]]
-"""A function of a set and its files, which returns the findings of `collect_shard_findings` for each shard, in
-order."""
+"""A function of a set and its files, which returns what `find_shard_problems` finds in each shard, in order."""
 
-Compare = Callable[[JoinedFindings, Mapping[str, int]], list[Problem]]
-"""A function of the joined findings and the epochs of each source, which returns what `check_duplicates` does."""
+Compare = Callable[[Sequence[Shard], Mapping[str, int], Sequence[int | None]], list[Problem]]
+"""A function with the arguments and the result of `check_duplicates`."""
 
 
 @dataclass
@@ -109,7 +108,7 @@ def validate(
     began = time.perf_counter()
     store = open_store(path)
     if level == "full":
-        report, structure = check_in_full(store, _threaded(threads, progress), _compare_here)
+        report, structure = check_in_full(store, _threaded(threads, progress), check_duplicates)
     else:
         structure = check_files(store)
         report = ValidationResult(store.folder or str(store), level, structure.problems)
@@ -144,25 +143,34 @@ def check_in_full(store: Store, check_shards: CheckShards, compare: Compare) -> 
     structure = check_set_files(store)
     report = ValidationResult(store.folder or str(store), "full", list(structure.problems))
     shard_set = structure.shard_set
-    if shard_set is not None:
-        shards = shard_set.shards
-        joined = join_findings(shard_set.manifest, shards, check_shards(shard_set, structure))
-        structure.sound = joined.sound
-        report.shards, report.tokens, report.documents = len(shards), joined.tokens, joined.documents
-        report.problems += joined.problems
-        report.problems += compare(joined, {source.name: source.epochs for source in shard_set.manifest.sources})
+    if shard_set is None:
+        return report, structure
+    shards = shard_set.shards
+    findings = check_shards(shard_set, structure)
+    # What was found in each shard: first of all files, then of all contents.
+    structure.sound = {name for found in findings for name in found.sound}
+    report.shards = len(shards)
+    report.tokens = sum(found.tokens for found in findings)
+    report.documents = sum(found.documents for found in findings)
+    report.problems += [problem for found in findings for problem in found.file_problems]
+    report.problems += [problem for found in findings for problem in found.problems]
+    # The mix. If a table is missing, the longest document is unknown, and every share would look wrong.
+    trusted = [(shard, found) for shard, found in zip(shards, findings, strict=True) if found.table_sound]
+    if len(trusted) == len(shards):
+        longest: Counter[str] = Counter()
+        for found in findings:
+            longest |= Counter(found.longest)
+        report.problems += check_mix_shares(shard_set.manifest, longest)
+    epochs = {source.name: source.epochs for source in shard_set.manifest.sources}
+    report.problems += compare([shard for shard, _ in trusted], epochs, [found.coverage for _, found in trusted])
     return report, structure
-
-
-def _compare_here(joined: JoinedFindings, epochs: Mapping[str, int]) -> list[Problem]:
-    return duplicates.check_duplicates(joined.trusted, epochs, joined.coverage)
 
 
 def _threaded(threads: int, progress: Progress) -> CheckShards:
     """Return what checks shards in threads of this process."""
 
     def check_shards(shard_set: ShardSet, structure: Structure) -> list[ShardFindings]:
-        shared, rules = SetProperties.of(shard_set.manifest), content_rules(shard_set)
+        rules = shard_rules(shard_set)
         total = sum(shard.num_tokens for shard in shard_set.shards)
         done, lock = 0, threading.Lock()
 
@@ -173,7 +181,7 @@ def _threaded(threads: int, progress: Progress) -> CheckShards:
                 progress(done, total)
 
         def check(shard: Shard) -> ShardFindings:
-            return collect_shard_findings(shard, shared, structure.listing, rules, advance)
+            return find_shard_problems(shard, rules, structure.listing, advance)
 
         return map_in_threads(check, shard_set.shards, threads)
 

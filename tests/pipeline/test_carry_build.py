@@ -253,11 +253,11 @@ def damage(column: str, change: Callable[[list[Any]], list[Any]]) -> Callable[[p
 def test_validation_finds_what_is_wrong_with_carried_values(
     built: dict[str, Any], tmp_path: Path, change: Callable[[pa.Table], pa.Table], message: str
 ) -> None:
-    from tests.support.faults_documents import change_table
+    from tests.support.faults import table
 
     for path in (built["folder"] / "on").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    change_table(tmp_path, change)
+    table(change)(tmp_path)
     problems = [problem for problem in validate(tmp_path, level="full").problems if problem.kind == "document_table"]
     assert any(message in problem.message for problem in problems), problems
 

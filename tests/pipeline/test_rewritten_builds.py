@@ -21,7 +21,8 @@ from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.errors import ShardSetError
 from shards.format.document_table import read_document
 from shards.torch import TokenWindows
-from shards.validation.shard_contents import check_shard_contents, content_rules
+from shards.validation.files import check_set_files
+from shards.validation.shard_contents import find_shard_problems, shard_rules
 from shards.validation.validate import validate
 from tests.support.builds import (
     build_here,
@@ -145,10 +146,10 @@ def test_another_tokenizer_or_source_is_found(built: Path, tmp_path: Path) -> No
 def test_bos_out_of_place_is_found(built: Path) -> None:
     shard_set = shards.open_set(built)
     shard = shard_set.shards[0]
-    sound = {file.path for file in shard.entry.files.entries}
-    rules = content_rules(shard_set)
-    assert check_shard_contents(shard, sound, rules).problems == []
-    problems = check_shard_contents(shard, sound, replace(rules, bos_id=100)).problems
+    rules, listing = shard_rules(shard_set), check_set_files(shard_set.store).listing
+    assert find_shard_problems(shard, rules, listing).problems == []
+    other = replace(rules, properties=replace(rules.properties, bos_id=100))
+    problems = find_shard_problems(shard, other, listing).problems
     assert {problem.kind for problem in problems} == {"bos_misplaced"}
     assert "token 0 begins a document but is 1; expected BOS 100" in problems[0].message
 

@@ -30,7 +30,7 @@ from shards.stores.hub_address import HubAddress, HubAddressError, parse_hub_add
 from shards.stores.hub_client import HubError
 from shards.stores.hub_store import HubStore
 from shards.validation.validate import validate
-from tests.support.faults_documents import document_in_both_splits
+from tests.support.faults import plant
 from tests.support.servers.hub import TOKEN, Hub, use_hub
 from tests.support.servers.hub_writes import WRITER
 from tests.support.servers.snapshots import Entry, blob_id, hashed, snapshot_from
@@ -345,7 +345,7 @@ def test_an_invalid_set_is_not_pushed(hub, run, whole, tmp_path):
 
 
 def test_a_set_with_a_leak_is_not_pushed(hub, run, plan, tmp_path):
-    document_in_both_splits(plan)
+    plant("document_in_both_splits", plan)
     write_set(tmp_path / "set", plan)
     status, told, _ = push_without_card(run, tmp_path / "set")
     assert (status, hub.requests) == (1, [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -21,14 +20,9 @@ from shards import ShardSet, ShardSetError, open_set
 from shards.errors import remedy_of
 from shards.format.document_table import document_schema, iter_documents
 from shards.stores.store import FolderStore
-from shards.validation.shard_contents import ContentRules, check_shard_contents
-from tests.support.faults_tokens import (
-    bit_flipped_in_first_frame,
-    bit_flipped_in_frame_checksum,
-    bit_flipped_in_seek_table,
-    tokens_empty,
-    tokens_truncated,
-)
+from shards.validation.files import ListedEntry
+from shards.validation.shard_contents import find_shard_problems, shard_rules
+from tests.support.faults import plant
 from tests.support.opened import no_more_files
 from tests.support.servers.hub import Hub, use_hub
 
@@ -134,25 +128,23 @@ def test_five_lines_of_format_md(good_set):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (tokens_truncated, r"[\d,]+ bytes in .*; expected [\d,]+ by the manifest"),
-        (tokens_empty, r"0 bytes in .*; expected [\d,]+ by the manifest"),
+        ("tokens_truncated", r"[\d,]+ bytes in .*; expected [\d,]+ by the manifest"),
+        ("tokens_empty", r"0 bytes in .*; expected [\d,]+ by the manifest"),
         (
-            bit_flipped_in_first_frame,
+            "bit_flipped_in_first_frame",
             r"frame at byte 0 does not decompress: .*; expected \d+ bytes by the seek table\.",
         ),
-        (bit_flipped_in_frame_checksum, r"frame at byte 0 does not decompress: .*checksum; expected \d+ bytes by"),
+        ("bit_flipped_in_frame_checksum", r"frame at byte 0 does not decompress: .*checksum; expected \d+ bytes by"),
         (
-            bit_flipped_in_seek_table,
+            "bit_flipped_in_seek_table",
             r"frame \d+ declares \d+ bytes holding \d+; expected|frames add up to|holds \d+ bytes",
         ),
     ],
 )
-def test_damaged_tokens_are_an_error_with_its_remedy(
-    good_set: Path, tmp_path: Path, fault: Callable[[Path], None], message: str
-):
+def test_damaged_tokens_are_an_error_with_its_remedy(good_set: Path, tmp_path: Path, fault: str, message: str):
     folder = Path(shutil.copytree(good_set, tmp_path / "set"))
     shard = open_set(folder).shard("train-00000")
-    fault(folder)
+    plant(fault, folder)
     remedy = rf"Copy, pull or build it again; tokenmill validate {folder} finds every damaged file\. \["
     for read in (shard.read, lambda: list(shard.iter_tokens())):
         with pytest.raises(ShardSetError, match=rf"^train-00000\.bin\.zst: .*({message}).*{remedy}"):
@@ -174,7 +166,7 @@ def test_a_remedy_for_a_remote_set_is_one_that_helps_there(
     good_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     folder = Path(shutil.copytree(good_set, tmp_path / "set"))
-    bit_flipped_in_first_frame(folder)
+    plant("bit_flipped_in_first_frame", folder)
     with Hub() as server:
         server.publish("tester/set", folder)
         use_hub(server.url, monkeypatch)
@@ -190,8 +182,10 @@ def test_a_file_that_the_process_may_not_open_is_not_said_to_be_damaged(good_set
             read()
         said = ". This process has too many files open. Raise its limit: ulimit -n 65536."
         assert (caught.value.errno, remedy_of(caught.value)) == (errno.EMFILE, said)
+    rules = shard_rules(open_set(good_set))
     with no_more_files():
-        sound = {file.path for file in shard.entry.files.entries}
-        problems = check_shard_contents(shard, sound, ContentRules(300, 0)).problems
+        listing = {file.path: ListedEntry(file.bytes) for file in shard.entry.files.entries}
+        found = find_shard_problems(shard, rules, listing)
+        problems = found.file_problems + found.problems
     assert {problem.kind for problem in problems} == {"file_unreadable"}
     assert all(problem.message.endswith("ulimit -n 65536.") for problem in problems)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import shutil
@@ -18,9 +17,8 @@ from shards.__main__ import main
 from shards.errors import ShardSetError
 from shards.stores.object_store import open_objects
 from shards.validation.validate import validate
-from tests.support import faults_documents, faults_metadata, faults_tokens
 from tests.support.builds import one_worker
-from tests.support.faults import FAULTS
+from tests.support.faults import FAULTS, Fault
 from tests.support.servers.http11 import Request, Response
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.servers.objects import BUCKET, ObjectServer, Proxy, aws_environment
@@ -28,10 +26,6 @@ from tests.support.shard_sets import write_set
 
 pytestmark = pytest.mark.long
 
-
-assert faults_documents
-assert faults_metadata
-assert faults_tokens
 
 PLACE = f"s3://{BUCKET}/sets/good"
 
@@ -71,22 +65,21 @@ def test_tokens_and_documents_are_those_of_the_folder(remote, good_set):
         assert one.documents().equals(other.documents())
 
 
-@pytest.mark.parametrize(("plant", "kinds"), FAULTS, ids=[plant.__name__ for plant, _ in FAULTS])
-def test_fault_is_named(plant, kinds, good_set, plan, tmp_path, server):
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+def test_fault_is_named(fault: Fault, good_set, plan, tmp_path, server):
     folder = tmp_path / "set"
-    if "plan" in inspect.signature(plant).parameters:
-        plant(plan)
+    if fault.of_plan:
+        fault.damage(plan)
         write_set(folder, plan)
     else:
-        shutil.copytree(good_set, folder)
-        plant(folder)
+        fault.damage(shutil.copytree(good_set, folder))
     if any(path.is_symlink() or not (path.is_file() and os.access(path, os.R_OK)) for path in folder.iterdir()):
         pytest.skip("a bucket has no links, modes or folders")
     if any(path.stat().st_size > 1 << 26 for path in folder.iterdir()):
         pytest.skip("a file of hundreds of megabytes is sent by test_object_store")
     upload(folder)
     problems = validate(PLACE, level="full", threads=2).problems
-    assert {problem.kind for problem in problems} == kinds, problems
+    assert {problem.kind for problem in problems} == set(fault.kinds.split()), problems
 
 
 def test_a_folder_among_the_files_is_foreign(remote):

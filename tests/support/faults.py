@@ -1,37 +1,45 @@
 """Planted faults: each takes a valid set (or its plan) and damages one thing. `test_validate.py` runs them all.
 
-`FAULTS` holds (function, kinds): full validation must name exactly these kinds of problem. A function that takes
-`folder` damages a copy of the good set; one that takes `plan` changes the plan, from which a set with consistent
-checksums is then written. The faults are in `faults_metadata`, `faults_tokens`, `faults_documents`.
+`FAULTS` is one table: a name, the kinds of problem that full validation must name, exactly these, and the damage. A
+damage of a folder works on a copy of the good set; one of the plan changes the plan, from which a set with consistent
+checksums is then written.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
 
-from tests.support.shard_sets import Plan, sha256
+from tests.support.shard_sets import Document, Plan, sha256
 
-FAULTS: list[tuple[Callable[..., Any], set[str]]] = []
-
-
-def names(*kinds: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a fault and the kinds of problem that must be named."""
-
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        FAULTS.append((function, set(kinds)))
-        return function
-
-    return register
+Damage = Callable[[Path], Any]
+MANIFEST, TOKENS, DOCUMENTS = "manifest.json", "train-00000.bin.zst", "train-00000.docs.parquet"
 
 
-def edit(folder: Path, change: Callable[[dict[str, Any]], Any], name: str = "manifest.json") -> None:
+class Fault(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    kinds: str
+    """The kinds of problem, with spaces between them."""
+    damage: Callable[[Any], Any]
+    of_plan: bool = False
+
+
+# --- Files ---
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], Any], name: str = MANIFEST) -> None:
     """Change a JSON file."""
     data = json.loads((folder / name).read_text())
     change(data)
@@ -57,6 +65,98 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
+def put(values: dict[str, Any], name: str = MANIFEST, *, seal: str = "") -> Damage:
+    """Return what sets keys of a JSON file, by path (`mix/0/achieved`); a function is given the old value."""
+
+    def set_values(data: Any) -> None:
+        for path, value in values.items():
+            *parents, key = [int(part) if part.isdigit() else part for part in path.split("/")]
+            at = data
+            for part in parents:
+                at = at[part]
+            at[key] = value(at[key]) if callable(value) else value
+
+    def damage(folder: Path) -> None:
+        edit(folder, set_values, name)
+        if seal:
+            reseal(folder, seal)
+
+    return damage
+
+
+def change(function: Callable[[dict[str, Any]], Any]) -> Damage:
+    """Return what changes the manifest."""
+    return lambda folder: edit(folder, function)
+
+
+def rewrite(name: str, function: Callable[[bytes], bytes]) -> Damage:
+    """Return what gives a file other bytes, from those that it has; empty if it is not there."""
+
+    def damage(folder: Path) -> None:
+        path = folder / name
+        path.write_bytes(function(path.read_bytes() if path.exists() else b""))
+
+    return damage
+
+
+def shorten(name: str, by: int) -> Damage:
+    """Return what cuts bytes off the end of a file."""
+    return rewrite(name, lambda data: data[:-by])
+
+
+def flip_at(name: str, at: int) -> Damage:
+    """Return what flips one bit of a file."""
+    return lambda folder: flip(folder / name, at)
+
+
+def remove(pattern: str) -> Damage:
+    """Return what removes files."""
+    return lambda folder: [path.unlink() for path in folder.glob(pattern)]
+
+
+def swap(one: str, two: str) -> Damage:
+    """Return what exchanges two files."""
+
+    def damage(folder: Path) -> None:
+        (folder / one).rename(folder / "spare")
+        (folder / two).rename(folder / one)
+        (folder / "spare").rename(folder / two)
+
+    return damage
+
+
+def replace_with(name: str, make: Callable[[Path], Any]) -> Damage:
+    """Return what puts something else in place of a file."""
+
+    def damage(folder: Path) -> None:
+        (folder / name).unlink()
+        make(folder / name)
+
+    return damage
+
+
+def link_outside(path: Path) -> None:
+    outside = path.parent.parent / "outside.json"
+    outside.write_text('{"name": "another"}\n')
+    path.symlink_to(outside)
+
+
+def sidecar_of_another_shard(folder: Path) -> None:
+    one, two = folder / "train-00000.json", folder / "train-00001.json"
+    first, second = one.read_text(), two.read_text()
+    size = max(len(first), len(second))
+    one.write_text(second.ljust(size))
+    two.write_text(first.ljust(size))
+    edit(folder, lambda manifest: [e["files"]["metadata"].update(bytes=size) for e in manifest["shards"][:2]])
+
+
+def block_list(**counts: int) -> dict[str, Any]:
+    return {"file": "a.txt", "sha256": "0" * 64, "hashes": 3, "found": 3, "documents": 0} | counts
+
+
+# --- Tokens ---
+
+
 def seek_entries(path: Path) -> tuple[bytes, list[tuple[int, int]]]:
     """Return a tokens file's frames, joined, and its seek table's entries."""
     data = path.read_bytes()
@@ -72,7 +172,342 @@ def write_entries(path: Path, frames: bytes, entries: list[tuple[int, int]]) -> 
     path.write_bytes(frames + struct.pack("<II", 0x184D2A5E, len(table) + len(footer)) + table + footer)
 
 
-def replace_tokens(plan: Plan, split: str, shard: int, number: int, tokens: list[int]) -> None:
-    """Give a document other tokens."""
-    document = plan.documents[split][shard][number]
-    plan.documents[split][shard][number] = dataclasses.replace(document, tokens=np.array(tokens, document.tokens.dtype))
+def frames(change: Callable[[bytes, list[tuple[int, int]]], tuple[bytes, list[tuple[int, int]]]]) -> Damage:
+    """Return what gives a tokens file other frames, and makes the checksums fit."""
+
+    def damage(folder: Path) -> None:
+        write_entries(folder / TOKENS, *change(*seek_entries(folder / TOKENS)))
+        reseal(folder)
+
+    return damage
+
+
+def bomb(data: bytes, entries: list[tuple[int, int]]) -> tuple[bytes, list[tuple[int, int]]]:
+    """Let the last frame hold a gigabyte, of which the seek table says a few tokens."""
+    last = zstandard.ZstdCompressor(write_content_size=True).compress(bytes(1 << 30))
+    return data[: -entries[-1][0]] + last, [*entries[:-1], (len(last), entries[-1][1])]
+
+
+def hide(data: bytes, entries: list[tuple[int, int]]) -> tuple[bytes, list[tuple[int, int]]]:
+    hidden = zstandard.ZstdCompressor().compress(b"hidden")
+    return data + hidden, [*entries[:-1], (entries[-1][0] + len(hidden), entries[-1][1])]
+
+
+def flip_frame_checksum(folder: Path) -> None:
+    _frames, entries = seek_entries(folder / TOKENS)
+    flip(folder / TOKENS, entries[0][0] - 1)
+
+
+def declare_billions(folder: Path) -> None:
+    data = (folder / TOKENS).read_bytes()
+    (folder / TOKENS).write_bytes(data[:-9] + struct.pack("<IBI", 0xFFFFFFFF, 0, 0x8F92EAB1))
+    reseal(folder)
+
+
+def widen(folder: Path) -> None:
+    path = folder / "val-00000.bin.zst"
+    tokens = np.frombuffer(zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read(), "<u2")
+    frame = zstandard.ZstdCompressor(write_checksum=True).compress(tokens.astype("<u4").tobytes())
+    write_entries(path, frame, [(len(frame), 4 * len(tokens))])
+    reseal(folder, "val-00000")
+
+
+def tokens_of(split: str, shard: int, number: int, change: Callable[[Plan, list[int]], list[int]]) -> Any:
+    """Return what gives a document of the plan other tokens."""
+
+    def damage(plan: Plan) -> None:
+        documents = plan.documents[split][shard]
+        old = documents[number].tokens
+        tokens = np.array(change(plan, old.tolist()), old.dtype)
+        documents[number] = dataclasses.replace(documents[number], tokens=tokens)
+
+    return damage
+
+
+# --- Document tables, and the set as a whole ---
+
+
+def table(function: Callable[[pa.Table], pa.Table], *shards: str) -> Damage:
+    """Return what rewrites document tables and makes the checksums fit."""
+
+    def damage(folder: Path) -> None:
+        for shard in shards or ("train-00000",):
+            path = folder / f"{shard}.docs.parquet"
+            pq.write_table(function(pq.read_table(path)), path)
+            reseal(folder, shard)
+
+    return damage
+
+
+def set_value(column: str, at: int | slice, value: Any) -> Damage:
+    """Return what changes values of a numeric column; a function is given the old ones."""
+
+    def change(rows: pa.Table) -> pa.Table:
+        values = rows[column].to_numpy().copy()
+        values[at] = value(values[at]) if callable(value) else value
+        index = rows.schema.get_field_index(column)
+        return rows.set_column(index, rows.schema.field(column), pa.array(values))
+
+    return table(change)
+
+
+def merge(rows: pa.Table) -> pa.Table:
+    """Give the second document's tokens to the first."""
+    lengths, starts = rows["length"].to_numpy().copy(), rows["start"].to_numpy().copy()
+    lengths[0] += lengths[1]
+    lengths[1], starts[1] = 0, lengths[0]
+    rows = rows.set_column(0, rows.schema.field("start"), pa.array(starts))
+    return rows.set_column(1, rows.schema.field("length"), pa.array(lengths))
+
+
+def all_code(rows: pa.Table) -> pa.Table:
+    source = pa.array(["code"] * rows.num_rows).dictionary_encode().cast(rows.schema.field("source").type)
+    return rows.set_column(2, rows.schema.field("source"), source)
+
+
+def in_table(function: Callable[[bytes], bytes]) -> Damage:
+    """Return what gives a document table other bytes and makes the checksums fit."""
+
+    def damage(folder: Path) -> None:
+        rewrite(DOCUMENTS, function)(folder)
+        reseal(folder)
+
+    return damage
+
+
+def copy_of(document: Document, like: Document) -> Document:
+    """Return a copy of a document under another row. It replaces `like` and has its length: shares do not change."""
+    text = document.tokens.tolist()[:-1]
+    tokens = (text * (len(like.tokens) // max(1, len(text)) + 1))[: len(like.tokens) - 1]
+    tokens = np.array([*tokens, document.tokens[-1]], document.tokens.dtype)
+    return dataclasses.replace(document, tokens=tokens, source=like.source)
+
+
+def copies(original: tuple[str, int, int], *places: tuple[str, int, int], epochs: int = 1) -> Any:
+    """Return what puts copies of a document, given as (split, shard, number), into other places of the plan."""
+
+    def damage(plan: Plan) -> None:
+        plan.epochs.update(prose=epochs, code=epochs)
+        split, shard, number = original
+        document = plan.documents[split][shard][number]
+        for split, shard, number in places:
+            documents = plan.documents[split][shard]
+            documents[number] = copy_of(document, documents[number])
+
+    return damage
+
+
+def less_code(split: str, count: int) -> Any:
+    """Return what takes documents of one source out of each shard of a split of the plan."""
+
+    def damage(plan: Plan) -> None:
+        for shard in plan.documents[split]:
+            for document in [d for d in shard if d.source == "code"][:count]:
+                shard.remove(document)
+
+    return damage
+
+
+def move_code(plan: Plan) -> None:
+    """Keep the shares of the whole set, but not those of its shards."""
+    first, second = plan.documents["train"]
+    for document in [d for d in first if d.source == "code"][:40]:
+        first.remove(document)
+        second.append(document)
+
+
+OF_FIRST_SHARD = ("shards/0/{}", "shards/0/sources/prose/{}", "splits/train/{}")
+
+FAULTS = [
+    # The folder and the manifest.
+    Fault("manifest_missing", "manifest_missing", remove(MANIFEST)),
+    Fault("manifest_cut_short", "manifest_invalid", rewrite(MANIFEST, lambda data: data[: len(data) // 2])),
+    Fault("manifest_is_not_text", "manifest_invalid", rewrite(MANIFEST, lambda _: b"\xff\xfe\x00")),
+    Fault("manifest_nests_without_end", "manifest_invalid", rewrite(MANIFEST, lambda _: b'{"name":' + b"[" * 100_000)),
+    Fault("manifest_too_large", "manifest_invalid", lambda folder: os.truncate(folder / MANIFEST, 1 << 40)),
+    Fault("manifest_has_unknown_key", "manifest_invalid", put({"author": "x"})),
+    Fault("manifest_share_is_not_a_number", "manifest_invalid", put({"mix/0/requested": float("nan")})),
+    Fault("format_unknown", "format_unknown", put({"format": "mosaic"})),
+    Fault("version_unknown", "version_unknown", put({"format_version": 4})),
+    Fault("path_absolute", "path_unsafe", put({"shards/0/files/tokens/path": "/etc/passwd"})),
+    Fault("path_to_parent", "path_unsafe", put({"tokenizer/file": "../tokenizer.json"})),
+    Fault("path_with_folder", "path_unsafe", put({"shards/1/files/metadata/path": "a/b.json"})),
+    Fault("link_to_nothing", "file_missing", replace_with(TOKENS, lambda path: path.symlink_to("absent"))),
+    Fault("link_to_a_folder", "file_unreadable", replace_with(TOKENS, lambda path: path.symlink_to(path.parent))),
+    Fault("link_to_another_file", "file_checksum", replace_with("recipe.json", link_outside)),
+    Fault("folder_in_place_of_a_file", "file_unreadable", replace_with(DOCUMENTS, Path.mkdir)),
+    Fault("pipe_in_place_of_a_file", "file_unreadable", replace_with("train-00001.bin.zst", os.mkfifo)),
+    Fault("shard_missing", "file_missing", remove("train-00001.*")),
+    Fault("tokenizer_missing", "file_missing", remove("tokenizer.json")),
+    Fault("foreign_shard", "file_foreign", rewrite("train-00002.bin.zst", bytes)),
+    Fault("leftover_of_an_interrupted_build", "file_foreign", rewrite(".train-00001.bin.zst.4711.tmp", bytes)),
+    Fault(
+        "shard_unlisted",
+        "manifest_invalid totals_mismatch file_foreign mix_share",
+        change(lambda m: m["shards"].pop(0)),
+    ),
+    Fault("shard_listed_twice", "manifest_invalid", change(lambda m: m["shards"].insert(1, m["shards"][0]))),
+    Fault("file_listed_twice", "manifest_invalid", put({"recipe/file": "tokenizer.json"})),
+    Fault("split_total_wrong", "totals_mismatch", put({"splits/val/tokens": lambda tokens: tokens + 1})),
+    Fault("split_source_total_wrong", "totals_mismatch", put({"splits/train/sources/code/documents": 1})),
+    Fault("split_not_listed", "totals_mismatch", change(lambda m: m["splits"].pop("val"))),
+    Fault("achieved_share_wrong", "totals_mismatch", put({"mix/0/achieved": 0.9})),
+    Fault("requested_share_is_not_the_weight", "totals_mismatch", put({"sources/0/weight": 4.0})),
+    Fault("more_taken_than_available", "totals_mismatch", put({"sources/1/tokens_available": 1000})),
+    Fault("mix_lacks_a_source", "manifest_invalid", change(lambda m: m["mix"].reverse())),
+    Fault("requested_tokens_are_not_the_share", "mix_share", put({"mix/0/requested_tokens": lambda n: n + 20})),
+    Fault(
+        "sidecar_disagrees",
+        "sidecar_mismatch",
+        put({"tokens_sha256": "0" * 64}, "train-00000.json", seal="train-00000"),
+    ),
+    Fault("sidecar_of_another_shard", "sidecar_mismatch file_checksum", sidecar_of_another_shard),
+    Fault(
+        "sidecar_of_another_version",
+        "version_unknown",
+        put({"format_version": 9}, "val-00000.json", seal="val-00000"),
+    ),
+    Fault("tokenizer_changed", "tokenizer_mismatch", rewrite("tokenizer.json", lambda data: data + b" ")),
+    Fault("tokenizer_of_another_size", "tokenizer_mismatch sidecar_mismatch", put({"vocab_size": 301})),
+    Fault("special_token_has_another_id", "tokenizer_mismatch", put({"tokenizer/special_tokens/<|pad|>": 5})),
+    Fault("eos_is_another_token", "sidecar_mismatch eos_misplaced", put({"tokenizer/eos_id": 299})),
+    Fault(
+        "bos_that_no_document_has",
+        "sidecar_mismatch bos_misplaced",
+        put({"format_version": 3, "tokenizer/bos_id": 299}),
+    ),
+    Fault(
+        "bos_is_eos",
+        "tokenizer_mismatch sidecar_mismatch bos_misplaced",
+        change(lambda m: m.update(format_version=3, tokenizer=m["tokenizer"] | {"bos_id": m["tokenizer"]["eos_id"]})),
+    ),
+    Fault("recipe_changed", "file_checksum", rewrite("recipe.json", lambda _: b"{}")),
+    Fault(
+        "block_list_documents_not_those_of_the_sources",
+        "totals_mismatch",
+        put(
+            {
+                "drop_hashes": [block_list(documents=4)],
+                "sources/0/dropped": {"in block list a.txt": 2},
+                "sources/1/dropped": {"in block list a.txt": 1},
+            }
+        ),
+    ),
+    Fault("block_list_found_more_than_it_holds", "totals_mismatch", put({"drop_hashes": [block_list(found=4)]})),
+    Fault("block_list_listed_twice", "totals_mismatch", put({"drop_hashes": [block_list(), block_list()]})),
+    Fault(
+        "documents_dropped_for_a_list_that_is_not_there",
+        "totals_mismatch",
+        put({"sources/0/dropped": {"in block list b.txt": 2}}),
+    ),
+    Fault("dtype_wrong", "dtype_mismatch", put({"dtype": "uint32"})),
+    Fault(
+        "sizes_absurd",
+        "seek_table sidecar_mismatch totals_mismatch document_table source_sum",
+        put({path.format("tokens"): 10**15 for path in OF_FIRST_SHARD}),
+    ),
+    Fault(
+        "documents_absurd",
+        "sidecar_mismatch totals_mismatch document_table",
+        put({path.format("documents"): 10**15 for path in OF_FIRST_SHARD}),
+    ),
+    Fault("file_size_absurd", "file_size sidecar_mismatch", put({"shards/0/files/documents/bytes": 10**18})),
+    # Tokens files, and bits of files.
+    Fault("tokens_truncated", "file_size seek_table", shorten(TOKENS, 1000)),
+    Fault("tokens_empty", "file_size seek_table", rewrite(TOKENS, lambda _: b"")),
+    Fault("documents_truncated", "file_size", shorten(DOCUMENTS, 10)),
+    Fault("bit_flipped_in_first_frame", "file_checksum frame_corrupt", flip_at(TOKENS, 5000)),
+    Fault("bit_flipped_in_frame_checksum", "file_checksum frame_corrupt", flip_frame_checksum),
+    Fault("bit_flipped_in_frame_header", "file_checksum frame_corrupt", flip_at(TOKENS, 1)),
+    Fault("bit_flipped_in_seek_table", "seek_table", flip_at(TOKENS, -15)),
+    Fault("bit_flipped_in_documents", "file_checksum", flip_at(DOCUMENTS, 1)),  # a magic that no reader looks at
+    Fault("bit_flipped_in_sidecar", "file_checksum manifest_invalid", flip_at("train-00000.json", 0)),
+    Fault("tokens_files_swapped", "file_size seek_table", swap(TOKENS, "val-00000.bin.zst")),
+    Fault("documents_files_swapped", "file_size", swap(DOCUMENTS, "train-00001.docs.parquet")),
+    Fault("tokens_digest_wrong", "tokens_checksum sidecar_mismatch", put({"shards/2/tokens_sha256": "0" * 64})),
+    Fault("frame_larger_than_declared", "frame_corrupt", frames(bomb)),
+    Fault("frame_hides_another", "frame_corrupt", frames(hide)),
+    Fault(
+        "frames_in_another_order",
+        "frame_corrupt",
+        frames(lambda data, entries: (data[entries[0][0] :] + data[: entries[0][0]], entries)),
+    ),
+    Fault("seek_table_declares_billions", "seek_table", declare_billions),
+    Fault("seek_table_adds_a_frame", "seek_table", frames(lambda data, entries: (data, [*entries, (0, 2)]))),
+    Fault("tokens_of_twice_the_width", "dtype_mismatch", widen),
+    Fault(
+        "token_beyond_the_vocabulary",
+        "token_out_of_range",
+        tokens_of("train", 1, 40, lambda _, tokens: [300, *tokens[1:]]),
+        of_plan=True,
+    ),
+    Fault(
+        "token_of_all_ones_ends_a_document",
+        "token_out_of_range eos_misplaced",
+        tokens_of("train", 1, -1, lambda _, tokens: [*tokens[:-1], 65535]),
+        of_plan=True,
+    ),
+    Fault(
+        "eos_inside_a_document",
+        "eos_misplaced",
+        tokens_of("train", 0, 3, lambda plan, tokens: [plan.eos_id, *tokens[1:]]),
+        of_plan=True,
+    ),
+    Fault(
+        "eos_absent",
+        "eos_misplaced",
+        tokens_of("train", 0, 0, lambda _, tokens: [*tokens[:-1], tokens[0]]),
+        of_plan=True,
+    ),
+    Fault(
+        "eos_absent_at_the_very_end",
+        "eos_misplaced",
+        tokens_of("val", 0, -1, lambda _, tokens: [*tokens[:-1], tokens[0]]),
+        of_plan=True,
+    ),
+    Fault(
+        "eos_one_token_early",  # as many as there are documents, but one is in the wrong place
+        "eos_misplaced",
+        tokens_of("train", 1, 7, lambda _, tokens: [*tokens[:-2], tokens[-1], tokens[-2]]),
+        of_plan=True,
+    ),
+    # Document tables.
+    Fault("table_has_a_gap", "document_table", set_value("start", slice(9, None), lambda starts: starts + 1)),
+    Fault("table_starts_beyond_zero", "document_table", set_value("start", 0, 1)),
+    Fault("table_start_wraps_around", "document_table", set_value("start", 5, 2**64 - 1)),
+    Fault("table_has_an_empty_document", "document_table", table(merge)),
+    Fault("table_is_short_of_tokens", "document_table source_sum", set_value("length", -1, lambda length: length - 1)),
+    Fault("table_lacks_a_row", "document_table", table(lambda rows: rows.slice(0, rows.num_rows - 1))),
+    Fault("table_lacks_a_column", "document_table", table(lambda rows: rows.drop_columns(["row"]))),
+    Fault(
+        "table_has_another_type",
+        "document_table",
+        table(lambda rows: rows.set_column(4, "row", rows["row"].cast(pa.uint64()))),
+    ),
+    Fault("table_is_not_parquet", "document_table", in_table(lambda _: b"PAR1" + bytes(100) + b"PAR1")),
+    Fault("table_pages_are_garbage", "document_table", in_table(lambda data: data[:4] + bytes(396) + data[400:])),
+    Fault(
+        "table_sources_are_not_the_manifests",
+        "source_sum mix_share",
+        table(all_code, "val-00000", "train-00000", "train-00001"),
+    ),
+    # The set as a whole.
+    Fault("document_in_both_splits", "split_leak", copies(("val", 0, 2), ("train", 1, 5)), of_plan=True),
+    Fault("document_twice_in_train", "document_repeated", copies(("train", 0, 2), ("train", 1, 5)), of_plan=True),
+    Fault("document_twice_in_val", "document_repeated", copies(("val", 0, 2), ("val", 0, 5), epochs=2), of_plan=True),
+    Fault(
+        "document_more_often_than_epochs",
+        "document_repeated",
+        copies(("train", 0, 2), ("train", 1, 5), ("train", 1, 6), epochs=2),
+        of_plan=True,
+    ),
+    Fault("share_wrong_in_shards", "mix_share", move_code, of_plan=True),
+    Fault("share_wrong_in_the_set", "mix_share", less_code("train", 10), of_plan=True),
+    Fault("share_wrong_in_val", "mix_share", less_code("val", 20), of_plan=True),
+]
+
+
+def plant(name: str, target: Path | Plan) -> None:
+    """Plant one fault of the table in a folder or a plan."""
+    (fault,) = (fault for fault in FAULTS if fault.name == name)
+    fault.damage(target)

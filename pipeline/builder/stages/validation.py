@@ -14,7 +14,7 @@ and knows the set as valid, does not come here: see `build`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,13 +22,11 @@ from pipeline import validation_tasks
 from pipeline.builder.running_build import RunningBuild
 from pipeline.engine.tasks import Task, digest_of
 from shards.errors import Problem
-from shards.format.reader import ShardSet
-from shards.format.writer import SetProperties
+from shards.format.reader import Shard, ShardSet
 from shards.stores.files import unique_name
 from shards.validation.duplicates import check_duplicates, divide_shards, join_equal_documents
 from shards.validation.files import Structure
-from shards.validation.findings import JoinedFindings, ShardFindings
-from shards.validation.shard_contents import content_rules
+from shards.validation.shard_contents import ShardFindings, shard_rules
 from shards.validation.validate import ValidationResult, check_in_full
 
 STAGE = "validate"
@@ -63,10 +61,10 @@ def run_validation(build: RunningBuild) -> tuple[ValidationResult, float]:
         ]
         return [found for result in run("validate_shards", tasks) for found in validation_tasks.read_findings(result)]
 
-    def compare(joined: JoinedFindings, epochs: Mapping[str, int]) -> list[Problem]:
-        ranges = divide_shards(joined.trusted, joined.coverage)
+    def compare(trusted: Sequence[Shard], epochs: Mapping[str, int], coverage: Sequence[int | None]) -> list[Problem]:
+        ranges = divide_shards(trusted, coverage)
         if len(ranges) == 1:  # no more than a driver has room for
-            return check_duplicates(joined.trusted, epochs)
+            return check_duplicates(trusted, epochs)
         tasks: list[Task] = []
         for hashes, shards in ranges:
             entries = tuple(shard.entry for shard in shards)
@@ -92,15 +90,14 @@ def _make_payloads(
     build: RunningBuild, shard_set: ShardSet, structure: Structure
 ) -> Iterator[tuple[validation_tasks.ValidateTask, int]]:
     """Yield the payload of each task, with its part of the listing and of the checksums, and the bytes of its files."""
-    # The checksums of the tokens, by SHA-256, as the tasks that wrote them have computed them; see `ContentRules`.
+    # The checksums of the tokens, by SHA-256, as the tasks that wrote them have computed them; see `ShardRules`.
     assembled = build.stages["assemble"].results if "assemble" in build.stages else []
     checksums = {key: value for result in assembled for key, value in result.get("checksums", {}).items()}
-    shared, rules = SetProperties.of(shard_set.manifest), content_rules(shard_set)
+    rules = shard_rules(shard_set)
     for entries in validation_tasks.group_validation_shards(shard_set.shards):
         files = [file for entry in entries for file in entry.files.entries]
         listing = {file.path: structure.listing[file.path] for file in files if file.path in structure.listing}
         digests = [digest for entry in entries for digest in (entry.files.tokens.sha256, entry.tokens_sha256)]
         known = {digest: checksums[digest] for digest in digests if digest in checksums}
-        own_rules, dtype = replace(rules, checksums=known), shard_set.manifest.dtype
-        payload = validation_tasks.ValidateTask(str(build.out), entries, dtype, shared, listing, own_rules)
+        payload = validation_tasks.ValidateTask(str(build.out), entries, listing, replace(rules, checksums=known))
         yield payload, sum(file.bytes for file in files)
