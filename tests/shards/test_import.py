@@ -16,9 +16,9 @@ from shards.__main__ import main
 from shards.audit.audit import audit
 from shards.convert.export import export_set
 from shards.convert.import_ import bin_files, imported_documents
-from shards.convert.import_.bin_files import TokenBinError
 from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.convert.import_.shards import cut_shards
+from shards.errors import InputError
 from shards.format.tokenizer_json import byte_characters
 from shards.format.vocabulary import read_vocabulary
 from shards.validation.validate import validate
@@ -153,9 +153,9 @@ def test_eos_before_documents_that_files_cut(run, tmp_path):
 
 
 def test_documents_that_do_not_end(run, tmp_path):
-    with pytest.raises(TokenBinError, match=r"train-0.bin: there is no EOS \(298\); the last document does not end"):
+    with pytest.raises(InputError, match=r"train-0.bin: there is no EOS \(298\); the last document does not end"):
         run([[1, 2, 3]])
-    with pytest.raises(TokenBinError, match="the last EOS is token 1 of 3"):
+    with pytest.raises(InputError, match="the last EOS is token 1 of 3"):
         run([[1, EOS, 2]])
     assert not (tmp_path / "set").exists()
     assert run([[1, 2, 3]], close=True).splits["train"].closed
@@ -180,7 +180,7 @@ def test_documents_that_do_not_end(run, tmp_path):
     ],
 )
 def test_files_that_cannot_be_used(run, tmp_path, data, message):
-    with pytest.raises(TokenBinError, match=message):
+    with pytest.raises(InputError, match=message):
         run([data])
     assert not list(tmp_path.glob("*set*"))
 
@@ -212,14 +212,14 @@ def test_uint32(run, tmp_path):
 def test_eos_is_the_tokenizers_or_given(run, tmp_path, tokenizer):
     run([[1, 299, 2, 299]], eos_id=299)
     assert read_documents(shards.open_set(tmp_path / "set"), "train")[0] == [[1, 299], [2, 299]]
-    with pytest.raises(TokenBinError, match="--eos 7 is not a special token"):
+    with pytest.raises(InputError, match="--eos 7 is not a special token"):
         run([[1, 7]], eos_id=7, out="other")
     other = json.loads(tokenizer.to_str())
     for text in ("<|stop|>", "</s>"):
         other["added_tokens"][0]["content"] = text
         other["added_tokens"][1]["content"] = "<eos>" if text == "</s>" else "<|pad|>"
         (tmp_path / "other.json").write_text(json.dumps(other))
-        with pytest.raises(TokenBinError, match="which id ends a document"):
+        with pytest.raises(InputError, match="which id ends a document"):
             run([[1, EOS]], tokenizer=tmp_path / "other.json", out="other")
 
 
@@ -307,7 +307,7 @@ def test_repeats_are_dropped_and_counted(run, tmp_path, monkeypatch):
     (source,) = shard_set.manifest.sources
     assert (source.dropped, source.epochs, source.documents_available) == ({"duplicate": 4}, 1, 6)
     assert validate(tmp_path / "set", level="full").problems == []
-    with pytest.raises(TokenBinError, match="every training document is also in validation"):
+    with pytest.raises(InputError, match="every training document is also in validation"):
         run([[1, EOS]], [[1, EOS]], repeats="drop", out="none")
 
 

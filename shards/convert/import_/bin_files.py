@@ -29,12 +29,9 @@ HEADERS: dict[tuple[int, int], Dtype] = {(20240520, 1): "uint16", (20240801, 7):
 """llm.c's magic numbers and versions: of GPT-2's files and of Llama 3's."""
 
 IMPORT_BLOCK_TOKENS = 1 << 22
+_NUMBERS = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _HEAD = struct.Struct("<3i")
 _LOOK_TOKENS = 1 << 16
-
-
-class TokenBinError(InputError):
-    """A file, or a flag about it, that cannot be used; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +52,12 @@ class TokenBin:
         """Read the tokens [start, stop), in a new array.
 
         Raises:
-            TokenBinError: the file has become shorter.
+            InputError: the file has become shorter.
         """
-        dtype = np.dtype("<u2" if self.dtype == "uint16" else "<u4")
+        dtype = _NUMBERS[self.dtype]
         tokens = np.fromfile(self.path, dtype, stop - start, offset=self.offset + start * dtype.itemsize)
         if len(tokens) != stop - start:
-            raise TokenBinError(f"{self.path}: ends before token {stop}; it was longer when it was opened")
+            raise InputError(f"{self.path}: ends before token {stop}; it was longer when it was opened")
         return tokens
 
 
@@ -72,7 +69,7 @@ def open_bin(path: Path, dtype: Dtype) -> TokenBin:
         dtype: of a file without a header; a header states its own.
 
     Raises:
-        TokenBinError: it is empty, of an odd size, shorter or longer than its header says, or plainly of another dtype.
+        InputError: it is empty, of an odd size, shorter or longer than its header says, or plainly of another dtype.
         OSError: it cannot be read.
     """
     size = path.stat().st_size
@@ -82,20 +79,20 @@ def open_bin(path: Path, dtype: Dtype) -> TokenBin:
     headed = HEADERS.get(magic[:2])
     if headed is not None:
         found = TokenBin(path, headed, HEADER_BYTES, magic[2])
-        expected = HEADER_BYTES + found.num_tokens * (2 if headed == "uint16" else 4)
+        expected = HEADER_BYTES + found.num_tokens * _NUMBERS[headed].itemsize
         if size != expected:
-            raise TokenBinError(
+            raise InputError(
                 f"{path}: {size} bytes; its header says {plural(magic[2], 'token')}, {expected} bytes. Copy it again."
             )
     else:
-        width = 2 if dtype == "uint16" else 4
+        width = _NUMBERS[dtype].itemsize
         if size % width:
-            raise TokenBinError(f"{path}: {size} bytes are not a whole number of {dtype}. Give --dtype, or copy again.")
+            raise InputError(f"{path}: {size} bytes are not a whole number of {dtype}. Give --dtype, or copy again.")
         found = TokenBin(path, dtype, 0, size // width)
     if found.num_tokens < 1:
-        raise TokenBinError(f"{path}: has no tokens")
+        raise InputError(f"{path}: has no tokens")
     if not found.headed and dtype == "uint16" and _looks_wider(found):
-        raise TokenBinError(f"{path}: every other number is 0, as in a file of uint32. Give --dtype uint32.")
+        raise InputError(f"{path}: every other number is 0, as in a file of uint32. Give --dtype uint32.")
     return found
 
 
@@ -132,7 +129,7 @@ class BinStream:
         """Read the tokens [start, stop) of the stream, in a new array.
 
         Raises:
-            TokenBinError: a file has become shorter.
+            InputError: a file has become shorter.
         """
         parts: list[npt.NDArray[Any]] = []
         position = -self.skip
@@ -156,7 +153,7 @@ def open_stream(paths: Sequence[Path], dtype: Dtype) -> BinStream:
     """Open files as one stream.
 
     Raises:
-        TokenBinError: as `open_bin`.
+        InputError: as `open_bin`.
         OSError: a file cannot be read.
     """
     return BinStream(tuple(open_bin(path, dtype) for path in paths))

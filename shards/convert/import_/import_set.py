@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, cast
 
 import numpy as np
 
-from shards.convert.import_.bin_files import BinStream, TokenBinError, open_stream
+from shards.convert.import_.bin_files import BinStream, open_stream
 from shards.convert.import_.imported_documents import (
     ImportedDocuments,
     Repeats,
@@ -28,7 +29,8 @@ from shards.convert.import_.imported_documents import (
     hash_documents,
 )
 from shards.convert.import_.manifest import make_manifest
-from shards.convert.import_.shards import SplitRows, write_split
+from shards.convert.import_.shards import document_rows, write_split
+from shards.errors import InputError
 from shards.format.manifest import Dtype, ShardEntry, Split, TokenizerEntry, dtype_for
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.format.writer import SetProperties, write_entry, write_manifest
@@ -95,13 +97,13 @@ def import_set(
         progress: called with the tokens done so far and the tokens in all, three times each.
 
     Raises:
-        TokenBinError: a file or a flag cannot be used.
+        InputError: a file or a flag cannot be used.
         OSError: a file cannot be read, or the folder is not empty or cannot be written.
     """
     data, vocabulary = _read_tokenizer(tokenizer)
     eos_id = _choose_eos(vocabulary.special, options.eos_id)
     if options.bos_id is not None and (options.bos_id not in vocabulary.special.values() or options.bos_id == eos_id):
-        raise TokenBinError(
+        raise InputError(
             f"--bos {options.bos_id} is not a special token other than EOS. The tokenizer has these: "
             f"{vocabulary.special!s:.300}"
         )
@@ -128,7 +130,7 @@ def import_set(
     available, epochs = (keep & ~repeats.again, repeats.epochs) if options.repeats == "allow" else (keep, 1)
     kept = {"val": keep[:num_val], "train": keep[num_val:]}
     if not kept["train"].any():
-        raise TokenBinError(
+        raise InputError(
             "every training document is also in validation, so none is left to train on. Give other files."
         )
 
@@ -150,9 +152,16 @@ def import_set(
         recipe = write_entry(folder / "recipe.json", _describe_recipe(options, splits, digests))
         shards: list[ShardEntry] = []
         for split in reversed(order):
-            split_rows = SplitRows(splits[split], hashes[split], digests[split], SOURCE)
+            rows = partial(document_rows, splits[split], hashes[split], digests[split], SOURCE)
             shards += write_split(
-                folder, split, split_rows, kept[split], properties, shard_tokens=options.shard_tokens, advance=advance
+                folder,
+                split,
+                splits[split],
+                rows,
+                kept[split],
+                properties,
+                shard_tokens=options.shard_tokens,
+                advance=advance,
             )
         lengths = np.concatenate([documents.lengths for documents in splits.values()])
         manifest = make_manifest(
@@ -178,24 +187,24 @@ def _read_tokenizer(path: Path) -> tuple[bytes, Vocabulary]:
     """Return a tokenizer file's bytes and its vocabulary."""
     size = path.stat().st_size
     if size > MAX_TOKENIZER_BYTES:
-        raise TokenBinError(f"{path}: {size} bytes; expected a tokenizer.json of at most {MAX_TOKENIZER_BYTES}")
+        raise InputError(f"{path}: {size} bytes; expected a tokenizer.json of at most {MAX_TOKENIZER_BYTES}")
     data = path.read_bytes()
     try:
         return data, read_vocabulary(data)
     except ValueError as error:
-        raise TokenBinError(f"{path}: {error}") from error
+        raise InputError(f"{path}: {error}") from error
 
 
 def _choose_eos(special: dict[str, int], eos_id: int | None) -> int:
     """Return the id between documents, which must be a special token of the tokenizer."""
     if eos_id is not None:
         if eos_id not in special.values():
-            raise TokenBinError(f"--eos {eos_id} is not a special token. The tokenizer has these: {special!s:.300}")
+            raise InputError(f"--eos {eos_id} is not a special token. The tokenizer has these: {special!s:.300}")
         return eos_id
     known = [text for text in EOS_TEXTS if text in special]
     if len(known) == 1:
         return special[known[0]]
-    raise TokenBinError(f"which id ends a document? Give --eos. The tokenizer's special tokens: {special!s:.300}")
+    raise InputError(f"which id ends a document? Give --eos. The tokenizer's special tokens: {special!s:.300}")
 
 
 def _describe_recipe(

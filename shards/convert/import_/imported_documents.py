@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from shards.convert.import_.bin_files import BinStream, TokenBinError
-from shards.errors import plural
+from shards.convert.import_.bin_files import BinStream
+from shards.errors import InputError, plural
 from shards.format.content_hash import hash_document, split_hashes
 from shards.format.document_blocks import cut_blocks
 from shards.format.equal_hashes import find_copies, sort_hashes
@@ -63,7 +63,7 @@ def cut_documents(
         advance: called with the number of tokens read since the last call.
 
     Raises:
-        TokenBinError: an id is out of range, the last document does not end and `close` is not set, or a document is
+        InputError: an id is out of range, the last document does not end and `close` is not set, or a document is
             longer than a set allows.
     """
     names = ", ".join(bin_file.path.name for bin_file in stream.bins)
@@ -72,7 +72,7 @@ def cut_documents(
     for tokens in stream.iter_blocks():
         if int(tokens.max()) >= vocab_size:
             at = int((tokens >= vocab_size).argmax())
-            raise TokenBinError(
+            raise InputError(
                 f"{names}: token {position + at} is {tokens[at]}; expected less than the tokenizer's {vocab_size}. "
                 "Give the tokenizer that the file was made with, or the right --dtype."
             )
@@ -91,11 +91,11 @@ def cut_documents(
         documents = ImportedDocuments(replace(stream, appended=(eos_id,)), ends, "end", closed=True)
     else:
         what = f"the last EOS is token {where[-1]} of {position}" if len(where) else "there is no EOS"
-        raise TokenBinError(
+        raise InputError(
             f"{names}: {what} ({eos_id}); the last document does not end. Give the right --eos, or --close to end it."
         )
     if int(documents.lengths.max()) > MAX_DOCUMENT_TOKENS:
-        raise TokenBinError(
+        raise InputError(
             f"{names}: a document of {plural(documents.lengths.max(), 'token')}; a set holds fewer than 2^32"
         )
     return documents
@@ -107,7 +107,7 @@ def hash_documents(
     """Return each imported document's content hash, of the text its tokens stand for: uint8 `(documents, 16)`.
 
     Raises:
-        TokenBinError: the vocabulary has a BOS, and a document does not begin with it or has another one.
+        InputError: the vocabulary has a BOS, and a document does not begin with it or has another one.
     """
     digests: list[bytes] = []
     # An array of objects, indexed: no number is made for each id. 43 million tokens per second, against 15 by map.
@@ -122,7 +122,7 @@ def hash_documents(
         for stop in (documents.ends[first:last] - start).tolist():
             begin, skipped = vocabulary.split_document(ids[position : stop - 1]) if begins else (0, 0)
             if vocabulary.bos is not None and (not begin or vocabulary.bos in ids[position + 1 : stop]):
-                raise TokenBinError(
+                raise InputError(
                     f"the document at token {start + position} does not begin with BOS {vocabulary.bos}, or has "
                     "another one in it. Give the right --bos, or none."
                 )

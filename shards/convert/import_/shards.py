@@ -7,7 +7,6 @@ Memory: a block of tokens and the shard's document table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +16,7 @@ from shards.convert.import_ import bin_files
 from shards.convert.import_.imported_documents import ImportedDocuments
 from shards.format.document_blocks import cut_blocks
 from shards.format.document_table import document_schema
-from shards.format.manifest import ShardEntry, Split, dtype_for
+from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, write_shard
 
 if TYPE_CHECKING:
@@ -25,53 +24,38 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@dataclass(frozen=True)
-class SplitRows:
-    """A split's documents as rows of document rows.
+def document_rows(
+    documents: ImportedDocuments,
+    hashes: npt.NDArray[Any],
+    digests: list[str],
+    source: str,
+    numbers: npt.NDArray[np.int64],
+) -> pa.Table:
+    """Return the document table of a shard.
 
-    Attributes:
-        documents: the documents, in the files' order.
+    Args:
+        documents: the documents of the split, in the files' order.
         hashes: their content hashes: uint8 `(documents, 16)`.
         digests: the SHA-256 of each file.
         source: the source's name.
+        numbers: the documents that the shard holds, in this order.
     """
+    import pyarrow as pa
 
-    documents: ImportedDocuments
-    hashes: npt.NDArray[Any]
-    digests: list[str]
-    source: str
-
-    def rows(self, numbers: npt.NDArray[np.int64]) -> pa.Table:
-        """Return the document table of a shard that holds these documents in this order."""
-        import pyarrow as pa
-
-        ends, stream = self.documents.ends, self.documents.stream
-        lengths = self.documents.lengths[numbers]
-        begins = ends - self.documents.lengths
-        units = np.searchsorted(stream.starts, begins[numbers], side="right") - 1
-        first_of_unit = np.searchsorted(begins, stream.starts)
-        names = [f"{b.path.name}@{d[:16]}" for b, d in zip(stream.bins, self.digests, strict=True)]
-        schema = document_schema()
-        columns: list[Any] = [
-            pa.array((np.cumsum(lengths) - lengths).astype(np.uint64)),
-            pa.array(lengths.astype(np.uint32)),
-            _encode(np.zeros(len(numbers), np.int64), [self.source]),
-            _encode(units, names),
-            pa.array((numbers - first_of_unit[units]).astype(np.uint32)),
-            pa.Array.from_buffers(pa.binary(16), len(numbers), [None, pa.py_buffer(self.hashes[numbers].tobytes())]),
-        ]
-        return pa.Table.from_arrays(columns, schema=schema)
-
-    def iter_tokens(self, numbers: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[Any]]:
-        """Yield the tokens of documents, which are all that are kept between the first and the last of them."""
-        low, high = int(numbers[0]), int(numbers[-1]) + 1
-        ends, lengths = self.documents.ends[low:high], self.documents.lengths[low:high]
-        base = int(ends[0] - lengths[0])
-        for first, last in cut_blocks(ends - base, bin_files.IMPORT_BLOCK_TOKENS):
-            start = int(ends[first] - lengths[first])
-            tokens = self.documents.stream.read(start, int(ends[last - 1]))
-            here = keep[low + first : low + last]
-            yield tokens if here.all() else tokens[np.repeat(here, lengths[first:last])]
+    stream, lengths = documents.stream, documents.lengths[numbers]
+    begins = documents.ends - documents.lengths
+    units = np.searchsorted(stream.starts, begins[numbers], side="right") - 1
+    first_of_unit = np.searchsorted(begins, stream.starts)
+    names = [f"{b.path.name}@{d[:16]}" for b, d in zip(stream.bins, digests, strict=True)]
+    columns: list[Any] = [
+        pa.array((np.cumsum(lengths) - lengths).astype(np.uint64)),
+        pa.array(lengths.astype(np.uint32)),
+        _encode(np.zeros(len(numbers), np.int64), [source]),
+        _encode(units, names),
+        pa.array((numbers - first_of_unit[units]).astype(np.uint32)),
+        pa.Array.from_buffers(pa.binary(16), len(numbers), [None, pa.py_buffer(hashes[numbers].tobytes())]),
+    ]
+    return pa.Table.from_arrays(columns, schema=document_schema())
 
 
 def _encode(codes: npt.NDArray[np.int64], names: list[str]) -> Any:
@@ -85,38 +69,48 @@ def _encode(codes: npt.NDArray[np.int64], names: list[str]) -> Any:
 def write_split(
     folder: Path,
     split: Split,
-    rows: SplitRows,
+    documents: ImportedDocuments,
+    rows: Callable[[npt.NDArray[np.int64]], pa.Table],
     keep: npt.NDArray[np.bool_],
     properties: SetProperties,
     *,
     shard_tokens: int,
     advance: Callable[[int], None],
 ) -> list[ShardEntry]:
-    """Write an imported split in shards of about equal size, in the files' order."""
+    """Write an imported split in shards of about equal size, in the files' order; `rows` returns a document table."""
     numbers = np.flatnonzero(keep).astype(np.int64)
-    dtype = "<u2" if dtype_for(properties.vocab_size) == "uint16" else "<u4"
+    dtype = "<u2" if properties.dtype == "uint16" else "<u4"
     entries: list[ShardEntry] = []
     first = 0
-    for index, last in enumerate(cut_shards(np.cumsum(rows.documents.lengths[numbers]), shard_tokens)):
+    for index, last in enumerate(cut_shards(np.cumsum(documents.lengths[numbers]), shard_tokens)):
         here = numbers[first:last]
 
         def iter_chunks(here: npt.NDArray[np.int64] = here) -> Iterator[memoryview]:
-            for tokens in rows.iter_tokens(here, keep):
+            for tokens in _iter_tokens(documents, here, keep):
                 yield np.ascontiguousarray(tokens, dtype).data
                 advance(len(tokens))
 
         entries.append(
             write_shard(
-                folder,
-                split=split,
-                index=index,
-                properties=properties,
-                chunks=iter_chunks(),
-                documents=rows.rows(here),
+                folder, split=split, index=index, properties=properties, chunks=iter_chunks(), documents=rows(here)
             )
         )
         first = last
     return entries
+
+
+def _iter_tokens(
+    documents: ImportedDocuments, numbers: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_]
+) -> Iterator[npt.NDArray[Any]]:
+    """Yield the tokens of documents, which are all that are kept between the first and the last of them."""
+    low, high = int(numbers[0]), int(numbers[-1]) + 1
+    ends, lengths = documents.ends[low:high], documents.lengths[low:high]
+    base = int(ends[0] - lengths[0])
+    for first, last in cut_blocks(ends - base, bin_files.IMPORT_BLOCK_TOKENS):
+        start = int(ends[first] - lengths[first])
+        tokens = documents.stream.read(start, int(ends[last - 1]))
+        here = keep[low + first : low + last]
+        yield tokens if here.all() else tokens[np.repeat(here, lengths[first:last])]
 
 
 def cut_shards(ends: npt.NDArray[np.int64], shard_tokens: int) -> list[int]:
