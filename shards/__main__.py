@@ -11,26 +11,11 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from shards.cli import audit, export_set, import_set, inspect_set, pull, push, report, schema, trace, validate
 from shards.errors import RunError, ShardSetError
-from shards.terminal.arguments import add_version
-from shards.terminal.command_names import called_as
 from shards.terminal.exit_status import run_command
-from shards.terminal.parser import Parser
+from shards.terminal.program import build_parser, run_called
 
-COMMANDS = (
-    validate,
-    inspect_set,
-    schema,
-    audit,
-    trace,
-    report,
-    export_set,
-    import_set,
-    push,
-    pull,
-)
-"""In the order of `--help`."""
+ABOUT = "Check, inspect, convert and share shard sets."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,22 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
 
     def run() -> int:
-        options = _parser().parse_args(given)
         try:
-            return options.run(options)
+            return run_called(build_parser("shards", ABOUT, given), given)
         except ShardSetError as error:  # the set cannot be used: a failure, not a wrong command line
             raise RunError(error.problems) from error
 
     return run_command(run, as_json="--json" in given)
-
-
-def _parser() -> Parser:
-    parser = Parser(prog=called_as("shards"), description="Check, inspect, convert and share shard sets.")
-    add_version(parser)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        command.add_command(commands)
-    return parser
 
 
 def run_process(arguments: Sequence[str]) -> NoReturn:

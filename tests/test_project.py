@@ -136,12 +136,12 @@ def test_tokenmill_has_every_command_of_the_packages() -> None:
         )
         assert len(commands) >= 4, usage
         expected |= {command_names.RENAMED.get((package, command), command) for command in commands}
-    assert set(tokenmill.COMMANDS) == expected
-    for name in tokenmill.COMMANDS:
+    assert set(command_names.COMMANDS) == expected
+    for name in command_names.COMMANDS:
         assert f"\n  {name} " in tokenmill.help_text()
 
 
-@pytest.mark.parametrize("name", sorted(tokenmill.COMMANDS))
+@pytest.mark.parametrize("name", sorted(command_names.COMMANDS))
 def test_usage_names_the_command_as_it_was_called(name: str) -> None:
     usage = _python("-m", "tokenmill", name, "--help").stdout
     assert usage.startswith(f"usage: tokenmill {name} "), usage

@@ -25,14 +25,16 @@ from pipeline.mix.block_lists import check_entries
 from pipeline.recipe.read import read_recipe
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.globs import check_globs
-from shards.__main__ import _parser as shards_parser
+from shards.__main__ import ABOUT
 from shards.__main__ import main as shards_main
 from shards.config import SettingsError, _models_in
 from shards.errors import InputError
+from shards.terminal import command_names
 from shards.terminal.parser import Parser
+from shards.terminal.program import build_parser
 from tests.support.builds import call_here
 from trainer.__main__ import COMMANDS as TRAINER_COMMANDS
-from trainer.__main__ import build_parser
+from trainer.__main__ import build_parser as build_trainer_parser
 from trainer.__main__ import main as trainer_main
 from trainer.recipe import TrainRecipe, parse_recipe
 
@@ -148,11 +150,13 @@ UNTRANSLATED_FLAG = re.compile(
 
 def list_parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Yield the parser of every command of the three packages."""
-    for package, parser in (("pipeline", pipeline_parser()), ("shards", shards_parser())):
-        for name, command in commands_of(parser).items():
-            yield f"{package} {name}", command
+    for name, command in commands_of(pipeline_parser()).items():
+        yield f"pipeline {name}", command
+    every = tuple(command_names.commands_of("shards"))
+    for name, command in commands_of(build_parser("shards", ABOUT, every)).items():
+        yield f"shards {name}", command
     for name in TRAINER_COMMANDS:
-        yield f"trainer {name}", commands_of(build_parser([name]))[name]
+        yield f"trainer {name}", commands_of(build_trainer_parser([name]))[name]
 
 
 def commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

@@ -48,9 +48,9 @@ from shards.audit.id_checks import (
 )
 from shards.audit.ngrams import hash_ngrams, token_values
 from shards.audit.rules import Verdict, rare_below
-from shards.audit.shard_figures import NGRAM_RATE, PASSAGE_TOKENS, SampleRates, ShardTask, audit_shard
+from shards.audit.shard_figures import NGRAM_RATE, PASSAGE_TOKENS, SampleRates, ShardAudit, audit_shard
 from shards.audit.tokens_table import TOKENS_FILE, write_token_counts
-from shards.audit.totals import Totals
+from shards.audit.totals import Totals, join_ngrams
 from shards.errors import ShardSetError
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
@@ -76,8 +76,8 @@ SAMPLED_VAL_TOKENS = 1 << 20
 CONTEXT_TOKENS = 64
 """Tokens decoded on each side of an example."""
 
-AUDIT_VERSION = 2
-"""The version in audit.json. A report repeats an audit of another version. 2: verdicts depend on the set's size."""
+AUDIT_VERSION = 3
+"""The version in audit.json. A report repeats an audit of another version. 3: lengths have a histogram."""
 
 REPORT_FILE = "audit.json"
 
@@ -171,8 +171,8 @@ def audit(
     passes = 1 if listed_share is None else 1 + PASSES
     totals = _read_shards(shard_set, report.rates, workers, _part_of(progress, 0, passes))
     report.shards = len(shard_set.shards)
-    report.tokens = sum(split.tokens for split in totals.splits.values())
-    report.documents = sum(int(split.lengths.sum()) for split in totals.splits.values())
+    report.tokens = totals.val.tokens + totals.train.tokens
+    report.documents = sum(int(split.lengths.sum()) for split in totals.both)
     report.rare_below = rare_below(totals.train.tokens) if rare is None else rare
     report.checks = [
         check_special(totals, vocabulary, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id),
@@ -229,20 +229,20 @@ def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress
     """Read every shard, validation first, and add up."""
     totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocab_size)
     total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
-    numbers = range(len(shard_set.shards))
-    val = [number for number in numbers if shard_set.shards[number].entry.split == "val"]
-    train = [number for number in numbers if shard_set.shards[number].entry.split == "train"]
     with tempfile.TemporaryDirectory(prefix="audit-") as scratch:
-        ngrams: Path | None = None
-        for members in (val, train):
-            tasks = [ShardTask(number, rates, ngrams, unknown=shard_set.vocabulary.unknown) for number in members]
-            for task, figures in map_tasks(audit_shard, shard_set, tasks, workers):
-                totals.add(task.shard, figures, shard_set.shards[task.shard].entry.phase)
-                done += shard_set.shards[task.shard].num_tokens
+        search = ShardAudit(shard_set, rates)
+        for split in ("val", "train"):
+            members = [number for number, shard in enumerate(shard_set.shards) if shard.entry.split == split]
+            for number, figures in map_tasks(audit_shard, search, members, workers):
+                shard = shard_set.shards[number]
+                totals.add(figures, shard.entry.phase)
+                done += shard.num_tokens
                 progress(done, total)
-            if members is val and len(totals.val_ngrams):
-                ngrams = Path(scratch) / "ngrams.npy"
-                np.save(ngrams, np.unique(totals.val_ngrams["hash"]))
+            if split == "val" and totals.val.ngrams:
+                # Training is searched for these: a file, so that no worker gets them more than once.
+                file = Path(scratch) / "ngrams.npy"
+                np.save(file, np.unique(join_ngrams(totals.val.ngrams)["hash"]))
+                search = search._replace(ngrams=file)
     return totals
 
 

@@ -15,9 +15,10 @@ Memory: a few dozen rows for each id and candidate (`Spread`), the candidates (`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from shards.audit.word_finder import Candidates, WordFinder, Words
 from shards.errors import plural
 from shards.format.document_blocks import iter_blocks
 from shards.terminal.reporter import Progress, no_progress
-from shards.trace.locate import find_places
+from shards.trace.locate import Place, find_places
 from shards.workers import map_tasks
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from shards.format.document_blocks import DocumentBlock
     from shards.format.reader import ShardSet
     from shards.format.vocabulary import Vocabulary
+
+SearchT = TypeVar("SearchT")
+ResultT = TypeVar("ResultT")
 
 PASSES = 3
 """How often the tokens of the set are read."""
@@ -66,10 +70,9 @@ class Term:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of the term."""
-        names = ("count", "documents", "half_documents", "half_count", "half_tokens")
-        return {"ids": list(self.ids), "text": self.text, "listed": self.listed} | {
-            name: getattr(self.half, name) for name in names
-        }
+        counts = asdict(self.half)
+        del counts["term"]
+        return {"ids": list(self.ids), "text": self.text, "listed": self.listed} | counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +80,13 @@ class ListedDocument:
     """A document full of concentrated ids and words.
 
     Attributes:
-        hash: its content hash, 16 bytes.
-        source: its source.
-        unit: its unit.
-        row: its row in the unit.
-        tokens: its tokens, EOS included.
+        place: the document.
         share: the share of concentrated ids and words in it.
         reasons: the ids and words that are most frequent in it: number in `Concentrated.terms`, occurrences in it.
         repository: its repository, if that was read from the source; else empty.
     """
 
-    hash: bytes
-    source: str
-    unit: str
-    row: int
-    tokens: int
+    place: Place
     share: float
     reasons: tuple[tuple[int, int], ...]
     repository: str = ""
@@ -116,7 +111,8 @@ class Concentrated:
     @property
     def hashes(self) -> npt.NDArray[np.uint8]:
         """The content hashes of the listed documents, uint8 `(documents, 16)`."""
-        return np.frombuffer(b"".join(document.hash for document in self.documents), np.uint8).reshape(-1, 16)
+        digits = "".join(document.place.hash for document in self.documents)
+        return np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, 16)
 
     @property
     def asked(self) -> str:
@@ -126,7 +122,7 @@ class Concentrated:
     @property
     def tokens(self) -> int:
         """Tokens of the listed documents."""
-        return sum(document.tokens for document in self.documents)
+        return sum(document.place.tokens for document in self.documents)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of the result, without the documents, which the block list has."""
@@ -142,24 +138,28 @@ class Concentrated:
 
     def sources(self) -> list[dict[str, Any]]:
         """Return, for each source with listed documents, their number, their tokens, and the share of its tokens."""
-        rows: list[dict[str, Any]] = []
-        for name, tokens in self.source_tokens.items():
-            listed = [document.tokens for document in self.documents if document.source == name]
-            if listed:
-                rows.append(
-                    {"source": name, "documents": len(listed), "tokens": sum(listed), "share": sum(listed) / tokens}
-                )
-        return rows
+        listed: dict[str, list[int]] = {name: [] for name in self.source_tokens}
+        for document in self.documents:
+            listed[document.place.source].append(document.place.tokens)
+        return [
+            {
+                "source": name,
+                "documents": len(tokens),
+                "tokens": sum(tokens),
+                "share": sum(tokens) / self.source_tokens[name],
+            }
+            for name, tokens in listed.items()
+            if tokens
+        ]
 
     def places(self) -> list[dict[str, Any]]:
         """Return how many listed documents each repository has, or each file if that is not known, most first.
 
         Of files that are one document each, those with the same first folder, such as a repository, count together.
         """
-        counts: dict[tuple[str, str], int] = {}
-        for document in self.documents:
-            place = (document.source, document.repository or _place(document.unit))
-            counts[place] = counts.get(place, 0) + 1
+        counts = Counter(
+            (document.place.source, document.repository or _file_of(document.place.unit)) for document in self.documents
+        )
         order = sorted(counts, key=lambda place: (-counts[place], place))
         return [{"source": source, "place": name, "documents": counts[source, name]} for source, name in order]
 
@@ -176,36 +176,20 @@ class Concentrated:
         """Return why each document is listed: a line of text for each content hash."""
         lines: dict[bytes, str] = {}
         for document in self.documents:
-            named = [
-                f'"{_cut(term.text)}" {plural(times, "time")} '
-                f"({times / term.half.count:.2%} of {term.half.count:,} in all)"
-                for term, times in ((self.terms[number], times) for number, times in document.reasons)
-            ]
-            owner = f", {document.repository}" if document.repository else ""
-            origin = (
-                f"{document.source}{owner}, {document.unit}: {plural(document.tokens, 'token')}, share "
-                f"{document.share:.0%}"
-            )
-            lines.setdefault(document.hash, f"{origin}: {'; '.join(named)}")
+            named: list[str] = []
+            for number, times in document.reasons:
+                term = self.terms[number]
+                share = f"{times / term.half.count:.2%} of {term.half.count:,} in all"
+                named.append(f'"{_cut(term.text)}" {plural(times, "time")} ({share})')
+            place, owner = document.place, f", {document.repository}" if document.repository else ""
+            origin = f"{place.source}{owner}, {place.unit}: {plural(place.tokens, 'token')}"
+            # Equal documents have one hash, and the reason of the first.
+            line = f"{origin}, share {document.share:.0%}: {'; '.join(named)}"
+            lines.setdefault(bytes.fromhex(place.hash), line)
         return lines
 
 
-@dataclass(frozen=True)
-class _IdPass:
-    shard_set: ShardSet
-    judged: npt.NDArray[np.bool_]
-    finder: WordFinder
-
-
-@dataclass(frozen=True)
-class _WordPass:
-    shard_set: ShardSet
-    hashes: npt.NDArray[np.uint64]
-    finder: WordFinder
-
-
-@dataclass(frozen=True)
-class _ListPass:
+class _ListSearch(NamedTuple):
     """The terms to search documents for: `numbers` has the term of each id, -1 for none, `words` the terms of the words
     with these `hashes`, sorted. `letters` says which ids have a letter."""
 
@@ -247,19 +231,29 @@ def find_concentrated(
     finder = WordFinder(vocabulary)
     everything = range(len(shard_set.shards))
     train = [number for number in everything if shard_set.shards[number].entry.split == "train"]
-    reader = _Reader(shard_set, workers, progress)
+    size = sum(shard.num_tokens for shard in shard_set.shards)
+
+    def read(
+        number: int, function: Callable[[SearchT, int], ResultT], search: SearchT, shards: Sequence[int]
+    ) -> Iterator[ResultT]:
+        """Yield the result of each shard in the pass of this number."""
+        done = number * size
+        for shard, result in map_tasks(function, search, shards, workers):
+            yield result
+            done += shard_set.shards[shard].num_tokens
+            progress(done, PASSES * size)
 
     # The ids that may be concentrated, and candidates among words.
-    judged = (counts >= below) & (counts <= most_occurrences(tokens)) & _are_text(vocabulary)
+    judged = (counts >= below) & (counts <= most_occurrences(tokens)) & _mask(vocabulary, _is_text)
     ids, candidates = Spread(), Candidates()
-    for rows, found in reader.read(_count_ids, _IdPass(shard_set, judged, finder), train):
+    for rows, found in read(0, _count_ids, (shard_set, judged, finder), train):
         ids.merge(rows)
         candidates.merge(found)
 
     # The candidates, counted exactly.
     chosen = candidates.choose(below)
     words = Spread()
-    for rows in reader.read(_count_words, _WordPass(shard_set, chosen["hash"], finder), train):
+    for rows in read(1, _count_words, (shard_set, chosen["hash"], finder), train):
         words.merge(rows)
 
     terms = [
@@ -276,14 +270,15 @@ def find_concentrated(
 
     # The documents that are full of them.
     word_terms = np.arange(len(terms) - len(halves), len(terms))
-    letters = np.array([_has_letter(entry) for entry in vocabulary.entries], np.bool_) & ~vocabulary.special_mask()
-    search = _ListPass(shard_set, share, letters, numbers, known["hash"], word_terms, finder)
+    letters = _mask(vocabulary, _has_letter)
+    search = _ListSearch(shard_set, share, letters, numbers, known["hash"], word_terms, finder)
     documents: list[ListedDocument] = []
     listed = np.zeros(len(terms), np.int64)
-    for held, part in reader.read(_list_documents, search, everything):
+    for held, part in read(2, _list_documents, search, everything):
         listed += held
         documents += part
-    return _sort_terms(Concentrated(share, terms, documents, _source_tokens(totals)), listed)
+    source_tokens = dict(zip(totals.source_names, totals.source_tokens.tolist(), strict=True))
+    return _sort_terms(Concentrated(share, terms, documents, source_tokens), listed)
 
 
 def _choose(spread: Spread, *, below: int, tokens: int) -> list[Half]:
@@ -292,49 +287,35 @@ def _choose(spread: Spread, *, below: int, tokens: int) -> list[Half]:
     return [half for half in halves if is_concentrated(half.half_count, half.half_tokens, of=tokens)]
 
 
-class _Reader:
-    """Reads the shards of a set several times, and says how far it is."""
-
-    def __init__(self, shard_set: ShardSet, workers: int, progress: Progress):
-        self._tokens = [shard.num_tokens for shard in shard_set.shards]
-        self._workers, self._progress = workers, progress
-        self._passes = 0
-
-    def read(self, function: Callable[[Any, int], Any], shared: Any, shards: Sequence[int]) -> Iterator[Any]:
-        """Yield the result of `function(shared, shard)` for each shard, in order."""
-        done, total = self._passes * sum(self._tokens), PASSES * sum(self._tokens)
-        self._passes += 1
-        for shard, result in map_tasks(function, shared, shards, self._workers):
-            yield result
-            done += self._tokens[shard]
-            self._progress(done, total)
-
-
-def _count_ids(search: _IdPass, number: int) -> tuple[npt.NDArray[np.int64], Candidates]:
+def _count_ids(
+    search: tuple[ShardSet, npt.NDArray[np.bool_], WordFinder], number: int
+) -> tuple[npt.NDArray[np.int64], Candidates]:
     """Return the rows of `Spread` of the judged ids of a shard, and its candidates among words."""
+    shard_set, judged, finder = search
     spread, candidates = Spread(), Candidates()
-    for block in iter_blocks(search.shard_set, search.shard_set.shards[number]):
+    for block in iter_blocks(shard_set, shard_set.shards[number]):
         lengths = block.ends - block.starts
-        places = np.flatnonzero(search.judged[block.tokens])
+        places = np.flatnonzero(judged[block.tokens])
         rows = np.repeat(np.arange(len(lengths)), lengths)[places]
-        spread.add(count_spread_pairs(rows, block.tokens[places].astype(np.int64), len(search.judged)), lengths)
-        candidates.add(search.finder.find(block), lengths, shard=number, start=block.start)
+        spread.add(count_spread_pairs(rows, block.tokens[places].astype(np.int64), len(judged)), lengths)
+        candidates.add(finder.find(block), lengths, shard=number, start=block.start)
     candidates.rows()
     return spread.rows(), candidates
 
 
-def _count_words(search: _WordPass, number: int) -> npt.NDArray[np.int64]:
-    """Return the rows of `Spread` of the candidates in a shard."""
+def _count_words(search: tuple[ShardSet, npt.NDArray[np.uint64], WordFinder], number: int) -> npt.NDArray[np.int64]:
+    """Return the rows of `Spread` of the candidates in a shard, given by their hashes."""
+    shard_set, hashes, finder = search
     spread = Spread()
-    for block in iter_blocks(search.shard_set, search.shard_set.shards[number]) if len(search.hashes) else ():
-        words = search.finder.find(block)
-        terms = _find(words, search.hashes)
+    for block in iter_blocks(shard_set, shard_set.shards[number]) if len(hashes) else ():
+        words = finder.find(block)
+        terms = _find(words, hashes)
         held = terms >= 0
-        spread.add(count_spread_pairs(words.rows[held], terms[held], len(search.hashes)), block.ends - block.starts)
+        spread.add(count_spread_pairs(words.rows[held], terms[held], len(hashes)), block.ends - block.starts)
     return spread.rows()
 
 
-def _list_documents(search: _ListPass, number: int) -> tuple[npt.NDArray[np.int64], list[ListedDocument]]:
+def _list_documents(search: _ListSearch, number: int) -> tuple[npt.NDArray[np.int64], list[ListedDocument]]:
     """Return the occurrences of each term in the listed documents of a shard, and these documents."""
     shard = search.shard_set.shards[number]
     size = int((search.numbers >= 0).sum()) + len(search.words)
@@ -351,15 +332,14 @@ def _list_documents(search: _ListPass, number: int) -> tuple[npt.NDArray[np.int6
             first = np.argsort(-counts, kind="stable")[:MAX_REASONS]
             reasons = tuple((term, int(counts[term])) for term in first.tolist() if counts[term])
             found.append((block.document + row, float(shares[row]), reasons))
-    places = find_places(shard, [document for document, _, _ in found]) if found else []
+    places = find_places(shard, [document for document, _, _ in found])
     return held, [
-        ListedDocument(bytes.fromhex(place.hash), place.source, place.unit, place.row, place.tokens, share, reasons)
-        for place, (_, share, reasons) in zip(places, found, strict=True)
+        ListedDocument(place, share, reasons) for place, (_, share, reasons) in zip(places, found, strict=True)
     ]
 
 
 def _find_terms(
-    search: _ListPass, block: DocumentBlock
+    search: _ListSearch, block: DocumentBlock
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the document and the term of each occurrence of a term, and the other letter tokens of each document.
 
@@ -410,17 +390,13 @@ def _sort_terms(found: Concentrated, listed: npt.NDArray[np.int64]) -> Concentra
     return found
 
 
-def _source_tokens(totals: Totals) -> dict[str, int]:
-    tokens = sum(split.counts.sum(axis=1) for split in totals.splits.values())
-    return dict(zip(totals.source_names, np.asarray(tokens).tolist(), strict=True))
-
-
-def _are_text(vocabulary: Vocabulary) -> npt.NDArray[np.bool_]:
-    """Return which ids are whole characters, bool `(vocab_size,)`. A part of a character is in many words."""
-    return np.array([_is_text(entry) for entry in vocabulary.entries], np.bool_) & ~vocabulary.special_mask()
+def _mask(vocabulary: Vocabulary, holds: Callable[[bytes], bool]) -> npt.NDArray[np.bool_]:
+    """Return for which ids, special ones left out, `holds(entry)` is true, bool `(vocab_size,)`."""
+    return np.array([holds(entry) for entry in vocabulary.entries], np.bool_) & ~vocabulary.special_mask()
 
 
 def _is_text(entry: bytes) -> bool:
+    """Return whether an entry is whole characters. A part of a character is in many words."""
     try:
         return bool(entry.decode("utf-8").strip())
     except UnicodeDecodeError:
@@ -431,7 +407,7 @@ def _has_letter(entry: bytes) -> bool:
     return any(byte >= 0x80 or chr(byte).isalpha() for byte in entry)
 
 
-def _place(unit: str) -> str:
+def _file_of(unit: str) -> str:
     """Return the file of a unit, or the first folder of a file that is one document."""
     name = unit.rsplit("@", 1)[0]
     return name.partition("/")[0] + "/" if unit.endswith("#file") and "/" in name else name

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.audit.check_result import Check, Example, Finding
-from shards.audit.histogram import bin_middles, quantile
+from shards.audit.histogram import bin_middles, coarsen, quantile
 from shards.audit.ngrams import resemblance
 from shards.audit.rules import (
     BAD_DUPLICATE_SHARE,
@@ -29,14 +29,15 @@ from shards.audit.rules import (
     SHORT_TOKENS,
     Verdict,
 )
-from shards.audit.shard_figures import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, Sketch
-from shards.audit.totals import Totals
+from shards.audit.shard_figures import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates
+from shards.audit.spread import find_firsts
+from shards.audit.totals import Sketch, Totals, distinct_ngrams, join_ngrams
 from shards.errors import plural
 from shards.format.reader import ShardSet
 from shards.validation.duplicates import check_duplicates
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    pass
 
 MAX_FINDINGS = 20
 
@@ -51,20 +52,20 @@ def check_lengths(totals: Totals) -> Check:
     rows: list[Finding] = []
     odd: list[str] = []
     for number, name in enumerate(totals.source_names):
-        counts = totals.splits["train"].lengths[number] + totals.splits["val"].lengths[number]
+        counts = totals.train.lengths[number] + totals.val.lengths[number]
         documents = int(counts.sum())
         if not documents:
             continue
-        tokens = sum(int(split.counts[number].sum()) for split in totals.splits.values())
-        longest = max(int(split.longest[number]) for split in totals.splits.values())
+        tokens = int(totals.source_tokens[number])
+        longest = int(max(totals.train.longest[number], totals.val.longest[number]))
         short = int(counts[middles < SHORT_TOKENS].sum()) / documents
         values: dict[str, Any] = {"source": name, "documents": documents, "mean": round(tokens / documents, 1)}
-        shortest = min(int(split.shortest[number]) for split in totals.splits.values())
+        shortest = int(min(totals.train.shortest[number], totals.val.shortest[number]))
         values["shortest"] = shortest
         values |= {
             f"p{share}": quantile(counts, share / 100, shortest=shortest, longest=longest) for share in (5, 50, 95, 99)
         }
-        values |= {"longest": longest, "short_share": round(short, 4)}
+        values |= {"longest": longest, "short_share": round(short, 4), "histogram": coarsen(counts)}
         rows.append(Finding(values))
         if short > MAX_SHORT_SHARE:
             odd.append(f"{name}: {short:.0%} of the documents have fewer than {SHORT_TOKENS} tokens")
@@ -90,9 +91,9 @@ def check_repeats(shard_set: ShardSet) -> Check:
 
 def check_passages(totals: Totals, rates: SampleRates) -> Check:
     """Find the same 64 tokens in many training documents: licences, headers, boilerplate."""
-    searched = max(1, totals.passage_documents)
+    searched = max(1, totals.train.passage_documents)
     least = max(MIN_PASSAGE_DOCUMENTS, int(MIN_PASSAGE_SHARE * searched))
-    passages = _distinct(totals.passages)
+    passages = distinct_ngrams(join_ngrams(totals.train.passages))
     hashes, first, documents = np.unique(passages["hash"], return_index=True, return_counts=True)
     many = np.flatnonzero(documents >= least)
     many = many[np.argsort(-documents[many], kind="stable")]
@@ -129,10 +130,10 @@ def check_near_duplicates(totals: Totals, rates: SampleRates) -> Check:
     """
     groups: defaultdict[int, list[Sketch]] = defaultdict(list)
     keys: set[int] = set()
-    for sketch in totals.sketches:
+    for sketch in totals.train.sketches:
         if sketch.key not in keys:  # a source's later epochs hold the very same documents
             keys.add(sketch.key)
-            groups[sketch.smallest].append(sketch)
+            groups[int(sketch.hashes[0])].append(sketch)
     pairs: list[tuple[float, Sketch, Sketch]] = []
     for members in groups.values():
         different: list[Sketch] = []
@@ -166,27 +167,21 @@ def check_near_duplicates(totals: Totals, rates: SampleRates) -> Check:
 
 def check_overlap(totals: Totals, rates: SampleRates) -> Check:
     """Find validation documents that are not equal to a training document and share nearly all their n-grams."""
-    ngrams = totals.val_ngrams
+    ngrams, found = join_ngrams(totals.val.ngrams), join_ngrams(totals.train.ngrams)
     if not len(ngrams):
         return Check("validation_overlap", "ok", "no validation split, or none with a document of more than 16 tokens")
-    at = np.searchsorted(totals.found_ngrams["hash"], ngrams["hash"])
-    at = np.minimum(at, max(0, len(totals.found_ngrams) - 1))
-    seen = (
-        totals.found_ngrams["hash"][at] == ngrams["hash"]
-        if len(totals.found_ngrams)
-        else np.zeros(len(ngrams), np.bool_)
-    )
+    seen = np.isin(ngrams["hash"], found["hash"])
+    at = np.searchsorted(found["hash"], ngrams["hash"])
     order = np.lexsort((ngrams["document"], ngrams["shard"]))
-    place = np.stack([ngrams["shard"][order], ngrams["document"][order]])
-    begins = np.flatnonzero(np.r_[True, (place[:, 1:] != place[:, :-1]).any(axis=0)])
-    held = np.diff(np.r_[begins, len(order)])
+    begins = find_firsts(ngrams["shard"][order], ngrams["document"][order])
+    held = np.diff(np.append(begins, len(order)))
     shares = np.add.reduceat(seen[order].astype(np.int64), begins) / held
     leaked = np.flatnonzero(shares >= LEAKED)
     leaked = leaked[np.argsort(-shares[leaked], kind="stable")]
     rows: list[Finding] = []
     for index in leaked[:MAX_FINDINGS].tolist():
         members = order[begins[index] : begins[index] + held[index]]
-        sources = totals.found_ngrams[at[members[seen[members]]]]
+        sources = found[at[members[seen[members]]]]
         spots, counts = np.unique(sources[["shard", "document"]], return_counts=True)
         where = spots[np.argmax(counts)]
         examples = [
@@ -205,10 +200,3 @@ def check_overlap(totals: Totals, rates: SampleRates) -> Check:
     if verdict != "ok":
         summary += " The loss on them is lower than on new text."
     return Check("validation_overlap", verdict, summary, rows)
-
-
-def _distinct(passages: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the passages by hash, then document, each document once."""
-    passages = passages[np.lexsort((passages["key"], passages["hash"]))]
-    new = (passages["hash"][1:] != passages["hash"][:-1]) | (passages["key"][1:] != passages["key"][:-1])
-    return passages[np.r_[np.ones(min(1, len(passages)), np.bool_), new]]

@@ -6,6 +6,7 @@ is within 1.1 % of every length in it. There are 2,048 bins, and 64 for every do
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 EXACT = 64
 PER_DOUBLING = 64
+COARSE_PER_DOUBLING = 4
 BINS = EXACT + (32 - 6) * PER_DOUBLING
 
 
@@ -33,6 +35,20 @@ def bin_middles() -> npt.NDArray[np.float64]:
     low = np.exp2(6 + np.floor(number / PER_DOUBLING))
     middles[EXACT:] = low * (1 + (np.mod(number, PER_DOUBLING) + 0.5) / PER_DOUBLING) - 0.5
     return middles
+
+
+def coarse_edges() -> list[int]:
+    """Return the edges of a coarse histogram: whole lengths, four to each doubling, from 1 to 2^32."""
+    return sorted({math.ceil(2 ** (step / COARSE_PER_DOUBLING)) for step in range(32 * COARSE_PER_DOUBLING + 1)})
+
+
+def coarsen(counts: npt.NDArray[np.int64]) -> dict[int, int]:
+    """Return the documents of a histogram in coarse bins, each named by its lower edge; empty bins are left out."""
+    edges = np.array(coarse_edges())
+    groups = np.clip(np.searchsorted(edges, bin_middles(), "right") - 1, 0, len(edges) - 2)
+    held = np.bincount(groups, weights=counts, minlength=len(edges) - 1).astype(np.int64)
+    used = np.flatnonzero(held)
+    return dict(zip(edges[used].tolist(), held[used].tolist(), strict=True))
 
 
 def quantile(counts: npt.NDArray[np.int64], share: float, *, shortest: int, longest: int) -> int:

@@ -24,7 +24,7 @@ from shards.audit.rules import (
     expected_id_counts,
     is_large_enough,
 )
-from shards.audit.totals import SplitTotals, Totals
+from shards.audit.totals import MAX_MISPLACED, Figures, Totals, decode_place
 from shards.errors import plural
 from shards.format.vocabulary import Vocabulary
 
@@ -41,7 +41,7 @@ def check_special(totals: Totals, vocabulary: Vocabulary, *, eos_id: int, bos_id
     An unknown token, which is special in most tokenizers, has a check of its own.
     """
     inside: dict[int, int] = {}
-    for split in totals.splits.values():
+    for split in totals.both:
         counts = split.counts.sum(axis=0)
         for token in (eos_id,) if bos_id is None else (eos_id, bos_id):
             counts[token] -= int(split.lengths.sum())
@@ -49,12 +49,13 @@ def check_special(totals: Totals, vocabulary: Vocabulary, *, eos_id: int, bos_id
             counts[vocabulary.unknown] = 0
         for token in np.flatnonzero(vocabulary.special_mask() & (counts != 0)).tolist():
             inside[token] = inside.get(token, 0) + int(counts[token])
-    if not inside and not totals.misplaced:
+    misplaced = totals.val.misplaced + totals.train.misplaced
+    if not inside and not misplaced:
         begins = "" if bos_id is None else " and BOS once at the beginning"
         return Check("special_ids", "ok", f"no special id inside a document; EOS once at the end{begins} of each")
     rows = [
         Finding({"id": token, "text": _text(vocabulary, token)}, [Example(shard, document, token=token)])
-        for shard, document, token in totals.misplaced
+        for shard, document, token in misplaced[:MAX_MISPLACED]
     ]
     names = ", ".join(f"{_text(vocabulary, token)} {count:,}" for token, count in sorted(inside.items()))
     return Check("special_ids", "bad", f"special ids inside documents: {names or 'EOS or BOS out of place'}", rows)
@@ -62,8 +63,7 @@ def check_special(totals: Totals, vocabulary: Vocabulary, *, eos_id: int, bos_id
 
 def check_unknown(totals: Totals, unknown: int) -> Check:
     """Count the unknown tokens of each source, which have this id: what they stand for is lost."""
-    counts = sum(split.counts for split in totals.splits.values())
-    found, tokens = np.asarray(counts)[:, unknown], np.asarray(counts).sum(axis=1)
+    found, tokens = totals.val.counts[:, unknown] + totals.train.counts[:, unknown], totals.source_tokens
     share = float(found.sum() / max(1, int(tokens.sum())))
     rows = [
         Finding({"source": name, "tokens": number, "unknown": own, "share": round(own / number, 6)})
@@ -162,7 +162,7 @@ def check_concentrated(totals: Totals, vocabulary: Vocabulary, *, below: int) ->
     return Check("concentrated", "look" if many else "ok", summary, rows)
 
 
-def concentration(split: SplitTotals) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def concentration(split: Figures) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return the bits by which the check of ids ranks them: `document_bits` and `source_bits`, float64, at least 0."""
     counts = split.counts
     tokens = counts.sum(axis=1)
@@ -189,43 +189,53 @@ def check_bytes_per_token(totals: Totals, vocabulary: Vocabulary) -> Check:
 
     The tokenizer's sample is drawn in the proportions of the mix and is not part of a set, so the mix is used instead.
     """
-    lengths = vocabulary.text_lengths()
-    counts = totals.train.counts
-    held, tokens = counts @ lengths, counts.sum(axis=1)
-    whole = float(held.sum() / max(1, int(tokens.sum())))
-    rows: list[Finding] = []
-    for name, size, number in zip(totals.source_names, held.tolist(), tokens.tolist(), strict=True):
-        if number:
-            ratio = size / number
-            values = {"source": name, "tokens": number, "bytes": size, "bytes_per_token": round(ratio, 3)}
-            rows.append(Finding(values | {"of_the_set": round(ratio / max(whole, 1e-9), 3)}))
-    low = [row.values["source"] for row in rows if row.values["of_the_set"] < LOW_BYTES_PER_TOKEN]
-    summary = f"{whole:.2f} bytes per token over the set"
+    rows = _compare_bytes("source", totals.source_names, totals.train.counts, totals, vocabulary)
+    low = _low_rows(rows, "source")
+    summary = f"{_whole_ratio(totals, vocabulary):.2f} bytes per token over the set"
     if vocabulary.keeps != "bytes":
         summary += ", of the text as the tokenizer rewrote it"
     if low:
-        summary += f"; {', '.join(low)} below {LOW_BYTES_PER_TOKEN:.0%} of that: the tokenizer does not know its text"
+        summary += f"; {low} below {LOW_BYTES_PER_TOKEN:.0%} of that: the tokenizer does not know its text"
     return Check("bytes_per_token", "look" if low else "ok", summary, rows)
 
 
 def check_phases(totals: Totals, vocabulary: Vocabulary) -> Check:
     """Compare the phases: bytes per token, by which the loss of a token changes at a border, and ids that are new."""
-    lengths = vocabulary.text_lengths()
-    whole = float(totals.train.counts.sum(axis=0) @ lengths / max(1, totals.train.tokens))
+    counts = np.array(list(totals.phases.values()))
+    rows = _compare_bytes("phase", list(totals.phases), counts, totals, vocabulary)
     seen = np.zeros(totals.vocab_size, bool)
-    rows: list[Finding] = []
-    for name, counts in totals.phases.items():
-        number, held = int(counts.sum()), int(counts @ lengths)
-        ratio = held / max(1, number)
-        values = {"phase": name, "tokens": number, "bytes": held, "bytes_per_token": round(ratio, 3)}
-        new = int(((counts > 0) & ~seen).sum())
-        rows.append(Finding(values | {"of_the_set": round(ratio / max(whole, 1e-9), 3), "ids_first_seen": new}))
-        seen |= counts > 0
-    low = [row.values["phase"] for row in rows if row.values["of_the_set"] < LOW_BYTES_PER_TOKEN]
+    for row, own in zip(rows, counts, strict=True):
+        row.values["ids_first_seen"] = int(((own > 0) & ~seen).sum())
+        seen |= own > 0
+    low = _low_rows(rows, "phase")
     summary = ", ".join(f"{row.values['bytes_per_token']:.2f} bytes per token in {row.values['phase']}" for row in rows)
     if low:
-        summary += f"; {', '.join(low)} below {LOW_BYTES_PER_TOKEN:.0%} of the set's: compare bits per byte, not losses"
+        summary += f"; {low} below {LOW_BYTES_PER_TOKEN:.0%} of the set's: compare bits per byte, not losses"
     return Check("phases", "look" if low else "ok", summary, rows)
+
+
+def _compare_bytes(
+    kind: str, names: list[str], counts: npt.NDArray[np.int64], totals: Totals, vocabulary: Vocabulary
+) -> list[Finding]:
+    """Return tokens, bytes and bytes per token of each part of training, for counts `(parts, vocab_size)`."""
+    whole = _whole_ratio(totals, vocabulary)
+    held, tokens = counts @ vocabulary.text_lengths(), counts.sum(axis=1)
+    rows: list[Finding] = []
+    for name, size, number in zip(names, held.tolist(), tokens.tolist(), strict=True):
+        if number:
+            ratio = size / max(1, number)
+            values = {kind: name, "tokens": number, "bytes": size, "bytes_per_token": round(ratio, 3)}
+            rows.append(Finding(values | {"of_the_set": round(ratio / max(whole, 1e-9), 3)}))
+    return rows
+
+
+def _whole_ratio(totals: Totals, vocabulary: Vocabulary) -> float:
+    held = totals.train.counts.sum(axis=0) @ vocabulary.text_lengths()
+    return float(held / max(1, totals.train.tokens))
+
+
+def _low_rows(rows: list[Finding], kind: str) -> str:
+    return ", ".join(row.values[kind] for row in rows if row.values["of_the_set"] < LOW_BYTES_PER_TOKEN)
 
 
 def _id_finding(token: int, totals: Totals, vocabulary: Vocabulary) -> Finding:
@@ -238,8 +248,8 @@ def _id_finding(token: int, totals: Totals, vocabulary: Vocabulary) -> Finding:
         "documents": int(split.documents[token]),
         "sources": {name: count for name, count in by_source.items() if count},
     }
-    shard, document = split.example[token].tolist()
-    return Finding(values, [Example(shard, document, token=token)] if shard >= 0 else [])
+    place = int(split.example[token])
+    return Finding(values, [Example(*decode_place(place), token=token)] if place >= 0 else [])
 
 
 def _text(vocabulary: Vocabulary, token: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from shards.errors import InputError
 from shards.validation.sources import load_reader, read_sources
 
 if TYPE_CHECKING:
@@ -26,18 +27,18 @@ def name_repositories(shard_set: ShardSet, found: Concentrated, column: str) -> 
         column: the column with the repository, by its dotted path. Documents of sources without it keep their files.
 
     Raises:
-        ValueError: no source of a listed document has the column, or can be read.
+        InputError: no source of a listed document has the column, or can be read.
     """
     sources = read_sources(shard_set)
-    members: dict[tuple[str, str], list[ListedDocument]] = {}
+    members: dict[tuple[str, str], list[int]] = {}
     for document in found.documents:
-        members.setdefault((document.source, document.unit), []).append(document)
+        members.setdefault((document.place.source, document.place.unit), []).append(document.place.row)
     names: dict[tuple[str, str, int], str] = {}
     faults: dict[str, str] = {}
-    for (source, unit), documents in members.items():
+    for (source, unit), own in members.items():
         if source in faults:
             continue
-        rows = sorted({document.row for document in documents})
+        rows = sorted(set(own))
         # As a source whose text is this column. `clean` would mask names that look like addresses.
         table = {key: value for key, value in sources[source].items() if key not in ("clean", "content")}
         reader = load_reader(str(table.get("kind", "files")))
@@ -46,18 +47,14 @@ def name_repositories(shard_set: ShardSet, found: Concentrated, column: str) -> 
         except (ValueError, OSError) as error:
             faults[source] = str(error)
             continue
-        names |= {
-            (source, unit, row): value.decode("utf-8", "replace")
-            for row, value in zip(rows, values, strict=bool(reader))
-            if value
-        }
+        for row, value in zip(rows, values, strict=bool(reader)):
+            if value:
+                names[source, unit, row] = value.decode("utf-8", "replace")
     if found.documents and not names:
         reasons = "; ".join(faults.values()) or "it is empty"
-        raise ValueError(f"--repository-column {column}: no listed document has one: {reasons}")
-    return replace(
-        found,
-        documents=[
-            replace(document, repository=names.get((document.source, document.unit, document.row), ""))
-            for document in found.documents
-        ],
-    )
+        raise InputError(f"--repository-column {column}: no listed document has one: {reasons}")
+    documents: list[ListedDocument] = []
+    for document in found.documents:
+        place = document.place
+        documents.append(replace(document, repository=names.get((place.source, place.unit, place.row), "")))
+    return replace(found, documents=documents)

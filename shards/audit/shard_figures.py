@@ -10,18 +10,18 @@ n-grams 12.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shards.audit.histogram import BINS, bin_lengths
 from shards.audit.ngrams import NO_NGRAM, SKETCH_SIZE, finalize, hash_ngrams, token_values
+from shards.audit.spread import find_firsts
+from shards.audit.totals import NGRAM_ROW, Figures, Sketch, distinct_ngrams, encode_place, make_figures
 from shards.format.content_hash import split_hashes
 from shards.format.document_blocks import DocumentBlock, iter_blocks
-from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 
 if TYPE_CHECKING:
@@ -35,14 +35,11 @@ PASSAGE_TOKENS = 64
 """Tokens in the n-gram that finds repeated passages: longer than a phrase."""
 MIN_NGRAMS = 16
 """A document with fewer n-grams than this is too short to count as a near-duplicate."""
+MAX_MISPLACED = 20
 BITMAP_BITS = 24
 
-NGRAM_ROW = np.dtype([("hash", "<u8"), ("document", "<i8"), ("key", "<u8")])
-"""An n-gram's hash, the number of its document in the shard, and the first 64 bits of that document's hash."""
 
-
-@dataclass(frozen=True)
-class SampleRates:
+class SampleRates(NamedTuple):
     """Sampling rates, as one in N. Sampling is by content, so a rate holds over the set, not in each shard.
 
     Attributes:
@@ -58,122 +55,81 @@ class SampleRates:
     val_documents: int = 1
 
 
-@dataclass(frozen=True)
-class ShardTask:
-    """One shard to audit. `ngrams` is the file of validation n-grams to search for, if any."""
-
-    shard: int
-    rates: SampleRates
-    ngrams: Path | None = None
-    counts_only: bool = False
-    unknown: int | None = None
-    """The id of unknown characters, which may be inside documents although it is special."""
-
-
-@dataclass(frozen=True)
-class Sketch:
-    """The sampled n-grams of one document: the smallest hash, the `SKETCH_SIZE` smallest, and the document's place."""
-
-    smallest: int
-    key: int
-    shard: int
-    document: int
-    source: int
-    hashes: npt.NDArray[np.uint64]
-
-
-@dataclass
-class ShardFigures:
-    """The figures of one shard.
+class ShardAudit(NamedTuple):
+    """What the audit of each shard needs.
 
     Attributes:
-        counts: int64 `(sources, vocab_size)`, how often each id occurs.
-        documents: int32 `(vocab_size,)`, documents that hold each id.
-        example: int32 `(vocab_size,)`, a document that holds each id; -1 without one.
-        lengths: int64 `(sources, BINS)`, documents by length in tokens, EOS included.
-        shortest, longest: int64 `(sources,)`.
-        misplaced: the first few documents with a special id inside (EOS before the end, or any other), with the id.
-        passages: sampled n-grams of `PASSAGE_TOKENS` tokens, one row per document and n-gram.
-        passage_documents: documents whose passages were sampled.
-        ngrams: in a validation shard, sampled n-grams; in a training shard, the n-grams of validation that it has.
-        sketches: the sketches of sampled documents.
+        shard_set: the set.
+        rates: the rates of its samples.
+        ngrams: the file of validation n-grams to search for, if any.
     """
 
-    split: Split
-    counts: npt.NDArray[np.int64]
-    documents: npt.NDArray[np.int32]
-    example: npt.NDArray[np.int32]
-    lengths: npt.NDArray[np.int64]
-    shortest: npt.NDArray[np.int64]
-    longest: npt.NDArray[np.int64]
-    misplaced: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    passages: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, NGRAM_ROW))
-    passage_documents: int = 0
-    ngrams: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, NGRAM_ROW))
-    sketches: list[Sketch] = field(default_factory=list[Sketch])
+    shard_set: ShardSet
+    rates: SampleRates
+    ngrams: Path | None = None
 
 
-MAX_MISPLACED = 20
-
-
-def audit_shard(shard_set: ShardSet, task: ShardTask) -> ShardFigures:
-    """Audit one shard: read it in one pass, and return its figures.
+def audit_shard(audit: ShardAudit, number: int) -> Figures:
+    """Audit the shard of this number: read it in one pass, and return its figures.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says.
         OSError: a file cannot be read.
     """
-    shard = shard_set.shards[task.shard]
+    shard_set = audit.shard_set
+    shard = shard_set.shards[number]
     sources, vocab_size = len(shard_set.manifest.sources), shard_set.vocab_size
-    special = np.array(sorted({*shard_set.manifest.tokenizer.special_tokens.values()} - {task.unknown}), np.int64)
-    figures = ShardFigures(
-        shard.entry.split,
-        np.zeros((sources, vocab_size), np.int64),
-        np.zeros(vocab_size, np.int32),
-        np.full(vocab_size, -1, np.int32),
-        np.zeros((sources, BINS), np.int64),
-        np.full(sources, 2**32, np.int64),
-        np.zeros(sources, np.int64),
-    )
-    sampler = None if task.counts_only else _NgramSampler(task, figures, token_values(vocab_size))
+    special = sorted({*shard_set.manifest.tokenizer.special_tokens.values()} - {shard_set.vocabulary.unknown})
+    figures = make_figures(shard.entry.split, sources, vocab_size)
+    values = token_values(vocab_size)
     for block in iter_blocks(shard_set, shard):
         ids = block.tokens.astype(np.intp)
         lengths = block.ends - block.starts
-        counted = np.bincount(
-            ids + np.repeat(block.sources * vocab_size, lengths), minlength=sources * vocab_size
-        ).reshape(sources, vocab_size)
+        # One count over pairs of source and id.
+        pairs = ids + np.repeat(block.sources * vocab_size, lengths)
+        counted = np.bincount(pairs, minlength=sources * vocab_size).reshape(sources, vocab_size)
         figures.counts += counted
-        if task.counts_only:
-            continue
-        _count_documents(figures, block, ids)
-        figures.lengths += np.bincount(block.sources * BINS + bin_lengths(lengths), minlength=sources * BINS).reshape(
-            sources, BINS
-        )
+        _count_documents(figures, block, ids, number)
+        bins = block.sources * BINS + bin_lengths(lengths)
+        figures.lengths += np.bincount(bins, minlength=sources * BINS).reshape(sources, BINS)
         np.minimum.at(figures.shortest, block.sources, lengths)
         np.maximum.at(figures.longest, block.sources, lengths)
-        _find_misplaced(figures, block, special, shard_set, counted.sum(axis=0))
-        if sampler is not None:
-            sampler.add(block)
-    if sampler is not None:
-        sampler.finish()
+        _find_misplaced(figures, block, np.array(special, np.int64), shard_set, counted.sum(axis=0), number)
+        # N-grams of 16 tokens are hashed once, for sketches and for the search of validation.
+        keys = split_hashes(block.hashes)[:, 0]
+        ngrams = hash_ngrams(block.tokens, block.starts, block.ends, width=NGRAM_TOKENS, values=values)
+        if figures.split == "train":
+            _take_passages(figures, block, keys, values, audit.rates, number)
+            _take_sketches(figures, block, keys, ngrams, audit.rates, number)
+            places = _find_validation(ngrams, audit.ngrams)
+        else:
+            places = np.flatnonzero(ngrams & np.uint64(NGRAM_RATE - 1) == 0)  # NO_NGRAM is odd: never among them
+        rows = np.searchsorted(block.ends, places, "right")
+        if figures.split == "val":
+            chosen = keys[rows] % np.uint64(audit.rates.val_documents) == 0
+            places, rows = places[chosen], rows[chosen]
+        figures.add_ngrams(_found(block, keys, ngrams[places], rows, number))
+    figures.shards += figures.documents > 0
     return figures
 
 
-def _count_documents(figures: ShardFigures, block: DocumentBlock, ids: npt.NDArray[np.intp]) -> None:
+def _count_documents(figures: Figures, block: DocumentBlock, ids: npt.NDArray[np.intp], shard: int) -> None:
     documents = figures.documents
     for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True):
         # numpy adds 1 only once to an id that is repeated in the index, which counts documents.
         documents[ids[start:end]] += 1
-    numbers = np.arange(block.document, block.document + len(block.starts), dtype=np.int32)
+    first = encode_place(shard, block.document)
+    numbers = np.arange(first, first + len(block.starts))
     figures.example[ids] = np.repeat(numbers, block.ends - block.starts)
 
 
 def _find_misplaced(
-    figures: ShardFigures,
+    figures: Figures,
     block: DocumentBlock,
     special: npt.NDArray[np.int64],
     shard_set: ShardSet,
     counted: npt.NDArray[np.int64],
+    shard: int,
 ) -> None:
     """Find documents with a special id other than EOS at the end and BOS at the beginning, if the counts show any."""
     eos_id, bos_id = shard_set.eos_id, shard_set.bos_id
@@ -188,7 +144,7 @@ def _find_misplaced(
     places = np.flatnonzero(inside)
     rows = np.searchsorted(block.ends, places, "right")
     for row, place in zip(rows.tolist(), places.tolist(), strict=True):
-        entry = (block.document + row, int(block.tokens[place]))
+        entry = (shard, block.document + row, int(block.tokens[place]))
         if len(figures.misplaced) < MAX_MISPLACED and entry not in figures.misplaced:
             figures.misplaced.append(entry)
 
@@ -202,97 +158,68 @@ def _load_ngrams(path: Path) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.boo
     return ngrams, bitmap
 
 
-class _NgramSampler:
-    """Samples the n-grams of a shard, block by block."""
+def _find_validation(ngrams: npt.NDArray[np.uint64], wanted: Path | None) -> npt.NDArray[np.int64]:
+    """Return the tokens of a training block at which an n-gram of validation begins."""
+    if wanted is None:
+        return np.empty(0, np.int64)
+    known, bitmap = _load_ngrams(wanted)
+    places = np.flatnonzero(ngrams & np.uint64(NGRAM_RATE - 1) == 0)
+    # The bitmap rules out nearly all, at the cost of one look each.
+    places = places[bitmap[ngrams[places] >> np.uint64(64 - BITMAP_BITS)]]
+    hashes = ngrams[places]
+    at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
+    return places[known[at] == hashes]
 
-    def __init__(self, task: ShardTask, figures: ShardFigures, values: npt.NDArray[np.uint64]):
-        self._task, self._figures, self._values = task, figures, values
-        self._passages: list[npt.NDArray[Any]] = []
-        self._ngrams: list[npt.NDArray[Any]] = []
-        self._wanted = _load_ngrams(task.ngrams) if task.ngrams else None
 
-    def add(self, block: DocumentBlock) -> None:
-        """Sample a block."""
-        keys = split_hashes(block.hashes)[:, 0]
-        if self._figures.split == "train":
-            self._take_passages(block, keys)
-        ngrams = hash_ngrams(block.tokens, block.starts, block.ends, width=NGRAM_TOKENS, values=self._values)
-        if self._figures.split == "train":
-            self._take_sketches(block, keys, ngrams)
-        self._take_ngrams(block, keys, ngrams)
+def _take_passages(
+    figures: Figures,
+    block: DocumentBlock,
+    keys: npt.NDArray[np.uint64],
+    values: npt.NDArray[np.uint64],
+    rates: SampleRates,
+    shard: int,
+) -> None:
+    chosen = np.flatnonzero(keys % np.uint64(rates.passage_documents) == 0)
+    figures.passage_documents += len(chosen)
+    lengths = (block.ends - block.starts)[chosen]
+    # Shorter documents hold no n-gram of this size.
+    chosen, lengths = chosen[lengths > PASSAGE_TOKENS], lengths[lengths > PASSAGE_TOKENS]
+    if not len(chosen):
+        return
+    ends = np.cumsum(lengths)
+    places = np.arange(int(ends[-1])) + np.repeat(block.starts[chosen] - (ends - lengths), lengths)
+    hashes = hash_ngrams(block.tokens[places], ends - lengths, ends, width=PASSAGE_TOKENS, values=values)
+    kept = np.flatnonzero((hashes % np.uint64(rates.passages) == 0) & (hashes != NO_NGRAM))
+    rows = chosen[np.searchsorted(ends, kept, "right")]
+    figures.passages.append(distinct_ngrams(_found(block, keys, hashes[kept], rows, shard)))
 
-    def finish(self) -> None:
-        """Join the samples of all blocks."""
-        if self._passages:
-            rows = np.concatenate(self._passages)
-            order = np.lexsort((rows["key"], rows["hash"]))
-            rows = rows[order]
-            new = np.r_[True, (rows["hash"][1:] != rows["hash"][:-1]) | (rows["key"][1:] != rows["key"][:-1])]
-            self._figures.passages = rows[new]
-        if self._ngrams:
-            found = np.concatenate(self._ngrams)
-            if self._figures.split == "train":  # one place is enough for each
-                found = found[np.unique(found["hash"], return_index=True)[1]]
-            self._figures.ngrams = found
 
-    def _take_passages(self, block: DocumentBlock, keys: npt.NDArray[np.uint64]) -> None:
-        rates = self._task.rates
-        chosen = np.flatnonzero(keys % np.uint64(rates.passage_documents) == 0)
-        self._figures.passage_documents += len(chosen)
-        lengths = (block.ends - block.starts)[chosen]
-        # Shorter documents hold no n-gram of this size.
-        chosen, lengths = chosen[lengths > PASSAGE_TOKENS], lengths[lengths > PASSAGE_TOKENS]
-        if not len(chosen):
-            return
-        ends = np.cumsum(lengths)
-        places = np.arange(int(ends[-1])) + np.repeat(block.starts[chosen] - (ends - lengths), lengths)
-        tokens = block.tokens[places]
-        hashes = hash_ngrams(tokens, ends - lengths, ends, width=PASSAGE_TOKENS, values=self._values)
-        kept = np.flatnonzero((hashes % np.uint64(rates.passages) == 0) & (hashes != NO_NGRAM))
-        self._passages.append(_found(block, keys, hashes[kept], chosen[np.searchsorted(ends, kept, "right")]))
-
-    def _take_sketches(
-        self, block: DocumentBlock, keys: npt.NDArray[np.uint64], ngrams: npt.NDArray[np.uint64]
-    ) -> None:
-        smallest = np.minimum.reduceat(ngrams, block.starts)
-        long = block.ends - block.starts > NGRAM_TOKENS + MIN_NGRAMS
-        # Near-duplicates mostly share the smallest hash. Finalize it again, since small values are not evenly spread.
-        sampled = long & (finalize(smallest + np.uint64(1)) % np.uint64(self._task.rates.documents) == 0)
-        for row in np.flatnonzero(sampled).tolist():
-            own = np.sort(ngrams[block.starts[row] : block.ends[row] - NGRAM_TOKENS])
-            own = own[np.r_[True, own[1:] != own[:-1]]]  # np.unique hashes first: ten times as slow here
-            sketch = Sketch(
-                int(own[0]),
-                int(keys[row]),
-                self._task.shard,
-                block.document + row,
-                int(block.sources[row]),
-                own[:SKETCH_SIZE].copy(),
-            )
-            self._figures.sketches.append(sketch)
-
-    def _take_ngrams(self, block: DocumentBlock, keys: npt.NDArray[np.uint64], ngrams: npt.NDArray[np.uint64]) -> None:
-        if self._figures.split == "train" and self._wanted is None:
-            return
-        places = np.flatnonzero(ngrams & np.uint64(NGRAM_RATE - 1) == 0)  # NO_NGRAM is odd: never among them
-        if self._wanted is not None and self._figures.split == "train":
-            known, bitmap = self._wanted
-            hashes = ngrams[places]
-            maybe = bitmap[hashes >> np.uint64(64 - BITMAP_BITS)]
-            places, hashes = places[maybe], hashes[maybe]
-            at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
-            places = places[known[at] == hashes] if len(known) else places[:0]
-        rows = np.searchsorted(block.ends, places, "right")
-        if self._figures.split == "val":
-            mine = keys[rows] % np.uint64(self._task.rates.val_documents) == 0
-            places, rows = places[mine], rows[mine]
-        if len(places):
-            self._ngrams.append(_found(block, keys, ngrams[places], rows))
+def _take_sketches(
+    figures: Figures,
+    block: DocumentBlock,
+    keys: npt.NDArray[np.uint64],
+    ngrams: npt.NDArray[np.uint64],
+    rates: SampleRates,
+    shard: int,
+) -> None:
+    smallest = np.minimum.reduceat(ngrams, block.starts)
+    long = block.ends - block.starts > NGRAM_TOKENS + MIN_NGRAMS
+    # Near-duplicates mostly share the smallest hash. Finalize it again, since small values are not evenly spread.
+    sampled = long & (finalize(smallest + np.uint64(1)) % np.uint64(rates.documents) == 0)
+    for row in np.flatnonzero(sampled).tolist():
+        own = np.sort(ngrams[block.starts[row] : block.ends[row] - NGRAM_TOKENS])
+        own = own[find_firsts(own)]  # np.unique hashes first: ten times as slow here
+        figures.sketches.append(Sketch(int(keys[row]), shard, block.document + row, own[:SKETCH_SIZE].copy()))
 
 
 def _found(
-    block: DocumentBlock, keys: npt.NDArray[np.uint64], hashes: npt.NDArray[np.uint64], rows: npt.NDArray[np.int64]
+    block: DocumentBlock,
+    keys: npt.NDArray[np.uint64],
+    hashes: npt.NDArray[np.uint64],
+    rows: npt.NDArray[np.int64],
+    shard: int,
 ) -> npt.NDArray[Any]:
     found = np.empty(len(hashes), NGRAM_ROW)
     found["hash"], found["document"], found["key"] = hashes, rows + block.document, keys[rows]
+    found["shard"] = shard
     return found

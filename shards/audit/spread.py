@@ -9,7 +9,7 @@ their tokens, to the width of a bin (one below 64 occurrences, 1.6 % above).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -43,8 +43,7 @@ class Half:
     half_tokens: int
 
 
-@dataclass(frozen=True)
-class Pairs:
+class Pairs(NamedTuple):
     """How often each document of a block holds each term: `rows`, `terms` and `counts`, int64 `(pairs,)`.
 
     Sorted by term, then by row.
@@ -65,7 +64,7 @@ def count_spread_pairs(rows: npt.NDArray[np.int64], terms: npt.NDArray[np.int64]
     """
     order = _sort(terms, size)
     terms, rows = terms[order], rows[order]
-    first = np.flatnonzero(np.append(True, (terms[1:] != terms[:-1]) | (rows[1:] != rows[:-1]))[: len(terms)])
+    first = find_firsts(terms, rows)
     return Pairs(rows[first], terms[first], np.diff(np.append(first, len(terms))))
 
 
@@ -96,7 +95,7 @@ class Spread:
         rows = np.concatenate([np.empty((4, 0), np.int64), *self._waiting], axis=1)
         order = _sort(rows[0], int(rows[0].max(initial=0)) + 1)
         keys = rows[0][order]
-        first = _firsts(keys)
+        first = find_firsts(keys)
         sums = [np.add.reduceat(values[order], first) for values in rows[1:]] if len(first) else rows[1:]
         found = np.stack([keys[first], *sums])
         self._waiting, self._number = [found], len(first)
@@ -108,13 +107,13 @@ class Spread:
         if not rows.shape[1]:
             return np.empty((0, 6), np.int64)
         terms = rows[0] // BINS
-        first = _firsts(terms)
+        first = find_firsts(terms)
         sizes = np.diff(np.append(first, len(terms)))
         sums = np.cumsum(rows[1:], axis=1)
         sums -= np.repeat(sums[:, first] - rows[1:, first], sizes, axis=1)
         totals = sums[:, first + sizes - 1]
         more = np.flatnonzero(2 * sums[1] > np.repeat(totals[1], sizes))
-        half = sums[:, more[_firsts(terms[more])]]
+        half = sums[:, more[find_firsts(terms[more])]]
         return np.stack([terms[first], totals[1], totals[0], *half], axis=1)[::-1]
 
 
@@ -129,6 +128,7 @@ def _sort(values: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
     return order
 
 
-def _firsts(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return where each run of equal values begins."""
-    return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
+def find_firsts(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return where each run of equal rows begins, int64 `(runs,)`, for columns of one length."""
+    new = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return np.flatnonzero(np.append(True, new)[: len(columns[0])])

@@ -41,7 +41,7 @@ def write_token_counts(path: Path, totals: Totals, vocabulary: Vocabulary) -> No
         "shards": pa.array(totals.train.shards),
         "document_bits": pa.array(document_bits),
         "source_bits": pa.array(source_bits),
-        "val_count": pa.array(totals.splits["val"].counts.sum(axis=0)),
+        "val_count": pa.array(totals.val.counts.sum(axis=0)),
     }
     for name, counts in zip(totals.source_names, totals.train.counts, strict=True):
         columns[f"count_{name}"] = pa.array(counts)

@@ -1,121 +1,161 @@
-"""Add up the figures of all shards; the audit's checks judge the totals.
+"""Figures of the audit: counts and samples of one shard, added up over the shards of a split.
 
-Adds one shard at a time, in the order of the manifest, so that the result does not depend on the number of workers.
-Holds a histogram for each source and split, and the samples; neither grows with the number of shards.
+Shards are added one at a time, in the order of the manifest, so that the result does not depend on the number of
+workers. Figures hold a histogram for each source, and samples; neither grows with the number of shards.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shards.audit.histogram import BINS
-from shards.audit.shard_figures import ShardFigures, Sketch
+from shards.audit.spread import find_firsts
 from shards.format.manifest import Split
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-SET_NGRAM_ROW = np.dtype([("hash", "<u8"), ("document", "<i8"), ("key", "<u8"), ("shard", "<i4")])
-"""`shard.NGRAM_ROW`, with the shard's number in the manifest."""
+NGRAM_ROW = np.dtype([("hash", "<u8"), ("document", "<i8"), ("key", "<u8"), ("shard", "<i4")])
+"""An n-gram's hash, the place of its document, and the first 64 bits of that document's hash."""
 
 MAX_MISPLACED = 100
 
 
-class SplitTotals:
-    """The counts of one split; see `ShardFigures` for their meaning. `shards` counts the shards that hold an id."""
+class Sketch(NamedTuple):
+    """The sampled n-grams of one document: its `SKETCH_SIZE` smallest hashes, ascending, and the document's place."""
 
-    def __init__(self, sources: int, vocab_size: int):
-        self.counts = np.zeros((sources, vocab_size), np.int64)
-        self.documents = np.zeros(vocab_size, np.int64)
-        self.shards = np.zeros(vocab_size, np.int32)
-        self.example = np.full((vocab_size, 2), -1, np.int64)  # shard's number, document's number
-        self.lengths = np.zeros((sources, BINS), np.int64)
-        self.shortest = np.full(sources, 2**32, np.int64)
-        self.longest = np.zeros(sources, np.int64)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the split."""
-        return int(self.counts.sum())
+    key: int
+    shard: int
+    document: int
+    hashes: npt.NDArray[np.uint64]
 
 
 @dataclass
-class Totals:
-    """The whole set's figures.
+class Figures:
+    """The figures of one shard, or of all shards of one split.
 
     Attributes:
-        source_names: the names of the sources, in the order of the counts.
-        splits: the counts of each split; both are always present.
-        misplaced: the first few special ids inside documents: shard number, document number and id.
-        passages: sampled passages of training documents, `SET_NGRAM_ROW`.
+        split: the split.
+        counts: int64 `(sources, vocab_size)`, how often each id occurs.
+        documents: int64 `(vocab_size,)`, documents that hold each id.
+        shards: int32 `(vocab_size,)`, shards that hold each id.
+        example: int64 `(vocab_size,)`, a document that holds each id, as `encode_place` gives it; -1 without one.
+        lengths: int64 `(sources, BINS)`, documents by length in tokens, EOS included.
+        shortest, longest: int64 `(sources,)`.
+        misplaced: the first few documents with a special id inside (EOS before the end, or any other): shard, document
+            and id.
+        passages: sampled passages of training documents, `NGRAM_ROW`.
         passage_documents: training documents whose passages were sampled.
-        val_ngrams: sampled n-grams of validation, `SET_NGRAM_ROW`.
-        found_ngrams: those that training has too, with one place in training, `SET_NGRAM_ROW`.
+        ngrams: of validation, sampled n-grams; of training, the n-grams of validation that it has, each with one place.
         sketches: the sketches of sampled training documents.
-        phases: how often each phase holds each id, int64 `(vocab_size,)`, in order; none in a set without phases.
     """
 
-    source_names: list[str]
-    vocab_size: int
-    splits: dict[Split, SplitTotals] = field(init=False)
+    split: Split
+    counts: npt.NDArray[np.int64]
+    documents: npt.NDArray[np.int64]
+    shards: npt.NDArray[np.int32]
+    example: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    shortest: npt.NDArray[np.int64]
+    longest: npt.NDArray[np.int64]
     misplaced: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    passages: list[npt.NDArray[Any]] = field(default_factory=list["npt.NDArray[Any]"])
     passage_documents: int = 0
+    ngrams: list[npt.NDArray[Any]] = field(default_factory=list["npt.NDArray[Any]"])
     sketches: list[Sketch] = field(default_factory=list[Sketch])
-    _passages: list[npt.NDArray[Any]] = field(default_factory=list["npt.NDArray[Any]"])
-    _val_ngrams: list[npt.NDArray[Any]] = field(default_factory=list["npt.NDArray[Any]"])
-    found_ngrams: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, SET_NGRAM_ROW))
-    phases: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict[str, "npt.NDArray[np.int64]"])
-
-    def __post_init__(self) -> None:
-        self.splits = {split: SplitTotals(len(self.source_names), self.vocab_size) for split in ("train", "val")}
 
     @property
-    def train(self) -> SplitTotals:
-        """The totals of the training split."""
-        return self.splits["train"]
+    def tokens(self) -> int:
+        """Tokens of the shards."""
+        return int(self.counts.sum())
+
+    def add(self, other: Figures) -> None:
+        """Add the figures of a shard."""
+        self.counts += other.counts
+        self.documents += other.documents
+        self.shards += other.shards
+        self.example = np.where(self.example < 0, other.example, self.example)
+        self.lengths += other.lengths
+        np.minimum(self.shortest, other.shortest, out=self.shortest)
+        np.maximum(self.longest, other.longest, out=self.longest)
+        self.misplaced = (self.misplaced + other.misplaced)[:MAX_MISPLACED]
+        self.passage_documents += other.passage_documents
+        self.sketches += other.sketches
+        self.passages += other.passages
+        for found in other.ngrams:
+            self.add_ngrams(found)
+
+    def add_ngrams(self, found: npt.NDArray[Any]) -> None:
+        """Add n-grams, `NGRAM_ROW`; for training, the first place of each is enough."""
+        if self.split == "train" and len(found):
+            found = join_ngrams([*self.ngrams, found])
+            self.ngrams = [found[np.unique(found["hash"], return_index=True)[1]]]
+        elif len(found):
+            self.ngrams.append(found)
+
+
+def make_figures(split: Split, sources: int, vocab_size: int) -> Figures:
+    """Return the figures of no shard of a split."""
+    return Figures(
+        split,
+        counts=np.zeros((sources, vocab_size), np.int64),
+        documents=np.zeros(vocab_size, np.int64),
+        shards=np.zeros(vocab_size, np.int32),
+        example=np.full(vocab_size, -1, np.int64),
+        lengths=np.zeros((sources, BINS), np.int64),
+        shortest=np.full(sources, 2**32, np.int64),
+        longest=np.zeros(sources, np.int64),
+    )
+
+
+def encode_place(shard: int, document: int) -> int:
+    """Return one number for the place of a document: the number of its shard, then its number there."""
+    return shard << 32 | document
+
+
+def decode_place(place: int) -> tuple[int, int]:
+    """Return the number of a shard, and of a document in it, from `encode_place`."""
+    return place >> 32, place & 0xFFFFFFFF
+
+
+def join_ngrams(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return n-grams of several parts as one array, `NGRAM_ROW`."""
+    return np.concatenate([np.empty(0, NGRAM_ROW), *parts])
+
+
+def distinct_ngrams(found: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return n-grams by hash, then document, `NGRAM_ROW`; each document has each of them once."""
+    found = found[np.lexsort((found["key"], found["hash"]))]
+    return found[find_firsts(found["hash"], found["key"])]
+
+
+class Totals:
+    """The figures of a whole set: of each split, both of which are always present, and counts of each phase.
+
+    `phases` has, in order, how often each phase holds each id, int64 `(vocab_size,)`; none in a set without phases.
+    """
+
+    def __init__(self, source_names: list[str], vocab_size: int):
+        self.source_names, self.vocab_size = source_names, vocab_size
+        self.train = make_figures("train", len(source_names), vocab_size)
+        self.val = make_figures("val", len(source_names), vocab_size)
+        self.phases: dict[str, npt.NDArray[np.int64]] = {}
 
     @property
-    def passages(self) -> npt.NDArray[Any]:
-        """Sampled passages of training documents, `SET_NGRAM_ROW`."""
-        return np.concatenate([np.empty(0, SET_NGRAM_ROW), *self._passages])
+    def both(self) -> tuple[Figures, Figures]:
+        """The figures of validation and of training."""
+        return self.val, self.train
 
     @property
-    def val_ngrams(self) -> npt.NDArray[Any]:
-        """Sampled n-grams of validation documents, `SET_NGRAM_ROW`."""
-        return np.concatenate([np.empty(0, SET_NGRAM_ROW), *self._val_ngrams])
+    def source_tokens(self) -> npt.NDArray[np.int64]:
+        """Tokens of each source in both splits, int64 `(sources,)`."""
+        return self.val.counts.sum(axis=1) + self.train.counts.sum(axis=1)
 
-    def add(self, shard: int, figures: ShardFigures, phase: str | None = None) -> None:
-        """Add the figures of a shard, given its number in the manifest, and its phase."""
-        split = self.splits[figures.split]
-        split.counts += figures.counts
+    def add(self, figures: Figures, phase: str | None) -> None:
+        """Add the figures of a shard, and of its phase."""
+        (self.train if figures.split == "train" else self.val).add(figures)
         if phase is not None:
             self.phases[phase] = self.phases.get(phase, 0) + figures.counts.sum(axis=0)
-        split.documents += figures.documents
-        split.shards += figures.documents > 0
-        new = (split.example[:, 0] < 0) & (figures.example >= 0)
-        split.example[new, 0] = shard
-        split.example[new, 1] = figures.example[new]
-        split.lengths += figures.lengths
-        np.minimum(split.shortest, figures.shortest, out=split.shortest)
-        np.maximum(split.longest, figures.longest, out=split.longest)
-        room = MAX_MISPLACED - len(self.misplaced)
-        self.misplaced += [(shard, document, token) for document, token in figures.misplaced[:room]]
-        self.passage_documents += figures.passage_documents
-        self.sketches += figures.sketches
-        self._passages.append(_with_shard(figures.passages, shard))
-        if figures.split == "val":
-            self._val_ngrams.append(_with_shard(figures.ngrams, shard))
-        elif len(figures.ngrams):
-            found = np.concatenate([self.found_ngrams, _with_shard(figures.ngrams, shard)])
-            self.found_ngrams = found[np.unique(found["hash"], return_index=True)[1]]
-
-
-def _with_shard(found: npt.NDArray[Any], shard: int) -> npt.NDArray[Any]:
-    seen = np.empty(len(found), SET_NGRAM_ROW)
-    for name in ("hash", "document", "key"):
-        seen[name] = found[name]
-    seen["shard"] = shard
-    return seen

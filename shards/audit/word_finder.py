@@ -10,13 +10,12 @@ Equal words have equal hashes in every document: polynomials of random values of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shards.audit.ngrams import finalize, token_values
-from shards.audit.spread import count_spread_pairs
+from shards.audit.spread import count_spread_pairs, find_firsts
 from shards.format.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -40,8 +39,7 @@ _ROW = np.dtype([("hash", "<u8"), ("weight", "<i8"), ("shard", "<i4"), ("start",
 """A candidate: its hash, its occurrences in the documents that it fills, and the place of one of them."""
 
 
-@dataclass(frozen=True)
-class Words:
+class Words(NamedTuple):
     """The words of several tokens of a block, in order: int64 and uint64 `(words,)`.
 
     Attributes:
@@ -132,7 +130,7 @@ class Candidates:
         """Return one row for each candidate, by hash; no more than `MAX_CANDIDATES`."""
         rows = np.concatenate([np.empty(0, _ROW), *self._waiting])
         rows = rows[np.argsort(rows["hash"], kind="stable")]
-        first = np.flatnonzero(np.append(True, rows["hash"][1:] != rows["hash"][:-1])[: len(rows)])
+        first = find_firsts(rows["hash"])
         found = rows[first]
         if len(found):
             found["weight"] = np.add.reduceat(rows["weight"], first)

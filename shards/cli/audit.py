@@ -1,45 +1,38 @@
-"""`python -m shards audit`: judge the tokens of a set, by the rules of `shards.audit.rules`.
+"""Judge the tokens of a set: ids that are never seen, rare, or concentrated in a few documents; special ids in text;
+validation documents seen in training; repeats and near-duplicates; lengths; bytes per token.
 
-Every name and text is printed through `display.printable`: a document cannot control the terminal.
+The exit status is 1 if a check is bad, else 0.
 """
 
 from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from shards.audit.rules import LISTED_SHARE, RULES, VERDICT_ADVICE, VERDICT_WORDS
 from shards.errors import InputError, plural
 from shards.terminal.arguments import add_set, add_workers, check_place, number_in, parse_path, positive_number
-from shards.terminal.display import plain_table, print_json, print_lines, print_rows, printable, stdout_console
+from shards.terminal.display import printable
 from shards.terminal.exit_status import PROBLEMS, WHOLE
+from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
     from shards.audit.audit import AuditResult
     from shards.audit.check_result import Check, Finding
     from shards.audit.concentrated_documents import Concentrated
-    from shards.terminal.arguments import Subparsers
 
 _SHOWN_CHARACTERS = 60
 _STYLES = {"ok": "green", "look": "yellow", "bad": "bold red"}
+_NOT_SHOWN = ("message", "histogram")
+"""Values of findings that have no column: audit.json has them."""
 
 
-def add_command(commands: Subparsers) -> None:
-    """Add `audit`."""
-    parser = commands.add_parser(
-        "audit",
-        help="look for what would spoil a model: strange ids, repeats, leaks; exit status 1 if a check is bad",
-        description=textwrap.fill(
-            "Judge the tokens of a set: ids that are never seen, rare, or concentrated in a few documents; special ids "
-            "in text; validation documents seen in training; repeats and near-duplicates; lengths; bytes per token. "
-            "The exit status is 1 if a check is bad, else 0.",
-            80,
-        ),
-        epilog=_explain_rules(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `audit`."""
+    parser.epilog = _explain_rules()
     add_set(parser)
     parser.add_argument(
         "--out",
@@ -77,8 +70,6 @@ def add_command(commands: Subparsers) -> None:
         "their files for the documents of the block list, which are then counted by repository",
     )
     add_workers(parser)
-    parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
-    parser.set_defaults(run=_run)
 
 
 def _explain_rules() -> str:
@@ -92,38 +83,36 @@ def _explain_rules() -> str:
     return "\n".join(lines)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Outcome:
+    """Return what the audit found; write the block list if one is asked for."""
     from shards.audit.audit import audit
-    from shards.cli.problems import value_errors
+    from shards.audit.repositories import name_repositories
+    from shards.format.reader import open_set
     from shards.terminal.progress import show_progress
+    from shards.trace.block_list import write_block_list
 
     check_place(options.set)
-    with value_errors():
-        listed_share = _check_list(options)
-        with show_progress("audit") as progress:
-            report = audit(
-                options.set,
-                out=options.out,
-                workers=options.workers,
-                rare=options.rare,
-                listed_share=listed_share,
-                progress=progress,
-            )
-        if report.concentrated is not None and options.repository_column is not None:
-            from shards.audit.repositories import name_repositories
-            from shards.format.reader import open_set
-
-            report.concentrated = name_repositories(
-                open_set(options.set), report.concentrated, options.repository_column
-            )
-        written = _write_list(options, report.concentrated)
-    if options.json:
-        print_json(report.to_dict() | {"out": str(report.out), "seconds": round(report.seconds, 3)} | written)
-    else:
-        _print_audit(report, rows=options.rows)
-        if report.concentrated is not None:
-            _print_list(report.concentrated, written["block_list"], rows=options.rows)
-    return PROBLEMS if report.verdict == "bad" else WHOLE
+    listed_share = _check_list(options)
+    with show_progress("audit") as progress:
+        report = audit(
+            options.set,
+            out=options.out,
+            workers=options.workers,
+            rare=options.rare,
+            listed_share=listed_share,
+            progress=progress,
+        )
+    found, written = report.concentrated, dict[str, Any]()
+    if found is not None:
+        shard_set = open_set(options.set)
+        if options.repository_column is not None:
+            found = name_repositories(shard_set, found, options.repository_column)
+        path = options.write_block_list
+        hashes = write_block_list(path, found.hashes, shard_set, asked=found.asked, reasons=found.reasons())
+        written = {"block_list": {"file": str(path), "hashes": hashes} | found.to_dict()}
+    data = report.to_dict() | {"out": str(report.out), "seconds": round(report.seconds, 3)} | written
+    shown = _show(report, found, written, rows=options.rows)
+    return Outcome(data, shown, PROBLEMS if report.verdict == "bad" else WHOLE)
 
 
 def _check_list(options: argparse.Namespace) -> float | None:
@@ -142,21 +131,64 @@ def _check_list(options: argparse.Namespace) -> float | None:
     return LISTED_SHARE if options.listed_share is None else options.listed_share
 
 
-def _write_list(options: argparse.Namespace, found: Concentrated | None) -> dict[str, Any]:
-    """Write the block list if one is asked for; return its entry for `--json`."""
-    from shards.format.reader import open_set
-    from shards.trace.block_list import write_block_list
+def _show(
+    report: AuditResult, found: Concentrated | None, written: dict[str, Any], *, rows: int
+) -> Iterator[str | list[dict[str, Any]]]:
+    """Yield up to `rows` findings of checks that are not ok or have only figures, the verdicts, and the block list."""
+    from rich.text import Text
 
-    if found is None:
-        return {}
-    path = options.write_block_list
-    hashes = write_block_list(path, found, open_set(options.set), found.reasons())
-    return {"block_list": {"file": str(path), "hashes": hashes} | found.to_dict()}
+    for check in report.checks:
+        if check.findings and (check.verdict != "ok" or not check.findings[0].examples):
+            more = f", {rows} of {len(check.findings)}" if len(check.findings) > rows else ""
+            yield f"{check.name}{more}"
+            yield _finding_rows(check, rows)
+    yield [
+        {
+            "check": check.name,
+            "verdict": Text(VERDICT_WORDS[check.verdict], _STYLES[check.verdict]),
+            "what was found": check.summary,
+        }
+        for check in report.checks
+    ]
+    if found is None and report.check("concentrated").verdict != "ok":
+        yield "--write-block-list FILE lists the documents that are full of concentrated ids and words"
+    speed = report.tokens / max(report.seconds, 1e-9) / 1e6
+    yield (
+        f"every id and finding: {report.out} ({plural(report.shards, 'shard')}, {plural(report.tokens, 'token')}, "
+        f"{plural(report.documents, 'document')}, {report.seconds:.2f} s, {speed:.1f} M tokens/s)"
+    )
+    yield f"{report.path}: {VERDICT_WORDS[report.verdict]}; {VERDICT_ADVICE[report.verdict]}"
+    if found is not None:
+        yield from _show_list(found, written["block_list"], rows=rows)
 
 
-def _print_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> None:
-    """Print the concentrated ids and words, the listed documents by source and place, and what to do with the list."""
-    terms = [
+def _finding_rows(check: Check, rows: int) -> list[dict[str, Any]]:
+    table = [
+        {name: value for name, value in finding.values.items() if name not in _NOT_SHOWN}
+        | ({"example": _example(finding)} if finding.shown else {})
+        for finding in check.findings[:rows]
+    ]
+    columns = dict.fromkeys(name for row in table for name in row)
+    return [{name: row.get(name, "") for name in columns} for row in table]
+
+
+def _example(finding: Finding) -> Any:
+    """Return the examples of a finding, a line each."""
+    from rich.text import Text
+
+    lines: list[str] = []
+    for shown in finding.shown:
+        before, hit, after = shown["before"][-_SHOWN_CHARACTERS // 2 :], shown["hit"], shown["after"]
+        text = printable(f"{before}>>>{hit[:_SHOWN_CHARACTERS]}<<<{after[: _SHOWN_CHARACTERS // 2]}")
+        lines.append(f"{shown['shard']} document {shown['document']} ({printable(shown['source'])}): {text}")
+    return Text("\n".join(lines))
+
+
+def _show_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> Iterator[str | list[dict[str, Any]]]:
+    """Yield the concentrated ids and words, the listed documents by source and place, and what to do with the list."""
+    shown = f", {rows} of {len(found.terms):,}" if len(found.terms) > rows else ""
+    yield f"concentrated ids and words{shown}"
+    yield [
         {
             "id or word": f'"{term.text}"',
             "ids": " ".join(map(str, term.ids)),
@@ -168,71 +200,11 @@ def _print_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> N
         }
         for term in found.terms[:rows]
     ]
-    shown = f", {rows} of {len(found.terms):,}" if len(found.terms) > rows else ""
-    print_rows(terms, title=f"concentrated ids and words{shown}")
-    sources = [row | {"share": f"{row['share']:.3%}"} for row in found.sources()]
-    print_rows(sources, title=f"documents with a share of {found.share:.0%} concentrated ids and words, or more")
-    print_rows(found.places()[:rows])
-    lines = [f"warning: {warning}" for warning in found.warnings()]
+    yield f"documents with a share of {found.share:.0%} concentrated ids and words, or more"
+    yield [row | {"share": f"{row['share']:.3%}"} for row in found.sources()]
+    yield found.places()[:rows]
+    yield from (f"warning: {warning}" for warning in found.warnings())
     name = written["file"]
-    lines.append(f"block list: {name}, {plural(written['hashes'], 'hash')}, {plural(found.tokens, 'token')}")
+    yield f"block list: {name}, {plural(written['hashes'], 'hash')}, {plural(found.tokens, 'token')}"
     if found.documents:
-        lines.append(f'read the reasons in it, then put drop_hashes = ["{name}"] into the recipe and build again')
-    print_lines(lines)
-
-
-def _print_audit(report: AuditResult, *, rows: int) -> None:
-    """Print up to `rows` findings of each check that is not ok or has only figures, then the verdicts."""
-    from rich.text import Text
-
-    console = stdout_console()
-    verdicts = plain_table("check", "verdict", "what was found", right=False)
-    for check in report.checks:
-        verdicts.add_row(
-            check.name, Text(VERDICT_WORDS[check.verdict], _STYLES[check.verdict]), Text(printable(check.summary))
-        )
-    for check in report.checks:
-        if check.findings and (check.verdict != "ok" or not check.findings[0].examples):
-            _print_rows(check, rows)
-    console.print(verdicts)
-    if report.concentrated is None and report.check("concentrated").verdict != "ok":
-        print_lines(["--write-block-list FILE lists the documents that are full of concentrated ids and words"])
-    speed = report.tokens / max(report.seconds, 1e-9) / 1e6
-    figures = (
-        f"{plural(report.shards, 'shard')}, {plural(report.tokens, 'token')}, {plural(report.documents, 'document')}, "
-        f"{report.seconds:.2f} s, {speed:.1f} M tokens/s"
-    )
-    verdict = f"{VERDICT_WORDS[report.verdict]}; {VERDICT_ADVICE[report.verdict]}"
-    print_lines([f"every id and finding: {report.out} ({figures})", f"{report.path}: {verdict}"])
-
-
-def _print_rows(check: Check, rows: int) -> None:
-    from rich.text import Text
-
-    columns = [name for name in check.findings[0].values if name != "message"]
-    table = plain_table(*columns, *(["example"] if check.findings[0].examples else []), right=False)
-    for row in check.findings[:rows]:
-        cells = [_show(row.values[name]) for name in columns]
-        table.add_row(*(Text(cell) for cell in [*cells, *([_example(row)] if row.shown else [])]))
-    console = stdout_console()
-    more = f", {rows} of {len(check.findings)}" if len(check.findings) > rows else ""
-    console.print(Text(f"{check.name}{more}", "bold"))
-    console.print(table)
-
-
-def _show(value: Any) -> str:
-    if isinstance(value, dict):
-        counts = cast("dict[str, int]", value)
-        return " ".join(f"{printable(name)} {count:,}" for name, count in counts.items())
-    if isinstance(value, int):
-        return f"{value:,}"
-    return printable(str(value))
-
-
-def _example(row: Finding) -> str:
-    lines: list[str] = []
-    for shown in row.shown:
-        before, hit, after = shown["before"][-_SHOWN_CHARACTERS // 2 :], shown["hit"], shown["after"]
-        text = printable(f"{before}>>>{hit[:_SHOWN_CHARACTERS]}<<<{after[: _SHOWN_CHARACTERS // 2]}")
-        lines.append(f"{shown['shard']} document {shown['document']} ({printable(shown['source'])}): {text}")
-    return "\n".join(lines)
+        yield f'read the reasons in it, then put drop_hashes = ["{name}"] into the recipe and build again'

@@ -1,51 +1,38 @@
-"""`python -m shards export`: a set in the layout of another loader; see `shards.convert.layouts`."""
+"""Write the same tokens and document boundaries in the layout that another loader reads."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from shards.convert.layouts import LAYOUTS
 from shards.errors import plural
-from shards.terminal.arguments import add_set, check_place, parse_path
-from shards.terminal.display import print_json
-from shards.terminal.exit_status import WHOLE
+from shards.terminal.arguments import add_new_folder, add_set, check_place
+from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
-    from shards.terminal.arguments import Subparsers
+    from shards.convert.export import Export
 
 
-def add_command(commands: Subparsers) -> None:
-    """Add `export`."""
-    parser = commands.add_parser(
-        "export",
-        help="write a set in the layout that another loader reads",
-        description="Write the same tokens and document boundaries in the layout that another loader reads.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `export`."""
     add_set(parser)
     parser.add_argument("--to", choices=LAYOUTS, required=True, help="the layout to write")
-    parser.add_argument(
-        "--out",
-        type=parse_path,
-        required=True,
-        metavar="OUT",
-        help="a new folder; it appears when everything is written",
-    )
+    add_new_folder(parser)
     parser.add_argument(
         "--split", choices=("train", "val", "all"), default="all", help="splits to write (default: all)"
     )
     parser.add_argument(
         "--verify", action="store_true", help="read the export back and compare every byte with the set"
     )
-    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
-    parser.set_defaults(run=_run)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Outcome:
+    """Return what was written."""
     from shards.convert.export import export_set
     from shards.format.reader import open_set
-    from shards.terminal.display import printable
     from shards.terminal.progress import show_progress
 
     check_place(options.set)
@@ -59,19 +46,27 @@ def _run(options: argparse.Namespace) -> int:
             verify=options.verify,
             progress=progress,
         )
-    seconds, size = time.perf_counter() - began, sum(found.files.values())
-    if options.json:
-        head = {"layout": found.layout, "out": str(found.path), "splits": found.splits, "verified": found.verified}
-        print_json({**head, "usage": found.usage, "bytes": size, "files": found.files, "seconds": round(seconds, 3)})
-        return WHOLE
+    seconds = time.perf_counter() - began
+    data = {
+        "layout": found.layout,
+        "out": str(found.path),
+        "splits": found.splits,
+        "verified": found.verified,
+        "usage": found.usage,
+        "bytes": sum(found.files.values()),
+        "files": found.files,
+        "seconds": round(seconds, 3),
+    }
+    return Outcome(data, _show(found, seconds))
+
+
+def _show(found: Export, seconds: float) -> Iterator[str]:
+    from shards.terminal.progress import format_speed
+
     for split, counts in found.splits.items():
-        print(f"{split}: {plural(counts['tokens'], 'token')} in {plural(counts['documents'], 'document')}")
+        yield f"{split}: {plural(counts['tokens'], 'token')} in {plural(counts['documents'], 'document')}"
+    size = sum(found.files.values())
     verified = ", every token and boundary read back and compared" if found.verified else ""
-    speed = f"{size / max(seconds, 1e-9) / 1e6:.0f} MB/s"
-    print(
-        printable(
-            f"{found.path}: {found.layout}, {plural(len(found.files), 'file')}, {size:,} bytes, {speed}{verified}"
-        )
-    )
-    print(printable(f"load it with {found.usage}"))
-    return WHOLE
+    files = f"{plural(len(found.files), 'file')}, {size:,} bytes, {format_speed(size, seconds, 'bytes')}"
+    yield f"{found.path}: {found.layout}, {files}{verified}"
+    yield f"load it with {found.usage}"

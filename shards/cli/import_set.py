@@ -1,28 +1,22 @@
-"""`python -m shards import`: token files of other projects made into a shard set; see `shards.convert`."""
+"""Make a set from .bin files of nanoGPT or llm.c, to validate, audit or export it."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from shards.errors import plural
-from shards.terminal.arguments import parse_path, positive_number, whole_number
+from shards.terminal.arguments import add_new_folder, parse_path, positive_number, whole_number
 from shards.terminal.command_names import called_as
-from shards.terminal.display import print_json
-from shards.terminal.exit_status import WHOLE
+from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
     from shards.convert.import_.import_set import Imported
-    from shards.terminal.arguments import Subparsers
 
 
-def add_command(commands: Subparsers) -> None:
-    """Add `import`."""
-    parser = commands.add_parser(
-        "import",
-        help="make a set from .bin files of nanoGPT or llm.c",
-        description="Make a set from .bin files of nanoGPT or llm.c, to validate, audit or export it.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `import`."""
     parser.add_argument(
         "bins",
         type=parse_path,
@@ -36,13 +30,7 @@ def add_command(commands: Subparsers) -> None:
     parser.add_argument(
         "--tokenizer", type=parse_path, required=True, metavar="FILE", help="the tokenizer.json that made the tokens"
     )
-    parser.add_argument(
-        "--out",
-        type=parse_path,
-        required=True,
-        metavar="DIR",
-        help="a new folder; it appears when everything is written",
-    )
+    add_new_folder(parser)
     parser.add_argument("--name", help="the set's name (default: the folder's)")
     parser.add_argument(
         "--eos", type=whole_number, metavar="ID", help="id of the token between documents (default: the tokenizer's)"
@@ -74,11 +62,10 @@ def add_command(commands: Subparsers) -> None:
         metavar="N",
         help="tokens in a shard (default: 100,000,000)",
     )
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
-    parser.set_defaults(run=_run)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Outcome:
+    """Return what was found in the files."""
     from shards.convert.import_.import_set import ImportOptions, import_set
     from shards.terminal.progress import show_progress
 
@@ -98,16 +85,8 @@ def _run(options: argparse.Namespace) -> int:
             ),
             progress=progress,
         )
-    if options.json:
-        print_json(_describe(found, options))
-    else:
-        _print(found, options)
-    return WHOLE
-
-
-def _describe(found: Imported, options: argparse.Namespace) -> dict[str, Any]:
     repeats = found.repeats
-    return {
+    data = {
         "out": str(options.out),
         "splits": {
             split: {
@@ -122,33 +101,30 @@ def _describe(found: Imported, options: argparse.Namespace) -> dict[str, Any]:
         "dropped": options.repeats == "drop",
         "epochs": found.epochs,
     }
+    return Outcome(data, _show(found, options))
 
 
-def _print(found: Imported, options: argparse.Namespace) -> None:
-    from shards.terminal.display import printable
-
+def _show(found: Imported, options: argparse.Namespace) -> Iterator[str]:
     for split, (tokens, documents) in found.kept.items():
-        print(f"{split}: {plural(tokens, 'token')} in {plural(documents, 'document')}")
+        yield f"{split}: {plural(tokens, 'token')} in {plural(documents, 'document')}"
         if found.splits[split].eos_at == "start":
-            print(f"{split}: EOS was before each document; it is now after it")
+            yield f"{split}: EOS was before each document; it is now after it"
         if found.splits[split].closed:
-            print(f"{split}: the last document had no EOS; one was added")
+            yield f"{split}: the last document had no EOS; one was added"
     repeats = found.repeats
     if repeats.in_val or repeats.in_train or repeats.leaked:
-        print(
+        yield (
             f"repeats: {plural(repeats.in_train, 'document')} of train, {repeats.in_val:,} of val, {repeats.leaked:,} "
             f"of train that are in val too; {'left out' if options.repeats == 'drop' else 'kept'}"
         )
         if found.epochs > 1:
-            print(
-                f"training documents occur up to {plural(found.epochs, 'time')}: allowed, so validate and audit "
-                "accept them"
-            )
+            times = plural(found.epochs, "time")
+            yield f"training documents occur up to {times}: allowed, so validate and audit accept them"
         if options.repeats == "keep":
-            print("a set without epochs may not hold them: validate and audit name them (--repeats drop, or allow)")
+            yield "a set without epochs may not hold them: validate and audit name them (--repeats drop, or allow)"
         elif options.repeats == "allow" and (repeats.in_val or repeats.leaked):
-            print(
+            yield (
                 "a set may not repeat documents within val, or hold them in both splits: validate and audit name them "
                 "(--repeats drop)"
             )
-    print(printable(f"check it with {called_as('shards', 'validate')} {options.out}"))
+    yield f"check it with {called_as('shards', 'validate')} {options.out}"

@@ -1,48 +1,38 @@
-"""`python -m shards pull`: a set from the Hugging Face Hub; see `shards.hub.pull`."""
+"""Fetch a set from the Hugging Face Hub into a new folder, every file verified against the manifest.
+
+If it is stopped, run the same command again to resume; a folder that already holds the set is verified again.
+"""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import plural
-from shards.terminal.arguments import add_give_up_after, parse_path
-from shards.terminal.display import print_json
-from shards.terminal.exit_status import WHOLE
+from shards.terminal.arguments import add_give_up_after, add_new_folder
+from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
-    from shards.terminal.arguments import Subparsers
+    from shards.hub.pull import Pulled
 
 
-def add_command(commands: Subparsers) -> None:
-    """Add `pull`."""
-    parser = commands.add_parser(
-        "pull",
-        help="fetch a set from the Hugging Face Hub, every file verified; run it again to resume",
-        description="Fetch a set from the Hugging Face Hub into a new folder, every file verified against the "
-        "manifest. If it is stopped, run the same command again to resume; a folder that already holds the set is "
-        "verified again.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `pull`."""
     parser.add_argument("source", metavar="SOURCE", help="OWNER/NAME[@REVISION][/FOLDER], or hf://datasets/...")
-    parser.add_argument(
-        "--out",
-        type=parse_path,
-        required=True,
-        metavar="DIR",
-        help="a new folder; it appears when everything is written",
-    )
+    add_new_folder(parser)
     add_give_up_after(parser)
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit (default: main)")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.set_defaults(run=_run)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Outcome:
+    """Return what was fetched."""
     from shards.hub.pull import pull
     from shards.stores.hub_address import parse_hub_address
     from shards.stores.hub_client import limit_hub_requests, quiet_hub_client
-    from shards.terminal.display import printable
+    from shards.terminal.display import say
     from shards.terminal.progress import show_progress
 
     began = time.perf_counter()
@@ -50,42 +40,36 @@ def _run(options: argparse.Namespace) -> int:
     quiet_hub_client()
     limit_hub_requests(options.give_up_after)
     with show_progress("pull", unit="bytes") as progress:
-        done = pull(address, options.out, give_up_s=options.give_up_after, progress=progress, note=_note)
+        done = pull(
+            address,
+            options.out,
+            give_up_s=options.give_up_after,
+            progress=progress,
+            note=lambda text: say(f"pull: {text}"),
+        )
     seconds = time.perf_counter() - began
-    if options.json:
-        print_json(
-            {
-                "url": str(address),
-                "commit": done.commit,
-                "out": str(options.out),
-                "files": len(done.names),
-                "bytes": done.bytes,
-                "fetched_bytes": done.fetched_bytes,
-                "refetched": done.refetched,
-                "was_there": done.was_there,
-                "seconds": round(seconds, 3),
-            }
-        )
-        return WHOLE
+    data = {
+        "url": str(address),
+        "commit": done.commit,
+        "out": str(options.out),
+        "files": len(done.names),
+        "bytes": done.bytes,
+        "fetched_bytes": done.fetched_bytes,
+        "refetched": done.refetched,
+        "was_there": done.was_there,
+        "seconds": round(seconds, 3),
+    }
+    return Outcome(data, _show(done, options.out, seconds))
+
+
+def _show(done: Pulled, out: Path, seconds: float) -> Iterator[str]:
+    from shards.terminal.progress import format_speed
+
     for name in done.refetched:
-        print(printable(f"{name}: fetched twice: its bytes were wrong at first"))
+        yield f"{name}: fetched twice: its bytes were wrong at first"
+    files = f"{plural(len(done.names), 'file')}, {done.bytes:,} bytes, each verified against the manifest"
     if done.was_there:
-        files = f"{plural(len(done.names), 'file')}, {done.bytes:,} bytes, each verified"
-        print(
-            printable(f"{options.out}: nothing to do: it holds this set, {files}, each verified; commit {done.commit}")
-        )
-        return WHOLE
-    speed = f"{done.fetched_bytes / max(seconds, 1e-9) / 1e6:.0f} MB/s"
-    print(
-        printable(
-            f"{options.out}: {plural(len(done.names), 'file')}, {done.bytes:,} bytes, each verified against the "
-            f"manifest; {done.fetched_bytes:,} bytes fetched, {speed}; commit {done.commit}"
-        )
-    )
-    return WHOLE
-
-
-def _note(text: str) -> None:
-    from shards.terminal.display import say
-
-    say(f"pull: {text}")
+        yield f"{out}: nothing to do: it holds this set, {files}; commit {done.commit}"
+        return
+    speed = format_speed(done.fetched_bytes, seconds, "bytes")
+    yield f"{out}: {files}; {done.fetched_bytes:,} bytes fetched{speed and f', {speed}'}; commit {done.commit}"

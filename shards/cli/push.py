@@ -1,35 +1,32 @@
-"""`python -m shards push`: a set to the Hugging Face Hub; see `shards.hub.push`."""
+"""Upload a set and its data card as a dataset on the Hugging Face Hub; run it again to resume.
+
+The files are uploaded first; one commit at the end makes the whole set visible. A set that does not pass validation is
+not sent. If a push is stopped, run the same command again: nothing is sent twice. The token comes from HF_TOKEN or
+`hf auth login`; HF_ENDPOINT names another Hub.
+"""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from shards.errors import InputError, plural
+from shards.errors import InputError, ShardSetError, plural
 from shards.terminal.arguments import add_give_up_after, add_set, add_threads, check_place, parse_path
 from shards.terminal.command_names import called_as
-from shards.terminal.display import print_json
-from shards.terminal.exit_status import WHOLE
+from shards.terminal.display import say
+from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
     from shards.hub.compare import Comparison
     from shards.hub.push import Pushed
     from shards.stores.hub_address import HubAddress
-    from shards.terminal.arguments import Subparsers
 
 
-def add_command(commands: Subparsers) -> None:
-    """Add `push`."""
-    parser = commands.add_parser(
-        "push",
-        help="upload a set and its card as a dataset on the Hugging Face Hub; run it again to resume",
-        description="Upload a set and its data card as a dataset on the Hugging Face Hub. The files are uploaded "
-        "first; one commit at the end makes the whole set visible. A set that does not pass validation is not sent. "
-        "If it is stopped, run the same command again: nothing is sent twice. The token comes from HF_TOKEN or "
-        "`hf auth login`; HF_ENDPOINT names another Hub.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `push`."""
     add_set(parser)
     parser.add_argument("repo", metavar="REPO", help="OWNER/NAME[@REVISION][/FOLDER]; created if absent")
     parser.add_argument("--revision", metavar="BRANCH", help="a branch, created if absent (default: main)")
@@ -50,12 +47,10 @@ def add_command(commands: Subparsers) -> None:
     add_threads(parser)
     add_give_up_after(parser)
     parser.add_argument("--dry-run", action="store_true", help="print what would be sent; send nothing")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.set_defaults(run=_run)
 
 
-def _run(options: argparse.Namespace) -> int:
-    from shards.errors import ShardSetError
+def run(options: argparse.Namespace) -> Outcome:
+    """Return what was sent, or with `--dry-run` what would be."""
     from shards.hub.push import push
     from shards.stores.hub_address import parse_hub_address
     from shards.stores.hub_client import limit_hub_requests, quiet_hub_client
@@ -69,15 +64,17 @@ def _run(options: argparse.Namespace) -> int:
     address = parse_hub_address(options.repo, revision=options.revision)
     with show_progress("validate", show=options.level == "full") as progress:
         checked = validate(options.set, level=options.level, threads=options.threads, progress=progress)
-    problems = checked.problems
-    if problems:
-        raise ShardSetError(problems)
+    if checked.problems:
+        raise ShardSetError(checked.problems)
     quiet_hub_client()
     limit_hub_requests(options.give_up_after)
     comparison = _compare(options, address)
+    named = {"url": str(address), "repo": address.repo, "revision": address.revision, "folder": address.folder}
+    counts = {"files": len(comparison.files), "bytes": comparison.bytes}
     if options.dry_run:
-        _print_comparison(comparison, as_json=options.json)
-        return WHOLE
+        missing = {"missing_files": len(comparison.missing), "missing_bytes": comparison.missing_bytes}
+        told = {"dry_run": True, "replaces": comparison.other is not None}
+        return Outcome(named | told | counts | missing, _show_comparison(comparison))
     with show_progress("push", unit="bytes") as progress:
         done = push(
             comparison,
@@ -87,8 +84,10 @@ def _run(options: argparse.Namespace) -> int:
             progress=progress,
             note=_note,
         )
-    _print_result(comparison, done, time.perf_counter() - began, as_json=options.json)
-    return WHOLE
+    seconds = time.perf_counter() - began
+    sent = {"added": done.added, "added_bytes": done.added_bytes, "verified": True, "seconds": round(seconds, 3)}
+    head = {"commit": done.commit, "created": done.created}
+    return Outcome(named | head | counts | sent, _show_result(comparison, done, seconds))
 
 
 def _compare(options: argparse.Namespace, address: HubAddress) -> Comparison:
@@ -136,6 +135,7 @@ def _find_card(options: argparse.Namespace) -> Path | None:
             write_report(options.set, progress=progress)
     if not card.is_file():
         return None
+    # A report lies beside its set, but the set may have been built again since.
     if open_set(options.set).manifest_sha256 not in card.read_text(encoding="utf-8"):
         raise InputError(
             f"{card}: does not name this set's manifest by its SHA-256, so it may be another's. Run "
@@ -144,63 +144,24 @@ def _find_card(options: argparse.Namespace) -> Path | None:
     return card
 
 
-def _print_comparison(comparison: Comparison, *, as_json: bool) -> None:
-    """Print the files and bytes that a push would send, and what is there already."""
-    from shards.terminal.display import printable
-
-    other = comparison.other
-    if as_json:
-        counts = {
-            "files": len(comparison.files),
-            "bytes": comparison.bytes,
-            "missing_files": len(comparison.missing),
-            "missing_bytes": comparison.missing_bytes,
-        }
-        print_json({**_describe(comparison), "dry_run": True, "replaces": other is not None, **counts})
-        return
+def _show_comparison(comparison: Comparison) -> Iterator[str]:
     state = "there" if comparison.listing else "branch to be created" if comparison.has_repo else "to be created"
-    print(printable(f"{comparison.address}: {state}; nothing was sent"))
-    print(
+    yield f"{comparison.address}: {state}; nothing was sent"
+    yield (
         f"{len(comparison.missing):,} of {plural(len(comparison.files), 'file')} to send, "
         f"{comparison.missing_bytes:,} of {comparison.bytes:,} bytes; the others are there"
     )
-    if other is not None:
-        print(printable(f"another set is there, {other.name!r}; --replace replaces it"))
+    if comparison.other is not None:
+        yield f"another set is there, {comparison.other.name!r}; --replace replaces it"
 
 
-def _print_result(comparison: Comparison, done: Pushed, seconds: float, *, as_json: bool) -> None:
-    from shards.terminal.display import printable
-
-    files = len(comparison.files)
-    if as_json:
-        told: dict[str, Any] = {
-            "commit": done.commit,
-            "created": done.created,
-            "files": files,
-            "bytes": comparison.bytes,
-            "added": done.added,
-            "added_bytes": done.added_bytes,
-            "verified": True,
-            "seconds": round(seconds, 3),
-        }
-        print_json({**_describe(comparison), **told})
-        return
+def _show_result(comparison: Comparison, done: Pushed, seconds: float) -> Iterator[str]:
+    files, address = len(comparison.files), comparison.address
     added = f"{plural(len(done.added), 'file')} added, {done.added_bytes:,} bytes, {seconds:.1f} s"
-    print(f"{added}; {files - len(done.added)} were there")
-    print(
-        printable(
-            f"{comparison.address}: all {plural(files, 'file')} listed with their SHA-256 at commit {done.commit}"
-        )
-    )
-    print(printable(f'read it with shards.open_set("{comparison.address}")'))
-
-
-def _describe(comparison: Comparison) -> dict[str, Any]:
-    address = comparison.address
-    return {"url": str(address), "repo": address.repo, "revision": address.revision, "folder": address.folder}
+    yield f"{added}; {files - len(done.added)} were there"
+    yield f"{address}: all {plural(files, 'file')} listed with their SHA-256 at commit {done.commit}"
+    yield f'read it with shards.open_set("{address}")'
 
 
 def _note(text: str) -> None:
-    from shards.terminal.display import say
-
     say(f"push: {text}")

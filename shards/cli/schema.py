@@ -1,25 +1,20 @@
-"""`python -m shards schema`: print the JSON Schema of the metadata files."""
+"""Print the JSON Schema of manifest.json and of a shard's own metadata."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
-from shards.terminal.display import print_json
-from shards.terminal.exit_status import WHOLE
-
-if TYPE_CHECKING:
-    from shards.terminal.arguments import Subparsers
+from shards.terminal.display import format_json
+from shards.terminal.program import Outcome
 
 
-def add_command(commands: Subparsers) -> None:
-    """Add `schema`."""
-    parser = commands.add_parser("schema", help="print the JSON Schema of manifest.json and of a shard's own metadata")
-    parser.set_defaults(run=_run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add no arguments: `schema` has none."""
 
 
-def _run(_options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Outcome:
+    """Return the schema."""
     from shards.format.manifest import json_schema
 
-    print_json(json_schema())
-    return WHOLE
+    schema = json_schema()
+    return Outcome(schema, format_json(schema).splitlines())

@@ -1,27 +1,23 @@
-"""`python -m shards validate`: check a set; see `shards.validation.validate`."""
+"""Check a shard set. Exit status: 0 valid, 1 problems, 2 not everything could be checked."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from shards.errors import plural
 from shards.terminal.arguments import add_set, add_threads, check_place, whole_number
-from shards.terminal.display import print_json, printable
 from shards.terminal.exit_status import COULD_NOT_RUN, PROBLEMS, WHOLE
+from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
-    from shards.terminal.arguments import Subparsers
     from shards.validation.validate import ValidationResult
 
 
-def add_command(commands: Subparsers) -> None:
-    """Add `validate`."""
-    parser = commands.add_parser(
-        "validate",
-        help="check a set; exit status 0 valid, 1 problems, 2 could not run",
-        description="Check a shard set.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `validate`."""
     add_set(parser)
     parser.add_argument(
         "--level",
@@ -37,11 +33,10 @@ def add_command(commands: Subparsers) -> None:
         help="re-read N sampled documents from their sources and compare",
     )
     add_threads(parser)
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.set_defaults(run=_run)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Outcome:
+    """Return the problems of a set."""
     from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
 
@@ -54,35 +49,33 @@ def _run(options: argparse.Namespace) -> int:
             threads=options.threads,
             progress=progress,
         )
-    if options.json:
-        print_json(report.to_dict())
-    else:
-        _print_report(report)
-    if report.problems:
-        return PROBLEMS
-    return COULD_NOT_RUN if report.not_run else WHOLE
+    status = PROBLEMS if report.problems else COULD_NOT_RUN if report.not_run else WHOLE
+    return Outcome(report.to_dict(), _show(report), status)
 
 
-def _print_report(report: ValidationResult) -> None:
-    """Print the problems as a table, then one line that sums up."""
-    from shards.cli.problems import print_problems
+def _show(report: ValidationResult) -> Iterator[str | list[dict[str, Any]]]:
+    """Yield the problems, a table on a terminal, then one line that sums up."""
     from shards.terminal.progress import format_speed
 
-    print_problems(report.problems)
-    for reason in report.not_run:
-        print(f"could not run: {printable(reason)}")
-    number = len(report.problems)
-    verdict = "whole" if report.ok else plural(number, "problem")
+    if sys.stdout.isatty():
+        yield [
+            {"kind": problem.kind, "where": problem.where, "what is wrong": problem.message}
+            for problem in report.problems
+        ]
+    else:
+        yield from (f"error: {problem}" for problem in report.problems)
+    yield from (f"could not run: {reason}" for reason in report.not_run)
+    verdict = "whole" if report.ok else plural(len(report.problems), "problem")
     if report.not_run and not report.problems:
         verdict = "no problem found, but not everything could be checked"
-    speed = format_speed(report.tokens, report.seconds, "tokens") if report.level == "full" else ""
-    time = f"{report.seconds:.2f} s{speed and f', {speed}'}"
-    compared = (
-        f", {plural(report.compared_documents, 'document')} compared with their sources"
-        if report.compared_documents
-        else ""
-    )
-    print(
-        f"{printable(str(report.path))}: {verdict} ({report.level}: {plural(report.shards, 'shard')}, "
-        f"{plural(report.tokens, 'token')}, {plural(report.documents, 'document')}{compared}, {time})"
-    )
+    figures = [
+        f"{report.level}: {plural(report.shards, 'shard')}",
+        plural(report.tokens, "token"),
+        plural(report.documents, "document"),
+    ]
+    if report.compared_documents:
+        figures.append(f"{plural(report.compared_documents, 'document')} compared with their sources")
+    figures.append(f"{report.seconds:.2f} s")
+    if report.level == "full":
+        figures.append(format_speed(report.tokens, report.seconds, "tokens"))
+    yield f"{report.path}: {verdict} ({', '.join(filter(None, figures))})"

@@ -365,11 +365,15 @@ class ShardSet:
 
         Raises:
             ShardSetError: the tokenizer's file, or its number of entries, is not what the manifest says.
-            ValueError: the tokenizer's entries have no fixed bytes.
+            InputError: the tokenizer's entries have no fixed bytes.
             OSError: the file cannot be read.
         """
         entry = self.manifest.tokenizer
-        vocabulary = read_vocabulary(read_listed_file(self.store, entry.file, entry.sha256))
+        data = read_listed_file(self.store, entry.file, entry.sha256)
+        try:
+            vocabulary = read_vocabulary(data)
+        except ValueError as error:
+            raise InputError(str(error)) from error
         if len(vocabulary) != self.vocab_size:
             message = (
                 f"has {plural(len(vocabulary), 'entry')}; expected {self.vocab_size} by the manifest. Validate the set."

@@ -9,6 +9,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from shards.errors import InputError
 from shards.format.reader import ShardSet
 from shards.trace.locate import Place
 
@@ -70,14 +71,14 @@ def parse_compare(text: str) -> tuple[str, Path]:
     """Parse the other tokenizer of `report --compare`: `NAME=FILE`, or `FILE`, whose name is then its folder's.
 
     Raises:
-        ValueError: the file is not there.
+        InputError: the file is not there.
     """
     name, separator, path = text.partition("=")
     if not separator or Path(text).is_file():
         name, path = "", text
     file = Path(path)
     if not file.is_file():
-        raise ValueError(f"--compare {text!r}: no such file. Give a tokenizer.json, or NAME=tokenizer.json.")
+        raise InputError(f"--compare {text!r}: no such file. Give a tokenizer.json, or NAME=tokenizer.json.")
     return name or (file.resolve().parent.name if file.stem == "tokenizer" else file.stem), file
 
 
@@ -87,7 +88,7 @@ def compare_other_tokenizer(
     """Encode the documents at `places` with another tokenizer.
 
     Raises:
-        ValueError: not a file of the `tokenizers` library.
+        InputError: not a file of the `tokenizers` library.
         OSError: a file cannot be read.
     """
     import tokenizers
@@ -96,7 +97,7 @@ def compare_other_tokenizer(
     try:
         other = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
     except Exception as error:  # a bare Exception is what tokenizers raises
-        raise ValueError(f"{file}: not a tokenizer.json ({error}). Give a file that `tokenizers` wrote.") from error
+        raise InputError(f"{file}: not a tokenizer.json ({error}). Give a file that `tokenizers` wrote.") from error
     other.encode_special_tokens = True  # text that spells a special token is text
     other.no_truncation()
     other.no_padding()

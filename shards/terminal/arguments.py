@@ -79,20 +79,25 @@ def add_set(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("set", type=parse_place, metavar="SET", help=about)
 
 
+def add_new_folder(parser: argparse.ArgumentParser) -> None:
+    """Add `--out`, a folder that a command makes."""
+    about = "a new folder; it appears when everything is written"
+    parser.add_argument("--out", type=parse_path, required=True, metavar="DIR", help=about)
+
+
 def add_threads(parser: argparse.ArgumentParser) -> None:
     """Add `--threads`, whose default is every core this process may use."""
-    cores = len(os.sched_getaffinity(0))
-    parser.add_argument(
-        "--threads", type=positive_number, default=cores, metavar="N", help="threads (default: one per core)"
-    )
+    _add_number(parser, "--threads", "threads")
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
     """Add `--workers`, whose default is every core this process may use."""
+    _add_number(parser, "--workers", "worker processes")
+
+
+def _add_number(parser: argparse.ArgumentParser, flag: str, about: str) -> None:
     cores = len(os.sched_getaffinity(0))
-    parser.add_argument(
-        "--workers", type=positive_number, default=cores, metavar="N", help="worker processes (default: one per core)"
-    )
+    parser.add_argument(flag, type=positive_number, default=cores, metavar="N", help=f"{about} (default: one per core)")
 
 
 def add_recipe(parser: argparse.ArgumentParser, about: str, example: str) -> None:

@@ -14,12 +14,13 @@ import unicodedata
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.table import Table
+    from collections.abc import Iterable
 
 FULL_WIDTH = 10_000
 """Columns of a table if stdout is no terminal and COLUMNS is not set: nothing is folded to a width that nobody has."""
+
+PROSE_SPACES = 4
+"""A column of a table is prose if one of its cells has as many spaces."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -73,20 +74,6 @@ def say(message: str) -> None:
     print(printable(message, keep="\n\t"), file=sys.stderr, flush=True)
 
 
-def plain_table(*columns: str, right: bool = True) -> Table:
-    """Return an empty table for display, in the style of all commands.
-
-    With `right`, all columns but the first are right-aligned.
-    On a narrow terminal it folds (`shards.terminal.folding_table`): no number or word is broken.
-    """
-    from shards.terminal.folding_table import FoldingTable
-
-    table = FoldingTable()
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if right and number else "left", no_wrap=right)
-    return table
-
-
 def stdout_console() -> Any:
     """Return a rich console on stdout that interprets no markup in text.
 
@@ -105,27 +92,40 @@ def stdout_console() -> Any:
 
 
 def print_rows(rows: list[dict[str, Any]], *, title: str = "", header: bool = True) -> None:
-    """Print a table on stdout: a column for each key, a row for each dict. All dicts have the same keys."""
+    """Print a table on stdout: a column for each key, a row for each dict. All dicts have the same keys.
+
+    All columns but the first are right-aligned, except those of prose, which wraps. A cell may be a rich text.
+    On a narrow terminal a table folds (`shards.terminal.folding_table`): no number or word is broken.
+    """
     if not rows:
         return
     from rich.text import Text
 
-    table = plain_table(*(key.replace("_", " ") for key in rows[0]), right=header)
+    from shards.terminal.folding_table import FoldingTable
+
+    table = FoldingTable()
     table.show_header = header
+    for number, key in enumerate(rows[0]):
+        prose = any(str(row[key]).count(" ") >= PROSE_SPACES for row in rows)
+        left = not header or not number or prose
+        table.add_column(key.replace("_", " "), justify="left" if left else "right", no_wrap=header and not prose)
     for row in rows:
-        table.add_row(*(Text(format_value(value)) for value in row.values()))
+        table.add_row(*(value if isinstance(value, Text) else Text(format_value(value)) for value in row.values()))
     console = stdout_console()
     if title:
         console.print(printable(title), soft_wrap=True)
     console.print(table)
 
 
-def print_lines(lines: Sequence[str]) -> None:
+def print_lines(lines: Iterable[str]) -> None:
     """Print lines on stdout. A terminal gets them wrapped between words, except lines with a word wider than it."""
-    console = stdout_console()
     wraps = sys.stdout.isatty()
+    console = stdout_console() if wraps else None
     for line in map(printable, lines):
-        console.print(line, soft_wrap=not wraps or max(map(len, line.split()), default=0) > console.width)
+        if console is None:
+            print(line)
+        else:
+            console.print(line, soft_wrap=max(map(len, line.split()), default=0) > console.width)
 
 
 def print_summary(title: str, values: dict[str, Any]) -> None:

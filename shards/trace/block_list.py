@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 
 _FIRST = "# Block list: "
 """How every block list that this module writes begins."""
-
-
-class FoundDocuments(Protocol):
-    """Documents that were found: `hashes` uint8 `(documents, 16)`, and the flags of the search (`asked`)."""
-
-    @property
-    def hashes(self) -> npt.NDArray[np.uint8]: ...
-
-    @property
-    def asked(self) -> str: ...
 
 
 def check_block_list_path(path: Path, set_folder: Path | None) -> None:
@@ -80,14 +70,20 @@ def _is_block_list(path: Path) -> bool:
 
 
 def write_block_list(
-    path: Path, found: FoundDocuments, shard_set: ShardSet, reasons: Mapping[bytes, str] | None = None
+    path: Path,
+    hashes: npt.NDArray[np.uint8],
+    shard_set: ShardSet,
+    *,
+    asked: str,
+    reasons: Mapping[bytes, str] | None = None,
 ) -> int:
-    """Write the hashes of the documents found, and return how many there are.
+    """Write the hashes of the documents that a search found, and return how many there are.
 
     Args:
         path: the file.
-        found: the documents.
+        hashes: content hashes of the documents, uint8 `(documents, 16)`.
         shard_set: their set.
+        asked: the flags of the search.
         reasons: why each hash is listed: a line above the hash.
 
     Raises:
@@ -95,15 +91,15 @@ def write_block_list(
         OSError: it cannot be written.
     """
     check_block_list_path(path, shard_set.store.folder)
-    hashes = np.unique(found.hashes, axis=0)
-    asked = _in_one_line(found.asked)
+    hashes = np.unique(hashes, axis=0)
+    head = (
+        f"{_FIRST}the content hashes (XXH3-128) of {plural(len(hashes), 'document')}\n"
+        f"# set {shard_set.manifest.name}, manifest {shard_set.manifest_sha256}\n"
+        f"# found by {_in_one_line(asked)}\n"
+    )
     with atomic_open(path) as file:
-        head = (
-            f"{_FIRST}the content hashes (XXH3-128) of {plural(len(hashes), 'document')}\n"
-            f"# set {shard_set.manifest.name}, manifest {shard_set.manifest_sha256}\n"
-            f"# found by {asked}\n"
-        )
         file.write(head.encode())
+        # Some lines at a time: a list may have more hashes than memory has room for their lines.
         for first in range(0, len(hashes), 1 << 16):
             part = hashes[first : first + (1 << 16)]
             lines = (_explain(bytes(row), reasons or {}) + bytes(row).hex() for row in part)

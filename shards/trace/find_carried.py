@@ -7,30 +7,26 @@ Costs one pass over the columns asked for and `hash` of the document tables; tok
 from __future__ import annotations
 
 import re
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shards.errors import InputError
 from shards.format.carried import CarriedType, null_values
-from shards.format.document_table import iter_documents, read_hashes
+from shards.format.document_table import iter_documents, number_sources, read_hashes
 from shards.format.reader import ShardSet
 from shards.terminal.reporter import Progress, no_progress
-from shards.trace.locate import Place, find_places
-from shards.workers import map_tasks
+from shards.trace.locate import find_places
+from shards.trace.search import ShardHits
+from shards.trace.trace import Trace, trace_shards
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-
 _CONDITION = re.compile(r"(.+?)(\^=|~=|=)(.*)", re.DOTALL)
-EXPECTED = "expected COLUMN=VALUE, COLUMN^=BEGINNING or COLUMN~=PATTERN"
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(NamedTuple):
     """A condition on a carried column: `=` equal, `^=` begins with, `~=` holds a match of a pattern of RE2.
 
     A null never holds.
@@ -41,32 +37,7 @@ class Condition:
     value: str
 
     def __str__(self) -> str:
-        return f"{self.column}{self.operator}{self.value}"
-
-
-@dataclass
-class CarriedHits:
-    """The documents found: the first ones (`shown`), and `hashes` uint8 `(documents, 16)` of all."""
-
-    conditions: tuple[Condition, ...]
-    documents: int = 0
-    sources: Counter[str] = field(default_factory=Counter[str])
-    shown: list[Place] = field(default_factory=list[Place])
-    hashes: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 16), np.uint8))
-
-    @property
-    def asked(self) -> str:
-        """The command's flags and values."""
-        return " ".join(f"--where {condition}" for condition in self.conditions)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object that `trace --where --json` prints."""
-        return {
-            "query": {"kind": "where", "conditions": list(map(str, self.conditions))},
-            "documents": self.documents,
-            "sources": dict(self.sources),
-            "shown": [place.to_dict() for place in self.shown],
-        }
+        return "".join(self)
 
 
 def parse_conditions(texts: list[str], shard_set: ShardSet) -> tuple[Condition, ...]:
@@ -85,21 +56,22 @@ def parse_conditions(texts: list[str], shard_set: ShardSet) -> tuple[Condition, 
 
 def _parse(text: str, carried: dict[str, CarriedType]) -> Condition:
     match = _CONDITION.fullmatch(text)
+    place = f"--where {text!r:.200}"
     if match is None:
-        raise InputError(f"--where {text!r:.200}: {EXPECTED}")
+        raise InputError(f"{place}: expected COLUMN=VALUE, COLUMN^=BEGINNING or COLUMN~=PATTERN")
     condition = Condition(*match.groups())
     kind = carried.get(condition.column)
     if kind is None:
         there = ", ".join(f"{name} ({own})" for name, own in carried.items())
-        raise InputError(f"--where {text!r:.200}: the set carries no column {condition.column!r}; there are {there}.")
+        raise InputError(f"{place}: the set carries no column {condition.column!r}; there are {there}.")
     if condition.operator != "=" and kind != "string":
-        raise InputError(f"--where {text!r:.200}: {condition.operator} is for text, and the column is {kind}. Use =.")
+        raise InputError(f"{place}: {condition.operator} is for text, and the column is {kind}. Use =.")
     if condition.operator == "^=" and not condition.value:
-        raise InputError(f"--where {text!r:.200}: every text begins so. Give at least one character.")
+        raise InputError(f"{place}: every text begins so. Give at least one character.")
     try:
         _mask(condition, kind, null_values(kind, 1))
     except ValueError as error:  # Arrow's errors are of this type
-        raise InputError(f"--where {text!r:.200}: {condition.value!r:.100} does not fit: {error}") from error
+        raise InputError(f"{place}: {condition.value!r:.100} does not fit: {error}") from error
     return condition
 
 
@@ -110,59 +82,45 @@ def find_carried(
     limit: int | None = 20,
     workers: int = 1,
     progress: Progress = no_progress,
-) -> CarriedHits:
-    """Return the documents for which all conditions hold, in the set's order.
+) -> Trace:
+    """Return the documents for which all conditions hold, in the set's order; each counts as one hit.
 
     Args:
         shard_set: the set.
         conditions: as `parse_conditions` returns them.
         limit: how many documents to describe; all when None. All are counted.
         workers: number of processes; the result does not depend on it.
-        progress: called with documents done and documents in all.
+        progress: called with tokens of the shards done and tokens in all.
 
     Raises:
         ShardSetError: a document table is not what the manifest says.
         OSError: a file cannot be read.
     """
-    found = CarriedHits(conditions)
-    hashes: list[npt.NDArray[np.uint8]] = []
-    total, done = sum(shard.num_documents for shard in shard_set.shards), 0
+    texts = list(map(str, conditions))
+    asked = " ".join(f"--where {text}" for text in texts)
+    found = Trace(asked, {"kind": "where", "conditions": texts})
     shared = (shard_set, conditions, limit)
-    for number, (own, sources, places) in map_tasks(_search, shared, range(len(shard_set.shards)), workers):
-        hashes.append(own)
-        found.sources.update(sources)
-        found.shown += places if limit is None else places[: limit - len(found.shown)]
-        done += shard_set.shards[number].num_documents
-        progress(done, total)
-    found.hashes = np.concatenate([found.hashes, *hashes])
-    found.documents = len(found.hashes)
-    names = [source.name for source in shard_set.manifest.sources]
-    found.sources = Counter({name: found.sources[name] for name in names if found.sources[name]})
-    return found
+    return trace_shards(found, _search, shared, shard_set, limit=limit, workers=workers, progress=progress)
 
 
-def _search(
-    shared: tuple[ShardSet, tuple[Condition, ...], int | None], number: int
-) -> tuple[npt.NDArray[np.uint8], Counter[str], list[Place]]:
+def _search(shared: tuple[ShardSet, tuple[Condition, ...], int | None], number: int) -> ShardHits:
     shard_set, conditions, limit = shared
     shard = shard_set.shards[number]
-    columns = list(dict.fromkeys(condition.column for condition in conditions))
+    codes = {source.name: code for code, source in enumerate(shard_set.manifest.sources)}
+    columns = dict.fromkeys(condition.column for condition in conditions)
     hashes = [np.empty((0, 16), np.uint8)]
-    sources: Counter[str] = Counter()
+    counts = np.zeros(len(codes), np.int64)
     numbers: list[int] = []
     first = 0
     for batch in iter_documents(shard, ["source", "hash", *columns]):
-        masks = (_mask(item, shard.carried[item.column], batch.column(item.column)) for item in conditions)
-        rows = np.flatnonzero(np.logical_and.reduce(list(masks)))
-        if len(rows):
-            hashes.append(read_hashes(batch)[rows])
-            source = batch.column("source")
-            names = source.dictionary.to_pylist()
-            sources.update(names[code] for code in np.from_dlpack(source.indices)[rows].tolist())
-            room = len(rows) if limit is None else max(0, limit - len(numbers))
-            numbers += (first + rows[:room]).tolist()
+        masks = [_mask(item, shard.carried[item.column], batch.column(item.column)) for item in conditions]
+        rows = np.flatnonzero(np.logical_and.reduce(masks))
+        hashes.append(read_hashes(batch)[rows])
+        counts += np.bincount(number_sources(shard, batch, codes)[rows], minlength=len(codes))
+        numbers += (first + rows).tolist()
+        del numbers[limit:]  # the rest is only counted
         first += batch.num_rows
-    return np.concatenate(hashes), sources, find_places(shard, numbers) if numbers else []
+    return ShardHits(counts, counts, np.concatenate(hashes), [*find_places(shard, numbers)])
 
 
 def _mask(condition: Condition, kind: CarriedType, column: Any) -> npt.NDArray[np.bool_]:

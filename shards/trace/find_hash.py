@@ -7,15 +7,12 @@ Costs one pass over the column `hash` of the document tables, 16 bytes per docum
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from shards.errors import InputError, plural
-from shards.format.content_hash import split_column
-from shards.format.document_table import iter_documents
+from shards.format.document_table import iter_documents, read_hashes
 from shards.format.reader import ShardSet
 from shards.trace.locate import Place, find_places
 from shards.workers import map_tasks
@@ -27,27 +24,8 @@ SHOWN = 5
 """Hashes that are listed if several have the beginning."""
 
 
-@dataclass(frozen=True)
-class HashQuery:
-    """A content hash in hex, or its beginning."""
-
-    digits: str
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether these are all digits of the hash."""
-        return len(self.digits) == DIGITS
-
-    @cached_property
-    def bounds(self) -> tuple[int, int]:
-        """The lowest hash with these digits, and one past the highest, as numbers of 128 bits."""
-        rest = 4 * (DIGITS - len(self.digits))
-        low = int(self.digits, 16) << rest
-        return low, low + (1 << rest)
-
-
-def parse_hash(text: str) -> HashQuery:
-    """Return the query with which `find_hash` searches for a hash that a person gives.
+def parse_hash(text: str) -> str:
+    """Return the hexadecimal digits of a hash, or of its beginning, that a person gives.
 
     Raises:
         InputError: it is not hexadecimal, or has too few or too many digits.
@@ -58,15 +36,22 @@ def parse_hash(text: str) -> HashQuery:
             f"--hash {text!r:.60}: expected a content hash: {DIGITS} hexadecimal digits, or at least the first "
             f"{LEAST_DIGITS} of them. `--document FILE` takes a document's text."
         )
-    return HashQuery(digits)
+    return digits
 
 
-def find_hash(shard_set: ShardSet, query: HashQuery, *, workers: int = 1) -> list[Place]:
+def hash_bounds(digits: str) -> tuple[int, int]:
+    """Return the lowest hash that begins with these digits, and one past the highest, as numbers of 128 bits."""
+    rest = 4 * (DIGITS - len(digits))
+    low = int(digits, 16) << rest
+    return low, low + (1 << rest)
+
+
+def find_hash(shard_set: ShardSet, digits: str, *, workers: int = 1) -> list[Place]:
     """Return the places of the documents with a hash, in the set's order; several if a source is repeated.
 
     Args:
         shard_set: the set.
-        query: the hash, or its beginning.
+        digits: the digits of the hash, or of its beginning.
         workers: number of processes; the result does not depend on it.
 
     Raises:
@@ -74,45 +59,40 @@ def find_hash(shard_set: ShardSet, query: HashQuery, *, workers: int = 1) -> lis
         OSError: a file cannot be read.
     """
     found: list[Place] = []
-    for _, places in map_tasks(_search, (shard_set, query), range(len(shard_set.shards)), workers):
+    for _, places in map_tasks(_search, (shard_set, digits), range(len(shard_set.shards)), workers):
         found += places
     return found
 
 
-def check_unique(query: HashQuery, hashes: set[str]) -> None:
-    """Check that at most one hash has the digits of a query.
+def check_unique(digits: str, hashes: set[str]) -> None:
+    """Check that at most one hash begins with these digits.
 
     Raises:
         InputError: with some of the hashes.
     """
     if len(hashes) > 1:
         listed = ", ".join(sorted(hashes)[:SHOWN])
-        raise InputError(
-            f"--hash {query.digits}: {plural(len(hashes), 'document')} have it: {listed}. Give more digits."
-        )
+        raise InputError(f"--hash {digits}: {plural(len(hashes), 'document')} have it: {listed}. Give more digits.")
 
 
-def _search(shared: tuple[ShardSet, HashQuery], number: int) -> list[Place]:
-    shard_set, query = shared
+def _search(shared: tuple[ShardSet, str], number: int) -> list[Place]:
+    shard_set, digits = shared
     shard = shard_set.shards[number]
-    low, high = query.bounds
-    half = (1 << 64) - 1
+    # Whole bytes first; of an odd number of digits, the last one is half a byte.
+    start = np.frombuffer(bytes.fromhex(digits[: len(digits) // 2 * 2]), np.uint8)
     numbers: list[int] = []
     first = 0
     for batch in iter_documents(shard, ["hash"]):
-        hashes = split_column(batch.column("hash"))
-        if query.is_whole:
-            found = (hashes[:, 0] == np.uint64(low >> 64)) & (hashes[:, 1] == np.uint64(low & half))
-        else:  # the digits may end in either half
-            found = (hashes[:, 0] >= np.uint64(low >> 64)) & (hashes[:, 0] <= np.uint64((high - 1) >> 64))
-            if len(query.digits) > DIGITS // 2:
-                found &= (hashes[:, 1] >= np.uint64(low & half)) & (hashes[:, 1] <= np.uint64((high - 1) & half))
+        hashes = read_hashes(batch)
+        found = (hashes[:, : len(start)] == start).all(axis=1)
+        if len(digits) % 2:
+            found &= hashes[:, len(start)] >> 4 == int(digits[-1], 16)
         numbers += (first + np.flatnonzero(found)).tolist()
         first += batch.num_rows
-    return find_places(shard, numbers) if numbers else []
+    return find_places(shard, numbers)
 
 
 def describe_found_hash(shard_set: ShardSet, place: Place) -> dict[str, Any]:
     """Return a place that `find_hash` found as JSON values, with its split and the file of its unit."""
-    splits = {entry.name: entry.split for entry in shard_set.manifest.shards}
-    return {"split": splits[place.shard], "file": place.unit.rpartition("@")[0] or place.unit} | place.to_dict()
+    split = shard_set.shard(place.shard).entry.split
+    return {"split": split, "file": place.unit.rpartition("@")[0] or place.unit} | place.to_dict()

@@ -53,6 +53,8 @@ def find_places(shard: Shard, numbers: Sequence[int]) -> list[Place]:
     """
     wanted = np.unique(np.asarray(numbers, np.int64))
     found: list[Place] = []
+    if not len(wanted):
+        return found
     first = 0
     for batch in iter_documents(shard, [*OWN_COLUMNS, *shard.carried]):
         here = wanted[(wanted >= first) & (wanted < first + batch.num_rows)]
@@ -78,7 +80,7 @@ def find_places(shard: Shard, numbers: Sequence[int]) -> list[Place]:
                 )
             )
         first += batch.num_rows
-        if len(wanted) == 0 or first > int(wanted[-1]):
+        if first > int(wanted[-1]):
             break
     return found
 

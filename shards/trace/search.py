@@ -15,10 +15,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 
+from shards.errors import InputError
 from shards.format.document_blocks import DocumentBlock, iter_blocks
 from shards.format.reader import ShardSet
 from shards.format.vocabulary import Vocabulary
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+QueryKind = Literal["token", "text", "regex"]
+
+
 @dataclass(frozen=True)
 class Query:
     """A query. `value` is an id in decimal, a text, or a pattern of Python's `re`.
@@ -37,7 +41,7 @@ class Query:
     A text may hold lone surrogates (`surrogateescape`) for bytes that are not UTF-8.
     """
 
-    kind: Literal["token", "text", "regex"]
+    kind: QueryKind
     value: str
 
     @property
@@ -70,18 +74,16 @@ class Hit:
         return self.place.to_dict() | numbers | self.excerpt.to_dict()
 
 
-@dataclass
-class ShardHits:
+class ShardHits(NamedTuple):
     """The hits in one shard: documents and hits by source, hashes, and the first documents described."""
 
     documents: npt.NDArray[np.int64]
     hits: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.uint8]
-    shown: list[Hit]
+    shown: list[Hit | Place]
 
 
-@dataclass(frozen=True, slots=True)
-class _Match:
+class _Match(NamedTuple):
     """A document of a block with hits: its row, the number of hits, and the first one in tokens and bytes."""
 
     row: int
@@ -136,28 +138,25 @@ def search_shard(search: Search, number: int) -> ShardHits:
     shard_set = search.shard_set
     shard = shard_set.shards[number]
     sources = len(shard_set.manifest.sources)
-    found = ShardHits(np.zeros(sources, np.int64), np.zeros(sources, np.int64), np.empty((0, 16), np.uint8), [])
-    hashes: list[npt.NDArray[np.uint8]] = []
+    documents, hits = np.zeros(sources, np.int64), np.zeros(sources, np.int64)
+    hashes = [np.empty((0, 16), np.uint8)]
     described: list[tuple[int, _Match]] = []
     for block in iter_blocks(shard_set, shard):
         room = None if search.limit is None else search.limit - len(described)
         matches = list(_search(search, block, room))
-        if not matches:
-            continue
-        rows = np.array([match.row for match in matches])
-        hashes.append(block.hashes[rows].copy())
-        hits = np.array([match.hits for match in matches])
-        found.documents += np.bincount(block.sources[rows], minlength=sources)
-        np.add.at(found.hits, block.sources[rows], hits)
+        rows = np.array([match.row for match in matches], np.int64)
+        hashes.append(block.hashes[rows].copy())  # a block's memory is used again
+        documents += np.bincount(block.sources[rows], minlength=sources)
+        np.add.at(hits, block.sources[rows], [match.hits for match in matches])
         described += [(block.document + match.row, match) for match in matches if match.excerpt is not None]
-    if hashes:
-        found.hashes = np.concatenate(hashes)
-    if described:
-        places = find_places(shard, [document for document, _ in described])
-        for place, (_, match) in zip(places, described, strict=True):
-            if match.excerpt is not None:
-                found.shown.append(Hit(place, match.hits, match.position, match.byte, match.excerpt))
-    return found
+    # Only the documents that are shown are looked up in the document table.
+    places = find_places(shard, [document for document, _ in described])
+    shown: list[Hit | Place] = [
+        Hit(place, match.hits, match.position, match.byte, match.excerpt)
+        for place, (_, match) in zip(places, described, strict=True)
+        if match.excerpt is not None
+    ]
+    return ShardHits(documents, hits, np.concatenate(hashes), shown)
 
 
 def _search(search: Search, block: DocumentBlock, room: int | None) -> Iterator[_Match]:
@@ -166,19 +165,19 @@ def _search(search: Search, block: DocumentBlock, room: int | None) -> Iterator[
         yield from _search_token(search, block, room)
         return
     rows: Sequence[int] = range(len(block.starts))
-    if search.bits is not None:
-        maybe = may_hold(search.bits, search.query.text, block.tokens, block.starts)
-        rows = np.flatnonzero(maybe).tolist()
     needle, number = search.query.text, 0
+    if search.bits is not None:
+        rows = np.flatnonzero(may_hold(search.bits, needle, block.tokens, block.starts)).tolist()
     for row in rows:
         text, offsets = _decode_document(search, block.tokens[block.starts[row] : block.ends[row] - 1])
         if search.pattern is None:
-            hits, first, last = text.count(needle), text.find(needle), 0
+            hits, first = text.count(needle), text.find(needle)
             last = first + len(needle)
         else:
             hits, first, last = _match(search.pattern, text)
         if not hits:
             continue
+        # All documents are counted, and the first ones are described.
         excerpt = cut_excerpt(text, first, last) if room is None or number < room else None
         yield _Match(row, hits, int(np.searchsorted(offsets, first, "right")) - 1, first, excerpt)
         number += 1
@@ -187,17 +186,15 @@ def _search(search: Search, block: DocumentBlock, room: int | None) -> Iterator[
 def _search_token(search: Search, block: DocumentBlock, room: int | None) -> Iterator[_Match]:
     token = int(search.query.value)
     places = np.flatnonzero(block.tokens == token)
-    rows, firsts, hits = np.unique(np.searchsorted(block.ends, places, "right"), return_index=True, return_counts=True)
-    for number, (row, first, count) in enumerate(zip(rows.tolist(), firsts.tolist(), hits.tolist(), strict=True)):
+    found = np.unique(np.searchsorted(block.ends, places, "right"), return_index=True, return_counts=True)
+    # The text has an EOS or BOS in it only if that is what was searched for.
+    decode = _decode if token in search.vocabulary.special.values() else _decode_document
+    for number, (row, first, count) in enumerate(np.stack(found, axis=1).tolist()):
         position = int(places[first] - block.starts[row])
         if room is not None and number >= room:
             yield _Match(row, count, position, 0, None)
             continue
-        tokens = block.tokens[block.starts[row] : block.ends[row]]
-        # The text has an EOS or BOS in it only if that is what was searched for.
-        text, offsets = (
-            _decode(search, tokens) if token in search.vocabulary.special.values() else _decode_document(search, tokens)
-        )
+        text, offsets = decode(search, block.tokens[block.starts[row] : block.ends[row]])
         low, high = int(offsets[position]), int(offsets[position + 1])
         yield _Match(row, count, position, low, cut_excerpt(text, low, high))
 
@@ -236,18 +233,16 @@ def check_query(query: Query, vocab_size: int) -> None:
     """Check a query before anything is searched.
 
     Raises:
-        ValueError: the query cannot be searched for; the message says why.
+        InputError: the query cannot be searched for; the message says why.
     """
-    if query.kind == "token":
-        if not 0 <= int(query.value) < vocab_size:
-            raise ValueError(f"no id {query.value}; the vocabulary has the ids 0 to {vocab_size - 1}")
-    elif query.kind == "text":
-        if not query.text:
-            raise ValueError("the text is empty. Give at least one character.")
-    else:
+    if query.kind == "token" and not 0 <= int(query.value) < vocab_size:
+        raise InputError(f"no id {query.value}; the vocabulary has the ids 0 to {vocab_size - 1}")
+    if query.kind == "text" and not query.text:
+        raise InputError("the text is empty. Give at least one character.")
+    if query.kind == "regex":
         try:
             empty = re.compile(query.value).search("")
         except (re.error, OverflowError, RecursionError) as error:  # the latter two: too large a count, too deep
-            raise ValueError(f"not a pattern: {error}. The syntax is that of Python's re.") from error
+            raise InputError(f"not a pattern: {error}. The syntax is that of Python's re.") from error
         if empty:
-            raise ValueError("the pattern matches the empty text, so every document. Ask for at least one character.")
+            raise InputError("the pattern matches the empty text, so every document. Ask for at least one character.")

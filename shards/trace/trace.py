@@ -7,53 +7,63 @@ Every shard is searched (`shards.trace.search` says how, and what it costs).
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from shards.errors import InputError
 from shards.format.reader import Shard, ShardSet, open_set
 from shards.terminal.reporter import Progress, no_progress
 from shards.trace.excerpt import read_excerpt
-from shards.trace.locate import find_holders
-from shards.trace.search import Hit, Query, check_query, prepare_search, search_shard
+from shards.trace.locate import Place, find_holders
+from shards.trace.search import Hit, Query, ShardHits, check_query, prepare_search, search_shard
 from shards.workers import map_tasks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-@dataclass
-class SourceHits:
-    """Documents of one source with hits, and the number of hits in them."""
-
-    documents: int = 0
-    hits: int = 0
+SearchT = TypeVar("SearchT")
 
 
 @dataclass
 class Trace:
-    """The result of a trace: the first documents (`shown`), and `hashes` uint8 `(documents, 16)` of all."""
+    """The documents that a search of a set found.
 
-    query: Query
-    documents: int = 0
-    hits: int = 0
-    sources: dict[str, SourceHits] = field(default_factory=dict[str, SourceHits])
-    shown: list[Hit] = field(default_factory=list[Hit])
+    Attributes:
+        asked: the flags of `trace` that make this search, and their values.
+        query: the same as JSON values.
+        sources: documents with hits and the number of hits in them, by the name of their source.
+        shown: the first documents.
+        hashes: the content hashes of all, uint8 `(documents, 16)`.
+    """
+
+    asked: str
+    query: dict[str, Any]
+    sources: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    shown: list[Hit | Place] = field(default_factory=list[Hit | Place])
     hashes: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 16), np.uint8))
 
     @property
-    def asked(self) -> str:
-        """The flag of `trace` that makes this query, and its value."""
-        return f"--{self.query.kind} {self.query.value}"
+    def documents(self) -> int:
+        """Number of documents found."""
+        return len(self.hashes)
+
+    @property
+    def hits(self) -> int:
+        """Number of hits in all documents."""
+        return sum(counts["hits"] for counts in self.sources.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object that `trace --json` prints."""
         return {
-            "query": asdict(self.query),
+            "query": self.query,
             "documents": self.documents,
             "hits": self.hits,
-            "sources": {name: asdict(counts) for name, counts in self.sources.items()},
+            "sources": self.sources,
             "shown": [hit.to_dict() for hit in self.shown],
         }
 
@@ -76,7 +86,7 @@ def trace(
         progress: called with tokens done and tokens in all.
 
     Raises:
-        ValueError: the query is empty, its id is not in the vocabulary, or its pattern is not valid; or the tokenizer
+        InputError: the query is empty, its id is not in the vocabulary, or its pattern is not valid; or the tokenizer
             is not byte-level.
         ShardSetError: the set's files are not what the manifest says.
         OSError: a file cannot be read.
@@ -84,22 +94,38 @@ def trace(
     shard_set = open_set(path)
     check_query(query, shard_set.vocab_size)
     search = prepare_search(shard_set, query, limit)
-    found = Trace(query)
-    total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
-    hashes: list[npt.NDArray[np.uint8]] = []
+    found = Trace(f"--{query.kind} {query.value}", asdict(query))
+    return trace_shards(found, search_shard, search, shard_set, limit=limit, workers=workers, progress=progress)
+
+
+def trace_shards(
+    found: Trace,
+    function: Callable[[SearchT, int], ShardHits],
+    search: SearchT,
+    shard_set: ShardSet,
+    *,
+    limit: int | None,
+    workers: int,
+    progress: Progress,
+) -> Trace:
+    """Add to a trace what `function(search, number)` finds in each shard, in order; describe `limit` documents."""
     names = [source.name for source in shard_set.manifest.sources]
-    for index, part in map_tasks(search_shard, search, range(len(shard_set.shards)), workers):
+    total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
+    most = sys.maxsize if limit is None else limit
+    hashes = [found.hashes]
+    by_source = np.zeros((2, len(names)), np.int64)
+    for index, part in map_tasks(function, search, range(len(shard_set.shards)), workers):
         hashes.append(part.hashes)
-        for number in np.flatnonzero(part.documents).tolist():
-            counts = found.sources.setdefault(names[number], SourceHits())
-            counts.documents += int(part.documents[number])
-            counts.hits += int(part.hits[number])
-        found.shown += part.shown if limit is None else part.shown[: limit - len(found.shown)]
+        by_source += [part.documents, part.hits]
+        found.shown += part.shown[: most - len(found.shown)]
         done += shard_set.shards[index].num_tokens
         progress(done, total)
-    found.hashes = np.concatenate([found.hashes, *hashes])
-    found.documents = len(found.hashes)
-    found.hits = sum(counts.hits for counts in found.sources.values())
+    found.hashes = np.concatenate(hashes)
+    found.sources = {
+        name: {"documents": documents, "hits": hits}
+        for name, documents, hits in zip(names, *by_source.tolist(), strict=True)
+        if documents
+    }
     return found
 
 
@@ -107,11 +133,11 @@ def trace_token(shard_set: ShardSet, shard: Shard, offset: int) -> Hit:
     """Trace a token, given by its number in a shard, to the document that holds it.
 
     Raises:
-        ValueError: there is no such token, or the tokenizer is not byte-level.
+        InputError: there is no such token, or the tokenizer is not byte-level.
         ShardSetError: the shard's files are not what the manifest says.
     """
     if not 0 <= offset < shard.num_tokens:
-        raise ValueError(f"no token {offset} in {shard.name}; it has {shard.num_tokens}, counted from 0")
+        raise InputError(f"no token {offset} in {shard.name}; it has {shard.num_tokens}, counted from 0")
     [[place]] = find_holders(shard, [(offset, offset + 1)])
     position = offset - place.start
     byte, excerpt = read_excerpt(shard, place, position, position + 1, vocabulary=shard_set.vocabulary)

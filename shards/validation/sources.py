@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from shards.errors import Problem, ShardSetError, plural
+from shards.errors import InputError, Problem, ShardSetError, plural
 from shards.format.content_hash import hash_document
 from shards.format.document_table import iter_documents, read_bytes
 from shards.format.listed_files import read_listed_file
@@ -241,7 +241,7 @@ def read_sources(shard_set: ShardSet) -> dict[str, dict[str, Any]]:
         return {str(source["name"]): {**source, "folder": str(folder or "")} for source in sources}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         message = f"{name}: lists no sources by name: {type(error).__name__}: {error}. Restore it from the build."
-        raise ValueError(message) from error
+        raise InputError(message) from error
 
 
 def load_reader(kind: str) -> ReadDocuments | None:

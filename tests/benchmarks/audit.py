@@ -35,15 +35,14 @@ def bench_audit(set_path: Path, work: Path) -> dict[str, Any]:
         work: scratch.
 
     Returns:
-        `tokens` of the shard timed; `count_tokens_per_s` (counts by id and source, decompression included),
-        `look_tokens_per_s` (all that the audit takes from a shard), `trace_text_tokens_per_s`,
-        `trace_token_tokens_per_s`, `trace_regex_tokens_per_s`, each on one core; `few_shards_mb` and `many_shards_mb`,
+        `tokens` of the shard timed; `look_tokens_per_s` (all that the audit takes from a shard),
+        `trace_text_tokens_per_s`, `trace_token_tokens_per_s`, `trace_regex_tokens_per_s`, each on one core; `few_shards_mb` and `many_shards_mb`,
         peaks of an audit's process with one worker at `FEW` and at `MANY` shards, and `memory_ratio` of the two.
 
     Raises:
         RuntimeError: an audit failed.
     """
-    from shards.audit.shard_figures import SampleRates, ShardTask, audit_shard
+    from shards.audit.shard_figures import SampleRates, ShardAudit, audit_shard
     from shards.format.reader import open_set
     from shards.trace.search import Query
     from shards.trace.trace import trace
@@ -51,10 +50,9 @@ def bench_audit(set_path: Path, work: Path) -> dict[str, Any]:
     shard_set = open_set(set_path)
     number, shard = next((n, s) for n, s in enumerate(shard_set.shards) if s.entry.split == "train")
     one = write_copies_of_shard(set_path, shard.name, work / "one", 1)
-    rates = SampleRates(documents=64, passages=64, windows=16)
+    search = ShardAudit(shard_set, SampleRates(documents=64, passages=64))
     steps = {
-        "count": lambda: audit_shard(shard_set, ShardTask(number, rates, counts_only=True)),
-        "look": lambda: audit_shard(shard_set, ShardTask(number, rates)),
+        "look": lambda: audit_shard(search, number),
         "trace_text": lambda: trace(one, Query("text", "PersonX")),
         "trace_token": lambda: trace(one, Query("token", str(shard_set.vocab_size - 1))),
         "trace_regex": lambda: trace(one, Query("regex", "PersonX")),

@@ -17,7 +17,7 @@ from shards.audit.histogram import BINS, bin_lengths, bin_middles, quantile
 from shards.audit.id_checks import check_never_seen, check_rare
 from shards.audit.ngrams import NO_NGRAM, hash_ngrams, resemblance, token_values
 from shards.audit.rules import expected_id_counts, rare_below
-from shards.audit.shard_figures import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, ShardTask, audit_shard
+from shards.audit.shard_figures import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, ShardAudit, audit_shard
 from shards.audit.totals import Totals
 from shards.errors import ShardSetError
 from shards.format import document_blocks
@@ -339,10 +339,10 @@ def test_sampled_share_of_near_duplicates_is_that_of_all(plan, tmp_path):
 
     def count(rate):
         shard_set = open_set(tmp_path / "set")
-        sketches = [s for k in (0, 1) for s in audit_shard(shard_set, ShardTask(k, SampleRates(rate))).sketches]
+        sketches = [s for k in (0, 1) for s in audit_shard(ShardAudit(shard_set, SampleRates(rate)), k).sketches]
         twins = {}
         for sketch in sketches:
-            twins.setdefault(sketch.smallest, []).append(sketch)
+            twins.setdefault(int(sketch.hashes[0]), []).append(sketch)
         pairs = [pair for pair in twins.values() if len(pair) == 2 and resemblance(*(s.hashes for s in pair)) > 0.5]
         return len(pairs), len(sketches)
 
@@ -420,7 +420,7 @@ def test_length_bins(length):
 @given(lengths=st.lists(st.integers(1, 2**31), min_size=1, max_size=5))
 def test_no_percentile_lies_beyond_the_documents(lengths):
     totals = Totals(["prose"], vocab_size=1)
-    train = totals.splits["train"]
+    train = totals.train
     train.lengths[0] = np.bincount(bin_lengths(np.array(lengths)), minlength=BINS)
     train.shortest[0], train.longest[0] = min(lengths), max(lengths)
     (row,) = check_lengths(totals).findings

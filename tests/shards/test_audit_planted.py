@@ -142,8 +142,8 @@ def test_trace_finds_exactly_the_planted_documents(planted_set, documents, tmp_p
         found = trace(planted_set, query, limit=None)
         places = [(hit.place.shard, hit.place.document, hit.place.hash) for hit in found.shown]
         assert places == [(document["shard"], document["document"], document["hash"]) for document in planted]
-        assert {name: counts.documents for name, counts in found.sources.items()} == {"extra": 60}
-        write_block_list(tmp_path / "block.txt", found, shard_set)
+        assert {name: counts["documents"] for name, counts in found.sources.items()} == {"extra": 60}
+        write_block_list(tmp_path / "block.txt", found.hashes, shard_set, asked=found.asked)
         listed = {line for line in (tmp_path / "block.txt").read_text().split("\n") if line and line[0] != "#"}
         assert listed == {document["hash"] for document in planted}
 

@@ -161,7 +161,7 @@ def test_terms_and_documents_are_those_of_plain_loops(flooded, found, plain):
         for term in found.terms
     }
     assert halves == terms
-    assert {document.hash for document in found.documents} == listed.keys()
+    assert {bytes.fromhex(document.place.hash) for document in found.documents} == listed.keys()
     texts = {term.text.strip() for term in found.terms}
     assert {"qzxj", "vwkq", "Zqj", "@@"} <= texts
     assert any(len(ids) > 1 for ids in halves)
@@ -175,10 +175,10 @@ def test_listed_documents_say_where_they_are_from_and_why(flooded, found, plain)
     documents = {d.hash: d for parts in plan.documents.values() for s in parts for d in s}
     tokens = Counter()
     for document in found.documents:
-        own = documents[document.hash]
-        assert (document.source, document.unit, document.tokens) == (own.source, own.unit, len(own.tokens))
+        own, place = documents[bytes.fromhex(document.place.hash)], document.place
+        assert (place.source, place.unit, place.tokens) == (own.source, own.unit, len(own.tokens))
         tokens[own.source] += len(own.tokens)
-        held = plain[1][document.hash]
+        held = plain[1][own.hash]
         assert [times for _, times in document.reasons] == [times for _, times in held.most_common(3)]
         assert all(held[found.terms[number].ids] == times for number, times in document.reasons)
     listed = sum(plain[1].values(), Counter())
@@ -222,7 +222,9 @@ def test_folders_of_single_files_count_together(found):
         "data/x.parquet@4#rg0-2",
         "data/x.parquet@4#rg2-4",
     ]
-    documents = [dataclasses.replace(found.documents[0], source="s", unit=unit) for unit in units]
+    first = found.documents[0]
+    listed = [dataclasses.replace(first.place, source="s", unit=unit) for unit in units]
+    documents = [dataclasses.replace(first, place=place) for place in listed]
     places = dataclasses.replace(found, documents=documents).places()
     assert places == [
         {"source": "s", "place": "data/x.parquet", "documents": 2},
@@ -322,7 +324,7 @@ def test_the_command_writes_a_list_with_reasons(flooded, found, tmp_path, capsys
     assert run(flooded[0], "--out", tmp_path / "audit", "--write-block-list", path, "--json") in (0, 1)
     told = json.loads(capsys.readouterr().out)["block_list"]
     lines = path.read_text("ascii").splitlines()
-    assert lines[4::2] == sorted(document.hash.hex() for document in found.documents)
+    assert lines[4::2] == sorted(document.place.hash for document in found.documents)
     assert (told["hashes"], told["documents"], told["file"]) == (24, 24, str(path))
     assert told["terms"] == [term.to_dict() for term in found.terms]
     reasons = dict(zip(lines[4::2], lines[3::2], strict=True))
@@ -330,10 +332,9 @@ def test_the_command_writes_a_list_with_reasons(flooded, found, tmp_path, capsys
         term, times = document.reasons[0]
         named = found.terms[term]
         share = f"{times / named.half.count:.2%} of {named.half.count:,} in all"
-        assert reasons[document.hash.hex()].startswith(
-            f"# {document.source}, {document.unit}: {document.tokens:,} tokens"
-        )
-        assert f'"{named.text}" {times:,} times ({share})' in reasons[document.hash.hex()]
+        place = document.place
+        assert reasons[place.hash].startswith(f"# {place.source}, {place.unit}: {place.tokens:,} tokens")
+        assert f'"{named.text}" {times:,} times ({share})' in reasons[place.hash]
     run(flooded[0], "--out", tmp_path / "audit", "--write-block-list", path)
     shown = capsys.readouterr().out
     assert f'drop_hashes = ["{path}"]' in shown

@@ -167,10 +167,10 @@ def test_token_is_found_wherever_it_is(good_set, plan):
         ]
         assert all(hit.excerpt.hit.encode("utf-8", "surrogateescape") == table[token] for hit in found.shown)
         by_source = {name: sum(d.source == name for _, _, d in holding) for name in ("prose", "code")}
-        assert {name: counts.documents for name, counts in found.sources.items()} == {
+        assert {name: counts["documents"] for name, counts in found.sources.items()} == {
             name: count for name, count in by_source.items() if count
         }
-        assert found.hits == sum(hit.hits for hit in found.shown) == sum(c.hits for c in found.sources.values())
+        assert found.hits == sum(hit.hits for hit in found.shown) == sum(c["hits"] for c in found.sources.values())
 
 
 def test_place_leads_to_its_document(good_set, plan):
@@ -209,18 +209,18 @@ def test_block_list_names_each_document_once(good_set, plan, tmp_path):
     write_set(tmp_path / "set", plan)
     found = trace(tmp_path / "set", Query("text", "the shard\n"[:9]), limit=0)
     file = tmp_path / "block.txt"
-    assert write_block_list(file, found, open_set(tmp_path / "set")) == found.documents - 1
+    assert write_block_list(file, found.hashes, open_set(tmp_path / "set"), asked=found.asked) == found.documents - 1
     lines = file.read_text().splitlines()
     listed = [line for line in lines if not line.startswith("#")]
     assert listed == sorted({d.hash.hex() for _, _, d in all_documents(plan) if b"the shard" in d.text})
     assert lines[2] == "# found by --text the shard"
     with pytest.raises(ValueError, match="own folder"):
-        write_block_list(tmp_path / "set" / "block.txt", found, open_set(tmp_path / "set"))
+        write_block_list(tmp_path / "set" / "block.txt", found.hashes, open_set(tmp_path / "set"), asked="")
 
 
 def test_query_in_the_block_list_stays_a_comment(good_set, tmp_path):
     found = trace(good_set, Query("text", "\ndeadbeef"), limit=0)
-    write_block_list(tmp_path / "block.txt", found, open_set(good_set))
+    write_block_list(tmp_path / "block.txt", found.hashes, open_set(good_set), asked=found.asked)
     assert all(line.startswith("#") for line in (tmp_path / "block.txt").read_text().splitlines())
 
 

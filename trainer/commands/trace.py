@@ -66,7 +66,8 @@ def run(options: argparse.Namespace) -> int:
         say(note)
     written: dict[str, Any] = {}
     if options.out is not None:
-        written = {"out": str(options.out), "hashes": write_block_list(options.out, batch, shard_set)}
+        listed = write_block_list(options.out, batch.hashes, shard_set, asked=batch.asked)
+        written = {"out": str(options.out), "hashes": listed}
     if options.json:
         print_json(batch.to_dict() | written)
         return 0
@@ -95,8 +96,8 @@ def _find_set(run: Path) -> Path | str:
 
 def print_traced_batch(batch: Batch) -> None:
     """Print each row's documents, the text of the row between >>> and <<<, then counts by source and a summary."""
-    from shards.cli.trace import print_place
-    from shards.terminal.display import describe_shown, print_rows, printable
+    from shards.cli.trace import show_place
+    from shards.terminal.display import describe_shown, print_lines, print_rows, printable
 
     row = None
     for document in batch.shown:
@@ -106,7 +107,7 @@ def print_traced_batch(batch: Batch) -> None:
             tokens = f"tokens {window.start} to {window.stop - 1}, epoch {window.epoch}"
             print(printable(f"row {row}: {place.shard} {tokens}"))
         where = f"tokens {document.position} to {last - 1} of {place.tokens} in this row"
-        print_place(place, where, document.excerpt)
+        print_lines(show_place(place, where, document.excerpt))
     print_rows([{"source": name, **counts} for name, counts in batch.sources.items()])
     rows, documents = plural(batch.rows, "row"), plural(batch.documents, "document")
     shown = describe_shown(len(batch.shown), batch.parts)

@@ -1,0 +1,80 @@
+"""The frame of a package's commands: read a command line, run the command, print what it found, return the exit status.
+
+A command is a module named in `shards.terminal.command_names`. Its docstring is what `--help` explains; it has
+`add_arguments(parser)`, and `run(options)`, which returns an `Outcome`, or an exit status if it has printed what it
+found. Only the module of the command that was called is imported, and it imports what is heavy inside `run`, so that
+`--help` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shards.terminal.arguments import add_version
+from shards.terminal.command_names import called_as, commands_of
+from shards.terminal.display import print_json, print_lines, print_rows
+from shards.terminal.exit_status import WHOLE
+from shards.terminal.parser import Parser
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command found.
+
+    Attributes:
+        data: the JSON object that `--json` prints.
+        shown: what is printed without `--json`: lines, and tables as lists of rows. A generator makes them only then.
+        status: the exit status.
+    """
+
+    data: Mapping[str, Any]
+    shown: Iterable[str | list[dict[str, Any]]]
+    status: int = WHOLE
+
+
+class _Paragraphs(argparse.HelpFormatter):
+    """Wraps each paragraph of a description by itself; one with indented lines stays as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.split("\n\n")
+        filled = [part if "\n " in part else textwrap.fill(" ".join(part.split()), width) for part in paragraphs]
+        return textwrap.indent("\n\n".join(filled), indent)
+
+
+def build_parser(package: str, about: str, arguments: Sequence[str], epilog: str = "") -> Parser:
+    """Return the parser of a package, which has every command by name and the arguments of the one that is called."""
+    parser = Parser(prog=called_as(package), description=about, epilog=epilog, formatter_class=_Paragraphs)
+    add_version(parser)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, (module_name, summary) in commands_of(package).items():
+        command = commands.add_parser(name, prog=called_as(package, name), help=summary, formatter_class=_Paragraphs)
+        if name in arguments:
+            module = importlib.import_module(module_name)
+            command.description = inspect.cleandoc(module.__doc__ or "")
+            module.add_arguments(command)
+            command.add_argument("--json", action="store_true", help="print the result as JSON")
+            command.set_defaults(run=module.run)
+    return parser
+
+
+def run_called(parser: Parser, arguments: Sequence[str]) -> int:
+    """Run the command that a command line calls, print its outcome, and return the exit status."""
+    options = parser.parse_args(arguments)
+    outcome = options.run(options)
+    if isinstance(outcome, int):  # the command has printed what it found, as it found it
+        return outcome
+    if options.json:
+        print_json(dict(outcome.data))
+        return outcome.status
+    for part in outcome.shown:
+        if isinstance(part, str):
+            print_lines([part])
+        else:
+            print_rows(part)
+    return outcome.status
