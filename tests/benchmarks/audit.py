@@ -36,11 +36,9 @@ def bench_audit(set_path: Path, work: Path) -> dict[str, Any]:
 
     Returns:
         `tokens` of the shard timed; `look_tokens_per_s` (all that the audit takes from a shard),
-        `trace_text_tokens_per_s`, `trace_token_tokens_per_s`, `trace_regex_tokens_per_s`, each on one core; `few_shards_mb` and `many_shards_mb`,
-        peaks of an audit's process with one worker at `FEW` and at `MANY` shards, and `memory_ratio` of the two.
-
-    Raises:
-        RuntimeError: an audit failed.
+        `trace_text_tokens_per_s`, `trace_token_tokens_per_s`, `trace_regex_tokens_per_s`, each on one core;
+        `few_shards_mb` and `many_shards_mb`, peaks of an audit's process with one worker at `FEW` and at `MANY` shards,
+        and `memory_ratio` of the two.
     """
     from shards.audit.shard_figures import SampleRates, ShardAudit, audit_shard
     from shards.format.reader import open_set

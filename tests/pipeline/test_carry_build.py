@@ -168,7 +168,7 @@ def test_a_url_leads_to_documents_and_to_a_block_list_that_removes_them(
     found = run(capsys, "trace", str(folder / "on"), "--where", f"url^={begins}", "--out", str(block), "--workers", "2")
     expected = {row["hash"] for row in rows if (row["url"] or "").startswith(begins)}
     assert found["documents"] == len(expected) > 20
-    assert found["sources"] == {"prose": len(expected)}
+    assert found["sources"] == {"prose": {"documents": len(expected), "hits": len(expected)}}
     assert len(found["shown"]) == 20
     host = run(capsys, "trace", str(folder / "on"), "--where", r"url~=^https?://([^/]*\.)?a\.example(/|$)")
     assert set(host["sources"]) == {"prose", "docs"}
