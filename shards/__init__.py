@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shards.errors import Problem, ShardSetError
     from shards.format.reader import Shard, ShardSet, open_set
+    from shards.terminal.waiting import report_to
 
-__all__ = ["Problem", "Shard", "ShardSet", "ShardSetError", "open_set"]
+__all__ = ["Problem", "Shard", "ShardSet", "ShardSetError", "open_set", "report_to"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,6 +22,8 @@ def __getattr__(name: str) -> Any:
         from shards import errors as module
     elif name in ("Shard", "ShardSet", "open_set"):
         from shards.format import reader as module
+    elif name == "report_to":
+        from shards.terminal import waiting as module
     else:
         raise AttributeError(f"module 'shards' has no attribute {name!r}")
     return getattr(module, name)

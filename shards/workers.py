@@ -21,6 +21,9 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
+from shards.terminal.display import say
+from shards.terminal.waiting import has_reporter, report_to
+
 SharedT = TypeVar("SharedT")
 TaskT = TypeVar("TaskT")
 ResultT = TypeVar("ResultT")
@@ -49,7 +52,9 @@ def map_tasks(
         return
     # Spawned, not forked: Arrow and the progress bar have started threads by now.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_set_shared, initargs=(shared,))
+    pool = ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_begin_worker, initargs=(shared, has_reporter())
+    )
     waiting: deque[tuple[TaskT, Future[ResultT]]] = deque()
     try:
         for task in tasks:
@@ -104,9 +109,10 @@ _shared: Any = None
 """In a worker process, what all its tasks share."""
 
 
-def _set_shared(shared: Any) -> None:
+def _begin_worker(shared: Any, reports: bool) -> None:
     global _shared
     _shared = shared
+    report_to(say if reports else None)
 
 
 def _call(function: Callable[[Any, TaskT], ResultT], task: TaskT) -> ResultT:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -32,7 +32,6 @@ from shards.format.windows.order import WindowOrder, order_split
 from shards.stores.cache import Cache
 from shards.stores.files import atomic_open, lock_folder, write_text
 from shards.stores.open import Place
-from shards.stores.retry import retry
 from shards.terminal.command_names import called_as
 from shards.terminal.reporter import Note
 from shards.validation.manifest import check_manifest_totals
@@ -175,7 +174,7 @@ def open_session(
     # Check the set and the machine.
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     train = recipe.train
-    shard_set = _open_valid_set(place, cache, verify, say)
+    shard_set = _open_valid_set(place, cache, verify)
     vocab_size = recipe.model.vocab_size or shard_set.vocab_size
     order = _plan_windows(shard_set, recipe, ranks, say)
     recipe = pin_to_mix(recipe, order, say)
@@ -221,14 +220,13 @@ def open_session(
         return session
 
 
-def _open_valid_set(place: Place, cache: Cache | None, verify: Verify, say: Note) -> ShardSet:
+def _open_valid_set(place: Place, cache: Cache | None, verify: Verify) -> ShardSet:
     try:
         if isinstance(place, Path):
             problems = validate(place, level="quick").problems
             shard_set = None if problems else open_set(place, verify=verify)
         else:
-            opened = partial(_open_remote_set, place, cache, verify)
-            shard_set, problems = retry(place, opened, error_type=InputError, note=say)
+            shard_set, problems = _open_remote_set(place, cache, verify)
     except OSError as error:
         reason = error.strerror or str(error)
         remedy = remedy_of(error) or ". Expected the folder of a shard set."

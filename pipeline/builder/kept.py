@@ -125,7 +125,7 @@ def prune_work(work: WritableStore, *, dry_run: bool) -> list[Removed]:
 
     Raises:
         InputError: no set was published from this folder.
-        FolderBusyError: a build is at work there.
+        InputError: a build is at work there.
     """
     holding = nullcontext() if dry_run else lock_folder(work.folder) if work.folder else closing(Lease(work))
     if work.folder is not None and not work.folder.is_dir():

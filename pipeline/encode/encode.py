@@ -33,11 +33,11 @@ from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.timer import Timer
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Columns, Unit
-from pipeline.sources.network.counted_retries import count_retries
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from pipeline.tokenizer.kept_text import KeptText
 from shards.errors import RunError
 from shards.format.content_hash import hash_documents
+from shards.stores.retry import count_retries
 
 if TYPE_CHECKING:
     import numpy.typing as npt

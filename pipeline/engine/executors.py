@@ -25,6 +25,8 @@ from multiprocessing import forkserver, util
 from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.tasks import Call, Outcome, run_call
 from shards.errors import InputError, RunError
+from shards.terminal.display import say
+from shards.terminal.waiting import has_reporter, report_to
 from shards.workers import hide_main_module
 
 MAX_LOSSES = 3
@@ -217,7 +219,7 @@ class LocalExecutor(Executor):
         if self._pool is None:
             context = multiprocessing.get_context("forkserver")
             self._slots = _Slots(processes, self.workers)
-            joining = (os.getpid(), dict(os.environ), self._slots)
+            joining = (os.getpid(), dict(os.environ), self._slots, has_reporter())
             self._pool = ProcessPoolExecutor(processes, context, initializer=_join_build, initargs=joining)
         return self._pool
 
@@ -319,7 +321,7 @@ _joined: list[tuple[_Slots, int]] = []
 """In a worker process: the slots, and its own row."""
 
 
-def _join_build(build: int, environment: dict[str, str], slots: _Slots) -> None:
+def _join_build(build: int, environment: dict[str, str], slots: _Slots, reports: bool) -> None:
     """Prepare a worker: set the build's current environment, and end the worker when the build's process ends.
 
     If the user's own program started the fork server, it may be older than the build, and may not have loaded the
@@ -330,4 +332,5 @@ def _join_build(build: int, environment: dict[str, str], slots: _Slots) -> None:
     os.environ.clear()
     os.environ.update(environment)
     end_with(build)
+    report_to(say if reports else None)
     _joined.append((slots, slots.take()))

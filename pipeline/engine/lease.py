@@ -16,8 +16,8 @@ import threading
 import time
 from typing import Any
 
-from shards.errors import RunError, TokenmillError
-from shards.stores.files import FolderBusyError, is_abandoned, unique_name
+from shards.errors import InputError, RunError, TokenmillError
+from shards.stores.files import is_abandoned, unique_name
 from shards.stores.open import open_writable_store
 from shards.stores.store import WritableStore
 
@@ -34,7 +34,7 @@ class Lease:
         """Take the lease of a place in an object store.
 
         Raises:
-            FolderBusyError: another driver holds it.
+            InputError: another driver holds it.
         """
         self._place = str(place)
         self._store = open_writable_store(f"{place}.lease")
@@ -78,14 +78,14 @@ class Lease:
                 for earlier in held:
                     self._store.delete(_name(earlier))
                 return number + 1
-        raise FolderBusyError(f"{self._place}: other builds are starting here. Try again.")
+        raise InputError(f"{self._place}: other builds are starting here. Try again.")
 
     def _check_stale(self, holder: dict[str, Any]) -> None:
-        """Raise FolderBusyError unless a lease may be taken over."""
+        """Raise InputError unless a lease may be taken over."""
         age = time.time() - float(holder.get("time", 0))
         owner = str(holder.get("owner", ""))
         if age < STALE_SECONDS and not is_abandoned(owner):
-            raise FolderBusyError(
+            raise InputError(
                 f"{self._place}: another build is at work here: {owner}, seen {max(0.0, age):.0f} s ago. Wait for it "
                 f"to end, or choose another place. If it was killed, try again in {STALE_SECONDS - age:.0f} s."
             )

@@ -28,6 +28,8 @@ from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.remote_workers import Losses, list_settings, list_versions, run_remote_call
 from pipeline.engine.tasks import Call, Outcome, call_to_json
 from shards.errors import InputError, import_extra
+from shards.terminal.display import say
+from shards.terminal.waiting import report_to
 
 _POLL_SECONDS = 0.5
 _CONNECT_SECONDS = 5.0
@@ -196,4 +198,5 @@ def _say_death(error: Exception, call: Call) -> str:
 def _run_on_node(text: str, versions: dict[str, str], settings: dict[str, str]) -> Outcome:
     """Run a call on a node."""
     os.environ.update(settings)
+    report_to(say)
     return run_remote_call(text, versions, lambda done, made: None)

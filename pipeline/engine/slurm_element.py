@@ -30,6 +30,8 @@ from pipeline.engine.tasks import Outcome
 from shards.errors import InputError, TokenmillError
 from shards.stores.open import open_writable_store
 from shards.stores.store import Store, WritableStore
+from shards.terminal.display import say
+from shards.terminal.waiting import report_to
 
 CALLS_FILE = "calls"
 WARNING_SECONDS = 120
@@ -80,6 +82,7 @@ def read_results(job: Store, element: int) -> ElementResults | None:
 
 def main(address: str) -> None:
     """Run the calls of this element. The exit status is 0 unless the element could not begin."""
+    report_to(say)
     _Element(open_writable_store(address), int(os.environ["SLURM_ARRAY_TASK_ID"])).run()
 
 

@@ -79,14 +79,15 @@ def resolve_commit(source: HubSource) -> str:
     from huggingface_hub import HfApi
 
     from pipeline.sources.network.hub_http import install_hub_http
-    from shards.stores.hub_client import HubError, hub_errors
+    from shards.stores.hub_client import hub_errors
+    from shards.stores.retry import StoreError
 
     install_hub_http()
     where = f"source {source.name!r}: {source.repo}, revision {source.revision!r}"
     try:
         with hub_errors(where):
             commit = HfApi().dataset_info(source.repo, revision=source.revision, files_metadata=False).sha
-    except HubError as error:
+    except StoreError as error:
         raise SourceError(f"{error} Correct `repo` or `revision` if they are wrong.") from error
     if not commit:
         raise SourceError(f"{where}: the Hub gives no commit. Is HF_ENDPOINT right?")

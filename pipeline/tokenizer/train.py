@@ -24,7 +24,6 @@ from pipeline.clean.documents import describe_drops, drop_remedy
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.timer import Timer
 from pipeline.numba_compiler import is_to_compile
-from pipeline.sources.network.counted_retries import count_retries
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.sample import (
     DOCUMENT_SEPARATOR,
@@ -36,6 +35,7 @@ from pipeline.tokenizer.sample import (
 )
 from shards.errors import install_command, plural
 from shards.format.tokenizer_json import byte_characters
+from shards.stores.retry import count_retries
 
 if TYPE_CHECKING:
     import tokenizers

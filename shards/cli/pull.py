@@ -30,9 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     """Return what was fetched."""
     from shards.hub.pull import pull
-    from shards.stores.hub_address import parse_hub_address
+    from shards.stores.address import parse_hub_address
     from shards.stores.hub_client import limit_hub_requests, quiet_hub_client
-    from shards.terminal.display import say
     from shards.terminal.progress import show_progress
 
     began = time.perf_counter()
@@ -40,13 +39,7 @@ def run(options: argparse.Namespace) -> Outcome:
     quiet_hub_client()
     limit_hub_requests(options.give_up_after)
     with show_progress("pull", unit="bytes") as progress:
-        done = pull(
-            address,
-            options.out,
-            give_up_s=options.give_up_after,
-            progress=progress,
-            note=lambda text: say(f"pull: {text}"),
-        )
+        done = pull(address, options.out, give_up_s=options.give_up_after, progress=progress)
     seconds = time.perf_counter() - began
     data = {
         "url": str(address),

@@ -22,7 +22,7 @@ from shards.terminal.program import Outcome
 if TYPE_CHECKING:
     from shards.hub.compare import Comparison
     from shards.hub.push import Pushed
-    from shards.stores.hub_address import HubAddress
+    from shards.stores.address import HubAddress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     """Return what was sent, or with `--dry-run` what would be."""
     from shards.hub.push import push
-    from shards.stores.hub_address import parse_hub_address
+    from shards.stores.address import parse_hub_address
     from shards.stores.hub_client import limit_hub_requests, quiet_hub_client
     from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
@@ -80,9 +80,7 @@ def run(options: argparse.Namespace) -> Outcome:
             comparison,
             private=options.private,
             replace=options.replace,
-            give_up_s=options.give_up_after,
             progress=progress,
-            note=_note,
         )
     seconds = time.perf_counter() - began
     sent = {"added": done.added, "added_bytes": done.added_bytes, "verified": True, "seconds": round(seconds, 3)}
@@ -93,17 +91,9 @@ def run(options: argparse.Namespace) -> Outcome:
 def _compare(options: argparse.Namespace, address: HubAddress) -> Comparison:
     """Compare with the Hub; another README.md there stays, unless --card or --replace is given."""
     from shards.hub.compare import CARD_FILE, compare_with_hub
-    from shards.stores.hub_client import HubError
-    from shards.stores.retry import retry
 
     def compare(card: Path | None) -> Comparison:
-        return retry(
-            f"{address}",
-            lambda: compare_with_hub(options.set, address, card=card),
-            error_type=HubError,
-            give_up_s=options.give_up_after,
-            note=_note,
-        )
+        return compare_with_hub(options.set, address, card=card, give_up_s=options.give_up_after)
 
     card = _find_card(options)
     comparison = compare(card)

@@ -272,7 +272,7 @@ class ShardSet:
         """The set's folder on this machine, for code that needs files on disk.
 
         Raises:
-            NeedsFolderError: the set is not on this machine's disk.
+            InputError: the set is not on this machine's disk.
         """
         return require_folder(self.store)
 
@@ -411,9 +411,9 @@ def open_set(place: str | os.PathLike[str], *, cache: Cache | None = None, verif
     Raises:
         ShardSetError: there is no manifest, it is not valid, a shard's file is missing or has another size than it
             says, or (with a cache) the tokenizer is not what it says.
-        InputError: the store cannot be read or listed, the place is not the address of one, or `verify` is unknown.
+        InputError: the store cannot be read or listed, the place is not the address of one, the cache's limit is
+            smaller than two shards of the set, or `verify` is unknown.
         OSError: the folder cannot be read.
-        shards.stores.cache.CacheError: the cache's limit is smaller than two shards of the set.
     """
     if verify not in get_args(Verify):
         raise InputError(f"verify = {verify!r}: unknown.{nearest(str(verify), list(get_args(Verify)))}")

@@ -11,10 +11,10 @@ from pathlib import Path
 from shards.errors import ShardSetError
 from shards.format.manifest import MANIFEST_FILE, Manifest
 from shards.format.reader import ShardSet, open_set
+from shards.stores.address import HubAddress
 from shards.stores.files import hash_file
-from shards.stores.hub_address import HubAddress
-from shards.stores.hub_client import HubError, Listing, list_files
-from shards.stores.hub_store import HubStore
+from shards.stores.hub_store import HubStore, open_hub
+from shards.stores.retry import StoreError
 
 CARD_FILE = "README.md"
 
@@ -41,13 +41,15 @@ class Comparison:
         missing: the files to send, in the order of `files`.
         other: the manifest on the Hub, if it belongs to another set.
         leftover: files of that other set that this set does not replace.
+        give_up_s: seconds for which a failed request to list or read is retried; the policy's when None.
         continued: whether all this describes a commit of ours that the Hub has confirmed, without a new listing.
     """
 
     address: HubAddress
     files: list[ComparedFile]
+    give_up_s: float | None = None
     has_repo: bool = False
-    listing: Listing | None = None
+    listing: HubStore | None = None
     missing: list[ComparedFile] = field(default_factory=list[ComparedFile])
     other: Manifest | None = None
     leftover: list[str] = field(default_factory=list[str])
@@ -74,18 +76,21 @@ class Comparison:
         self.continued = bool(self.missing)
 
 
-def compare_with_hub(folder: Path, address: HubAddress, *, card: Path | None = None) -> Comparison:
+def compare_with_hub(
+    folder: Path, address: HubAddress, *, card: Path | None = None, give_up_s: float | None = None
+) -> Comparison:
     """Compare a set with the Hub.
 
     Args:
         folder: the set's folder, which has passed validation.
         address: the destination of the set.
         card: the data card, pushed as README.md.
+        give_up_s: seconds for which a failed request is retried; `shards.stores.retry.GIVE_UP_S` when None.
 
     Raises:
-        HubError: the repository cannot be read, for another reason than that it is not there.
+        StoreError: the repository cannot be read, for another reason than that it is not there.
     """
-    comparison = Comparison(address, _list_local(folder, card))
+    comparison = Comparison(address, _list_local(folder, card), give_up_s)
     refresh_comparison(comparison)
     return comparison
 
@@ -106,8 +111,8 @@ def refresh_comparison(comparison: Comparison) -> None:
     """Compare again: list the files on the Hub anew.
 
     Raises:
-        HubError: the repository cannot be read, for another reason than that it is not there; or the manifest there is
-            not a set's.
+        StoreError: the repository cannot be read, for another reason than that it is not there; or the manifest there
+            is not a set's.
     """
     comparison.other, comparison.leftover = None, []
     comparison.listing = _list_remote(comparison)
@@ -121,9 +126,9 @@ def refresh_comparison(comparison: Comparison) -> None:
     if comparison.listing is None or MANIFEST_FILE not in there or MANIFEST_FILE not in missing:
         return
     try:
-        comparison.other = ShardSet(HubStore(comparison.listing)).manifest
+        comparison.other = ShardSet(comparison.listing).manifest
     except ShardSetError as error:
-        raise HubError(
+        raise StoreError(
             f"{comparison.address}: its {MANIFEST_FILE} is not a set's ({error}). Give another repository or "
             "--revision, or remove the file there."
         ) from error
@@ -131,13 +136,13 @@ def refresh_comparison(comparison: Comparison) -> None:
     comparison.leftover = [name for name in sorted(comparison.other.digests) if name in there and name not in kept]
 
 
-def _list_remote(comparison: Comparison) -> Listing | None:
+def _list_remote(comparison: Comparison) -> HubStore | None:
     """Return the Hub's listing; None if the repository or the branch does not exist."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        listing = list_files(comparison.address)
-    except HubError as error:
+        listing = open_hub(comparison.address, give_up_s=comparison.give_up_s)
+    except StoreError as error:
         cause = error.__cause__
         comparison.has_repo = isinstance(cause, RevisionNotFoundError | GatedRepoError)
         if isinstance(cause, RevisionNotFoundError | RepositoryNotFoundError) and not isinstance(cause, GatedRepoError):

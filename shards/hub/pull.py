@@ -5,7 +5,7 @@ name. The files of a stopped pull, partial ones too, stay in a hidden folder nex
 same folder hashes them and continues. Only files that the manifest names are fetched,
 under plain names in the set's folder, and no more bytes than it says.
 
-A request whose failure may pass is retried, separately for each piece of a file.
+The store retries each request, so each piece of a file separately.
 
 Costs one read of every file for its hash. Memory does not grow with the set.
 """
@@ -14,23 +14,20 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 
 from shards.errors import Problem, ShardSetError, plural
 from shards.format.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest
 from shards.format.reader import ShardSet
+from shards.stores.address import HubAddress
 from shards.stores.files import atomic_open, check_new_folder, check_room, hash_file, sync_folder, write_folder
-from shards.stores.hub_address import HubAddress
-from shards.stores.hub_client import HubError
 from shards.stores.hub_store import HubStore, open_hub
-from shards.stores.retry import retry
+from shards.stores.retry import stop_on
 from shards.stores.store import FolderStore
-from shards.terminal.reporter import Note, Progress
+from shards.terminal.reporter import Progress
 from shards.validation.files import check_files
 
 PART_SUFFIX = ".part"
@@ -76,7 +73,6 @@ def pull(
     *,
     give_up_s: float | None = None,
     progress: Progress | None = None,
-    note: Note | None = None,
 ) -> Pulled:
     """Fetch a set into a new folder.
 
@@ -85,20 +81,17 @@ def pull(
         out: the folder. It is absent or empty, or it holds this very set; then nothing is fetched.
         give_up_s: seconds for which a failed request is retried; `shards.stores.retry.GIVE_UP_S` when None.
         progress: called as files are verified.
-        note: called with a sentence about each failure that is retried.
 
     Raises:
         ShardSetError: there is no valid manifest; a file is missing or has other bytes than the manifest says, twice;
             or the folder holds this set, and a file there is not what the manifest says.
-        HubError: the Hub cannot be read.
+        StoreError: the Hub cannot be read.
         OSError: the folder is taken, or the disk is full.
     """
     if not (out / MANIFEST_FILE).is_file():  # before the Hub is asked, which may take long to answer
         check_new_folder(out)
-    retried = partial(retry, error_type=HubError, give_up_s=give_up_s, note=note)
-    again = partial(retried, f"{address}")
-    store = again(lambda: open_hub(address))
-    manifest = again(lambda: ShardSet(store).manifest)
+    store = open_hub(address, give_up_s=give_up_s)
+    manifest = ShardSet(store).manifest
     done = Pulled(out, store.commit)
     if _holds_set(store, out):
         return _verify(manifest, done, progress)
@@ -106,8 +99,8 @@ def pull(
     with write_folder(out, unfinished="keep") as staging:
         kept = sum(entry.stat().st_size for entry in os.scandir(staging) if entry.is_file(follow_symlinks=False))
         check_room([("the set", staging.parent, sum(file.bytes for file in wanted) - kept)], "Or pull elsewhere.")
-        _fetch_all(store, wanted, staging, done, progress, retried)
-        content = again(lambda: store.read(MANIFEST_FILE))
+        _fetch_all(store, wanted, staging, done, progress)
+        content = store.read(MANIFEST_FILE)
         _remove_others(staging, {file.name for file in wanted})
         with atomic_open(staging / MANIFEST_FILE) as file:
             file.write(content)
@@ -130,7 +123,7 @@ def list_files_to_pull(manifest: Manifest, store: HubStore) -> list[Wanted]:
     wanted: list[Wanted] = []
     problems: list[Problem] = []
     for name, sha256 in manifest.digests.items():
-        found = store.listing.files.get(name)
+        found = store.files.get(name)
         if found is None:
             message = f"not in {store} at commit {store.commit[:12]}: the set there is not whole. Push it again."
             problems.append(Problem("file_missing", name, message))
@@ -161,7 +154,7 @@ def _shorten(problems: list[Problem]) -> list[Problem]:
 def _holds_set(store: HubStore, out: Path) -> bool:
     """Return whether a folder holds this very set, by its manifest."""
     manifest = out / MANIFEST_FILE
-    return manifest.is_file() and store.listing.files[MANIFEST_FILE].holds(hash_file(manifest), manifest)
+    return manifest.is_file() and store.files[MANIFEST_FILE].holds(hash_file(manifest), manifest)
 
 
 def _verify(manifest: Manifest, done: Pulled, progress: Progress | None) -> Pulled:
@@ -191,19 +184,13 @@ def _verify(manifest: Manifest, done: Pulled, progress: Progress | None) -> Pull
     return done
 
 
-def _fetch_all(
-    store: HubStore,
-    wanted: list[Wanted],
-    staging: Path,
-    done: Pulled,
-    progress: Progress | None,
-    retried: Callable[..., bytes],
-) -> None:
+def _fetch_all(store: HubStore, wanted: list[Wanted], staging: Path, done: Pulled, progress: Progress | None) -> None:
     """Fetch every wanted file that the staging folder lacks, and add to the counts of `done`."""
     lock, stop, total = Lock(), Event(), sum(file.bytes for file in wanted)
 
     def fetch(file: Wanted) -> None:
-        fetched_bytes, again = _ensure_file(store, file, staging, stop, retried)
+        with stop_on(stop):
+            fetched_bytes, again = _ensure_file(store, file, staging)
         with lock:
             done.names.append(file.name)
             done.bytes += file.bytes
@@ -223,9 +210,7 @@ def _fetch_all(
             raise
 
 
-def _ensure_file(
-    store: HubStore, file: Wanted, staging: Path, stop: Event, retried: Callable[..., bytes]
-) -> tuple[int, bool]:
+def _ensure_file(store: HubStore, file: Wanted, staging: Path) -> tuple[int, bool]:
     """Fetch and verify a file unless the staging folder has it; return the bytes fetched and whether it took two tries.
 
     Raises:
@@ -237,7 +222,7 @@ def _ensure_file(
         return 0, False
     fetched = 0
     for again in (False, True):
-        fetched += _download(store, file, part, stop, retried)
+        fetched += _download(store, file, part)
         found = hash_file(part)
         if found == file.sha256:
             part.replace(path)
@@ -248,23 +233,15 @@ def _ensure_file(
     raise ShardSetError([Problem("file_checksum", file.name, message)])
 
 
-def _download(store: HubStore, file: Wanted, part: Path, stop: Event, retried: Callable[..., bytes]) -> int:
+def _download(store: HubStore, file: Wanted, part: Path) -> int:
     """Fetch the rest of a partial file and sync it; return the number of bytes fetched."""
-    what = f"{store}/{file.name}"
-
-    def fetch(start: int) -> bytes:
-        if stop.is_set():
-            raise HubError(f"{what}: not fetched, because another file failed")
-        return store.read_range(file.name, start, min(start + PIECE_BYTES, file.bytes))
-
     with part.open("ab") as out:
         if out.tell() > file.bytes:
             out.truncate(0)
         start = end = out.tell()
         while end < file.bytes:
-            piece = retried(what, partial(fetch, end), sleep=stop.wait)
-            out.write(piece)
-            end += len(piece)
+            out.write(store.read_range(file.name, end, min(end + PIECE_BYTES, file.bytes)))
+            end = out.tell()
         out.flush()
         os.fsync(out.fileno())
     return end - start

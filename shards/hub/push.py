@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 from shards.errors import Problem, ShardSetError, plural
 from shards.format.manifest import MANIFEST_FILE
 from shards.hub.compare import CARD_FILE, ComparedFile, Comparison, refresh_comparison
-from shards.stores.hub_client import HubError, PassingError, hub_errors, open_hub_client
-from shards.stores.retry import retry
-from shards.terminal.reporter import Note, Progress
+from shards.stores.hub_client import hub_errors, open_hub_client
+from shards.stores.retry import StoreError, TransientError, retry
+from shards.terminal.reporter import Progress
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd
@@ -56,9 +56,7 @@ def push(
     *,
     private: bool = False,
     replace: bool = False,
-    give_up_s: float | None = None,
     progress: Progress | None = None,
-    note: Note | None = None,
 ) -> Pushed:
     """Send the files that the Hub lacks, then make the set visible.
 
@@ -66,17 +64,15 @@ def push(
         comparison: from `compare_with_hub`.
         private: create the repository as private; refuse a public one.
         replace: replace another set.
-        give_up_s: seconds for which a failed request is retried; `shards.stores.retry.GIVE_UP_S` when None.
         progress: called as files are uploaded.
-        note: called with a sentence about each failure that is retried.
 
     Raises:
         ShardSetError: a file on disk is not what the manifest says.
-        HubError: the Hub refuses, another set is there, or requests failed for too long. Files already sent stay on
+        StoreError: the Hub refuses, another set is there, or requests failed for too long. Files already sent stay on
         the Hub.
     """
     address = comparison.address
-    again = partial(retry, error_type=HubError, give_up_s=give_up_s, note=note)
+    again = partial(retry, give_up_s=comparison.give_up_s)
     done = Pushed()
     if comparison.listing is None:
         done.created = again(f"{address}", lambda: _create(comparison, private=private))
@@ -104,7 +100,7 @@ def push(
             done.commit = comparison.listing.commit
             return done
     names = ", ".join(file.name for file in comparison.missing[:5])
-    raise HubError(f"{address}: {names}: committed, but the listing differs. Does another program write there?")
+    raise StoreError(f"{address}: {names}: committed, but the listing differs. Does another program write there?")
 
 
 def _create(comparison: Comparison, *, private: bool) -> bool:
@@ -123,16 +119,16 @@ def _create(comparison: Comparison, *, private: bool) -> bool:
 def _refresh_created(comparison: Comparison) -> None:
     refresh_comparison(comparison)
     if comparison.listing is None:
-        raise PassingError(f"{comparison.address}: was created, but the Hub does not list it yet")
+        raise TransientError(f"{comparison.address}: was created, but the Hub does not list it yet")
 
 
 def _check(comparison: Comparison, *, private: bool, replace: bool) -> None:
     """Refuse to replace another set without --replace, and to push to a public repository with --private."""
     address, listing, other = comparison.address, comparison.listing, comparison.other
     if private and listing is not None and not listing.private:
-        raise HubError(f"{address}: is public, and --private was given. Make it private in its settings first.")
+        raise StoreError(f"{address}: is public, and --private was given. Make it private in its settings first.")
     if other is not None and not replace:
-        raise HubError(
+        raise StoreError(
             f"{address}: holds another set, {other.name!r} of {plural(len(other.shards), 'shard')}. Give another "
             "repository or --revision, or --replace to take its place (it stays in the history)."
         )
@@ -142,7 +138,7 @@ def _check_card(comparison: Comparison, card: ComparedFile) -> None:
     """Ask the Hub whether it accepts the card, before anything is uploaded.
 
     Raises:
-        HubError: it does not accept the card; the message says why.
+        StoreError: it does not accept the card; the message says why.
     """
     import yaml
     from huggingface_hub import DatasetCard
@@ -153,7 +149,7 @@ def _check_card(comparison: Comparison, card: ComparedFile) -> None:
         except (ValueError, yaml.YAMLError) as error:
             said = " ".join(str(error).split())
             message = f"{card.path}: the Hub refuses its metadata: {said}. Correct the block between the two `---`."
-            raise HubError(message) from error
+            raise StoreError(message) from error
 
 
 def _batch_files(files: list[ComparedFile]) -> Iterator[list[ComparedFile]]:
@@ -208,7 +204,7 @@ def _commit(
     the answer to an earlier attempt may be lost, or another program may have written to the repository.
 
     Raises:
-        HubError: the Hub refuses, or another set is there now.
+        StoreError: the Hub refuses, or another set is there now.
     """
     from huggingface_hub import CommitOperationDelete
 
@@ -222,7 +218,7 @@ def _commit(
     if not batch:
         return True
     if lost := [file.name for file in batch if file.name not in operations]:
-        raise HubError(f"{address}: {lost[0]} was there and is now missing. Run the same command again.")
+        raise StoreError(f"{address}: {lost[0]} was there and is now missing. Run the same command again.")
     removed = comparison.leftover
     if len(batch) < len(comparison.missing) and comparison.other is not None:
         removed = [*removed, MANIFEST_FILE]  # while the next commits are made, no set is there

@@ -1,8 +1,9 @@
-"""A cache: a folder on this machine that keeps whole files of remote sets, up to a number of bytes, for many processes.
+"""A cache: a folder on this machine that keeps what was fetched, verified, up to a number of bytes, for many processes.
 
     CACHE/lock               locked for every change of the folder; never while bytes are fetched or read
-    CACHE/SET/SHA256         a whole file, verified; its access time says when it was last taken
+    CACHE/SET/SHA256         a whole file of a set, verified; its access time says when it was last taken
     CACHE/SET/.SHA256.part   a file that is being fetched, of its full size from the start, so that it counts
+    CACHE/keyed/KEY          bytes that a build keeps under a text with the SHA-256 KEY, and then their own SHA-256
 
 SET is the set's identity (the SHA-256 of its manifest), SHA256 the file's own digest: two sets, or two versions of
 one, never mix. Every lock is a `flock` of the kernel, which ends with its process: a killed process leaves no lock
@@ -37,27 +38,23 @@ from pathlib import Path
 from threading import Event
 
 from shards.errors import InputError, Problem, ShardSetError
-from shards.stores.files import DiskError
 from shards.stores.retry import StoppedError
-from shards.terminal.reporter import Note
+from shards.terminal.waiting import report, wait_for
 
 MOST_DEFAULT_BYTES = 100 * 10**9
 """The default limit is half of the free disk space, so that checkpoints have room too, but at most this: 75 billion
 compressed uint16 tokens. Training needs no more than two shards; more saves fetching in later epochs and runs."""
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 POLL_S = 0.02
 """Seconds between two checks of a lock that another process holds."""
 
-NOTE_AFTER_S = 5.0
-"""Seconds after which the user is told what a process waits for."""
-
 LOCK_FILE = "lock"
 PART_SUFFIX = ".part"
-_SET_FOLDER = re.compile(r"[0-9a-f]{64}")
-
-
-class CacheError(InputError):
-    """The folder cannot be used as a cache, or the limit is too small."""
+KEYED = "keyed"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_FOLDER = re.compile(rf"[0-9a-f]{{64}}|{KEYED}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +71,12 @@ class CachedFile:
 
 
 class Cache:
-    """A folder of whole files and its limit. Safe to share between threads, and to send to another process."""
+    """A folder of fetched bytes and its limit. Safe to share between threads, and to send to another process.
 
-    def __init__(self, folder: Path | None = None, limit: int | None = None, *, note: Note | None = None):
+    The process's reporter (`shards.terminal.waiting`) is told about long waits and damaged files.
+    """
+
+    def __init__(self, folder: Path | None = None, limit: int | None = None):
         """Open a cache: create the folder, and remove the files above the limit.
 
         Args:
@@ -84,13 +84,11 @@ class Cache:
                 file system without `flock` it cannot be used.
             limit: the number of bytes that the files may hold. Each process keeps to its own limit. When None, half of
                 the free disk space (what the cache holds counts as free), but at most `MOST_DEFAULT_BYTES`.
-            note: called with what the user should know: waits, damaged files, failures that are retried.
 
         Raises:
-            CacheError: the folder cannot be written to.
+            InputError: the folder cannot be written to.
         """
         self.folder = (folder or default_cache_folder()).absolute()
-        self.note: Note = note or (lambda text: None)
         self._verified: set[tuple[int, int, int]] = set()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +100,7 @@ class Cache:
                 self._make_room(0)
         except OSError as error:
             reason = f"{self.folder}: cannot be used as a cache: {error.strerror}"
-            raise CacheError(f"{reason}. Choose another folder with --cache.") from error
+            raise InputError(f"{reason}. Choose another folder with --cache.") from error
 
     def __reduce__(self) -> tuple[type[Cache], tuple[Path, int]]:
         return Cache, (self.folder, self.limit)
@@ -119,8 +117,8 @@ class Cache:
         Raises:
             ShardSetError: the file was fetched twice, and its bytes were not what the manifest says.
             StoppedError: `stop` was set.
-            CacheError: the file is larger than the limit.
-            DiskError: the disk is full.
+            StoreError: the file cannot be fetched.
+            InputError: the file is larger than the limit, or the disk is full.
             OSError: the folder cannot be read or written to.
         """
         descriptor = self._take(file, fetch, stop)
@@ -129,14 +127,50 @@ class Cache:
         finally:
             _release(descriptor)
 
+    def get(self, key: str) -> bytes | None:
+        """Return the bytes kept under a text; None if there are none, or they are damaged."""
+        descriptor = self._open_whole(self._keyed_path(key), Event())
+        if descriptor is None:
+            return None
+        try:
+            with open(descriptor, "rb", closefd=False) as file:
+                kept = file.read()
+            _note_taken(descriptor)
+        finally:
+            _release(descriptor)
+        content, digest = kept[:-_DIGEST_BYTES], kept[-_DIGEST_BYTES:]
+        return content if hashlib.sha256(content).digest() == digest else None
+
+    def put(self, key: str, content: bytes) -> None:
+        """Keep bytes under a text, unless the limit or the disk has no room for them."""
+        path = self._keyed_path(key)
+        part = path.with_name(f".{path.name}{PART_SUFFIX}")
+        with self._locked():
+            if not self._make_room(len(content) + _DIGEST_BYTES):
+                return
+            path.parent.mkdir(exist_ok=True)
+            try:
+                part.write_bytes(content + hashlib.sha256(content).digest())
+                part.rename(path)
+            except OSError as error:
+                part.unlink(missing_ok=True)
+                if error.errno not in _FULL:
+                    raise
+
+    def delete(self, key: str) -> None:
+        """Delete what is kept under a text, because it cannot be used."""
+        self._keyed_path(key).unlink(missing_ok=True)
+
+    def _keyed_path(self, key: str) -> Path:
+        return self.folder / KEYED / hashlib.sha256(key.encode()).hexdigest()
+
     def _take(self, file: CachedFile, fetch: Callable[[int], None], stop: Event) -> int:
         """Return a descriptor with a shared lock."""
         path = self.folder / file.set_id / file.sha256
-        waiting = _Waiting(stop, self.note)
         while True:
-            descriptor = self._open_whole(path, waiting)
+            descriptor = self._open_whole(path, stop)
             if descriptor is None:
-                descriptor = self._fetch(file, path, fetch, waiting)
+                descriptor = self._fetch(file, path, fetch, stop)
             if descriptor is None:
                 continue  # another process has just fetched it, or has failed to
             try:
@@ -148,20 +182,17 @@ class Cache:
                 return descriptor
             self._remove_damaged(path, descriptor)
 
-    def _open_whole(self, path: Path, waiting: _Waiting) -> int | None:
+    def _open_whole(self, path: Path, stop: Event) -> int | None:
         """Return a descriptor with a shared lock; None if the folder does not have the file."""
-        while True:
-            try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return None
-            if _lock(descriptor, fcntl.LOCK_SH):
-                if os.fstat(descriptor).st_nlink:
-                    return descriptor
-                _release(descriptor)  # removed before the lock was ours
-                return None
-            os.close(descriptor)
-            waiting.pause(f"{path}: waiting for another process that removes it")
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        _poll(lambda: _lock(descriptor, fcntl.LOCK_SH), stop, f"{path}: another process removes it", descriptor)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        _release(descriptor)  # removed before the lock was ours
+        return None
 
     def _verify(self, descriptor: int, file: CachedFile) -> bool:
         """Return whether a file has the right digest, and note that it was taken."""
@@ -171,8 +202,7 @@ class Cache:
             if facts.st_size != file.bytes or _hash(descriptor) != file.sha256:
                 return False
             self._verified.add(mark)
-        with contextlib.suppress(PermissionError):  # another user's file: its time stays
-            os.utime(descriptor, ns=(time.time_ns(), facts.st_mtime_ns))
+        _note_taken(descriptor)
         return True
 
     def _remove_damaged(self, path: Path, descriptor: int) -> None:
@@ -181,10 +211,10 @@ class Cache:
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(path.stat(), os.fstat(descriptor)):
                     path.unlink()
-                    self.note(f"{path}: damaged in the cache: its bytes have changed; fetching it again")
+                    report(f"{path}: damaged in the cache: its bytes have changed; fetching it again")
             _release(descriptor)
 
-    def _fetch(self, file: CachedFile, path: Path, fetch: Callable[[int], None], waiting: _Waiting) -> int | None:
+    def _fetch(self, file: CachedFile, path: Path, fetch: Callable[[int], None], stop: Event) -> int | None:
         """Fetch a file and return a descriptor with a shared lock; None if another process fetches it meanwhile."""
         part = path.with_name(f".{path.name}{PART_SUFFIX}")
         with self._locked():
@@ -194,11 +224,12 @@ class Cache:
             descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             mine = _lock(descriptor, fcntl.LOCK_EX)
         if not mine:
-            os.close(descriptor)
-            waiting.pause(f"{file.name}: waiting for another process of this machine that fetches it")
+            why = f"{file.name}: another process of this machine fetches it"
+            _poll(lambda: _lock(descriptor, fcntl.LOCK_SH), stop, why, descriptor)
+            _release(descriptor)
             return None
         try:
-            self._reserve(file, descriptor, waiting)
+            self._reserve(file, descriptor, stop)
             for again in (False, True):
                 fetch(descriptor)
                 if self._verify(descriptor, file):
@@ -217,31 +248,31 @@ class Cache:
             raise
         return descriptor
 
-    def _reserve(self, file: CachedFile, descriptor: int, waiting: _Waiting) -> None:
+    def _reserve(self, file: CachedFile, descriptor: int, stop: Event) -> None:
         """Give a file that will be fetched its full size, once there is room for it."""
         if file.bytes > self.limit:
             found = f"{file.name}: {file.bytes:,} bytes, more than the cache's limit of {self.limit:,}"
-            raise CacheError(f"{found}. Raise --cache-limit.")
+            raise InputError(f"{found}. Raise --cache-limit.")
         os.ftruncate(descriptor, 0)  # the rest of a dead process's fetch
-        while True:
-            with self._locked():
-                if self._make_room(file.bytes):
-                    if file.bytes:
-                        self._allocate(descriptor, file)
-                    return
-            used = f"the cache's limit of {self.limit:,} bytes is in use by other processes"
-            waiting.pause(f"{file.name}: waiting for room: {used}; a larger --cache-limit ends such waits")
 
-    def _allocate(self, descriptor: int, file: CachedFile) -> None:
+        def allocate() -> bool:
+            with self._locked():
+                if not self._make_room(file.bytes):
+                    return False
+                if file.bytes:
+                    os.posix_fallocate(descriptor, 0, file.bytes)
+                return True
+
+        used = f"the cache's limit of {self.limit:,} bytes is in use by other processes"
         try:
-            os.posix_fallocate(descriptor, 0, file.bytes)
+            _poll(allocate, stop, f"{file.name}: no room: {used}; a larger --cache-limit ends such waits")
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.errno not in _FULL:
                 raise
             os.ftruncate(descriptor, 0)
             free = shutil.disk_usage(self.folder).free
             found = f"{self.folder}: {error.strerror}: {file.name} needs {file.bytes:,} bytes, {free:,} are free"
-            raise DiskError(f"{found}. Free some, lower --cache-limit, or choose another --cache.") from error
+            raise InputError(f"{found}. Free some, lower --cache-limit, or choose another --cache.") from error
 
     def _make_room(self, size: int) -> bool:
         """Remove what dead processes were fetching, then old files until `size` bytes fit; return whether they do.
@@ -266,7 +297,7 @@ class Cache:
     def _list_files(self) -> Iterator[Path]:
         """Yield every file of every set; remove the folders of sets that have none."""
         for folder in list(self.folder.iterdir()):
-            if _SET_FOLDER.fullmatch(folder.name):
+            if _FOLDER.fullmatch(folder.name):
                 with contextlib.suppress(OSError):
                     folder.rmdir()  # fails unless it is empty
                     continue
@@ -283,26 +314,6 @@ class Cache:
             _release(descriptor)
 
 
-class _Waiting:
-    """A wait for other processes: short pauses, and one sentence for the user when it lasts."""
-
-    def __init__(self, stop: Event, note: Note):
-        self._stop, self._note = stop, note
-        self._until = time.monotonic() + NOTE_AFTER_S
-
-    def pause(self, why: str) -> None:
-        """Pause for a moment.
-
-        Raises:
-            StoppedError: somebody has asked for the wait to end.
-        """
-        if time.monotonic() > self._until:
-            self._until = float("inf")
-            self._note(why)
-        if self._stop.wait(POLL_S):
-            raise StoppedError(f"{why}: stopped")
-
-
 def default_cache_folder() -> Path:
     """Return the folder of this user's cache: `tokenmill/shards` in XDG_CACHE_HOME, or in `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenmill" / "shards"
@@ -315,6 +326,29 @@ def _lock(descriptor: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _poll(done: Callable[[], bool], stop: Event, why: str, opened: int | None = None) -> None:
+    """Wait until `done` returns True; if the wait fails, close a descriptor that was opened for it.
+
+    Raises:
+        StoppedError: `stop` was set.
+    """
+    try:
+        with wait_for(why):
+            while not done():
+                if stop.wait(POLL_S):
+                    raise StoppedError(f"{why}: stopped")
+    except BaseException:
+        if opened is not None:
+            os.close(opened)
+        raise
+
+
+def _note_taken(descriptor: int) -> None:
+    """Set a file's access time: the files taken longest ago are removed first."""
+    with contextlib.suppress(PermissionError):  # another user's file: its time stays
+        os.utime(descriptor, ns=(time.time_ns(), os.fstat(descriptor).st_mtime_ns))
 
 
 def _release(descriptor: int) -> None:

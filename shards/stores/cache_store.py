@@ -1,7 +1,7 @@
 """A store that reads a remote set through a cache: listed files are fetched whole, verified, and kept on this machine.
 
-The first read of a file fetches it, with several ranged requests at once; failures that may pass are retried. Reads
-are then as fast as from a folder. The manifest is read once and kept in memory, so that it cannot change between two
+The first read of a file fetches it, with several ranged requests at once, which the store retries. Reads are then as
+fast as from a folder. The manifest is read once and kept in memory, so that it cannot change between two
 reads.
 """
 
@@ -10,27 +10,22 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from threading import Event
 
-from shards.errors import InputError, ShardSetError
-from shards.stores.cache import Cache, CachedFile, CacheError
-from shards.stores.retry import NOTE_EVERY_S, StoppedError, retry, stop_on
+from shards.errors import InputError
+from shards.stores.cache import Cache, CachedFile
+from shards.stores.retry import stop_on
 from shards.stores.store import ListedFile, Store
-from shards.terminal.reporter import Note, Progress
+from shards.terminal.reporter import Progress
 
 CONNECTIONS = 4
 """Ranged requests of a file at once: one connection seldom uses the full bandwidth. Each holds one range in memory."""
 
 REQUEST_BYTES = 8 << 20
 """Bytes of a request if the store does not prefer another size."""
-
-
-class FetchError(InputError):
-    """A file of the set cannot be fetched: the store refused, or the network has failed for too long."""
 
 
 class CacheStore:
@@ -58,7 +53,7 @@ class CacheStore:
             metadata: content of files that are in memory already.
 
         Raises:
-            CacheError: the cache's limit is smaller than the two largest files: one is read while the next is fetched.
+            InputError: the cache's limit is smaller than the two largest files: one is read while the next is fetched.
         """
         self.remote, self.cache, self.set_id, self.files, self.metadata = remote, cache, set_id, files, metadata
         self._fetches: set[Event] = set()
@@ -69,24 +64,21 @@ class CacheStore:
             names = " and ".join(f"{name} ({size:,} bytes)" for size, name in largest)
             found = f"{cache.folder}: the cache's limit is {cache.limit:,} bytes, less than two shards of {remote}"
             remedy = f"expected at least {needed:,} bytes for {names}. Raise --cache-limit, or choose a larger disk"
-            raise CacheError(f"{found}; {remedy} with --cache.")
+            raise InputError(f"{found}; {remedy} with --cache.")
 
     def __reduce__(self) -> tuple[Callable[..., CacheStore], tuple[Store, Cache]]:
         again = partial(CacheStore, set_id=self.set_id, files=self.files, metadata=self.metadata)
         return again, (self.remote, self.cache)
 
     def list(self) -> Iterator[ListedFile]:
-        """Yield every file of the remote store."""
         return self.remote.list()
 
     def size(self, name: str) -> int:
-        """Return a file's size in bytes, by the manifest if it is listed there."""
         if name in self.metadata:
             return len(self.metadata[name])
         return self.files[name][0] if name in self.files else self.remote.size(name)
 
     def read(self, name: str) -> bytes:
-        """Return a whole file. Raises what `hold` raises."""
         return self.read_range(name, 0, self.size(name))
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
@@ -110,7 +102,7 @@ class CacheStore:
 
         Raises:
             ShardSetError: the file's bytes, fetched twice, are not what the manifest says.
-            FetchError: the file cannot be fetched.
+            StoreError: the file cannot be fetched.
             StoppedError: `stop_fetching` was called meanwhile.
             OSError: the cache's folder cannot be read or written to, or its disk is full.
         """
@@ -134,15 +126,12 @@ class CacheStore:
 
     def _fetch(self, file: CachedFile, stop: Event, progress: Progress | None, descriptor: int) -> None:
         """Write a file's bytes to a descriptor."""
-        what, note = f"{self.remote}/{file.name}", _SeldomNote(self.cache.note)
         step = self.remote.request_bytes or REQUEST_BYTES
 
         def fetch_range(start: int) -> int:
             end = min(start + step, file.bytes)
-
             with stop_on(stop):
-                read = partial(self.remote.read_range, file.name, start, end)
-                content = memoryview(retry(what, read, error_type=FetchError, note=note))
+                content = memoryview(self.remote.read_range(file.name, start, end))
             written = 0
             while written < len(content):  # one write takes at most 2 GiB
                 written += os.pwrite(descriptor, content[written:], start + written)
@@ -156,11 +145,9 @@ class CacheStore:
                     done += written.result()
                     if progress is not None:
                         progress(done, file.bytes)
-            except BaseException as error:
+            except BaseException:
                 stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
-                if isinstance(error, InputError) and not isinstance(error, ShardSetError | StoppedError | FetchError):
-                    raise FetchError(str(error)) from error
                 raise
 
     def __str__(self) -> str:
@@ -197,17 +184,3 @@ class _OpenFile:
 
     def __str__(self) -> str:
         return str(self._origin)
-
-
-class _SeldomNote:
-    """Passes notes on, at most one in `NOTE_EVERY_S` seconds: the ranges of a file fail together."""
-
-    def __init__(self, note: Note):
-        self._note, self._lock, self._next = note, threading.Lock(), 0.0
-
-    def __call__(self, text: str) -> None:
-        with self._lock:
-            if time.monotonic() < self._next:
-                return
-            self._next = time.monotonic() + NOTE_EVERY_S
-        self._note(text)

@@ -22,23 +22,15 @@ class FetchedStore:
 
     @property
     def request_bytes(self) -> int:
-        """The number of bytes that one request should ask for, of a file that has not been fetched."""
         return self.store.request_bytes
 
     def size(self, name: str) -> int:
-        """Return a file's size in bytes."""
         return len(self.content[name]) if name in self.content else self.store.size(name)
 
     def read(self, name: str) -> bytes:
-        """Return a whole file."""
         return self.content[name] if name in self.content else self.store.read(name)
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """Return the bytes [start, stop) of a file.
-
-        Raises:
-            OSError: the file ends before `stop`, or cannot be read.
-        """
         if name not in self.content:
             return self.store.read_range(name, start, stop)
         content = self.content[name]
@@ -48,7 +40,6 @@ class FetchedStore:
         return content[start:stop]
 
     def list(self) -> Iterator[ListedFile]:
-        """Yield every file, folders included recursively."""
         return self.store.list()
 
     def __str__(self) -> str:

@@ -25,14 +25,6 @@ TMP_SUFFIX = ".tmp"
 STAGING_SUFFIX = ".unfinished"
 
 
-class FolderBusyError(InputError):
-    """Another process is writing to the folder."""
-
-
-class DiskError(InputError):
-    """A disk has too little free space."""
-
-
 @contextlib.contextmanager
 def atomic_open(path: Path) -> Generator[BinaryIO]:
     """Open a file for writing. It appears under its name when it is complete and synced to disk, or not at all.
@@ -128,7 +120,7 @@ def check_room(needs: Sequence[tuple[str, Path, int]], remedy: str) -> None:
         remedy: what the user can do other than free some space.
 
     Raises:
-        DiskError: a file system is too small; the message gives the numbers of each one.
+        InputError: a file system is too small; the message gives the numbers of each one.
     """
     by_device: dict[int, list[tuple[str, Path, int]]] = {}
     for need in needs:
@@ -142,7 +134,7 @@ def check_room(needs: Sequence[tuple[str, Path, int]], remedy: str) -> None:
             found = f"{_show(free)} are free, {_show(total - free)} too few"
             problems.append(f"disk: needs {_show(total)} ({parts}); {found}. Free some. {remedy}")
     if problems:
-        raise DiskError(problems)
+        raise InputError(problems)
 
 
 def _show(size: int) -> str:
@@ -162,7 +154,7 @@ def lock_folder(folder: Path) -> Generator[None]:
     """Lock a folder on this machine for this process. The lock ends when the process ends, in whatever way.
 
     Raises:
-        FolderBusyError: another process holds the lock.
+        InputError: another process holds the lock.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -170,7 +162,7 @@ def lock_folder(folder: Path) -> Generator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             message = f"{folder}: another process is at work here. Wait for it to end, or choose another folder."
-            raise FolderBusyError(message) from error
+            raise InputError(message) from error
         yield
     finally:
         os.close(descriptor)
@@ -199,7 +191,7 @@ def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove"
 
     Raises:
         FileExistsError: the name is taken by a file, or by a folder that is not empty.
-        FolderBusyError: another process is writing this folder.
+        InputError: another process is writing this folder.
         OSError: the disk is full or not writable.
     """
     path = path.absolute()

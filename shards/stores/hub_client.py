@@ -1,7 +1,7 @@
-"""The client of the Hugging Face Hub: the listing of a folder of a dataset repository, and messages for Hub errors.
+"""The client of the Hugging Face Hub: its endpoint and time limits, and messages for Hub errors.
 
 Every request goes through `huggingface_hub`, which takes the endpoint from HF_ENDPOINT and the token from HF_TOKEN or
-its own login; a token is never printed. Nothing here reads a file or writes to the Hub.
+its own login; a token is never printed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ import contextlib
 import os
 import re
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.errors import InputError, TokenmillError
-from shards.stores.hub_address import HubAddress
-from shards.stores.retry import TRANSIENT_STATUSES, TransientError, parse_retry_after
+from shards.errors import TokenmillError
+from shards.stores.retry import TRANSIENT_STATUSES, StoreError, TransientError, parse_retry_after
 
 if TYPE_CHECKING:
     import httpx2
@@ -30,39 +27,6 @@ ANSWER_S = 120.0
 
 PASSING_STATUSES = TRANSIENT_STATUSES | {412}
 """HTTP statuses of failures that may pass. 412: another commit came first; the listing must be read again."""
-
-
-class HubError(InputError):
-    """The Hub refused a request or did not answer it. The message says why and what to do."""
-
-
-class PassingError(TransientError, HubError):
-    """The Hub cannot be used now, but may work later: a broken connection, a busy server."""
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """A file as the Hub lists it: its size, git's blob id, and the SHA-256 if it is stored as a large file (LFS)."""
-
-    bytes: int
-    sha256: str | None
-    blob_id: str
-
-    def holds(self, sha256: str, path: Path) -> bool:
-        """Return whether it equals a file on disk: by SHA-256, or by git's blob id if git itself stores it."""
-        if self.sha256 is not None:
-            return self.sha256 == sha256
-        return self.bytes == path.stat().st_size and self.blob_id == blob_id(path.read_bytes())
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The files of a folder at one commit, by name. Subfolders are left out."""
-
-    address: HubAddress
-    commit: str
-    private: bool
-    files: dict[str, RemoteFile]
 
 
 def open_hub_client() -> HfApi:
@@ -109,45 +73,9 @@ def hub_endpoint() -> str | None:
     return os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
 
 
-def list_files(address: HubAddress) -> Listing:
-    """Ask the Hub's client for the commit of a revision, and list the files of the folder there.
-
-    Raises:
-        HubError: there is no such repository or revision, or the token does not give access to it.
-    """
-    from huggingface_hub.errors import EntryNotFoundError
-    from huggingface_hub.hf_api import RepoFile
-
-    hub = open_hub_client()
-    with hub_errors(f"{address}"):
-        # Without `expand` the answer names every file of the repository.
-        info = hub.dataset_info(address.repo, revision=address.revision, expand=["sha", "private"])
-        commit = info.sha
-        if commit is None:
-            raise HubError(f"{address}: the Hub names no commit for {address.revision!r}. Is HF_ENDPOINT right?")
-        files: dict[str, RemoteFile] = {}
-        prefix = f"{address.folder}/" if address.folder else ""
-        try:
-            folder = address.folder or None
-            for entry in hub.list_repo_tree(address.repo, folder, revision=commit, repo_type="dataset"):
-                if isinstance(entry, RepoFile) and entry.path.startswith(prefix):
-                    sha256 = entry.lfs.sha256 if entry.lfs else None
-                    files[entry.path[len(prefix) :]] = RemoteFile(entry.size, sha256, entry.blob_id)
-        except EntryNotFoundError:
-            files = {}
-    return Listing(address, commit, bool(info.private), files)
-
-
-def blob_id(content: bytes) -> str:
-    """Return git's id of a file's content, which the Hub lists to its client for small files."""
-    from huggingface_hub.utils.sha import git_hash
-
-    return git_hash(content)
-
-
 @contextlib.contextmanager
 def hub_errors(what: str) -> Generator[None]:
-    """Turn what `huggingface_hub` and its transport raise into a `HubError`, or a `PassingError` if it may pass.
+    """Turn what `huggingface_hub` and its transport raise into a `StoreError`, a `TransientError` if it may pass.
 
     Messages for the client's errors are written here and nowhere else.
 
@@ -175,38 +103,38 @@ def hub_errors(what: str) -> Generator[None]:
         said = _QUERY.sub("", getattr(cause, "server_message", None) or str(cause).partition("\n")[0]).strip(" .")
         match cause:
             case RevisionNotFoundError():
-                raise HubError(f"{what}: there is no such revision. {say_token()}.") from error
+                raise StoreError(f"{what}: there is no such revision. {say_token()}.") from error
             case GatedRepoError():
-                raise HubError(f"{what}: gated: ask for access on the dataset's page. {say_token()}.") from error
+                raise StoreError(f"{what}: gated: ask for access on the dataset's page. {say_token()}.") from error
             case RepositoryNotFoundError():
-                raise HubError(f"{what}: no such dataset, or it is private. {say_token()}.") from error
+                raise StoreError(f"{what}: no such dataset, or it is private. {say_token()}.") from error
             case HfHubHTTPError():
                 status = cause.response.status_code
                 if status in PASSING_STATUSES:
                     wait_s = retry_after_s(cause.response.headers)
-                    raise PassingError(
+                    raise TransientError(
                         f"{what}: the Hub answered HTTP {status}: {said}", retry_after_s=wait_s
                     ) from error
                 if status in (401, 403):
-                    raise HubError(f"{what}: refused (HTTP {status}): {said}. {say_token()}.") from error
-                raise HubError(f"{what}: the Hub answered HTTP {status}: {said}") from error
+                    raise StoreError(f"{what}: refused (HTTP {status}): {said}. {say_token()}.") from error
+                raise StoreError(f"{what}: the Hub answered HTTP {status}: {said}") from error
             case HFValidationError():
-                raise HubError(f"{what}: not a name on the Hub: {said}. Correct it.") from error
+                raise StoreError(f"{what}: not a name on the Hub: {said}. Correct it.") from error
             case OfflineModeIsEnabled():
-                raise HubError(f"{what}: {said}") from error
+                raise StoreError(f"{what}: {said}") from error
             case httpx2.TransportError() | ConnectionError() | TimeoutError():  # the builtin ones are Xet's
                 hint = " A Hub without Xet needs HF_HUB_DISABLE_XET=1." if "/xet-" in said else ""
-                raise PassingError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?{hint}") from error
+                raise TransientError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?{hint}") from error
             case RuntimeError() if "client has been closed" in said:
                 # After a connection error of one thread, the library closes the client that all threads share.
-                raise PassingError(f"{what}: another connection broke") from error
-            case AttributeError() if cause.obj is None and cause.name in ("request", "stream"):
+                raise TransientError(f"{what}: another connection broke") from error
+            case AttributeError() if cause.obj is None and cause.name in ("get", "request", "stream"):
                 # It does so just when this thread asks for that client, and returns None.
-                raise PassingError(f"{what}: another connection broke") from error
+                raise TransientError(f"{what}: another connection broke") from error
             case ValueError() | RuntimeError():  # the library cannot parse an answer that is not from a Hub
-                raise HubError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?") from error
+                raise StoreError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?") from error
             case _ if type(cause).__name__.startswith("Xet"):
-                raise HubError(f"{what}: {type(cause).__name__}: {said}. {say_token()}.") from error
+                raise StoreError(f"{what}: {type(cause).__name__}: {said}. {say_token()}.") from error
             case _:
                 raise
 

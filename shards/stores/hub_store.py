@@ -1,130 +1,215 @@
-"""A store for a folder of a dataset repository on the Hub, read by ranges at one commit.
+"""A store for files of a dataset repository on the Hub, read by ranges at one commit: a set's, or a source's.
 
 All files are read at the commit that the revision names when the store is opened. So files of two commits are never
-mixed, even if the branch moves. A file that is read whole is checked against the digest in the Hub's listing. Ranges
-are not checked here.
+mixed, even if the branch moves. Every answer is checked: its length, its place in the file, the file's size and the
+Hub's digest of it. A file that is read whole is hashed too. Failures that may pass are retried.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from shards.errors import Problem, ShardSetError
-from shards.stores.hub_address import HubAddress, parse_hub_address
-from shards.stores.hub_client import (
-    Listing,
-    PassingError,
-    RemoteFile,
-    blob_id,
-    hub_endpoint,
-    hub_errors,
-    list_files,
-)
+from shards.stores.address import HubAddress, parse_hub_address
+from shards.stores.hub_client import ANSWER_S, hub_endpoint, hub_errors, open_hub_client
+from shards.stores.retry import StoreError, TransientError, retry
 from shards.stores.store import ListedFile
 
-REQUEST_BYTES = 8 << 20
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import httpx2
+
+_locations: dict[str, str] = {}
+"""The Hub's last redirect for each large file: the Hub limits the rate of its own requests, not of their targets."""
 
 
-class HubStore:
-    """A set's folder on the Hub at one commit."""
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file as the Hub lists it: its size, git's blob id, and the SHA-256 if it is stored as a large file (LFS)."""
 
-    folder = None
-    request_bytes = REQUEST_BYTES
-
-    def __init__(self, listing: Listing):
-        self.listing = listing
-
-    def __reduce__(self) -> tuple[type[HubStore], tuple[Listing]]:
-        return HubStore, (self.listing,)
-
-    @cached_property
-    def _files(self) -> Any:
-        """The Hub's `HfFileSystem` for fsspec. Its types are only partly known."""
-        from huggingface_hub import HfFileSystem
-
-        return HfFileSystem(endpoint=hub_endpoint())
+    bytes: int
+    sha256: str | None
+    blob_id: str
 
     @property
-    def commit(self) -> str:
-        """The commit that is read, 40 hexadecimal digits."""
-        return self.listing.commit
+    def digest(self) -> str:
+        """The digest that the Hub gives as the file's entity tag."""
+        return self.sha256 or self.blob_id
+
+    def holds(self, sha256: str, path: Path) -> bool:
+        """Return whether it equals a file on disk: by SHA-256, or by git's blob id if git itself stores it."""
+        if self.sha256 is not None:
+            return self.sha256 == sha256
+        return self.bytes == path.stat().st_size and self.blob_id == blob_id(path.read_bytes())
+
+
+@dataclass(frozen=True, eq=False)
+class HubStore:
+    """A folder of a dataset repository at one commit; subfolders are left out. Use `open_hub`."""
+
+    address: HubAddress
+    commit: str
+    """40 hexadecimal digits."""
+    files: dict[str, RemoteFile] = field(repr=False)
+    private: bool = False
+    give_up_s: float | None = None
+    """Seconds for which a failed request is retried; `shards.stores.retry.GIVE_UP_S` when None."""
+    folder = None
+    request_bytes = 8 << 20
 
     @property
     def pinned_address(self) -> str:
         """The address with the commit as its revision: it names the same files later."""
-        return str(replace(self.listing.address, revision=self.commit))
+        return str(replace(self.address, revision=self.commit))
 
     def size(self, name: str) -> int:
-        """Return a file's size in bytes.
-
-        Raises:
-            FileNotFoundError: the commit has no such file.
-        """
         return self._find(name).bytes
 
     def read(self, name: str) -> bytes:
-        """Return a whole file, checked against the digest in the Hub's listing.
+        """Return a whole file.
 
         Raises:
-            FileNotFoundError: the commit has no such file.
-            ShardSetError: its bytes do not have that digest.
-            HubError: the Hub cannot be read.
+            ShardSetError: its bytes do not have the digest in the Hub's listing.
         """
         known = self._find(name)
         content = self.read_range(name, 0, known.bytes)
         found = blob_id(content) if known.sha256 is None else hashlib.sha256(content).hexdigest()
-        expected = known.sha256 or known.blob_id
-        if found != expected:
-            message = f"digest {found} of {len(content)} bytes; expected {expected}. Read it again, or push it again."
+        if found != known.digest:
+            message = (
+                f"digest {found} of {len(content)} bytes; expected {known.digest}. Read it again, or push it again."
+            )
             raise ShardSetError([Problem("file_checksum", name, message)])
         return content
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """Return the bytes [start, stop) of a file with one request. They are not checked against a digest.
-
-        Raises:
-            FileNotFoundError: the commit has no such file.
-            HubError: the Hub cannot be read, or sends the wrong number of bytes.
-        """
-        self._find(name)
-        address = self.listing.address
-        path = f"datasets/{address.repo}@{self.commit}/{address.path(name)}"
-        with hub_errors(f"{self}/{name}"), self._files.open(path, "rb", cache_type="none") as file:
-            file.seek(start)
-            content: bytes = file.read(stop - start) or b""
-        if len(content) != stop - start:
-            raise PassingError(f"{self}/{name}: got {len(content)} bytes; expected {stop - start}, from byte {start}")
-        return content
+        known = self._find(name)
+        if start >= stop:
+            return b""
+        what = f"{self}/{name}: bytes {start} to {stop}"
+        return retry(what, lambda: self._request(what, name, known, start, stop), give_up_s=self.give_up_s)
 
     def list(self) -> Iterator[ListedFile]:
-        """Yield every file of the commit's folder; subfolders are left out."""
-        return (ListedFile(name, file.bytes, file.blob_id) for name, file in self.listing.files.items())
+        return (ListedFile(name, file.bytes, file.blob_id) for name, file in self.files.items())
 
     def _find(self, name: str) -> RemoteFile:
-        known = self.listing.files.get(name)
+        known = self.files.get(name)
         if known is None:
             message = "The set there is not whole: choose another revision, or push it again."
             raise FileNotFoundError(f"{self}/{name}: not there at commit {self.commit[:12]}. {message}")
         return known
 
+    def _request(self, what: str, name: str, known: RemoteFile, start: int, stop: int) -> bytes:
+        """Ask once for a range: the Hub, or the address to which it redirected before."""
+        from huggingface_hub import constants
+        from huggingface_hub.utils import (
+            build_hf_headers,  # pyright: ignore[reportUnknownVariableType]
+            hf_raise_for_status,
+        )
+
+        path = quote(self.address.path(name))
+        endpoint = hub_endpoint() or constants.ENDPOINT
+        address = f"{endpoint}/datasets/{self.address.repo}/resolve/{self.commit}/{path}"
+        wanted = {"range": f"bytes={start}-{stop - 1}", "accept-encoding": "identity"}
+        with hub_errors(what):
+            location = _locations.get(address)
+            if location is None:
+                # The Hub serves small files itself, and redirects to where the large ones lie.
+                response = self._get(address, build_hf_headers() | wanted, follow_redirects=False)
+                if response.is_error:
+                    hf_raise_for_status(response)
+                self._check_version(what, known, response.headers)
+                if not response.is_redirect:
+                    return _check_body(what, known, start, stop, response)
+                location = str(response.url.join(response.headers["location"]))
+                _locations[address] = location
+            response = self._get(location, wanted)  # a signed address: the token is not sent there
+            if response.status_code in (401, 403, 404, 410):
+                _locations.pop(address, None)
+                raise TransientError(f"the address that the Hub gave has expired (HTTP {response.status_code})")
+            hf_raise_for_status(response)
+            return _check_body(what, known, start, stop, response)
+
+    def _get(self, url: str, headers: dict[str, str], **options: Any) -> httpx2.Response:
+        from huggingface_hub.utils import get_session
+
+        seconds = min(ANSWER_S, self.give_up_s or ANSWER_S)
+        return get_session().get(url, headers=headers, timeout=seconds, **options)
+
+    def _check_version(self, what: str, known: RemoteFile, headers: Mapping[str, str]) -> None:
+        tag = headers.get("x-linked-etag") or headers.get("etag") or ""
+        found, size = tag.removeprefix("W/").strip('"'), headers.get("x-linked-size")
+        if found != known.digest or (size is not None and int(size) != known.bytes):
+            raise StoreError(
+                f"{what}: the file has changed on the server; expected {known.bytes} bytes with tag {known.digest}, "
+                f"got {size or 'unknown'} bytes with tag {found or 'none'}. Open it again; a build needs a new work "
+                "folder."
+            )
+
     def __str__(self) -> str:
-        return str(self.listing.address)
-
-    def __repr__(self) -> str:
-        return f"HubStore({str(self)!r}, commit={self.commit!r})"
+        return str(self.address)
 
 
-def open_hub(place: str | HubAddress) -> HubStore:
-    """Open a folder on the Hub at the commit that its revision names now.
+def _check_body(what: str, known: RemoteFile, start: int, stop: int, response: httpx2.Response) -> bytes:
+    """Return the body of an answer that holds exactly the requested range."""
+    expected, found = f"bytes {start}-{stop - 1}/{known.bytes}", response.headers.get("content-range", "none")
+    whole = response.status_code == 200 and (start, stop) == (0, known.bytes)
+    if not whole and (response.status_code != 206 or found != expected):
+        raise StoreError(
+            f"{what}: expected HTTP 206 with {expected!r}, got HTTP {response.status_code} with {found!r}. Either the "
+            "file has changed, or a proxy between here and the Hub does not pass ranges on."
+        )
+    if len(response.content) != stop - start:
+        raise TransientError(f"{len(response.content)} bytes; {stop - start} were requested")
+    return response.content
+
+
+def blob_id(content: bytes) -> str:
+    """Return git's id of a file's content, which the Hub lists for small files."""
+    from huggingface_hub.utils.sha import git_hash
+
+    return git_hash(content)
+
+
+def open_hub(place: str | HubAddress, *, give_up_s: float | None = None) -> HubStore:
+    """Open a folder on the Hub at the commit that its revision names now, and list its files.
 
     Args:
         place: `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`.
+        give_up_s: seconds for which a failed request is retried; `shards.stores.retry.GIVE_UP_S` when None.
 
     Raises:
-        HubError: the Hub cannot be read, or the place is not an address on it.
+        StoreError: there is no such repository or revision, the token does not give access to it, or the Hub does not
+            answer.
+        InputError: the place is not an address on the Hub.
     """
-    return HubStore(list_files(parse_hub_address(place) if isinstance(place, str) else place))
+    address = parse_hub_address(place) if isinstance(place, str) else place
+    return retry(f"{address}", lambda: _list_files(address, give_up_s), give_up_s=give_up_s)
+
+
+def _list_files(address: HubAddress, give_up_s: float | None) -> HubStore:
+    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.hf_api import RepoFile
+
+    hub = open_hub_client()
+    with hub_errors(f"{address}"):
+        # Without `expand` the answer names every file of the repository.
+        info = hub.dataset_info(address.repo, revision=address.revision, expand=["sha", "private"])
+        if info.sha is None:
+            raise StoreError(f"{address}: the Hub names no commit for {address.revision!r}. Is HF_ENDPOINT right?")
+        files: dict[str, RemoteFile] = {}
+        prefix = address.path("")
+        try:
+            folder = address.folder or None
+            for entry in hub.list_repo_tree(address.repo, folder, revision=info.sha, repo_type="dataset"):
+                if isinstance(entry, RepoFile) and entry.path.startswith(prefix):
+                    sha256 = entry.lfs.sha256 if entry.lfs else None
+                    files[entry.path[len(prefix) :]] = RemoteFile(entry.size, sha256, entry.blob_id)
+        except EntryNotFoundError:
+            files = {}
+    return HubStore(address, info.sha, files, bool(info.private), give_up_s)

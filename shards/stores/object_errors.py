@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from shards.errors import InputError
-from shards.stores.object_address import ObjectAddress
+from shards.stores.address import ObjectAddress
 from shards.stores.object_client import Settings, say_variables
-from shards.stores.retry import TRANSIENT_STATUSES, TransientError
+from shards.stores.retry import TRANSIENT_STATUSES, StoreError, TransientError
 
 UNREACHABLE_S = 30.0
 """How long a store is tried that never answered this process: its endpoint is probably wrong."""
@@ -57,16 +56,8 @@ _REFUSED_KEYS_CODES = frozenset(
 _ABSENT_BUCKET_CODES = frozenset(("NoSuchBucket", "ContainerNotFound", "InvalidBucketName"))
 
 
-class StoreError(InputError):
-    """A store refused a request or did not answer it. The message says why and what to do."""
-
-
 class NoCredentialsError(StoreError):
     """This process has no credentials for a store that asks for them."""
-
-
-class PassingStoreError(TransientError, StoreError):
-    """A store cannot be used now, but may work later."""
 
 
 class RangesError(StoreError):
@@ -99,7 +90,7 @@ def read_failure(error: Exception) -> Failure:
 def to_store_error(
     error: Exception, *, what: str, doing: str, address: ObjectAddress, settings: Settings, answered: bool
 ) -> StoreError | OSError:
-    """Return the error to raise for an error of obstore: `PassingStoreError` if the failure may pass.
+    """Return the error to raise for an error of obstore: `TransientError` if the failure may pass.
 
     Args:
         error: what obstore raised.
@@ -110,7 +101,7 @@ def to_store_error(
         answered: whether the store has answered this process before.
     """
     found = read_failure(error)
-    passing = _passing(found, what, settings, answered=answered)
+    passing = passing_error(found, what, settings, answered=answered)
     if passing is not None:
         return passing
     bucket, where = address.bucket, settings.endpoint
@@ -149,16 +140,16 @@ def to_store_error(
     return StoreError(f"{what}: cannot {doing}: {type(error).__name__}. {say_variables(address.scheme)}")
 
 
-def _passing(found: Failure, what: str, settings: Settings, *, answered: bool) -> PassingStoreError | None:
+def passing_error(found: Failure, what: str, settings: Settings, *, answered: bool) -> TransientError | None:
     """Return the error if the failure may pass, else None."""
     if found.kind == "Connect":
         message = f"nothing answers at {settings.endpoint} (is the endpoint right?)"
-        return PassingStoreError(f"{what}: {message}", give_up_s=None if answered else UNREACHABLE_S)
+        return TransientError(f"{what}: {message}", give_up_s=None if answered else UNREACHABLE_S)
     if "169.254.169.254" in found.text:
         return None
     if found.status in TRANSIENT_STATUSES or found.code in _PASSING_CODES:
-        return PassingStoreError(f"{what}: {settings.endpoint} answered {found.shown}")
+        return TransientError(f"{what}: {settings.endpoint} answered {found.shown}")
     if found.status is None and found.kind in ("Timeout", "Interrupted", "Request", "Body", "Decode"):
         why = {"Timeout": "did not answer in time", "Request": "closed the connection"}
-        return PassingStoreError(f"{what}: {settings.endpoint} {why.get(found.kind, 'broke off its answer')}")
+        return TransientError(f"{what}: {settings.endpoint} {why.get(found.kind, 'broke off its answer')}")
     return None

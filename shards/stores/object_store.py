@@ -11,22 +11,18 @@ and obstore's interface, and was never run.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import threading
-import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from shards.errors import InputError
-from shards.stores.object_address import ObjectAddress, parse_object_address
+from shards.stores.address import ObjectAddress, parse_object_address
 from shards.stores.object_client import Connection, connect
-from shards.stores.object_errors import PassingStoreError, StoreError, to_store_error
-from shards.stores.retry import GIVE_UP_S, NOTE_EVERY_S, retry
+from shards.stores.object_errors import to_store_error
+from shards.stores.retry import TransientError, retry
 from shards.stores.store import ListedFile
-from shards.terminal.display import say
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -44,6 +40,9 @@ MOST_PARTS = 10_000  # of S3
 
 DELETED_AT_ONCE = 1000  # objects in one request of S3
 
+_answered: set[tuple[str, str]] = set()
+"""The buckets that have answered this process: what fails there may pass, and the endpoint is right."""
+
 _WRITER = "tokenmillwriter"
 """The metadata key under which an object names the request that wrote it."""
 
@@ -57,28 +56,15 @@ class ObjectStore:
     request_bytes = REQUEST_BYTES
 
     def size(self, name: str) -> int:
-        """Return a file's size in bytes.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            StoreError: the store cannot be read.
-        """
         key = self.address.object_key(name)
         try:
             return self._ask(name, "read", lambda at: at.single.head(key)["size"])
         except FileNotFoundError:
-            if not _traffic.answered(self.address):  # only the answer to a GET says that there is no bucket
+            if not self._answered:  # only the answer to a GET says that there is no bucket
                 self._ask(name, "read", lambda at: at.single.get(key))
             raise
 
     def read(self, name: str) -> bytes:
-        """Return a whole file.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            StoreError: the store cannot be read.
-        """
-
         def attempt(at: Connection) -> bytes:
             answer = at.single.get(self.address.object_key(name))
             return self._check_length(name, bytes(answer.bytes()), answer.meta["size"])
@@ -86,13 +72,6 @@ class ObjectStore:
         return self._ask(name, "read", attempt)
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """Return the bytes [start, stop) of a file with one request.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            StoreError: the store cannot be read, or does not read ranges.
-            OSError: the file ends before `stop`.
-        """
         key = self.address.object_key(name)
         if start >= stop:
             self.size(name)
@@ -108,15 +87,9 @@ class ObjectStore:
         return self._ask(name, "read", attempt)
 
     def child(self, name: str) -> ObjectStore:
-        """Return the store of a folder in this one. The folder need not exist."""
         return ObjectStore(parse_object_address(f"{self}/{name}"))
 
     def find(self, name: str) -> ListedFile | None:
-        """Return a file as a listing shows it, or None if there is none.
-
-        Raises:
-            StoreError: the store cannot be read.
-        """
         try:
             entry = self._ask(name, "read", lambda at: at.single.head(self.address.object_key(name)))
         except FileNotFoundError:
@@ -124,11 +97,6 @@ class ObjectStore:
         return ListedFile(name, entry["size"], _version(entry))
 
     def list(self) -> Iterator[ListedFile]:
-        """Yield every file, folders included recursively. A request lists 1,000 files.
-
-        Raises:
-            StoreError: the store cannot be listed.
-        """
         prefix = self.address.prefix
         start = len(prefix) + 1 if prefix else 0
         pages: Iterator[Sequence[ObjectMeta]] | None = None
@@ -150,16 +118,11 @@ class ObjectStore:
                 yield ListedFile(last[start:], entry["size"], _version(entry))
 
     def put(self, name: str, content: bytes | Path) -> str:
-        """Write a whole file, from bytes or from a file on this machine; replace the one of that name.
+        """Write a whole file; a large one is read and sent in parts, of which `WHOLE_BYTES` are in memory.
 
-        A large file is read and sent in parts; at most `WHOLE_BYTES` of it are in memory. An upload that
-        fails is removed; a process that is killed leaves parts that only the bucket's lifecycle rules remove.
-
-        Returns:
-            Its version, as a listing shows it.
+        An upload that fails is removed; a killed process leaves parts that only the bucket's lifecycle rules remove.
 
         Raises:
-            StoreError: the store cannot be written to.
             OSError: the file on this machine cannot be read, or changes meanwhile.
         """
         key = self.address.object_key(name)
@@ -206,14 +169,7 @@ class ObjectStore:
         return written.version
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a whole file unless one of that name exists. Of many writers at once, exactly one gets True.
-
-        If an answer is lost, the object says whether it is ours. See `shards.stores.probe`: some stores ignore the
-        condition.
-
-        Raises:
-            StoreError: the store cannot be written to.
-        """
+        """Write a whole file unless one of that name exists; `shards.stores.probe` finds stores that cannot do this."""
         from obstore.exceptions import AlreadyExistsError
 
         key, writer = self.address.object_key(name), uuid.uuid4().hex
@@ -237,11 +193,6 @@ class ObjectStore:
         return self._ask(name, "write", attempt)
 
     def delete(self, name: str) -> None:
-        """Delete a file; do nothing if there is none.
-
-        Raises:
-            StoreError: there is no permission to delete.
-        """
         try:
             self._ask(name, "delete", lambda at: at.single.delete(self.address.object_key(name)))
         except FileNotFoundError:  # S3 does not say so, others do
@@ -252,7 +203,6 @@ class ObjectStore:
 
         Raises:
             InputError: the store is a whole bucket.
-            StoreError: there is no permission to list or delete.
         """
         if not self.address.prefix:
             raise InputError(f"{self}: is a whole bucket, which is never emptied. Give a folder in it.")
@@ -262,9 +212,8 @@ class ObjectStore:
             self._ask("", "delete", lambda at, batch=batch: at.single.delete(batch))
 
     @property
-    def failures(self) -> int:
-        """The failures that passed, or may pass, of this process's requests to the bucket."""
-        return _traffic.failures(self.address)
+    def _answered(self) -> bool:
+        return (self.address.scheme, self.address.bucket) in _answered
 
     def _is_written_by(self, at: Connection, key: str, writer: str) -> bool:
         """Return whether an object is the result of this request, the answer to which was lost."""
@@ -275,7 +224,7 @@ class ObjectStore:
 
     def _check_length(self, name: str, content: bytes, expected: int) -> bytes:
         if len(content) != expected:
-            raise PassingStoreError(f"{self}/{name}: got {len(content)} bytes; expected {expected}")
+            raise TransientError(f"{self}/{name}: got {len(content)} bytes; expected {expected}")
         return content
 
     def _ask(self, name: str, doing: str, request: Callable[[Connection], Result]) -> Result:
@@ -291,21 +240,13 @@ class ObjectStore:
             except (BaseError, FileNotFoundError) as error:
                 if isinstance(error, FileNotFoundError) and error.filename is not None:
                     raise  # a file on this machine
-                answered = _traffic.answered(self.address)
                 raise to_store_error(
-                    error, what=what, doing=doing, address=self.address, settings=at.settings, answered=answered
+                    error, what=what, doing=doing, address=self.address, settings=at.settings, answered=self._answered
                 ) from None  # obstore's own text may quote the account's keys
-            _traffic.count_answer(self.address)
+            _answered.add((self.address.scheme, self.address.bucket))
             return result
 
-        return retry(
-            what,
-            attempt,
-            error_type=StoreError,
-            give_up_s=GIVE_UP_S,
-            note=_traffic.note,
-            on_failure=lambda: _traffic.count_failure(self.address),
-        )
+        return retry(what, attempt)
 
     def __str__(self) -> str:
         return str(self.address)
@@ -324,46 +265,8 @@ def open_objects(place: str) -> ObjectStore:
     """Return the store at `s3://BUCKET/PREFIX`, `gs://...` or `az://...`. Nothing is requested yet.
 
     Raises:
-        StoreAddressError: the place is not such an address.
-        InputError: the environment cannot be used.
+        InputError: the place is not such an address, or the environment cannot be used.
     """
     store = ObjectStore(parse_object_address(place))
     connect(store.address.scheme, store.address.bucket)
     return store
-
-
-class _Traffic:
-    """The observations of this process about each bucket: whether it ever answered, and how often it failed. Safe
-    between threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._answers: Counter[tuple[str, str]] = Counter()
-        self._failures: Counter[tuple[str, str]] = Counter()
-        self._noted: float | None = None
-
-    def answered(self, address: ObjectAddress) -> bool:
-        return self._answers[address.scheme, address.bucket] > 0
-
-    def failures(self, address: ObjectAddress) -> int:
-        return self._failures[address.scheme, address.bucket]
-
-    def count_answer(self, address: ObjectAddress) -> None:
-        with self._lock:
-            self._answers[address.scheme, address.bucket] += 1
-
-    def count_failure(self, address: ObjectAddress) -> None:
-        with self._lock:
-            self._failures[address.scheme, address.bucket] += 1
-
-    def note(self, message: str) -> None:
-        """Print what fails, of all requests of this process at most once in `NOTE_EVERY_S`."""
-        with self._lock:
-            now = time.monotonic()
-            if self._noted is not None and now - self._noted < NOTE_EVERY_S:
-                return
-            self._noted = now
-        say(message)
-
-
-_traffic = _Traffic()

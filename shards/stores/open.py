@@ -6,9 +6,9 @@ import os
 import re
 from pathlib import Path
 
-from shards.stores.hub_address import HUB_SCHEME
+from shards.errors import InputError
+from shards.stores.address import HUB_SCHEME, OBJECT_SCHEMES
 from shards.stores.hub_store import open_hub
-from shards.stores.object_address import OBJECT_SCHEMES, StoreAddressError
 from shards.stores.object_store import ObjectStore, open_objects
 from shards.stores.store import FolderStore, Store
 
@@ -26,9 +26,8 @@ def open_store(place: str | os.PathLike[str]) -> Store:
         place: a folder, `s3://BUCKET/PREFIX` (or `gs`, `az`), or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`.
 
     Raises:
-        HubError: the Hub cannot be read, or the place is not an address on it.
-        StoreAddressError: the place is an address of an unknown kind.
-        InputError: the environment cannot be used.
+        StoreError: the Hub cannot be read.
+        InputError: the place is an address of an unknown kind, or the environment cannot be used.
     """
     if isinstance(place, str) and place.startswith(HUB_SCHEME):
         return open_hub(place)
@@ -39,37 +38,35 @@ def open_writable_store(place: str | os.PathLike[str]) -> FolderStore | ObjectSt
     """Return the store at a place, to write to: a folder, or `s3://BUCKET/PREFIX` (or `gs`, `az`). See `open_store`."""
     if not os.fspath(place):
         remedy = "Is a variable of the shell not set?"
-        raise StoreAddressError(f"the place is empty: expected a folder or an address. {remedy}")
+        raise InputError(f"the place is empty: expected a folder or an address. {remedy}")
     scheme = scheme_of(place)
     if scheme is None:
         return FolderStore(Path(place))
     text = str(place)
     if text.startswith(HUB_SCHEME):
-        raise StoreAddressError(
-            f"{text}: the Hub is read, not written to. Give a folder or a bucket, and push the set."
-        )
+        raise InputError(f"{text}: the Hub is read, not written to. Give a folder or a bucket, and push the set.")
     if scheme in OBJECT_SCHEMES and text.startswith(f"{scheme}://"):
         return open_objects(text)
     from shards.config import nearest  # late: loads pydantic, for which a build's workers would wait
 
     remedy = "For a folder whose name has a colon in it, write ./ before it."
-    raise StoreAddressError(f"{scheme}: not a kind of address.{nearest(f'{scheme}://', _SCHEMES)} {remedy}")
+    raise InputError(f"{scheme}: not a kind of address.{nearest(f'{scheme}://', _SCHEMES)} {remedy}")
 
 
 def absolute_place(place: str | os.PathLike[str]) -> str:
     """Return the address that opens a place to write to from any working directory: a path from the root, or the URL.
 
     Raises:
-        StoreAddressError: the place is an address of an unknown kind, or is a whole bucket or has no name.
-        InputError: the environment cannot be used.
+        InputError: the place is an address of an unknown kind, is a whole bucket or has no name, or the environment
+            cannot be used.
     """
     store = open_writable_store(place)
     address = str(store if store.folder is None else store.folder.absolute())
     if isinstance(store, ObjectStore) and not store.address.prefix:
         remedy = f"Give a folder in it: {address}/NAME."
-        raise StoreAddressError(f"{address}: a whole bucket; a build also writes next to its folders. {remedy}")
+        raise InputError(f"{address}: a whole bucket; a build also writes next to its folders. {remedy}")
     if not address.rstrip("/").rpartition("/")[2]:
-        raise StoreAddressError(f"{place}: cannot be written to: expected one with a name.")
+        raise InputError(f"{place}: cannot be written to: expected one with a name.")
     return address
 
 

@@ -23,10 +23,6 @@ READS_AT_ONCE = 16
 """Small files that are read at the same time from a store with costly requests."""
 
 
-class NeedsFolderError(InputError):
-    """The operation needs the set's files in a folder on this machine."""
-
-
 @dataclass(frozen=True, slots=True)
 class ListedFile:
     """A file as a store lists it."""
@@ -74,7 +70,7 @@ class Store(Protocol):
 class WritableStore(Store, Protocol):
     """A store that can be written to. A file is there whole or not at all.
 
-    Writing raises what reading raises, and DiskError or InputError if there is no room or no permission.
+    Writing raises what reading raises, and InputError if there is no room or no permission.
     """
 
     def child(self, name: str) -> Self:
@@ -140,19 +136,12 @@ class FolderStore:
         return FolderStore, (self.folder.absolute(),)  # the same folder in a process with another working directory
 
     def size(self, name: str) -> int:
-        """Return a file's size in bytes."""
         return os.stat(f"{self.folder}/{name}").st_size  # a Path would take as long as the call
 
     def read(self, name: str) -> bytes:
-        """Return a whole file."""
         return (self.folder / name).read_bytes()
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """Return the bytes [start, stop) of a file.
-
-        Raises:
-            OSError: the file does not exist, cannot be read, or ends before `stop`.
-        """
         file = os.open(f"{self.folder}/{name}", os.O_RDONLY)
         try:
             data = os.pread(file, stop - start, start)
@@ -182,11 +171,9 @@ class FolderStore:
             raise OSError(f"{self.folder / name}: ends {len(buffer)} bytes before byte {stop}. {remedy}")
 
     def child(self, name: str) -> FolderStore:
-        """Return the store of a folder in this one. The folder need not exist."""
         return FolderStore(self.folder / name)
 
     def find(self, name: str) -> ListedFile | None:
-        """Return a file as a listing shows it, or None if there is none."""
         try:
             facts = (self.folder / name).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -194,10 +181,7 @@ class FolderStore:
         return ListedFile(name, facts.st_size, str(facts.st_mtime_ns)) if stat.S_ISREG(facts.st_mode) else None
 
     def list(self) -> Iterator[ListedFile]:
-        """Yield every file, folders included recursively; files and folders whose names begin with a dot are left out.
-
-        Such files are being written, or were being written when a process was killed.
-        """
+        """Yield every file but those whose names begin with a dot: they are being written, or were when killed."""
         for folder, folders, names in os.walk(self.folder):
             folders[:] = [name for name in folders if not name.startswith(".")]
             for path in (Path(folder, name) for name in names if not name.startswith(".")):
@@ -206,11 +190,6 @@ class FolderStore:
                     yield ListedFile(path.relative_to(self.folder).as_posix(), facts.st_size, str(facts.st_mtime_ns))
 
     def put(self, name: str, content: bytes | Path) -> str:
-        """Write a whole file, from bytes or from a file on this machine; replace the one of that name.
-
-        Returns:
-            Its version, as a listing shows it.
-        """
         with self._open_new(name) as file:
             if isinstance(content, bytes):
                 file.write(content)
@@ -220,7 +199,6 @@ class FolderStore:
         return str((self.folder / name).stat().st_mtime_ns)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a whole file unless one of that name exists. Of many writers at once, exactly one gets True."""
         temporary = self.folder / name
         temporary = temporary.with_name(f".{temporary.name}.{os.urandom(8).hex()}.new")
         with self._open_new(str(temporary.relative_to(self.folder))) as file:
@@ -235,11 +213,9 @@ class FolderStore:
         return True
 
     def delete(self, name: str) -> None:
-        """Delete a file; do nothing if there is none."""
         (self.folder / name).unlink(missing_ok=True)
 
     def delete_all(self) -> None:
-        """Delete the folder and all that is in it."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.folder)
 
@@ -265,10 +241,10 @@ def folder_beside(store: Store, ending: str) -> Path:
     """Return the folder next to a store's folder, for what is written about its set: `DIR.audit`.
 
     Raises:
-        NeedsFolderError: the set is not in a folder of this machine.
+        InputError: the set is not in a folder of this machine.
     """
     if store.folder is None:
-        raise NeedsFolderError(f"{store}: is not a folder, so nothing is written next to it. Give a folder with --out.")
+        raise InputError(f"{store}: is not a folder, so nothing is written next to it. Give a folder with --out.")
     whole = store.folder.resolve()
     return whole.with_name(f"{whole.name}.{ending}")
 
@@ -287,11 +263,11 @@ def require_folder(store: Store) -> Path:
     """Return the folder of a store, for what needs its files on this machine.
 
     Raises:
-        NeedsFolderError: there is no such folder on this machine; the message says how to get one.
+        InputError: there is no such folder on this machine; the message says how to get one.
     """
     if store.folder is None:
         remedy = f"Pull the set first: {called_as('shards', 'pull')} {store} --out DIR"
         if not str(store).startswith("hf://"):
             remedy = "Copy it to a folder first, with the tool of that store."
-        raise NeedsFolderError(f"{store}: is not a folder of this machine, and this needs one. {remedy}")
+        raise InputError(f"{store}: is not a folder of this machine, and this needs one. {remedy}")
     return store.folder

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from shards.errors import TokenmillError, missing_extra, path_remedy, remedy_of
 from shards.terminal.display import print_json, say
+from shards.terminal.waiting import report_to
 
 WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
@@ -31,6 +32,8 @@ def run_command(
 ) -> int:
     """Run a command and return its exit status.
 
+    Stores tell on stderr what they wait for.
+
     Print a failure on stderr and, with `as_json`, on stdout too, as `{"status": "refused" | "failed" | "interrupted",
     "problems": [...]}`. Any error but `TokenmillError` and `OSError` is a bug and is raised.
 
@@ -42,6 +45,7 @@ def run_command(
         tell_refusals: whether to print failures with a status other than 1. All ranks of a training run are refused
             for the same reason, and one of them prints it; a rank that fails prints its own message.
     """
+    before = report_to(say)
     try:
         status = run()
         sys.stdout.flush()
@@ -63,6 +67,8 @@ def run_command(
         problems = [f"{error}{remedy_of(error) or path_remedy(error)}"]
         status = PROBLEMS if full else os_error_status
         outcome = "refused" if status == COULD_NOT_RUN else "failed"
+    finally:
+        report_to(before)
     if as_json:
         entries = [problem if isinstance(problem, str) else problem.to_dict() for problem in problems]
         try:

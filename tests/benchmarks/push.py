@@ -96,7 +96,7 @@ def _push(folder: Path, environment: dict[str, str]) -> float:
 def _push_here(folder: Path) -> float:
     from shards.hub.compare import compare_with_hub
     from shards.hub.push import push
-    from shards.stores.hub_address import parse_hub_address
+    from shards.stores.address import parse_hub_address
     from shards.stores.hub_client import quiet_hub_client
 
     quiet_hub_client()

@@ -30,8 +30,8 @@ from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, WorkFileDamagedEr
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Call, JsonText, Task, digest_of, run_call
 from pipeline.engine.timer import Timer
-from shards.errors import RunError
-from shards.stores.files import FolderBusyError, host_name, lock_folder, unique_name
+from shards.errors import InputError, RunError
+from shards.stores.files import host_name, lock_folder, unique_name
 from shards.stores.open import open_writable_store
 from shards.stores.store import FolderStore
 from tests.support import stage_tasks
@@ -348,14 +348,14 @@ def test_a_folder_that_another_process_holds(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with (
-            pytest.raises(FolderBusyError, match=r"another process is at work here\. Wait for it"),
+            pytest.raises(InputError, match=r"another process is at work here\. Wait for it"),
             lock_folder(tmp_path),
         ):
             pass
         holder.kill()
     with lock_folder(tmp_path):
         pass
-    with lock_folder(tmp_path), pytest.raises(FolderBusyError), lock_folder(tmp_path):
+    with lock_folder(tmp_path), pytest.raises(InputError), lock_folder(tmp_path):
         pass
 
 

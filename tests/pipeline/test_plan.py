@@ -32,7 +32,7 @@ from pipeline.sources import files, selection
 from pipeline.sources.base import SourceError
 from pipeline.sources.selection import Selection, open_sources
 from shards.format.manifest import Manifest
-from shards.stores.files import DiskError, check_room
+from shards.stores.files import InputError, check_room
 from tests.support.builds import recipe_text, run_build, write_corpus
 from tests.support.hub_builds import Command
 from tests.support.runs import make_recipe
@@ -484,7 +484,7 @@ def test_more_workers_take_less_time(library: Path, tmp_path: Path) -> None:
 def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "not" / "there" / "yet"
     check_room([("scratch", folder, 1000), ("the set", tmp_path, 0)], REMEDY)
-    with pytest.raises(DiskError) as caught:
+    with pytest.raises(InputError) as caught:
         check_room([("scratch", folder, 2 * 10**18), ("the set", tmp_path, 10**18)], REMEDY)
     message = str(caught.value)
     assert "disk: needs 3000000000.00 GB (2000000000.00 GB for scratch in" in message
@@ -499,7 +499,7 @@ def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("shards.stores.files.shutil.disk_usage", lambda path: Usage())
     check_room([("scratch", folder, free), ("the set", tmp_path, 0)], REMEDY)
-    with pytest.raises(DiskError):
+    with pytest.raises(InputError):
         check_room([("scratch", folder, free), ("the set", tmp_path, 1)], REMEDY)
 
 

@@ -12,7 +12,7 @@ from pipeline.engine.executors import MAX_LOSSES
 from pipeline.engine.remote_workers import Losses, check_remote_worker, list_versions, run_remote_call
 from pipeline.engine.tasks import Call, Task, call_to_json, digest_of
 from shards.errors import InputError, RunError
-from shards.stores.object_address import ObjectAddress
+from shards.stores.address import ObjectAddress
 from shards.stores.object_client import Settings
 from shards.stores.object_errors import NoCredentialsError, StoreError, to_store_error
 from shards.stores.store import FolderStore

@@ -15,8 +15,8 @@ import pytest
 from pipeline.builder.clean_report.read import read_clean_report
 from pipeline.engine.lease import Lease
 from pipeline.engine.receipts import read_receipt
-from shards.errors import RunError
-from shards.stores.files import FolderBusyError, unique_name
+from shards.errors import InputError, RunError
+from shards.stores.files import unique_name
 from shards.stores.open import open_writable_store
 from shards.validation.validate import validate
 from tests.support.builds import build_here, command, digests, digests_in, run_build, wait_until
@@ -193,7 +193,7 @@ def test_leases(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, records = open_writable_store(f"{bucket}/work"), open_writable_store(f"{bucket}/work.lease")
     first = Lease(place)
     first.check()
-    with pytest.raises(FolderBusyError, match=r"another build is at work here: \S+, seen \d s ago"):
+    with pytest.raises(InputError, match=r"another build is at work here: \S+, seen \d s ago"):
         Lease(place)
     # Another host takes over a lease that it finds stale: the first one notices.
     owner = unique_name().replace(unique_name().split("-")[0], "elsewhere")
@@ -203,7 +203,7 @@ def test_leases(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
         first.check()
     first.close()
     assert [file.name for file in records.list()] == ["00000001.json", "00000002.json"]
-    with pytest.raises(FolderBusyError, match="try again in"):
+    with pytest.raises(InputError, match="try again in"):
         Lease(place)
     records.put("00000002.json", json.dumps({"owner": owner, "time": time.time() - 100}).encode())
     with_last = Lease(place)

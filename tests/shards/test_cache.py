@@ -19,16 +19,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from huggingface_hub.utils import _http
+from huggingface_hub import utils
 
 import shards
+from shards.errors import InputError
 from shards.stores import retry
-from shards.stores.cache import PART_SUFFIX, Cache, CacheError
-from shards.stores.cache_store import FetchError
-from shards.stores.files import DiskError
+from shards.stores.cache import PART_SUFFIX, Cache
 from shards.stores.hub_store import HubStore
 from shards.stores.open import open_writable_store
-from shards.stores.retry import StoppedError
+from shards.stores.retry import StoppedError, StoreError
+from shards.terminal import waiting
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.servers.objects import BUCKET, Proxy, aws_environment
 from tests.support.shard_sets import cut_train, write_set
@@ -69,8 +69,17 @@ def folder(tmp_path):
     return tmp_path / "cache"
 
 
-def open_cached(folder, limit=10**9, said=None):
-    return shards.open_set(URL, cache=Cache(folder, limit, note=said.append if said is not None else None))
+@pytest.fixture
+def said():
+    """Return what the reporter of this process is told."""
+    told = []
+    before = waiting.report_to(told.append)
+    yield told
+    waiting.report_to(before)
+
+
+def open_cached(folder, limit=10**9):
+    return shards.open_set(URL, cache=Cache(folder, limit))
 
 
 def token_files(whole):
@@ -216,11 +225,10 @@ def test_a_file_that_is_read_is_not_removed(hub, whole, folder):
 
 
 @pytest.mark.parametrize("change", ["flip", "cut", "empty"])
-def test_a_file_that_changed_in_the_cache_is_fetched_again_and_said(hub, whole, folder, change):
-    said = []
-    shard_set = open_cached(folder, said=said)
+def test_a_file_that_changed_in_the_cache_is_fetched_again_and_said(hub, whole, folder, said, change):
+    shard_set = open_cached(folder)
     shard = shard_set.shards[1]
-    for reader in (shard_set, open_cached(folder, said=said)):  # the process that verified it, and another one
+    for reader in (shard_set, open_cached(folder)):  # the process that verified it, and another one
         shard.read()
         path = cached_path(folder, shard_set, shard)
         content = bytearray(path.read_bytes())
@@ -271,7 +279,7 @@ def test_two_versions_of_a_set_do_not_mix(hub, whole, folder, plan, tmp_path):
 def test_a_limit_below_two_shards_is_refused_with_the_numbers(hub, whole, folder):
     needed = two_largest(whole)
     with pytest.raises(
-        CacheError, match=f"limit is {needed - 1:,} bytes, less than two shards.*at least {needed:,} bytes"
+        InputError, match=f"limit is {needed - 1:,} bytes, less than two shards.*at least {needed:,} bytes"
     ):
         open_cached(folder, needed - 1)
     check_tokens(open_cached(folder, needed).shards[1])
@@ -280,7 +288,7 @@ def test_a_limit_below_two_shards_is_refused_with_the_numbers(hub, whole, folder
 def test_a_folder_that_cannot_be_written_is_refused(hub, tmp_path):
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/cache")):
-        with pytest.raises(CacheError, match=r"cannot be used as a cache: .*--cache"):
+        with pytest.raises(InputError, match=r"cannot be used as a cache: .*--cache"):
             Cache(place, 10**9)
 
 
@@ -291,12 +299,11 @@ def test_failures_of_the_network_are_retried(hub, whole, folder):
         check_tokens(shard)
 
 
-def test_a_network_that_stays_away_is_an_error_that_says_so_and_can_be_read_again_later(hub, folder):
-    said = []
-    shard_set = open_cached(folder, said=said)
+def test_a_network_that_stays_away_is_an_error_that_says_so_and_can_be_read_again_later(hub, folder, said):
+    shard_set = open_cached(folder)
     shard_set.shards[1].read()
     hub.gone()
-    with pytest.raises(FetchError, match=rf"{URL}/train-00002.bin.zst: gave up after \d s .* Check the network"):
+    with pytest.raises(StoreError, match=rf"{URL}/train-00002.bin.zst: .*gave up after \d s .* Check the network"):
         shard_set.shards[2].read()
     assert "trying again until" in said[0]
     assert len(said) == 1
@@ -307,7 +314,7 @@ def test_a_network_that_stays_away_is_an_error_that_says_so_and_can_be_read_agai
 
 
 def test_a_client_that_another_thread_closes_meanwhile_is_asked_for_again(hub, folder, monkeypatch):
-    get_session, asked = _http.get_session, []
+    get_session, asked = utils.get_session, []
 
     def closed_once():
         """Return None the first time, as the library does when a thread closes its client while another asks for it."""
@@ -315,7 +322,7 @@ def test_a_client_that_another_thread_closes_meanwhile_is_asked_for_again(hub, f
         return get_session() if len(asked) > 1 else None
 
     shard_set = open_cached(folder)
-    monkeypatch.setattr(_http, "get_session", closed_once)
+    monkeypatch.setattr(utils, "get_session", closed_once)
     check_tokens(shard_set.shards[1])
     assert len(asked) > 1
 
@@ -370,7 +377,7 @@ def test_a_full_disk_is_refused_before_the_fetch(hub, whole, tmp_path):
         shard_set = open_cached(disk / "cache")
         shard_set.shards[1].read()
         hub.forget()
-        with pytest.raises(DiskError, match=r"train-00002.bin.zst needs .* bytes, .* are free. Free some, lower"):
+        with pytest.raises(InputError, match=r"train-00002.bin.zst needs .* bytes, .* are free. Free some, lower"):
             shard_set.shards[2].read()
         assert fetched_bytes(hub) == 0
         check_tokens(shard_set.shards[1])

@@ -39,7 +39,7 @@ def test_facade(good_set, plan):
 
 
 def test_names_of_the_facade():
-    assert shards.__all__ == ["Problem", "Shard", "ShardSet", "ShardSetError", "open_set"]
+    assert shards.__all__ == ["Problem", "Shard", "ShardSet", "ShardSetError", "open_set", "report_to"]
     for name in shards.__all__:
         assert getattr(shards, name).__module__.startswith("shards.")
     with pytest.raises(AttributeError, match="no attribute 'absent'"):

@@ -1,17 +1,27 @@
-"""The one policy for failures that may pass: how long, how often, and what is said meanwhile."""
+"""The one policy for failures that may pass: how long, how often, and what the user is told meanwhile."""
 
 import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+import types
 from email.utils import formatdate
 
 import pytest
 
 from shards.errors import InputError
 from shards.stores import retry as retry_module
-from shards.stores.retry import TransientError, parse_retry_after, retry
+from shards.stores.retry import (
+    StoppedError,
+    StoreError,
+    TransientError,
+    count_retries,
+    parse_retry_after,
+    retry,
+    stop_on,
+)
+from shards.terminal import waiting
+from shards.terminal.waiting import REPEAT_S, SILENT_S, Watcher
 
 
 class GaveUpError(InputError):
@@ -31,51 +41,65 @@ def failing(times, *, retry_after_s=None):
     return attempt, calls
 
 
-def test_what_passes_is_tried_again_with_pauses_that_grow_and_vary():
-    attempt, calls = failing(20)
-    pauses, failures = [], []
-    answer = retry(
-        "GET /x", attempt, error_type=GaveUpError, sleep=pauses.append, on_failure=lambda: failures.append(1)
+@pytest.fixture
+def pauses(monkeypatch):
+    """Return the pauses that `retry` makes, which take no time here."""
+    made = []
+    monkeypatch.setattr(
+        retry_module, "time", types.SimpleNamespace(sleep=made.append, monotonic=time.monotonic, time=time.time)
     )
-    assert (answer, len(calls), len(failures)) == ("answer", 21, 20)
+    return made
+
+
+def test_what_passes_is_tried_again_with_pauses_that_grow_and_vary(pauses):
+    attempt, calls = failing(20)
+    before = count_retries()
+    assert retry("GET /x", attempt) == "answer"
+    assert (len(calls), count_retries() - before) == (21, 20)
     ceilings = [min(30.0, 0.2 * 2**number) for number in range(1, 21)]
     assert all(0 <= pause <= ceiling for pause, ceiling in zip(pauses, ceilings, strict=True))
     assert len(set(pauses)) == 20
 
 
-def test_the_server_says_how_long_to_wait():
+def test_the_server_says_how_long_to_wait(pauses):
     attempt, _ = failing(2, retry_after_s=7.5)
-    pauses = []
-    retry("GET /x", attempt, error_type=GaveUpError, sleep=pauses.append)
+    retry("GET /x", attempt)
     assert pauses == [7.5, 7.5]
 
 
-def test_it_gives_up_when_the_time_is_up():
+def test_it_gives_up_when_the_time_is_up(pauses):
     attempt, calls = failing(10**9)
     began = time.monotonic()
     with pytest.raises(GaveUpError, match=r"^GET /x: gave up after \d s and \d+ attempts?; the last one: HTTP 503\. "):
         retry("GET /x", attempt, error_type=GaveUpError, give_up_s=0.5)
     assert time.monotonic() - began < 1
     assert calls
+    pauses.clear()
     attempt, calls = failing(10**9, retry_after_s=3600)  # a pause that would end too late is not begun
-    with pytest.raises(GaveUpError):
-        retry("GET /x", attempt, error_type=GaveUpError, give_up_s=600, sleep=pytest.fail)
-    assert len(calls) == 1
+    with pytest.raises(StoreError, match="and 1 attempt;"):
+        retry("GET /x", attempt, give_up_s=600)
+    assert (len(calls), pauses) == (1, [])
 
 
 @pytest.mark.parametrize(("own", "callers"), [(1.2, 600), (600, 1.2), (None, 1.2)])
-def test_the_smaller_bound_counts_and_is_the_time_that_the_user_is_told(own, callers):
+def test_the_smaller_bound_counts_and_is_the_time_that_the_user_is_told(own, callers, monkeypatch):
     """A failure that is probably final, such as an endpoint that never answered, says itself how long it is retried."""
 
     def attempt():
         raise TransientError("GET /x: nothing answers", give_up_s=own)
 
-    notes, began = [], time.time()
+    told, began = [], time.time()
+    monkeypatch.setattr(waiting, "SILENT_S", 0.3)
+    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(waiting, "_watcher", Watcher(told.append))
     with pytest.raises(GaveUpError, match=r"gave up after [01] s and \d+ attempts; the last one: nothing answers\."):
-        retry("GET /x", attempt, error_type=GaveUpError, give_up_s=callers, note=notes.append)
+        retry("GET /x", attempt, error_type=GaveUpError, give_up_s=callers)
     assert time.time() - began < 1.3
-    until = {time.strftime("%H:%M:%S", time.localtime(began + 1.2 + late)) for late in (0, 0.1)}
-    assert notes[0].removeprefix("GET /x: nothing answers; trying again until ") in until
+    assert len(told) == 1
+    what, _, until = told[0].partition("; trying again until ")
+    assert what.startswith("GET /x: no answer for 0 s (")
+    assert what.endswith("the last one: nothing answers)")
+    assert until in {time.strftime("%H:%M:%S", time.localtime(began + 1.2 + late)) for late in (0, 0.1)}
 
 
 def test_a_failure_that_passes_after_one_that_would_not_gets_all_the_time():
@@ -86,121 +110,100 @@ def test_a_failure_that_passes_after_one_that_would_not_gets_all_the_time():
             raise failures.pop(0)
         return "answer"
 
-    assert retry("GET /x", attempt, error_type=GaveUpError, give_up_s=60) == "answer"
+    assert retry("GET /x", attempt, give_up_s=60) == "answer"
 
 
-def test_an_error_that_is_final_is_not_tried_again():
+def test_an_error_that_is_final_is_not_tried_again(pauses):
     def attempt():
         raise InputError("HTTP 404")
 
     with pytest.raises(InputError, match="HTTP 404"):
-        retry("GET /x", attempt, error_type=GaveUpError, sleep=pytest.fail)
+        retry("GET /x", attempt)
+    assert pauses == []
 
 
-def test_the_user_is_told_what_fails_and_until_when_but_not_each_time():
-    attempt, _ = failing(10)
-    notes = []
-    retry("GET /x", attempt, error_type=GaveUpError, note=notes.append, sleep=lambda _: None)
-    until = time.strftime("%H:%M", time.localtime(time.time() + retry_module.GIVE_UP_S))
-    assert len(notes) == 1
-    assert notes[0].startswith(f"GET /x: HTTP 503; trying again until {until}")
-
-
-def test_an_attempt_that_hangs_is_reported_within_five_seconds(monkeypatch):
-    assert retry_module.SLOW_S < 5
-    monkeypatch.setattr(retry_module, "SLOW_S", 0.05)
-    notes = []
+def test_a_request_that_nobody_needs_is_not_made_again():
+    stop = threading.Event()
 
     def attempt():
-        while not notes:  # it hangs until the user has been told
-            time.sleep(0.01)
-        return "answer"
+        stop.set()
+        raise TransientError("HTTP 503", retry_after_s=60)
 
-    assert retry("GET /x", attempt, error_type=GaveUpError, note=notes.append) == "answer"
-    assert notes == ["GET /x: no answer for 0 s; waiting for it"]
+    with stop_on(stop), pytest.raises(StoppedError):
+        retry("GET /x", attempt)
 
 
-def test_one_thread_watches_all_requests_and_reports_those_that_hang(monkeypatch):
-    monkeypatch.setattr(retry_module, "SLOW_S", 0.2)
-    monkeypatch.setattr(retry_module, "_watcher", retry_module._Watcher())
-    notes = []
-    for number in range(50):
-        retry(f"GET /{number}", lambda: None, error_type=GaveUpError, note=notes.append)
+# --- What the user is told ---
 
-    def ask():
-        watching.append(sum(thread.name == "slow-requests" for thread in threading.enumerate()))
-        until = time.monotonic() + 60
-        while len(notes) < 4 and time.monotonic() < until:
-            time.sleep(0.01)
 
-    watching = []
-    with ThreadPoolExecutor(4) as pool:
-        for number in range(4):
-            pool.submit(retry, f"PUT /{number}", ask, error_type=GaveUpError, note=notes.append)
-    assert sorted(notes) == [f"PUT /{number}: no answer for 0 s; waiting for it" for number in range(4)]
-    assert len(watching) == 4
-    assert all(1 <= threads <= 2 for threads in watching)  # that of another test may not have ended yet
+def test_one_slow_answer_among_many_is_not_silence():
+    told = []
+    watcher = Watcher(told.append)
+    with watcher.wait_for("slow", 600) as slow:
+        with watcher.wait_for("fast", 600):
+            pass
+        watcher.look(slow.started + SILENT_S / 2)
+        watcher.look(time.monotonic() + SILENT_S / 2)
+        assert told == []
+        for later in (1, 2, REPEAT_S - 1, REPEAT_S + 2):  # told at first, and once a minute
+            watcher.look(time.monotonic() + SILENT_S + later)
+    assert [line.partition(" for ")[0] for line in told] == ["slow: no answer"] * 2
+    assert "the server is silent" in told[0]
+    watcher.look(time.monotonic() + 1000)
+    assert len(told) == 2
+
+
+def test_silence_is_told_within_five_seconds_and_by_one_thread(monkeypatch):
+    assert SILENT_S + waiting.LOOK_EVERY_S < 5
+    monkeypatch.setattr(waiting, "SILENT_S", 0.05)
+    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.01)
+    told, failed, threads = threading.Event(), [], threading.active_count()
+    monkeypatch.setattr(threading, "excepthook", lambda hook: failed.append(str(hook.exc_value)))
+    reporters = [lambda line: told.set()]
+
+    def tell(line):
+        if reporters:
+            reporters.pop()
+            raise OSError("no space left on the log")
+        told.set()
+
+    monkeypatch.setattr(waiting, "_watcher", Watcher(tell))
+    for _ in range(2):  # the first report fails, which ends the thread and nothing else
+        retry("GET /x", lambda: told.wait(0.5))
+        assert threading.active_count() <= threads + 1
+    assert told.is_set()
+    assert failed == ["no space left on the log"]
 
 
 def test_a_request_is_made_without_room_for_a_thread_and_a_later_one_is_watched(monkeypatch):
-    monkeypatch.setattr(retry_module, "SLOW_S", 0.05)
-    monkeypatch.setattr(retry_module, "_watcher", retry_module._Watcher())
-    notes = []
+    monkeypatch.setattr(waiting, "SILENT_S", 0.05)
+    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.01)
+    told = threading.Event()
+    monkeypatch.setattr(waiting, "_watcher", Watcher(lambda line: told.set()))
 
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as full:
         full.setattr(threading.Thread, "start", refuse)
-        assert retry("GET /x", lambda: "answer", error_type=GaveUpError, note=notes.append) == "answer"
-
-    start, refused = threading.Thread.start, []
-
-    def refuse_the_first_report(thread):
-        if thread.name == "slow-request" and not refused:
-            refused.append(thread)
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse_the_first_report)
-
-    def attempt():
-        until = time.monotonic() + 60
-        while not notes and time.monotonic() < until:
-            time.sleep(0.01)
-
-    retry("GET /y", attempt, error_type=GaveUpError, note=notes.append)
-    assert refused
-    assert notes == ["GET /y: no answer for 0 s; waiting for it"]
-
-
-def test_a_report_that_blocks_or_fails_delays_no_other_and_its_failure_is_shown(monkeypatch):
-    monkeypatch.setattr(retry_module, "SLOW_S", 0.05)
-    failed, noted = [], threading.Event()
-    monkeypatch.setattr(threading, "excepthook", lambda hook: failed.append(hook.exc_value))
-
-    def fail(note):
-        raise OSError("no space left on the log")
-
-    with ThreadPoolExecutor(3) as pool:
-        for note in (lambda note: noted.wait(60), fail, lambda note: noted.set()):
-            pool.submit(retry, "GET /x", lambda: noted.wait(60), error_type=GaveUpError, note=note)
-        assert noted.wait(30)
-    assert [str(error) for error in failed] == ["no space left on the log"]
+        assert retry("GET /x", lambda: "answer") == "answer"
+    assert retry("GET /y", lambda: told.wait(60))
 
 
 def test_a_forked_child_watches_its_requests():
     script = """
 import os, threading
-from shards.stores import retry as module
-module.SLOW_S = 0.05
+from shards.terminal import waiting
+from shards.stores.retry import retry
+waiting.SILENT_S = 0.05
+waiting.LOOK_EVERY_S = 0.01
 def ask():
-    noted = threading.Event()
-    module.retry("GET /x", lambda: noted.wait(60) or os._exit(1), error_type=ValueError, note=lambda _: noted.set())
+    told = threading.Event()
+    waiting.report_to(lambda line: line.startswith("GET /x") and told.set())
+    retry("GET /x", lambda: told.wait(60) or os._exit(1))
 ended = threading.Event()
-hangs = lambda: module.retry("GET /y", lambda: ended.wait(60), error_type=ValueError, note=lambda _: None)
-threading.Thread(target=hangs).start()
-ask()  # the thread that watches runs
+ask()  # the watcher's thread runs
+threading.Thread(target=retry, args=("GET /y", lambda: ended.wait(60))).start()
 child = os.fork()
 if not child:
     ask()
@@ -210,6 +213,23 @@ ended.set()
 raise SystemExit(os.waitstatus_to_exitcode(status))
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=100)
+
+
+def test_a_program_is_told_nothing_unless_it_gives_a_reporter(monkeypatch, capfd):
+    monkeypatch.setattr(waiting, "SILENT_S", 0.05)
+    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.01)
+    threads = threading.active_count()
+    monkeypatch.setattr(waiting, "_watcher", Watcher())
+    retry("GET /x", lambda: time.sleep(0.3))
+    waiting.report("GET /x: damaged")
+    assert threading.active_count() == threads
+    told = []
+    assert waiting.report_to(told.append) is None
+    waiting.report("GET /x: damaged")
+    retry("GET /x", lambda: time.sleep(0.3))
+    assert waiting.report_to(None) == told.append
+    assert [line.partition(" for ")[0] for line in told] == ["GET /x: damaged", "GET /x: no answer"]
+    assert capfd.readouterr() == ("", "")
 
 
 def test_retry_after_is_a_number_or_a_date():

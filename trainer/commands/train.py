@@ -123,8 +123,8 @@ def _open_cache(options: argparse.Namespace, show: Callable[[str], None]) -> Cac
     Raises:
         InputError: the flags name no folder that can be used, or no size.
     """
+    from shards.stores.address import HUB_SCHEME
     from shards.stores.cache import Cache
-    from shards.stores.hub_address import HUB_SCHEME
     from shards.stores.hub_client import quiet_hub_client
 
     limit = parse_size("--cache-limit", options.cache_limit) if options.cache_limit else None
@@ -134,7 +134,7 @@ def _open_cache(options: argparse.Namespace, show: Callable[[str], None]) -> Cac
         return None
     if options.shards.startswith(HUB_SCHEME):
         quiet_hub_client()
-    cache = Cache(options.cache, limit, note=say)  # any rank may be the one that fetches, and has something to say
+    cache = Cache(options.cache, limit)
     show(f"shards are kept in {cache.folder}, at most {format_amount(cache.limit, 'bytes')}")
     return cache
 

@@ -28,8 +28,9 @@ from torch.distributed.fsdp import FSDPModule
 
 from shards import ShardSetError
 from shards.errors import RunError, plural
-from shards.stores.cache_store import CacheStore, FetchError
+from shards.stores.cache_store import CacheStore
 from shards.stores.files import write_text
+from shards.stores.retry import StoreError
 from shards.terminal.command_names import called_as
 from shards.terminal.display import format_value
 from shards.terminal.progress import Meter, show_progress
@@ -102,7 +103,7 @@ def run_training(session: Session, say: Note, *, go_on: bool = False) -> Trainin
             loop = TrainingLoop(session, windows, log, progress, signals, say, go_on, began=began)
             loop.take_steps()
             return loop
-    except (ShardSetError, FetchError, OSError) as error:
+    except (ShardSetError, StoreError, OSError) as error:
         raise RunError(f"{error}\nStopped after step {session.step}. {session.describe_saved()}") from error
 
 

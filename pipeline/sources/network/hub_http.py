@@ -19,10 +19,9 @@ import huggingface_hub
 from huggingface_hub import constants
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.network.counted_retries import retry_counted
 from pipeline.sources.network.settings import network_settings
 from shards.stores.hub_client import retry_after_s
-from shards.stores.retry import TRANSIENT_STATUSES, TransientError
+from shards.stores.retry import TRANSIENT_STATUSES, TransientError, retry
 
 _MOST_BODY_BYTES = 256 << 20
 """Largest body. Bodies are read inside the attempt, so that a request whose body breaks off is retried."""
@@ -52,7 +51,8 @@ class RetryingTransport(httpx2.BaseTransport):
             self._check_circle(str(request.url))
         if constants.is_offline_mode():
             raise SourceError(f"{what}: HF_HUB_OFFLINE is set, and this is not in the cache. Unset it.")
-        return retry_counted(what, functools.partial(self._attempt, request))
+        attempt = functools.partial(self._attempt, request)
+        return retry(what, attempt, error_type=SourceError, give_up_s=network_settings().give_up_s)
 
     def _attempt(self, request: httpx2.Request) -> httpx2.Response:
         seconds = network_settings().timeout_s

@@ -1,14 +1,19 @@
 """Software Heritage's archive: fetch files by the SHA-1 of their bytes over many connections, and check each one.
 
-An object is `ENDPOINT/SHA1`, a gzip of the file with that SHA-1. `pipeline.sources.network.counted_retries` retries
-transient failures. If a body has another SHA-1, it is fetched a few times more, each time over a new connection.
+An object is `ENDPOINT/SHA1`, a gzip of the file with that SHA-1, read through obstore without an account. Failures that
+may pass are retried by `shards.stores.retry`. If a body has another SHA-1, it is fetched a few times more.
+
+Memory: `_SMALL_BYTES` per connection, and one larger object at a time.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import io
+import os
 import queue
 import random
 import re
@@ -16,18 +21,21 @@ import threading
 import time
 import zlib
 from collections.abc import Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from itertools import islice
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from pipeline.sources.network.counted_retries import retry_counted
+from pipeline.sources.base import SourceError
 from pipeline.sources.network.settings import network_settings
-from pipeline.sources.software_heritage.http_connection import (
-    MAX_BYTES,
-    HttpConnection,
-    TooLargeError,
-    resolve_endpoint,
-)
+from shards.stores.object_client import CONNECT_S, Settings
+from shards.stores.object_errors import passing_error, read_failure
+from shards.stores.retry import retry, stop_on
 
 if TYPE_CHECKING:
+    from obstore.store import HTTPStore
+
     from pipeline.recipe.schema import SourceRecipe
 
 MISSING = "content missing"
@@ -37,6 +45,10 @@ TOO_LARGE = "content too large"
 NOT_UTF8 = "content not UTF-8"
 NOT_SHA1 = "blob_id not a SHA-1"
 
+MAX_BYTES = 64 << 20
+"""Larger objects are refused; most objects of the archive have a few KB."""
+_SMALL_BYTES = 1 << 20
+
 _TRIES = 3
 """How often an object is fetched whose SHA-1 is wrong: a proxy may have truncated it."""
 _PIECE_BYTES = 1 << 20
@@ -44,6 +56,8 @@ _SHA1 = re.compile(rb"[0-9a-fA-F]{40}")
 
 Outcome = bytes | str
 """The gzip bytes of an object, or the reason why there are none."""
+
+_large = threading.Lock()
 
 
 def parse_key(value: bytes | None) -> bytes | None:
@@ -96,69 +110,84 @@ def fetch_archive_objects(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outco
     """
     settings = network_settings()
     endpoint = resolve_endpoint(settings.content_endpoint)
-    pending, lock, stop = iter(keys), threading.Lock(), threading.Event()
-    results: queue.SimpleQueue[tuple[bytes, Outcome] | BaseException | None] = queue.SimpleQueue()
-    slots = threading.Semaphore(2 * settings.content_connections)  # objects requested and not yet yielded
+    client = _connect(endpoint, settings.timeout_s)
+    pending, stop = iter(keys), threading.Event()
+    done: queue.SimpleQueue[Future[tuple[bytes, Outcome]]] = queue.SimpleQueue()
 
-    def work() -> None:
-        client = HttpConnection(endpoint, settings.timeout_s)
-        try:
-            while True:
-                slots.acquire()
-                with lock:
-                    key = None if stop.is_set() else next(pending, None)
-                if key is None:
-                    slots.release()
-                    break
-                results.put((key, _fetch(client, key, settings.give_up_s, stop)))
-            results.put(None)
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that takes the results
-            results.put(error)
-        finally:
-            client.close()
+    def fetch(key: bytes) -> tuple[bytes, Outcome]:
+        with stop_on(stop):
+            return key, _fetch(client, endpoint, key, settings.give_up_s)
 
-    threads = [threading.Thread(target=work, daemon=True, name="fetch") for _ in range(settings.content_connections)]
-    for thread in threads:
-        thread.start()
+    pool = ThreadPoolExecutor(settings.content_connections, thread_name_prefix="fetch")
     try:
-        left = len(threads)
-        while left:
-            result = results.get()
-            if result is None:
-                left -= 1
-            elif isinstance(result, BaseException):
-                raise result
-            else:
-                yield result
-                slots.release()
+        # Twice as many objects as connections are under way or not yet yielded, so that no connection waits for us.
+        under_way = 0
+        for key in islice(pending, 2 * settings.content_connections):
+            pool.submit(fetch, key).add_done_callback(done.put)
+            under_way += 1
+        while under_way:
+            outcome = done.get().result()
+            under_way -= 1
+            yield outcome
+            for key in islice(pending, 1):
+                pool.submit(fetch, key).add_done_callback(done.put)
+                under_way += 1
     finally:
         stop.set()
-        slots.release(len(threads))
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
-class _StoppedError(Exception):
-    """Another connection failed for good, or the caller wants no more objects."""
+def resolve_endpoint(text: str) -> str:
+    """Return the address for HTTP requests; `s3://bucket/prefix` becomes HTTPS, or that in AWS_ENDPOINT_URL.
+
+    Raises:
+        SourceError: the text is not an address of these forms.
+    """
+    url = urlsplit(text.rstrip("/"))
+    if url.scheme == "s3" and url.netloc:
+        other = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        if other:
+            url = urlsplit(f"{other.rstrip('/')}/{url.netloc}{url.path}")
+        elif "." in url.netloc:  # the certificate is for one label before the service's name
+            url = urlsplit(f"https://s3.amazonaws.com/{url.netloc}{url.path}")
+        else:
+            url = urlsplit(f"https://{url.netloc}.s3.amazonaws.com{url.path}")
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise SourceError(
+            f"content endpoint {text!r}: expected https://HOST/PATH or s3://BUCKET/PREFIX. Correct --content-endpoint."
+        )
+    return url.geturl()
 
 
-def _fetch(client: HttpConnection, key: bytes, give_up_s: float, stop: threading.Event) -> Outcome:
+@functools.lru_cache(maxsize=1)
+def _connect(endpoint: str, timeout_s: float) -> HTTPStore:
+    from obstore.store import HTTPStore
+
+    wait = timedelta(seconds=timeout_s)
+    connect = min(wait, timedelta(seconds=CONNECT_S))
+    return HTTPStore.from_url(
+        endpoint,
+        client_options={
+            "allow_http": True,
+            "connect_timeout": connect,
+            "read_timeout": wait,
+            "timeout": timedelta(days=1),  # of a whole answer, which no slow network should reach
+            "user_agent": "tokenmill",
+        },
+        retry_config={"max_retries": 0},
+    )
+
+
+def _fetch(client: HTTPStore, endpoint: str, key: bytes, give_up_s: float) -> Outcome:
     """Fetch one object; retry transient failures and bodies that are wrong."""
-
-    def attempt() -> bytes | None:
-        if stop.is_set():
-            raise _StoppedError
-        return client.get(key.hex())
-
+    what = f"{endpoint}/{key.hex()}"
     fault = DIFFERS
     for tries in range(_TRIES):
         if tries:
-            client.close()
             time.sleep(random.uniform(0, tries / 2))
-        try:
-            body = retry_counted(f"{client.endpoint.geturl()}/{key.hex()}", attempt, give_up_s=give_up_s)
-        except TooLargeError:
-            return TOO_LARGE
-        if body is None:
-            return MISSING
+        body = retry(what, lambda: _request(client, endpoint, key.hex()), error_type=SourceError, give_up_s=give_up_s)
+        if isinstance(body, str):
+            return body
         found = _check(key, body)
         if found is None:
             return body
@@ -168,6 +197,38 @@ def _fetch(client: HttpConnection, key: bytes, give_up_s: float, stop: threading
             return found
         fault = found
     return fault
+
+
+def _request(client: HTTPStore, endpoint: str, name: str) -> Outcome:
+    """Ask for an object once; return its bytes, or the reason why there are none.
+
+    Raises:
+        TransientError: the request failed, and may succeed later.
+        SourceError: the archive refuses the request, or the server is not an archive.
+    """
+    from obstore.exceptions import BaseError
+
+    try:
+        answer = client.get(name)
+        size = answer.meta["size"]
+        if size > MAX_BYTES:
+            return TOO_LARGE
+        if size <= _SMALL_BYTES:
+            return bytes(answer.bytes())
+        with _large:
+            return bytes(answer.bytes())
+    except (BaseError, FileNotFoundError) as error:
+        failure = read_failure(error)
+        # In a bucket that may not be listed, S3 answers AccessDenied for a missing key.
+        status, code = failure.status, failure.code
+        if code == "NoSuchKey" or (status, code) in ((404, ""), (410, ""), (403, "AccessDenied")):
+            return MISSING
+        settings = Settings(endpoint, "", "")
+        passing = passing_error(failure, f"{endpoint}/{name}", settings, answered=True)
+        if passing is not None:
+            raise passing from error
+        shown = failure.shown or ("redirects" if "BareRedirect" in failure.text else type(error).__name__)
+        raise SourceError(f"{endpoint}/{name}: {shown}. Correct --content-endpoint.") from error
 
 
 def _check(key: bytes, body: bytes) -> str | None:

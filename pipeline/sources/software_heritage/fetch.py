@@ -27,11 +27,11 @@ from pipeline.engine.timer import Timer
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span, Unit, spans_to_json
 from pipeline.sources.kinds import kind_of
-from pipeline.sources.network.counted_retries import count_retries
 from pipeline.sources.network.settings import network_settings
 from pipeline.sources.software_heritage import archive, fetched_documents
 from pipeline.sources.software_heritage.journal import Journal, delete_journals
 from shards.errors import plural
+from shards.stores.retry import count_retries
 
 CODE_VERSION = 1
 """Increase when the same input would give other documents."""
