@@ -763,7 +763,8 @@ def test_what_needs_a_disk_says_so(hub, whole):
     hub.publish(REPO, whole)
     opened = pickle.loads(pickle.dumps(shards.open_set(URL)))
     assert opened.shard(TRAIN[0]).read(5, 8).size == 3
-    with pytest.raises(InputError, match=f"is not a folder of this machine.*tokenmill pull {URL}@{opened.store.commit} --out DIR"):
+    remedy = f"tokenmill pull {URL}@{hub.commit(REPO)} --out DIR"
+    with pytest.raises(InputError, match=f"is not a folder of this machine.*{remedy}"):
         opened.path.resolve()
     hub.gone()
     with pytest.raises(StoreError, match=r"train-00000\.bin\.zst"):
