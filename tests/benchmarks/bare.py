@@ -7,16 +7,14 @@ text is `bulk_prose`, 8 times (1.2 GB) and 16 times (2.4 GB), each document with
 from __future__ import annotations
 
 import json
-import shutil
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from tests.benchmarks.build import Usage, measure_ours, run_measured
-from tests.benchmarks.material import MB, ROOT, corpus_files, median, text_bytes, write_copies, write_tokenizer
+from tests.benchmarks.harness import MB, Figures, Usage, alternate, build, median, remove, run_python
+from tests.benchmarks.material import corpus_files, text_bytes, write_copies, write_tokenizer
 
 COPIES = (8, 16)
 ROUNDS = 3
-WORKERS = 2
 RECIPE = """
 name = "bare"
 [[sources]]
@@ -31,55 +29,43 @@ val_tokens = 100_000
 """A given tokenizer, the default size of shards."""
 
 
-def bench_bare(work: Path, *, quick: bool = False) -> dict[str, Any]:
-    """Build both ways, three times each by turns; with `quick` 1.2 GB once.
+def bench_bare(work: Path, quick: bool) -> Figures:
+    """Build both ways by turns; with `quick` 1.2 GB once, else 2.4 GB too, with the prefix `large_`.
 
-    Returns:
-        For 1.2 GB, and with the prefix `large_` for 2.4 GB: `text_mb`; medians of `ours_core_s`, `ours_s`,
-        `script_core_s`, `script_s`; `core_ratio` and `wall_ratio`, medians of ours divided by the script's of the same
-        turn; `pyarrow_core_ratio` and `pyarrow_wall_ratio` to the script that reads with pyarrow; `core_seconds` of the
-        last build, by step.
-
-    Raises:
-        TopicSkippedError: the corpus is not there.
-        RuntimeError: a command failed, or the sets do not have as many tokens.
+    `core_ratio` and `wall_ratio` are medians of ours divided by the script's of the same turn, with `pyarrow_` to the
+    script that reads with pyarrow; `core_seconds` are those of the last build, by step.
     """
-    figures: dict[str, Any] = {}
-    for copies, prefix in zip(COPIES[: 1 if quick else None], ("", "large_"), strict=False):
-        found = _compare(work, copies, rounds=1 if quick else ROUNDS)
-        figures |= {f"{prefix}{name}": value for name, value in found.items()}
-    return figures
+    figures = _compare(work, COPIES[0], rounds=1 if quick else ROUNDS)
+    large = {} if quick else _compare(work, COPIES[1], rounds=ROUNDS)
+    return figures | {f"large_{name}": value for name, value in large.items()}
 
 
-def _compare(work: Path, copies: int, *, rounds: int) -> dict[str, Any]:
+def _compare(work: Path, copies: int, *, rounds: int) -> Figures:
     corpus = corpus_files("bulk_prose")
     tokenizer = write_tokenizer(corpus, work / "tokenizer.json")
     files = write_copies(corpus, work / "copies", copies)
-    recipe = work / "bare.toml"
-    recipe.write_text(RECIPE.format(folder=work / "copies", tokenizer=tokenizer))
-    turns: list[dict[str, Usage]] = []
-    for _ in range(rounds):
-        turn = {reader: _run_script(work, tokenizer, files, reader) for reader in ("gigatoken", "pyarrow")}
-        turns.append(turn | {"ours": measure_ours(work, recipe, WORKERS, name="bare")})
-        _check_tokens(work)
-    figures: dict[str, Any] = {"text_mb": text_bytes(files) / MB}
-    for name, run in (("ours", "ours"), ("script", "gigatoken")):
-        figures[f"{name}_core_s"] = median([turn[run].core_seconds for turn in turns])
-        figures[f"{name}_s"] = median([turn[run].seconds for turn in turns])
-    for prefix, script in (("", "gigatoken"), ("pyarrow_", "pyarrow")):
-        ratios = [(turn["ours"], turn[script]) for turn in turns]
-        figures[f"{prefix}core_ratio"] = median([ours.core_seconds / bare.core_seconds for ours, bare in ratios])
-        figures[f"{prefix}wall_ratio"] = median([ours.seconds / bare.seconds for ours, bare in ratios])
-    figures["core_seconds"] = divide_core_seconds(work / "bare.work", turns[-1]["ours"].core_seconds)
-    for folder in ("copies", "bare", "bare.work", "script"):
-        shutil.rmtree(work / folder)
+    recipe = RECIPE.format(folder=work / "copies", tokenizer=tokenizer)
+    readers = {reader: partial(_run_script, work, tokenizer, files, reader) for reader in ("pyarrow", "gigatoken")}
+    found = alternate(rounds, {**readers, "ours": partial(build, work, recipe, name="bare")})
+    _check_tokens(work)
+    figures: Figures = {"text_mb": text_bytes(files) / MB}
+    for name, side in (("ours", "ours"), ("script", "gigatoken")):
+        figures[f"{name}_core_s"] = median([usage.core_seconds for usage in found[side]])
+        figures[f"{name}_s"] = median([usage.seconds for usage in found[side]])
+    for prefix, side in (("", "gigatoken"), ("pyarrow_", "pyarrow")):
+        pairs = list(zip(found["ours"], found[side], strict=True))
+        figures[f"{prefix}core_ratio"] = median([ours.core_seconds / bare.core_seconds for ours, bare in pairs])
+        figures[f"{prefix}wall_ratio"] = median([ours.seconds / bare.seconds for ours, bare in pairs])
+    figures["core_seconds"] = _divide_core_seconds(work / "bare.work", found["ours"][-1].core_seconds)
+    remove(work, "copies", "bare", "bare.work", "script")
     return figures
 
 
 def _run_script(work: Path, tokenizer: Path, files: list[Path], reader: str) -> Usage:
-    shutil.rmtree(work / "script", ignore_errors=True)
-    script = [str(Path(__file__).with_name("bare_script.py")), str(tokenizer), str(work / "script")]
-    return run_measured([*script, *map(str, files), "--reader", reader], cwd=ROOT)
+    remove(work, "script")
+    script = str(Path(__file__).with_name("bare_script.py"))
+    usage, _ = run_python([script, str(tokenizer), str(work / "script"), *map(str, files), "--reader", reader])
+    return usage
 
 
 def _check_tokens(work: Path) -> None:
@@ -91,13 +77,8 @@ def _check_tokens(work: Path) -> None:
         raise RuntimeError(f"the set has {ours} tokens, the script's files {script}: they did not do the same work")
 
 
-def divide_core_seconds(work: Path, total: float) -> dict[str, float]:
-    """Return where the core-seconds of a build went, by stage and step, from its build.json; the rest last.
-
-    Args:
-        work: the work folder.
-        total: those of all its processes.
-    """
+def _divide_core_seconds(work: Path, total: float) -> dict[str, float]:
+    """Return where the core-seconds of a build went, by stage and step, from its build.json; the rest last."""
     report = json.loads((work / "build.json").read_text())
     steps = {
         f"{stage}: {step.removesuffix('_s')}": spent

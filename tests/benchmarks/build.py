@@ -1,180 +1,186 @@
-"""Compare build throughput with datatrove's DocumentTokenizer and merger: same files, tokenizer and processes.
+"""Builds of `bulk_prose`: beside datatrove, with cleaning and without, by stage, and the peaks of memory.
 
-Both are commands of their own, process start included, run in turns. Ours is timed twice: as shipped, with full
-validation of the finished set, and with the quick one, which is closer to what datatrove does (it checks nothing).
+datatrove's DocumentTokenizer and merger get the same files, tokenizer and processes; both are commands of their own,
+process start included. Ours is timed as shipped, and with the quick validation, which is closer to what datatrove does:
+it checks nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from tests.benchmarks.material import (
+from tests.benchmarks.harness import (
     MB,
-    ROOT,
-    corpus_files,
-    corpus_folder,
+    Figures,
+    Usage,
+    alternate,
+    build,
     median,
-    text_bytes,
-    write_copies,
-    write_tokenizer,
+    remove,
+    run_python,
+    timed,
+    watch_build,
 )
+from tests.benchmarks.material import corpus_files, corpus_folder, text_bytes, write_copies, write_tokenizer
 
 SHARD_TOKENS = 4_400_000  # 8 training shards: a whole number for each process
 VAL_TOKENS = 100_000
+ROUNDS, CLEANED_ROUNDS = 3, 6
+CLEAN = """
+[clean.gopher]
+max_dropped = 1.0
+[clean.c4]
+max_dropped = 1.0
+[clean.fineweb]
+max_dropped = 1.0
+[clean.code]
+max_dropped = 1.0
+max_mean_line_bytes = "off"
+max_longest_line_bytes = "off"
+max_top_name_lines = "off"
+[clean.near_duplicates]
+action = "drop"
+"""
+"""Every measure is taken. The limits that are off are those of `code` that books break."""
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What a command took."""
-
-    seconds: float
-    """By the clock."""
-    core_seconds: float
-    """Of the processor, in all its processes."""
-
-
-def bench_build(work: Path, *, quick: bool = False, workers: int = 2) -> dict[str, Any]:
-    """Build `bulk_prose` both ways, and once more with four times as much text.
-
-    The larger corpus (not with `quick`) shows the speed once the start of two processes is a small part of the time.
-
-    Returns:
-        `text_mb`; for each of `ours`, `ours_quick_validation` and `datatrove` the median `_s` and `_mb_s`; `ratio` and
-        `ratio_quick_validation`; `spread`, slowest to fastest run of ours; the larger corpus's figures as `large_`.
-        The last set of ours stays in `work/set`.
-
-    Raises:
-        TopicSkippedError: the corpus is not there.
-        RuntimeError: a command failed; the message holds the end of what it said.
-    """
-    files = corpus_files("bulk_prose")
-    size = text_bytes(files)
-    tokenizer = write_tokenizer(files, work / "tokenizer.json")
-    recipe = work / "bench.toml"
-    recipe.write_text(recipe_text(files, tokenizer))
-    seconds: dict[str, list[float]] = {"ours": [], "ours_quick_validation": [], "datatrove": []}
-    # On two cores datatrove is fastest with as many tasks as processes, batches of 1,000, and one thread in each.
-    for _ in range(1 if quick else 3):
-        seconds["datatrove"].append(_time_datatrove(work, tokenizer, workers, corpus_folder("bulk_prose")))
-        for _ in range(2):  # ours is so short that it may be timed twice as often
-            seconds["ours"].append(time_ours(work, recipe, workers, validate="full"))
-            seconds["ours_quick_validation"].append(time_ours(work, recipe, workers, validate="quick"))
-    figures: dict[str, Any] = {"text_mb": size / MB, "workers": workers}
-    for name, values in seconds.items():
-        figures[f"{name}_s"] = median(values)
-        figures[f"{name}_mb_s"] = size / MB / median(values)
-    figures["ratio"] = figures["datatrove_s"] / figures["ours_s"]
-    figures["ratio_quick_validation"] = figures["datatrove_s"] / figures["ours_quick_validation_s"]
-    figures["spread"] = max(seconds["ours"]) / min(seconds["ours"])
-    return figures if quick else figures | _bench_large(work, files, tokenizer, workers)
+def recipe_text(files: list[Path], tokenizer: Path) -> str:
+    """Return a recipe of one source with a given tokenizer, so that only encode, mix and assemble have work to do."""
+    return (
+        'name = "bench"\n[[sources]]\nname = "bulk_prose"\nweight = 1\n'
+        f"paths = {json.dumps([str(file) for file in files])}\n"
+        f"[tokenizer]\nfile = {json.dumps(str(tokenizer))}\n"
+        f"[split]\nval_tokens = {VAL_TOKENS}\n[shards]\ntokens = {SHARD_TOKENS}\n"
+    )
 
 
-def _bench_large(work: Path, files: list[Path], tokenizer: Path, workers: int) -> dict[str, Any]:
-    copies = write_copies(files, work / "copies")
-    recipe = work / "large.toml"
-    recipe.write_text(recipe_text(copies, tokenizer))
-    size = text_bytes(copies) / MB
-    datatrove = _time_datatrove(work, tokenizer, workers, work / "copies")
-    ours = median([time_ours(work, recipe, workers, validate="full", name="large") for _ in range(3)])
-    for folder in ("copies", "large", "large.work"):
-        shutil.rmtree(work / folder)
-    figures = {"text_mb": size, "ours_s": ours, "ours_mb_s": size / ours, "datatrove_s": datatrove}
-    figures |= {"datatrove_mb_s": size / datatrove, "ratio": datatrove / ours}
-    return {f"large_{name}": value for name, value in figures.items()}
+def prose_recipe(work: Path, *, files: list[Path] | None = None) -> str:
+    """Return the recipe of `bulk_prose`, or of other files, with the tokenizer of `bulk_prose`."""
+    corpus = corpus_files("bulk_prose")
+    return recipe_text(files or corpus, write_tokenizer(corpus, work / "tokenizer.json"))
 
 
 def write_set(work: Path) -> Path:
     """Return the shard set of `bulk_prose` that `bench_build` left in `work/set`; build it if it does not exist."""
     if not (work / "set" / "manifest.json").exists():
-        files = corpus_files("bulk_prose")
-        recipe = work / "bench.toml"
-        recipe.write_text(recipe_text(files, write_tokenizer(files, work / "tokenizer.json")))
-        time_ours(work, recipe, 2, validate="quick")
+        build(work, prose_recipe(work), "--validate", "quick")
     return work / "set"
 
 
-def recipe_text(files: list[Path], tokenizer: Path) -> str:
-    """Return a recipe of one source with a given tokenizer, so that only encode, mix and assemble have work to do."""
-    return "\n".join(
-        [
-            'name = "bench"',
-            "[[sources]]",
-            'name = "bulk_prose"',
-            f"paths = {json.dumps([str(file) for file in files])}",
-            "weight = 1",
-            "[tokenizer]",
-            f"file = {json.dumps(str(tokenizer))}",
-            f"[split]\nval_tokens = {VAL_TOKENS}",
-            f"[shards]\ntokens = {SHARD_TOKENS}",
-            "",
-        ]
-    )
+def bench_build(work: Path, quick: bool) -> Figures:
+    """Build with ours and with datatrove, and once more with four times as much text.
 
-
-def time_ours(work: Path, recipe: Path, workers: int, *, validate: str, name: str = "set") -> float:
-    """Time one build from nothing with our command; the set is left in `work/NAME`, its scratch in `work/NAME.work`."""
-    return measure_ours(work, recipe, workers, validate=validate, name=name).seconds
-
-
-def measure_ours(work: Path, recipe: Path, workers: int, *, validate: str = "full", name: str = "set") -> Usage:
-    """Measure one build as `time_ours` does."""
-    for folder in (name, f"{name}.work"):
-        shutil.rmtree(work / folder, ignore_errors=True)
-    command = ["-m", "pipeline", "build", str(recipe), "--out", str(work / name)]
-    return run_measured([*command, "--workers", str(workers), "--validate", validate], cwd=ROOT)
-
-
-def _time_datatrove(work: Path, tokenizer: Path, workers: int, folder: Path) -> float:
-    out = work / "datatrove"
-    shutil.rmtree(out, ignore_errors=True)
-    script = Path(__file__).with_name("datatrove_build.py")
-    command = ["-P", str(script), "--input", str(folder), "--tokenizer", str(tokenizer)]
-    command += ["--out", str(out), "--tasks", str(workers), "--workers", str(workers)]
-    seconds = run_timed([*command, "--shard-tokens", str(SHARD_TOKENS)], cwd=ROOT, RAYON_NUM_THREADS="1")
-    shutil.rmtree(out)
-    return seconds
-
-
-def _as_installed(environment: os._Environ[str]) -> dict[str, str]:
-    """Let modules keep their compiled form, as they do on a person's machine and as every installed library has it."""
-    return {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
-
-
-def run_timed(arguments: list[str], *, cwd: Path, **environment: str) -> float:
-    """Run Python with the given arguments and return the seconds it took.
-
-    Raises:
-        RuntimeError: it failed.
+    The larger corpus (not with `quick`) shows the speed once the start of two processes is a small part of the time.
+    Every side has its median `_s` and `_mb_s`; `spread` is slowest to fastest run of ours.
     """
-    return run_measured(arguments, cwd=cwd, **environment).seconds
+    figures = _compare(work, corpus_files("bulk_prose"), corpus_folder("bulk_prose"), rounds=1 if quick else ROUNDS)
+    if quick:
+        return figures
+    copies = write_copies(corpus_files("bulk_prose"), work / "copies")
+    large = _compare(work, copies, work / "copies", rounds=1, name="large")
+    remove(work, "copies", "large", "large.work")
+    return figures | {f"large_{name}": value for name, value in large.items()}
 
 
-def run_measured(arguments: list[str], *, cwd: Path, **environment: str) -> Usage:
-    """Run Python with the given arguments and return what it took, all its processes included.
+def _compare(work: Path, files: list[Path], folder: Path, *, rounds: int, name: str = "set") -> Figures:
+    recipe, size = prose_recipe(work, files=files), text_bytes(files) / MB
+    # On two cores datatrove is fastest with as many tasks as processes, batches of 1,000, and one thread in each.
+    sides = {
+        "datatrove": partial(_run_datatrove, work, folder),
+        "ours_quick_validation": partial(build, work, recipe, "--validate", "quick", name=name),
+        "ours": partial(build, work, recipe, name=name),
+    }
+    seconds = {side: [usage.seconds for usage in found] for side, found in alternate(rounds, sides).items()}
+    figures: Figures = {"text_mb": size}
+    for side, found in seconds.items():
+        figures |= {f"{side}_s": median(found), f"{side}_mb_s": size / median(found)}
+    return figures | {
+        "ratio": figures["datatrove_s"] / figures["ours_s"],
+        "ratio_quick_validation": figures["datatrove_s"] / figures["ours_quick_validation_s"],
+        "spread": max(seconds["ours"]) / min(seconds["ours"]),
+    }
 
-    Raises:
-        RuntimeError: it failed.
+
+def _run_datatrove(work: Path, folder: Path) -> Usage:
+    script = str(Path(__file__).with_name("datatrove_build.py"))
+    arguments = [script, str(folder), str(work / "tokenizer.json"), str(work / "datatrove"), str(SHARD_TOKENS)]
+    usage, _ = run_python(["-P", *arguments], RAYON_NUM_THREADS="1")
+    remove(work, "datatrove")
+    return usage
+
+
+def bench_cleaned_build(work: Path, quick: bool) -> Figures:
+    """Build with all four presets and near-duplicates, and without, by turns: `ratio` is the price of cleaning."""
+    plain = prose_recipe(work)
+    sides = {
+        "plain": partial(build, work, plain, name="plain", keep=False),
+        "cleaned": partial(build, work, plain + CLEAN, name="cleaned", keep=False),
+    }
+    found = alternate(1 if quick else CLEANED_ROUNDS, sides)
+    seconds = {side: [usage.seconds for usage in usages] for side, usages in found.items()}
+    return {
+        **{f"{side}_s": min(own) for side, own in seconds.items()},
+        "ratio": min(seconds["cleaned"]) / min(seconds["plain"]),
+        "spread": max(max(own) / min(own) for own in seconds.values()),
+    }
+
+
+def bench_memory(work: Path, quick: bool) -> Figures:
+    """Watch the peaks of a build's processes at one size of text, and at four times as much.
+
+    There is no quicker variant: a stage of a single task runs in the command itself, and nothing would be compared.
     """
-    meter = str(Path(__file__).with_name("core_seconds.py"))
-    # Into a file: a pipe would be waited for until the last helper process has closed it, after the command's end.
-    with tempfile.TemporaryFile("w+") as output, tempfile.NamedTemporaryFile("r") as figures:
-        done = subprocess.run(
-            [sys.executable, "-P", meter, figures.name, sys.executable, *arguments],
-            cwd=cwd,
-            env=_as_installed(os.environ) | environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-        if done.returncode:
-            output.seek(0)
-            raise RuntimeError(f"{' '.join(arguments)}: exit code {done.returncode}\n{output.read()[-2000:]}")
-        return Usage(**json.load(figures))
+    del quick
+    small = watch_build(work, prose_recipe(work))
+    large = watch_build(work, prose_recipe(work, files=write_copies(corpus_files("bulk_prose"), work / "copies")))
+    remove(work, "copies")
+    figures: Figures = {}
+    for name, few, many in zip(("command", "worker"), small, large, strict=True):
+        figures |= {f"{name}_mb": few / MB, f"large_{name}_mb": many / MB, f"{name}_ratio": many / few}
+    return figures
+
+
+def bench_stages(work: Path, quick: bool) -> Figures:
+    """Split the time of a build in one process, by stage and step, in ms for each MB of text.
+
+    The figures are the build's own laps, from its work folder's build.json. Compression and hashing are steps inside
+    `shards.format.writer`, so both are timed once more, alone, on the tokens of the finished set.
+    """
+    files = corpus_files("bulk_prose")[: 1 if quick else None]
+    wall = build(work, prose_recipe(work, files=files), "--workers", "1", name="stages").seconds
+    report = json.loads((work / "stages.work" / "build.json").read_text())
+    seconds: dict[str, float] = {}
+    for stage, facts in report["stages"].items():
+        for step, spent in facts["detail"].items():
+            seconds[f"{stage}: {step.removesuffix('_s')}"] = spent
+        seconds[f"{stage}: around its tasks"] = facts["seconds"] - sum(facts["detail"].values())
+    in_stages = sum(facts["seconds"] for facts in report["stages"].values())
+    seconds["validation, recipe, manifest"] = report["seconds"] - in_stages
+    seconds["process start and end"] = wall - report["seconds"]
+    size = text_bytes(files) / MB
+    seconds |= _time_writer_steps(work / "stages")
+    return {
+        "text_mb": size,
+        "total_ms_per_mb": 1000 * wall / size,
+        "ms_per_mb": {name: 1000 * spent / size for name, spent in seconds.items()},
+    }
+
+
+def _time_writer_steps(folder: Path) -> dict[str, float]:
+    import zstandard
+
+    import shards
+    from shards.format.codec import FRAME_BYTES
+
+    compress = zstandard.ZstdCompressor(level=3, write_checksum=True).compress
+    spent = {"(alone) compress": 0.0, "(alone) sha256 of the tokens": 0.0}
+    for shard in shards.open_set(folder).shards:
+        content = memoryview(shard.read()).cast("B")
+        for start in range(0, len(content), FRAME_BYTES):
+            frame = content[start : start + FRAME_BYTES]
+            for name, step in zip(spent, (compress, hashlib.sha256), strict=True):
+                spent[name] += timed(partial(step, frame))[0].seconds
+    return spent

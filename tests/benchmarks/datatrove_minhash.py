@@ -1,20 +1,23 @@
 """The comparison: datatrove's four MinHash stages as a process of their own.
 
-    python -m tests.benchmarks.datatrove_minhash --input FOLDER --out FOLDER --tasks 4 --workers 2
+    python -m tests.benchmarks.datatrove_minhash INPUT OUT
 
 Its defaults, which are FineWeb's: 14 buckets of 8 hashes, 5-grams of words. Words are split at white space: spaCy, its
-default for English, takes several times as long, so the comparison favours it. It prints the seconds that the
-stages take, then the ids of the documents that they remove, one a line. The caller allows one thread a process.
+default for English, takes several times as long, so the comparison favours it. It prints as JSON the seconds that the
+stages take, and the ids of the documents that they remove. The caller allows one thread a process.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
+import sys
 import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import xxhash
+
+TASKS, WORKERS = 4, 2
 
 
 class SplitTokenizer:
@@ -25,24 +28,8 @@ class SplitTokenizer:
         return text.split()
 
 
-def main() -> None:
-    """Run signatures, buckets, clusters and the filter, each with `--workers` processes."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--input", required=True)
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--tasks", type=int, default=4)
-    parser.add_argument("--workers", type=int, default=2)
-    args = parser.parse_args()
-    begun = time.perf_counter()
-    find_duplicates(args.input, Path(args.out), tasks=args.tasks, workers=args.workers)
-    print(time.perf_counter() - begun)
-    for path in sorted((Path(args.out) / "removed").rglob("*.parquet")):
-        for name in pq.read_table(path, columns=["id"])["id"].to_pylist():
-            print(name)
-
-
-def find_duplicates(folder: str, out: Path, *, tasks: int, workers: int) -> None:
-    """Run the stages as datatrove's own example does, each after the one before."""
+def find_duplicates(folder: str, out: Path) -> None:
+    """Run signatures, buckets, clusters and the filter as datatrove's own example does, each after the one before."""
     from datatrove.executor import LocalPipelineExecutor
     from datatrove.pipeline.dedup import (
         MinhashDedupBuckets,
@@ -60,20 +47,24 @@ def find_duplicates(folder: str, out: Path, *, tasks: int, workers: int) -> None
     sign = MinhashDedupSignature(output_folder=signatures, config=config)
     # Its own function hands text to xxhash, which refuses that from version 4 on.
     sign._hash_func = lambda words: xxhash.xxh64_intdigest(words.encode())
-
-    def run(name: str, pipeline: list[object], tasks: int) -> None:
-        LocalPipelineExecutor(
-            pipeline=pipeline, tasks=tasks, workers=workers, logging_dir=str(out / f"logs-{name}")
-        ).run()
-
-    reader = ParquetReader(folder, glob_pattern="*.parquet")
-    run("sign", [reader, sign], tasks)
-    run("buckets", [MinhashDedupBuckets(signatures, buckets, config=config)], config.num_buckets)
-    run("clusters", [MinhashDedupCluster(buckets, clusters, config=config)], 1)
-    removed = ParquetWriter(str(out / "removed"))
-    keep = MinhashDedupFilter(clusters, exclusion_writer=removed)
-    run("filter", [ParquetReader(folder, glob_pattern="*.parquet"), keep, ParquetWriter(str(out / "kept"))], tasks)
+    keep = MinhashDedupFilter(clusters, exclusion_writer=ParquetWriter(str(out / "removed")))
+    for name, tasks, pipeline in (
+        ("sign", TASKS, [ParquetReader(folder, glob_pattern="*.parquet"), sign]),
+        ("buckets", config.num_buckets, [MinhashDedupBuckets(signatures, buckets, config=config)]),
+        ("clusters", 1, [MinhashDedupCluster(buckets, clusters, config=config)]),
+        (
+            "filter",
+            TASKS,
+            [ParquetReader(folder, glob_pattern="*.parquet"), keep, ParquetWriter(str(out / "kept"))],
+        ),
+    ):
+        logs = str(out / f"logs-{name}")
+        LocalPipelineExecutor(pipeline=pipeline, tasks=tasks, workers=WORKERS, logging_dir=logs).run()
 
 
 if __name__ == "__main__":
-    main()
+    begun = time.perf_counter()
+    find_duplicates(sys.argv[1], Path(sys.argv[2]))
+    seconds = time.perf_counter() - begun
+    files = sorted((Path(sys.argv[2]) / "removed").rglob("*.parquet"))
+    print(json.dumps({"seconds": seconds, "ids": [i for path in files for i in pq.read_table(path)["id"].to_pylist()]}))

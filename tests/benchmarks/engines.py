@@ -3,35 +3,29 @@
 The object store is moto: of the servers at hand that create conditionally, which a build needs, the one that takes the
 least processor time. It works on the same cores as the build. So its processor seconds are given apart: a store
 elsewhere takes none of them from the build. Ray's cluster is up before the clock starts, and connecting to it, with
-what its workers load, is timed with a recipe of one small file. Run alone:
-
-    python -m tests.benchmarks.engines [--quick] [--rounds N] [--only NAME ...]
+what its workers load, is timed with a recipe of one small file.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from tests.benchmarks.build import Usage, recipe_text, run_measured
-from tests.benchmarks.material import MB, ROOT, corpus_files, median, text_bytes, write_copies, write_tokenizer
+from tests.benchmarks.build import prose_recipe, recipe_text
+from tests.benchmarks.harness import Figures, Usage, alternate, median, remove, run_python
+from tests.benchmarks.material import corpus_files, write_copies
 
 ROUNDS = 3
-WORKERS = 2
-PLACES = ("local", "s3", "ray")
+PLACES = ["local", "s3", "ray"]
 SMALL_TEXT = 400_000
 
 
-@dataclass(frozen=True)
-class _Turn:
+class _Turn(NamedTuple):
     """What one build took, and what the servers it used took meanwhile."""
 
     usage: Usage
@@ -39,64 +33,50 @@ class _Turn:
     stages: dict[str, float]
 
 
-def bench_engines(
-    work: Path, *, quick: bool = False, rounds: int = ROUNDS, only: Sequence[str] = PLACES
-) -> dict[str, Any]:
+Builder = Callable[[str], _Turn]
+
+
+def bench_engines(work: Path, quick: bool) -> Figures:
     """Build 602 MB of text, or with `quick` 150 MB, in each place by turns.
 
-    Returns:
-        `text_mb`; for each place the medians `_s` by the clock and `_core_s` of the build's own processes;
-        `s3_server_core_s` of the store's; `s3_ratio` and `ray_ratio` to local by the clock, the latter without
-        `ray_start_s`, and `s3_core_ratio`, which leaves out the server; the seconds of each stage by the clock in
-        the last round, as `stages_PLACE`.
-
-    Raises:
-        TopicSkippedError: the corpus is not there.
-        RuntimeError: a build failed, or the sets differ.
+    Each place has its medians by the clock and of the build's own processes, and the seconds of each stage in the last
+    round. Ratios are to local by the clock, `ray_ratio` without `ray_start_s`; `s3_core_ratio` leaves out the server.
     """
-    files = corpus_files("bulk_prose")
-    tokenizer = write_tokenizer(files, work / "tokenizer.json")
-    files = files if quick else write_copies(files, work / "copies")
-    (work / "engines.toml").write_text(recipe_text(files, tokenizer))
+    files = None if quick else write_copies(corpus_files("bulk_prose"), work / "copies")
+    (work / "engines.toml").write_text(prose_recipe(work, files=files))
     small = work / "small.jsonl"
     small.write_text("".join(f'{{"text": "{number} {"a word " * 9}"}}\n' for number in range(SMALL_TEXT // 70)))
-    (work / "small.toml").write_text(recipe_text([small], tokenizer).replace("100000", "1000"))
-    turns: dict[str, list[_Turn]] = {name: [] for name in only}
-    starts: dict[str, list[float]] = {name: [] for name in only}
+    (work / "small.toml").write_text(recipe_text([small], work / "tokenizer.json").replace("100000", "1000"))
+
+    def turn(build: Builder) -> tuple[float, _Turn]:
+        return build("small.toml").usage.seconds, build("engines.toml")
+
     with contextlib.ExitStack() as stack:
-        builders = {name: stack.enter_context(_OPENERS[name](work)) for name in only}
-        for _ in range(rounds):
-            for name, build in builders.items():
-                starts[name].append(build("small.toml").usage.seconds)
-                turns[name].append(build("engines.toml"))
-    figures: dict[str, Any] = {"text_mb": text_bytes(files) / MB, "workers": WORKERS, "load": os.getloadavg()[1]}
+        builders = {name: stack.enter_context(_OPENERS[name](work)) for name in PLACES}
+        found = alternate(ROUNDS, {name: partial(turn, build) for name, build in builders.items()})
+    remove(work, "copies")
+    starts = {name: median([start for start, _ in runs]) for name, runs in found.items()}
+    turns = {name: [own for _, own in runs] for name, runs in found.items()}
+    figures: Figures = {"load": os.getloadavg()[1]}
     for name, own in turns.items():
-        figures[f"{name}_s"] = median([turn.usage.seconds for turn in own])
-        figures[f"{name}_core_s"] = median([turn.usage.core_seconds for turn in own])
-        if name == "s3":
-            figures["s3_server_core_s"] = median([turn.server_core_s for turn in own])
-        if name == "ray":  # its tasks run in the cluster's processes
-            figures["ray_core_s"] += median([turn.server_core_s for turn in own])
-            figures["ray_start_s"] = max(0.0, median(starts["ray"]) - median(starts.get("local", [0.0])))
+        figures[f"{name}_s"] = median([run.usage.seconds for run in own])
+        figures[f"{name}_core_s"] = median([run.usage.core_seconds for run in own])
+        figures[f"{name}_server_core_s"] = median([run.server_core_s for run in own])
         figures[f"stages_{name}"] = own[-1].stages
-    if "local" in turns and "s3" in turns:
+    if "ray" in turns:  # its tasks run in the cluster's processes
+        figures["ray_core_s"] += figures.pop("ray_server_core_s")
+        figures["ray_start_s"] = max(0.0, starts["ray"] - starts.get("local", 0.0))
+    if {"local", "s3"} <= turns.keys():
         figures["s3_ratio"] = figures["s3_s"] / figures["local_s"]
         figures["s3_core_ratio"] = figures["s3_core_s"] / figures["local_core_s"]
-    if "local" in turns and "ray" in turns:
+    if {"local", "ray"} <= turns.keys():
         figures["ray_ratio"] = (figures["ray_s"] - figures["ray_start_s"]) / figures["local_s"]
-    shutil.rmtree(work / "copies", ignore_errors=True)
     return figures
-
-
-Builder = Callable[[str], _Turn]
 
 
 @contextlib.contextmanager
 def _local(work: Path) -> Generator[Builder]:
-    def build(recipe: str) -> _Turn:
-        return _build(work, recipe, str(work / "engine-set"), str(work / "engine-work"), {}, lambda: 0.0)
-
-    yield build
+    yield partial(_build, work, str(work / "engine-set"), str(work / "engine-work"), {}, lambda: 0.0)
 
 
 @contextlib.contextmanager
@@ -107,11 +87,8 @@ def _s3(work: Path) -> Generator[Builder]:
 
         def build(recipe: str) -> _Turn:
             server.reset()
-            bucket = server.empty_bucket()
-            environment = aws_settings(server.url)
-            return _build(
-                work, recipe, f"{bucket}/set", f"{bucket}/work", environment, lambda: _core_seconds(server.pid)
-            )
+            bucket, used = server.empty_bucket(), partial(_core_seconds, server.pid)
+            return _build(work, f"{bucket}/set", f"{bucket}/work", aws_settings(server.url), used, recipe)
 
         yield build
 
@@ -121,13 +98,9 @@ def _ray(work: Path) -> Generator[Builder]:
     from tests.support.ray_cluster import RayCluster
 
     with RayCluster() as cluster:
-
-        def build(recipe: str) -> _Turn:
-            engine = ["--engine", "ray", "--ray-address", cluster.address]
-            place = (str(work / "engine-set"), str(work / "engine-work"))
-            return _build(work, recipe, *place, cluster.environment, lambda: _core_seconds(os.getpid()), engine)
-
-        yield build
+        engine = ["--engine", "ray", "--ray-address", cluster.address]
+        place, used = (str(work / "engine-set"), str(work / "engine-work")), partial(_core_seconds, os.getpid())
+        yield partial(_build, work, *place, cluster.environment, used, engine=engine)
 
 
 _OPENERS = {"local": _local, "s3": _s3, "ray": _ray}
@@ -135,31 +108,24 @@ _OPENERS = {"local": _local, "s3": _s3, "ray": _ray}
 
 def _build(
     work: Path,
-    recipe: str,
     out: str,
     place: str,
     environment: dict[str, str],
     server_core_seconds: Callable[[], float],
-    engine: Sequence[str] = ("--workers", str(WORKERS)),
+    recipe: str,
+    *,
+    engine: Sequence[str] = ("--workers", "2"),
 ) -> _Turn:
-    for folder in (out, place):
-        if "://" not in folder:
-            shutil.rmtree(folder, ignore_errors=True)
-    before = server_core_seconds()
-    command = ["-m", "pipeline", "build", str(work / recipe), "--out", out, "--work", place, *engine, "--json"]
-    usage = run_measured(command, cwd=ROOT, **environment)
-    used = server_core_seconds() - before
-    report = json.loads(_read(place, "build.json", environment))
-    return _Turn(usage, used, {name: facts["seconds"] for name, facts in report["stages"].items()})
-
-
-def _read(place: str, name: str, environment: dict[str, str]) -> bytes:
-    if "://" not in place:
-        return Path(place, name).read_bytes()
     from shards.stores.open import open_store
 
+    remove(work, *(Path(folder).name for folder in (out, place) if "://" not in folder))
+    before = server_core_seconds()
+    command = ["-m", "pipeline", "build", str(work / recipe), "--out", out, "--work", place, *engine, "--json"]
+    usage, _ = run_python(command, **environment)
+    used = server_core_seconds() - before
     os.environ.update(environment)
-    return open_store(place).read(name)
+    report = json.loads(open_store(place).read("build.json"))
+    return _Turn(usage, used, {name: facts["seconds"] for name, facts in report["stages"].items()})
 
 
 def _core_seconds(pid: int) -> float:
@@ -176,14 +142,3 @@ def _core_seconds(pid: int) -> float:
         with contextlib.suppress(psutil.Error):
             total += sum(process.cpu_times()[:4])
     return total
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--only", nargs="+", choices=PLACES, default=list(PLACES))
-    flags = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tokenmill-engines-") as folder:
-        found = bench_engines(Path(folder), quick=flags.quick, rounds=flags.rounds, only=flags.only)
-        print(json.dumps(found, indent=2))

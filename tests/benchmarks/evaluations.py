@@ -1,7 +1,5 @@
 """Test items in books: which damage hides them, whether any is found that is not there, and the price of the search.
 
-python -m tests.benchmarks.bench --only evaluations
-
 The items are those of ARC-Easy and GSM8K. Each is planted once, in a page of its own, damaged in one way. Words are
 replaced at random places of the item's middle half, by words of the books.
 """
@@ -16,7 +14,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,9 +22,9 @@ import pipeline
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.contamination import CONTAMINATION_FILE
 from shards.stores.store import FolderStore
-from tests.benchmarks.material import MB, TopicSkippedError, corpus_files, corpus_folder
+from tests.benchmarks.harness import MB, Figures, TopicSkippedError
+from tests.benchmarks.material import corpus_files, corpus_folder
 
-Figures = dict[str, Any]
 Damage = Callable[[str, random.Random], str]
 CLASSES = {"3 to 7": (3, 7), "8 to 12": (8, 12), "13 to 17": (13, 17), "18 to 60": (18, 60), "61 or more": (61, 10**6)}
 """Words of the items, split at white space."""
@@ -36,16 +33,12 @@ EACH = 100
 WORDS = ["lantern", "seven", "whereas", "copper", "paints", "slowly", "garden", "above", "twelve", "carried"]
 
 
-def bench_evaluations(work: Path, *, quick: bool = False, workers: int = 2) -> Figures:
+def bench_evaluations(work: Path, quick: bool) -> Figures:
     """Plant the items, build with `action = "report"`, and compare what was planted with what was found.
 
-    Returns:
-        For each damage and class of length, the share of the items that were found, in words; `found_elsewhere`, pages
-        of books without a planted item that hold one; `pages`, how many those are; `hits_ms_mb`, processor time of the
-        search for a megabyte of text, and `hits_share`, its share of the whole encode stage.
-
-    Raises:
-        TopicSkippedError: a corpus is not there.
+    For each damage and class of length the share of the items that were found, in words; `found_elsewhere` are pages of
+    books without a planted item that hold one; `hits_ms_mb` is processor time of the search, `hits_share` its share of
+    the whole encode stage.
     """
     items = read_items()
     files = corpus_files("bulk_prose")
@@ -62,7 +55,7 @@ def bench_evaluations(work: Path, *, quick: bool = False, workers: int = 2) -> F
         "tokenizer": {"vocab_size": 4000, "sample_bytes": "4 MB"},
         "evaluations": [{"name": "items", "paths": [f"{folder}/items.parquet"], "text": "question"}],
     }
-    pipeline.build_set(recipe, out=folder / "set", workers=workers, validate="quick")
+    pipeline.build_set(recipe, out=folder / "set", workers=2, validate="quick")
     (evidence,) = folder.glob(f"set.work/mix/*/{CONTAMINATION_FILE}")
     found = {(row["row"], row["item_row"]) for row in pq.read_table(evidence).to_pylist()}
     tally: Counter[tuple[str, str, bool]] = Counter()

@@ -2,9 +2,6 @@
 
 The same documents in each format, read in a process of its own without encoding, at one size and at ten times as much.
 Seconds are of the processor, because other processes share the machine. Each pair of readers must give the same texts.
-Run one reader alone:
-
-    python -m tests.benchmarks.formats ours|library FORMAT FILE
 """
 
 from __future__ import annotations
@@ -15,20 +12,18 @@ import itertools
 import json
 import lzma
 import random
-import resource
-import subprocess
 import sys
 import tarfile
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import xxhash
 
-from tests.benchmarks.material import MB, ROOT
+from tests.benchmarks.harness import MB, Figures, alternate, memory_of, run_module
 from tests.support.archives import warc_record, write_tar, write_zip
 
 SMALL_DOCUMENTS, DOCUMENTS, QUICK_DOCUMENTS = 3_000, 30_000, 9_000
@@ -37,8 +32,7 @@ SMALL_DOCUMENTS, DOCUMENTS, QUICK_DOCUMENTS = 3_000, 30_000, 9_000
 Texts = Iterable[bytes]
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(NamedTuple):
     """How a format is written, and read by another reader."""
 
     name: str
@@ -186,41 +180,33 @@ FORMATS = {
 }
 
 
-def bench_formats(work: Path, *, quick: bool = False) -> dict[str, Any]:
+def bench_formats(work: Path, quick: bool) -> Figures:
     """Write and read a file of each format, small and large.
 
-    Returns:
-        `text_mb` of the large file; by format, `mb_per_core_s` of ours and `library_mb_per_core_s`; `peak_mb` of ours
-        with the large file; `memory_ratio`, the largest peak with a large file to that with a small one.
-
-    Raises:
-        RuntimeError: the readers give different texts.
+    Speeds are of ours and of the library, peaks of ours with the large file; `memory_ratio` is the largest peak with a
+    large file to that with a small one.
     """
     count = QUICK_DOCUMENTS if quick else DOCUMENTS
     text_mb = sum(map(len, _make_texts(count))) / MB
-    speeds: dict[str, float] = {}
-    library: dict[str, float] = {}
-    peaks: dict[str, float] = {}
-    growth: dict[str, float] = {}
+    figures: Figures = {"text_mb": text_mb, "mb_per_core_s": {}, "library_mb_per_core_s": {}, "peak_mb": {}}
+    growth: list[float] = []
     for name, format_ in FORMATS.items():
         done: dict[str, dict[str, Any]] = {}
         for size in (SMALL_DOCUMENTS, count):
             path = work / format_.name
             format_.write(path, _make_texts(size))
-            small, done = done, {reader: _read_in_process(reader, name, path) for reader in ("ours", "library")}
+            sides = {
+                side: partial(run_module, "tests.benchmarks.formats", side, name, path) for side in ("ours", "library")
+            }
+            small, done = done, {side: runs[0] for side, runs in alternate(1, sides).items()}
             if done["ours"]["texts"] != done["library"]["texts"]:
                 raise RuntimeError(f"{name}: the readers give different texts")
             path.unlink()
-        speeds[name], library[name] = (text_mb / done[reader]["seconds"] for reader in ("ours", "library"))
-        peaks[name] = done["ours"]["peak_mb"]
-        growth[name] = peaks[name] / small["ours"]["peak_mb"]
-    return {
-        "text_mb": text_mb,
-        "mb_per_core_s": speeds,
-        "library_mb_per_core_s": library,
-        "peak_mb": peaks,
-        "memory_ratio": max(growth.values()),
-    }
+        figures["mb_per_core_s"][name] = text_mb / done["ours"]["seconds"]
+        figures["library_mb_per_core_s"][name] = text_mb / done["library"]["seconds"]
+        figures["peak_mb"][name] = done["ours"]["peak_mb"]
+        growth.append(done["ours"]["peak_mb"] / small["ours"]["peak_mb"])
+    return figures | {"memory_ratio": max(growth)}
 
 
 def _make_texts(count: int) -> Iterator[bytes]:
@@ -230,11 +216,6 @@ def _make_texts(count: int) -> Iterator[bytes]:
     for number in range(count):
         start = rng.randrange(len(page) // 2)
         yield f"{number} {page[start : start + rng.randrange(100, 10_000)]}".encode()
-
-
-def _read_in_process(reader: str, name: str, path: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.benchmarks.formats", reader, name, str(path)]
-    return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
 
 
 def _read_ours(path: Path) -> Iterator[bytes]:
@@ -249,18 +230,12 @@ def _read_ours(path: Path) -> Iterator[bytes]:
                 yield text.as_buffer()
 
 
-def main() -> None:
-    """Read a file by one reader; print the seconds of the processor, the peak of memory, and a sum over all texts."""
-    reader, name, path = sys.argv[1:]
+if __name__ == "__main__":
+    reader, name, place = sys.argv[1:]
     read = _read_ours if reader == "ours" else FORMATS[name].read
-    next(read(Path(path)))  # imports
+    next(read(Path(place)))  # imports
     started, texts = time.process_time(), [0, 0]
-    for text in read(Path(path)):
+    for text in read(Path(place)):
         texts = [texts[0] + 1, texts[1] ^ xxhash.xxh3_64_intdigest(cast("Any", text))]
     seconds = time.process_time() - started
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MB
-    print(json.dumps({"seconds": seconds, "peak_mb": peak_mb, "texts": texts}))
-
-
-if __name__ == "__main__":
-    main()
+    print(json.dumps({"seconds": seconds, "peak_mb": memory_of("self", "VmHWM") / MB, "texts": texts}))

@@ -1,6 +1,4 @@
-"""Compare `TokenWindows` through a DataLoader with MosaicML's and LitData's loaders, and with a memory map.
-
-    python -m tests.benchmarks.loaders DIR
+"""`TokenWindows` through a DataLoader beside MosaicML's and LitData's loaders, and a memory map.
 
 The others read what `tokenmill export` writes of the same set. Each loader runs in a process of its own, without
 workers, and they take turns. MosaicML's and LitData's are in the environment of `make test-exports`.
@@ -8,63 +6,58 @@ workers, and they take turns. MosaicML's and LitData's are in the environment of
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shards import open_set
 from shards.convert.export import export_set
-from shards.convert.layouts.__init__ import LayoutName
-from tests.benchmarks.material import MB, ROOT, TopicSkippedError
+from shards.convert.layouts import LayoutName
+from tests.benchmarks.build import write_set
+from tests.benchmarks.harness import MB, ROOT, Figures, TopicSkippedError, alternate, run_module
 
 BATCH, SEQ_LEN = 64, 512
 ROUNDS = 3
 """Each loader runs this often, in turns, and its best round counts: a shared machine only ever makes it slower."""
-
 OURS = ("tokenmill", "tokenmill_stream")
 LAYOUTS: dict[str, LayoutName] = {"mosaicml": "mds", "litdata": "litdata", "memory_map": "nanogpt"}
 
 
-def bench_loaders(set_path: Path, work: Path, *, quick: bool = False) -> dict[str, Any]:
+def bench_loaders(work: Path, quick: bool) -> Figures:
     """Read an epoch of the train split with each loader.
 
-    Returns:
-        `tokens` read a round; for each loader, and for `TokenStream` as `tokenmill_stream`, `tokens_per_s`,
-        `processor_tokens_per_s`, `import_s` of its library besides torch, `first_batch_ms` from opening on,
-        `first_batch_processor_ms` of all threads, `resident_mb` at the most besides what is imported, and `disk_mb`;
-        our `first_batch_ms` again; and for each of the
-        others its `_ratio` (above 1: `TokenWindows` is faster by the clock) and `_processor_ratio`.
-
-    Raises:
-        TopicSkippedError: the environment of the others is not installed.
-        RuntimeError: a loader failed.
+    `first_batch_ms` counts from opening on, `resident_mb` is memory besides what is imported; a `_ratio` of the others
+    is above 1 if `TokenWindows` is faster by the clock.
     """
     python = exports_python()
-    shard_set = open_set(set_path)
+    shard_set = open_set(write_set(work))
     train = shard_set.splits["train"]
-    places = dict.fromkeys(OURS, set_path)
+    places = dict.fromkeys(OURS, work / "set")
     for kind, layout in LAYOUTS.items():
         places[kind] = work / "exports" / layout
         if not places[kind].exists():
             export_set(shard_set, places[kind], layout=layout, splits=("train",))
     tokens, documents = sum(shard.num_tokens for shard in train), sum(shard.num_documents for shard in train)
     samples = tokens // (4 if quick else 1) // SEQ_LEN // BATCH * BATCH
-    options = [samples, BATCH, SEQ_LEN, max(1, BATCH * SEQ_LEN * documents // tokens)]
-    runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in places}
-    for _ in range(1 if quick else ROUNDS):
-        for kind, place in places.items():
-            runs[kind].append(_run(sys.executable if kind in OURS else str(python), kind, place, options, work))
-    figures: dict[str, Any] = {"tokens": samples * SEQ_LEN}
-    read = samples * SEQ_LEN
+    numbers = (samples, BATCH, SEQ_LEN, max(1, BATCH * SEQ_LEN * documents // tokens))
+    home = work / "home"  # LitData and MosaicML keep files in the user's
+    home.mkdir(exist_ok=True)
+    own: dict[str, Any] = {"HOME": str(home), "PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
+
+    def read(kind: str) -> dict[str, float]:
+        interpreter = sys.executable if kind in OURS else python
+        return run_module("tests.benchmarks.read_set", kind, places[kind], *numbers, python=interpreter, **own)
+
+    runs = alternate(1 if quick else ROUNDS, {kind: partial(read, kind) for kind in places})
+    count = samples * SEQ_LEN
+    figures: Figures = {"tokens": count}
     for kind, found in runs.items():
         best = {name: min(run[name] for run in found) for name in found[0]}
         figures[kind] = {
-            "tokens_per_s": read / best["seconds"],
-            "processor_tokens_per_s": read / best["processor_s"],
+            "tokens_per_s": count / best["seconds"],
+            "processor_tokens_per_s": count / best["processor_s"],
             "import_s": best["import_s"],
             "first_batch_ms": 1000 * best["first_batch_s"],
             "first_batch_processor_ms": 1000 * best["first_batch_processor_s"],
@@ -73,8 +66,9 @@ def bench_loaders(set_path: Path, work: Path, *, quick: bool = False) -> dict[st
         }
     figures["first_batch_ms"] = figures["tokenmill"]["first_batch_ms"]
     for kind in LAYOUTS:
-        for name, key in (("ratio", "tokens_per_s"), ("processor_ratio", "processor_tokens_per_s")):
-            figures[f"{kind}_{name}"] = figures["tokenmill"][key] / figures[kind][key]
+        for name in ("", "processor_"):
+            key = f"{name}tokens_per_s"
+            figures[f"{kind}_{name}ratio"] = figures["tokenmill"][key] / figures[kind][key]
     return figures
 
 
@@ -92,29 +86,8 @@ def exports_python() -> Path:
     return python
 
 
-def _run(python: str, kind: str, place: Path, options: list[int], work: Path) -> dict[str, float]:
-    command = [python, "-m", "tests.benchmarks.read_set", kind, str(place), *map(str, options)]
-    home = work / "home"  # LitData and MosaicML keep files in the user's
-    home.mkdir(exist_ok=True)
-    environment = {**os.environ, "HOME": str(home), "PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{kind}: exit code {done.returncode}\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def _train_files(kind: str, place: Path) -> list[Path]:
     """Return the files that a loader reads tokens from, and their indices."""
     if kind in OURS:
         return [place / "manifest.json", *place.glob("train-*.bin.zst")]
     return [place / "train.bin"] if kind == "memory_map" else list((place / "train").iterdir())
-
-
-if __name__ == "__main__":
-    from tests.benchmarks.bench import print_table
-    from tests.benchmarks.build import write_set
-
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    with tempfile.TemporaryDirectory() as folder:
-        print_table("loaders", bench_loaders(write_set(Path(sys.argv[1])), Path(folder)))

@@ -1,22 +1,15 @@
-"""The material of the benchmarks: the corpora, a neutral tokenizer trained on them, and the median of figures."""
+"""The material of the benchmarks: the corpora, and a neutral tokenizer trained on them."""
 
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.benchmarks.harness import MB, ROOT, TopicSkippedError
+
 SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>", "<|user|>", "<|assistant|>", "<|system|>"]
 VOCAB_SIZE = 32_005
-MB = 1_000_000
-
-
-class TopicSkippedError(Exception):
-    """A topic cannot run here; the message says why."""
-
-
 COPIES = 4
 """How many times the text the larger corpus of a benchmark has."""
 
@@ -117,8 +110,3 @@ def _write_copy(source: Path, target: Path, number: int) -> Path:
             )
             writer.write_table(table.set_column(table.schema.get_field_index("text"), table.field("text"), marked))
     return target
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the median: one slow run on a shared machine must not decide a figure."""
-    return statistics.median(values)

@@ -11,11 +11,13 @@ import gzip
 import importlib.util
 import tarfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any
 
-from tests.benchmarks.material import MB, corpus_files, corpus_folder, median
+from tests.benchmarks.harness import MB, Figures, alternate, median, timed
+from tests.benchmarks.material import corpus_files, corpus_folder
 
 PROSE_MB, CODE_MB = 8, 8
 ROUNDS = 5
@@ -23,18 +25,14 @@ PRESETS = ("gopher", "fineweb", "code")
 """What datatrove's three filters are compared with; it has none for code."""
 
 
-def bench_measures(work: Path, *, quick: bool = False) -> dict[str, Any]:
-    """Measure prose and code with our presets and with datatrove's filters.
+def bench_measures(work: Path, quick: bool) -> Figures:
+    """Measure prose and code with our presets and with datatrove's filters, in the process's own time.
 
-    Returns:
-        For `prose` and `code`: `*_ms_per_mb` of each preset, of all, and of datatrove's filters; `*_ratio`, the time of
-        datatrove's Gopher and FineWeb filters divided by that of `PRESETS` (`*_ratio_str_split` without spaCy). Times
-        are the process's own.
-
-    Raises:
-        TopicSkippedError: the corpora are not there.
+    `_ratio` is the time of datatrove's Gopher and FineWeb filters divided by that of `PRESETS`, `_ratio_str_split`
+    without spaCy.
     """
-    figures: dict[str, Any] = {}
+    del work
+    figures: Figures = {}
     for name, texts in (("prose", _read_prose()), ("code", _read_code())):
         texts = _first(texts, (PROSE_MB if name == "prose" else CODE_MB) * (MB // 4 if quick else MB))
         ours = _time_presets(texts, rounds=1 if quick else ROUNDS)
@@ -59,12 +57,8 @@ def _time_presets(texts: Sequence[str], *, rounds: int) -> dict[str, float]:
     sets = {name: preset.measures() for name, preset in presets.PRESETS.items()}
     together = dict.fromkeys(measure for name in PRESETS for measure in sets[name])
     wanted = {**sets, " + ".join(PRESETS): list(together), "all measures": list(MEASURES)}
-    spent: dict[str, list[float]] = {name: [] for name in wanted}
-    for _ in range(rounds):
-        for name, measures in wanted.items():
-            start = process_time()
-            measure_documents(column, measures)
-            spent[name].append(process_time() - start)
+    sides = {name: partial(timed, partial(measure_documents, column, own)) for name, own in wanted.items()}
+    spent = {name: [usage.core_seconds for usage, _ in runs] for name, runs in alternate(rounds, sides).items()}
     return {name: 1000 * median(seconds) / (_size(texts) / MB) for name, seconds in spent.items()}
 
 

@@ -1,15 +1,9 @@
-"""Near-duplicates: the price of signatures, pairs of many synthetic band rows, and datatrove's stages beside ours.
-
-python -m tests.benchmarks.bench --only near_duplicates
-"""
+"""Near-duplicates: the price of signatures, pairs of many synthetic band rows, and datatrove's stages beside ours."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -29,38 +23,30 @@ from pipeline.mix.near_duplicates.shingles import hash_shingles
 from pipeline.mix.near_duplicates.signatures import BANDS, band_keys
 from shards.audit.ngrams import token_values
 from shards.stores.store import FolderStore
-from tests.benchmarks.material import MB, ROOT, VOCAB_SIZE, corpus_files, write_tokenizer
-from tests.benchmarks.scale import in_process
+from tests.benchmarks.harness import MB, Figures, build, in_process, run_python
+from tests.benchmarks.material import VOCAB_SIZE, corpus_files, write_tokenizer
 from tests.support.near_duplicates import Planted, jaccard, plant
 
-Figures = dict[str, Any]
 NEAR, APART = 300, 200
-RUNS = 5
+RUNS, BAND_ROWS = 5, 50 * MB
 
 
-def bench_near_duplicates(work: Path, *, quick: bool = False, workers: int = 2) -> Figures:
-    """Measure the three parts.
+def bench_near_duplicates(work: Path, quick: bool) -> Figures:
+    """Measure signatures of a megabyte of text, pairs of many band rows and of one bucket, and datatrove beside ours.
 
-    Returns:
-        `signatures_ms_mb`, processor time of shingles and signatures for a megabyte of text; of `pairs_rows` band rows:
-        `pairs_wall_s`, `pairs_found`, `pairs_resident_mb`; of a bucket of `bucket_documents`: `bucket_wall_s`,
-        `bucket_pairs`, `bucket_left_out`; then, of `text_mb` of books with planted pairs, the seconds of our stages up
-        to the mix and of datatrove's: `ours_s`, `datatrove_s`, `ratio`, `ours_stages`; both commands whole, of which
-        ours assembles and validates the set: `ours_command_s`, `datatrove_command_s`; how many documents each drops; of
-        the planted pairs at 0.85 and above, the share that each found; how many of those at 0.4 to 0.6 each dropped.
-
-    Raises:
-        TopicSkippedError: the corpus is not there.
+    `ours_s` are our stages up to the mix; `_command_s` both commands whole, of which ours assembles and validates the
+    set. `_recall` is the share of the planted pairs at 0.85 and above that was found, `_dropped_of_apart` how many of
+    those at 0.4 to 0.6 were dropped.
     """
     files = corpus_files("bulk_prose")
     tokenizer = write_tokenizer(files, work / "tokenizer.json")
-    figures = bench_signatures(files, tokenizer)
-    figures |= bench_pairs(work, 5 * MB if quick else 50 * MB)
-    figures |= bench_bucket(work, MB // 10 if quick else MB)
-    return figures | bench_datatrove(work, files, tokenizer, quick=quick, workers=workers)
+    figures = _bench_signatures(files, tokenizer)
+    figures |= _bench_pairs(work, BAND_ROWS // 10 if quick else BAND_ROWS)
+    figures |= _bench_bucket(work, MB // 10 if quick else MB)
+    return figures | _bench_datatrove(work, files, tokenizer, quick=quick)
 
 
-def bench_signatures(files: list[Path], tokenizer: Path) -> Figures:
+def _bench_signatures(files: list[Path], tokenizer: Path) -> Figures:
     """Measure shingles and signatures of about 10 MB of books; the best of three."""
     texts = pq.read_table(files[0], columns=["text"])["text"].to_pylist()[:1500]
     encoded = Tokenizer.from_file(str(tokenizer)).encode_batch(texts, add_special_tokens=False)
@@ -78,7 +64,7 @@ def bench_signatures(files: list[Path], tokenizer: Path) -> Figures:
     return {"signatures_ms_mb": 1000 * min(once() for _ in range(3)) / size}
 
 
-def bench_pairs(work: Path, rows: int) -> Figures:
+def _bench_pairs(work: Path, rows: int) -> Figures:
     """Find the pairs of random band rows, one row in ten with the key of another; all ranges, one after the other."""
     folder = work / "pairs"
     runs = [_write_rows(folder, number, _random_rows(rows // RUNS, number)) for number in range(RUNS)]
@@ -92,7 +78,7 @@ def bench_pairs(work: Path, rows: int) -> Figures:
     }
 
 
-def bench_bucket(work: Path, documents: int) -> Figures:
+def _bench_bucket(work: Path, documents: int) -> Figures:
     """Find the pairs of one bucket of so many documents."""
     folder = work / "bucket"
     rows = np.zeros(documents, bands.BAND_DTYPE)
@@ -149,7 +135,7 @@ def _find_pairs(folder: Path, runs: list[Run], rows: int) -> Figures:
     return {"wall_s": time.perf_counter() - begun, "pairs": found, "left_out": left_out}
 
 
-def bench_datatrove(work: Path, files: list[Path], tokenizer: Path, *, quick: bool, workers: int) -> Figures:
+def _bench_datatrove(work: Path, files: list[Path], tokenizer: Path, *, quick: bool) -> Figures:
     """Drop the near-duplicates of books with planted ones: our command on an encoded corpus, and datatrove's stages."""
     folder = work / "near"
     shutil.rmtree(folder, ignore_errors=True)
@@ -161,30 +147,29 @@ def bench_datatrove(work: Path, files: list[Path], tokenizer: Path, *, quick: bo
         rows = {"id": [str(place) for place in places], "text": [planted.documents[place] for place in places]}
         pq.write_table(pa.table(rows), folder / f"text/{number}.parquet")
     size = sum(len(text.encode()) for text in planted.documents)
-    recipe = folder / "near.toml"
     plain = (
-        'name = "near"\n[[sources]]\nname = "books"\npaths = ["text/*.parquet"]\nweight = 1\n'
+        f'name = "near"\n[[sources]]\nname = "books"\npaths = ["{folder}/text/*.parquet"]\nweight = 1\n'
         f'[tokenizer]\nfile = "{tokenizer}"\n[split]\nval_tokens = 10_000\n'
     )
-    command = [sys.executable, "-m", "pipeline", "build", str(recipe), "--out", str(folder / "set")]
-    command += ["--workers", str(workers), "--json"]
-    recipe.write_text(plain)
-    _run(command)
-    recipe.write_text(plain + '[clean.near_duplicates]\naction = "drop"\n')
-    command_s, _ = _run(command)
+    threads = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    build(folder, plain, **threads)
+    (folder / "near.toml").write_text(plain + '[clean.near_duplicates]\naction = "drop"\n')
+    command = ["-m", "pipeline", "build", str(folder / "near.toml"), "--out", str(folder / "set"), "--workers", "2"]
+    ours_whole, _ = run_python(command, **threads)  # what is encoded stays
     stages = json.loads((folder / "set.work/build.json").read_text())["stages"]
     (evidence,) = folder.glob(f"set.work/mix/*/{EVIDENCE_FILE}")
     dropped = {value.hex() for value in pq.read_table(evidence)["dropped_hash"].to_pylist()}
 
-    datatrove = [sys.executable, "-m", "tests.benchmarks.datatrove_minhash", "--input", str(folder / "text")]
-    datatrove_command_s, said = _run([*datatrove, "--out", str(folder / "datatrove"), "--workers", str(workers)])
-    datatrove_s, *numbers = said.split()
+    arguments = ["-m", "tests.benchmarks.datatrove_minhash", str(folder / "text"), str(folder / "datatrove")]
+    theirs_whole, said = run_python(arguments, **threads)
+    theirs = json.loads(said.splitlines()[-1])
+    datatrove_s, numbers = theirs["seconds"], theirs["ids"]
     removed = {planted.documents[int(number)] for number in numbers}
     ours = {text for text in planted.documents if xxhash.xxh3_128_hexdigest(text.encode()) in dropped}
     seconds = {name: float(stages[name]["seconds"]) for name in ("bands", "pairs", "similar", "mix")}
     figures: Figures = {"text_mb": size / MB, "ours_s": sum(seconds.values()), "datatrove_s": float(datatrove_s)}
     figures |= {"ratio": figures["datatrove_s"] / figures["ours_s"], "ours_stages": seconds}
-    figures |= {"ours_command_s": command_s, "datatrove_command_s": datatrove_command_s}
+    figures |= {"ours_command_s": ours_whole.seconds, "datatrove_command_s": theirs_whole.seconds}
     for name, gone in (("ours", ours), ("datatrove", removed)):
         figures |= _found(name, planted, gone, tokenizer)
     shutil.rmtree(folder)
@@ -202,13 +187,3 @@ def _found(name: str, planted: Planted, gone: set[str], tokenizer: Path) -> Figu
     hit = sum(any(planted.documents[place] in gone for place in pair) for pair in near)
     wrong = sum(any(planted.documents[place] in gone for place in pair) for pair in planted.apart)
     return {f"{name}_dropped": len(gone), f"{name}_recall": hit / len(near), f"{name}_dropped_of_apart": wrong}
-
-
-def _run(command: list[str]) -> tuple[float, str]:
-    threads = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    begun = time.perf_counter()
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | threads, capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - begun
-    if done.returncode:
-        raise RuntimeError(f"{command}: exit code {done.returncode}\n{done.stderr[-2000:]}")
-    return seconds, done.stdout

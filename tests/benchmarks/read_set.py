@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from tests.benchmarks.harness import memory_of
+
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -118,7 +120,7 @@ def measure(kind: str, path: Path, samples: int, batch: int, seq_len: int, docum
     batches = READERS[kind](path, samples, batch, seq_len, documents)
     imported = time.perf_counter()
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-    before = _status("VmRSS")
+    before = memory_of("self", "VmRSS")
     cpu, start = time.process_time(), time.perf_counter()
     first, first_cpu, read = 0.0, 0.0, 0
     for inputs, labels in batches():
@@ -137,14 +139,8 @@ def measure(kind: str, path: Path, samples: int, batch: int, seq_len: int, docum
         "first_batch_processor_s": first_cpu,
         "seconds": seconds,
         "processor_s": time.process_time() - cpu,
-        "resident_bytes": _status("VmHWM") - before,
+        "resident_bytes": memory_of("self", "VmHWM") - before,
     }
-
-
-def _status(name: str) -> int:
-    """Return bytes of memory from /proc/self/status."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 if __name__ == "__main__":

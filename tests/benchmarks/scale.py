@@ -3,26 +3,18 @@
 The runs are synthetic: real receipts, checksums, sorted hashes and lengths, and no text. Every measurement is a process
 of its own; its seconds are processor seconds where others share the machine, its peaks are the kernel's.
 
-    python -m tests.benchmarks.scale [--mix MILLIONS] [--assemble RUNS SHARDS] [--tasks NUMBER] [--shards NUMBER]
-
-Without flags it runs what `make bench` does. 200 million documents take 7.2 GB of disk and about four minutes.
+The sizes are constants, for `--set`: 200 million documents take 7.2 GB of disk and about four minutes.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import io
 import json
-import multiprocessing
 import os
-import resource
 import shutil
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -46,11 +38,8 @@ from shards.format.reader import open_set
 from shards.format.writer import SetProperties
 from shards.stores.store import FolderStore
 from shards.validation.validate import validate
-from tests.benchmarks.audit import write_copies_of_shard
-from tests.benchmarks.material import MB, TopicSkippedError
-from tests.benchmarks.validate import build_sample_set
-
-Figures = dict[str, Any]
+from tests.benchmarks.harness import MB, Figures, TopicSkippedError, count_usage, in_process, remove
+from tests.benchmarks.sets import write_copies_of_shard, write_sample_set
 
 DOCUMENTS_A_RUN = 62_500
 """A unit of 64 MB with the usual kilobyte a document."""
@@ -58,49 +47,55 @@ TOKENS_A_DOCUMENT = 1000
 WEIGHTS = (87, 10, 3)
 FEW_RUNS = 100
 """Of the set with which the assembling of many runs is compared: 2 MB a run and shard."""
+MIX_DOCUMENTS, TASKS = (4_000_000, 8_000_000), 2000
+ASSEMBLE: list[tuple[int, int]] = []
+"""Runs and shards of the sets to assemble."""
+OPEN_SHARDS: list[int] = []
+"""Shards of the sets to open."""
 COPIES = 0.05
 """The share of the documents that are drawn from few, and so have copies in other runs and sources."""
-_POLL_SECONDS = 0.02
-_POLLER = "TOKENMILL_SCALE_POLLER"
-"""The environment variable with the thread that polls, whose reads are not counted."""
 
 
-def bench_scale(work: Path, *, quick: bool = False) -> Figures:
-    """Measure small sizes of a mix and of a stage with nothing to do: a minute, or a few seconds with `quick`."""
-    few, many = (500_000, 1_000_000) if quick else (4_000_000, 8_000_000)
-    small, large = (bench_mix(work, documents) for documents in (few, many))
-    figures = {f"mix_{few // MB}m_{name}": value for name, value in small.items()}
-    figures |= {f"mix_{many // MB}m_{name}": value for name, value in large.items()}
+def bench_scale(work: Path, quick: bool) -> Figures:
+    """Measure mixes of two sizes, and a stage with nothing to do; and what `ASSEMBLE` and `OPEN_SHARDS` ask for."""
+    few, many = (number // 8 if quick else number for number in MIX_DOCUMENTS)
+    small, large = (_bench_mix(work, documents) for documents in (few, many))
+    figures = {f"mix_{few}_{name}": value for name, value in small.items()}
+    figures |= {f"mix_{many}_{name}": value for name, value in large.items()}
     figures["mix_growth"] = large["cpu_s"] / small["cpu_s"] / (many / few)
-    tasks = 500 if quick else 2000
-    figures |= {f"nothing_{name}": value for name, value in bench_nothing(work, tasks).items()}
+    figures |= {f"nothing_{name}": value for name, value in _bench_nothing(work, 500 if quick else TASKS).items()}
+    for runs, shards in ASSEMBLE:
+        found = _bench_assemble(work, runs, shards)
+        figures |= {f"assemble_{runs}_{shards}_{name}": value for name, value in found.items()}
+    for shards in OPEN_SHARDS:
+        figures |= {f"open_{shards}_{name}": value for name, value in _bench_open(work, shards).items()}
     return figures
 
 
-def bench_mix(work: Path, documents: int) -> Figures:
-    """Mix synthetic runs of three sources into shards of 100 million tokens.
-
-    Returns:
-        `runs`, `wall_s`, `cpu_s`, `anonymous_mb`, `resident_mb` (peaks), `open_files` (peak), `read_mb`, `reads`,
-        `receipt_bytes`, `files_bytes` (all the mix writes), `shards`.
-
-    Raises:
-        TopicSkippedError: the disk is too small.
-    """
-    folder = work / "scale"
-    check_disk(work, documents * 40)
+@contextlib.contextmanager
+def _scratch(work: Path, needed: int = 0) -> Generator[Path]:
+    """Yield a folder for synthetic runs, which is removed; refuse a size for which the disk has no room."""
+    free = shutil.disk_usage(work).free
+    if needed * 1.1 > free:
+        raise TopicSkippedError(f"{work}: {free / 1e9:.1f} GB are free, {needed * 1.1 / 1e9:.1f} GB are needed")
     try:
+        yield work / "scale"
+    finally:
+        remove(work, "scale")
+
+
+def _bench_mix(work: Path, documents: int) -> Figures:
+    """Mix synthetic runs of three sources into shards of 100 million tokens."""
+    with _scratch(work, documents * 40) as folder:
         runs = write_runs(folder / "encode", documents, min(DOCUMENTS_A_RUN, documents // 50))
         shard_tokens = min(100 * MB, documents * TOKENS_A_DOCUMENT // 20)
         return {"runs": len(runs)} | in_process(_mix, folder / "mix", runs, shard_tokens)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _mix(folder: Path, runs: list[Run], shard_tokens: int) -> Figures:
     folder.mkdir()
     address = write_list(folder.parent, runs)  # a build knows the receipts from encoding
-    before = _usage()
+    before = count_usage()
     result = mix_runs(folder, MixTask(make_recipe(shard_tokens), (), address), None)
     write_receipt(folder, result)
     return before() | {
@@ -110,33 +105,22 @@ def _mix(folder: Path, runs: list[Run], shard_tokens: int) -> Figures:
     }
 
 
-def bench_assemble(work: Path, runs: int, shards: int) -> Figures:
+def _bench_assemble(work: Path, runs: int, shards: int) -> Figures:
     """Assemble one task's shards, from the middle of a set of so many shards of 100 million tokens.
 
     It is compared with as many bytes from `FEW_RUNS`, in the same process. All runs of a set have the same tokens,
-    random and spread as words are, in one file under many names.
-
-    Returns:
-        `shards_a_task`; for each shard `wall_s`, `cpu_s`, `reads`, `read_mb`, `control_bytes` (of its task's payload
-        and receipt); `few_cpu_s`, the same from few runs; `overhead`, the part by which `cpu_s` is more; `kb_a_run` and
-        `least_kb_a_run`, what a task takes of each run and so reads at once from a remote store, on average and least;
-        `load_runs_s`, the reading of the list of runs, once a process; the peaks.
-
-    Raises:
-        TopicSkippedError: the disk is too small.
+    random and spread as words are, in one file under many names. Figures are for each shard; `overhead` is the part by
+    which `cpu_s` is more than from few runs, `kb_a_run` what a task takes of each run.
     """
     few_shards = min(shards, FEW_RUNS)
-    folder = work / "scale"
-    check_disk(work, (shards + few_shards) * 4 * MB + few_shards * 240 * MB // FEW_RUNS + 10_000 * MB)
-    try:
+    needed = (shards + few_shards) * 4 * MB + few_shards * 240 * MB // FEW_RUNS + 10_000 * MB
+    with _scratch(work, needed) as folder:
         for name, own_runs, own_shards in (("few", FEW_RUNS, few_shards), ("many", runs, shards)):
             documents = own_shards * 100 * MB // TOKENS_A_DOCUMENT
             tokens = write_tokens(folder / name, documents // own_runs)
             written = write_runs(folder / name / "encode", documents, documents // own_runs, tokens=tokens)
             in_process(_mix, folder / name / "mix", written, 100 * MB)
         return in_process(_assemble, folder / "many", folder / "few")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _assemble(many: Path, few: Path) -> Figures:
@@ -151,7 +135,7 @@ def _assemble(many: Path, few: Path) -> Figures:
     def measure(folder: Path, chosen: list[tuple[ShardPlan, ...]]) -> tuple[Figures, tuple[Task, Figures]]:
         """Return what a shard takes, and the last task with its result."""
         load_runs(str(folder / LIST_FILE))  # a process keeps one list
-        used = _usage()
+        used = count_usage()
         *_, last = [_assemble_group(folder, shards) for shards in chosen]
         return {name: value / sum(map(len, chosen)) for name, value in used().items()}, last
 
@@ -211,20 +195,12 @@ def write_list(folder: Path, runs: list[Run]) -> str:
     return listed.address
 
 
-def bench_nothing(work: Path, tasks: int) -> Figures:
-    """Run a stage of so many finished tasks, each with a run's receipt: there is nothing to do.
-
-    Returns:
-        `wall_s`, `cpu_s`, `reads`, `read_mb`; `results_bytes`, the stage's file of results; the peaks.
-    """
-    folder = work / "scale"
-    try:
+def _bench_nothing(work: Path, tasks: int) -> Figures:
+    """Run a stage of so many finished tasks, each with a run's receipt: there is nothing to do."""
+    with _scratch(work) as folder:
         write_runs(folder / "encode", tasks, 1)
-        return in_process(_run_stage, folder, tasks) | {
-            "results_bytes": (folder / "encode" / RESULTS_FILE).stat().st_size
-        }
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        used = in_process(_run_stage, folder, tasks)
+        return used | {"results_bytes": (folder / "encode" / RESULTS_FILE).stat().st_size}
 
 
 def _run_stage(folder: Path, number: int) -> Figures:
@@ -232,7 +208,7 @@ def _run_stage(folder: Path, number: int) -> Figures:
     (folder / "encode" / tasks[0].digest / RECEIPT_FILE).unlink()  # a stage writes its results after it has run a task
     with closing(LocalExecutor(1)) as executor:
         for ran in (1, 0):
-            before = _usage()
+            before = count_usage()
             done = Driver(FolderStore(folder), executor, Progress()).run_stage(
                 "encode", "tests.benchmarks.scale:write_one", tasks
             )
@@ -246,26 +222,17 @@ def write_one(folder: Path, _payload: None, _report: Callable[[int, int], None])
     return {"documents": 0, "files": {DOCUMENTS_FILE: write_checksummed(folder / DOCUMENTS_FILE, b"")}}
 
 
-def bench_open(work: Path, shards: int) -> Figures:
-    """Open and check a set of so many shards: one small shard's files under many names.
-
-    Returns:
-        `manifest_bytes`; `open_s` and `validate_s` (the quick level), processor seconds; the peaks.
-    """
-
-    folder = work / "scale"
-    try:
-        (folder / "one").mkdir(parents=True)
-        build_sample_set(folder / "one", copies=1)
+def _bench_open(work: Path, shards: int) -> Figures:
+    """Open and check a set of so many shards at the quick level: one small shard's files under many names."""
+    with _scratch(work) as folder:
+        write_sample_set(folder / "one")
         write_copies_of_shard(folder / "one", "train-00000", folder / "many", shards)
         return in_process(_open, folder / "many")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _open(folder: Path) -> Figures:
 
-    before = _usage()
+    before = count_usage()
     opened = open_set(folder)
     open_s = before()["cpu_s"]
     checked = validate(folder, level="quick", threads=1)
@@ -362,98 +329,3 @@ def _npy_header(rows: Any) -> bytes:
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, np.lib.format.header_data_from_array_1_0(rows))
     return buffer.getvalue()
-
-
-def check_disk(folder: Path, needed: int) -> None:
-    """Refuse a size for which the disk has no room, with a tenth to spare.
-
-    Raises:
-        TopicSkippedError: there is too little.
-    """
-    free = shutil.disk_usage(folder).free
-    if needed * 1.1 > free:
-        raise TopicSkippedError(f"{folder}: {free / 1e9:.1f} GB are free, {needed * 1.1 / 1e9:.1f} GB are needed")
-
-
-def in_process(function: Callable[..., Figures], *arguments: Any) -> Figures:
-    """Call a function in a new process; return its figures with that process's peaks."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_watch, function, arguments).result()
-
-
-def _watch(function: Callable[..., Figures], arguments: tuple[Any, ...]) -> Figures:
-    peaks = {"anonymous_mb": 0.0, "open_files": 0.0}
-    ended = threading.Event()
-
-    def poll() -> None:
-        while not ended.wait(_POLL_SECONDS):
-            peaks["anonymous_mb"] = max(peaks["anonymous_mb"], _status("RssAnon") / MB)
-            peaks["open_files"] = max(peaks["open_files"], len(os.listdir("/proc/self/fd")))
-
-    thread = threading.Thread(target=poll)
-    thread.start()
-    os.environ[_POLLER] = str(thread.native_id)
-    try:
-        figures = function(*arguments)
-    finally:
-        ended.set()
-        thread.join()
-    return figures | peaks | {"resident_mb": _status("VmHWM") / MB}
-
-
-def _status(name: str) -> int:
-    """Return bytes of this process from /proc/self/status."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
-
-
-def _count_reads(file: str) -> tuple[int, int]:
-    """Return how many reads a process or thread has made, and their bytes."""
-    counts = dict(line.split(": ") for line in Path(file).read_text().splitlines())
-    return int(counts["syscr"]), int(counts["rchar"])
-
-
-def _usage() -> Callable[[], Figures]:
-    """Start to measure this process; the result ends it: seconds, reads, and bytes read from files."""
-
-    def now() -> tuple[float, float, int, int]:
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        (reads, size), (own_reads, own_size) = _count_reads("/proc/self/io"), (0, 0)
-        if _POLLER in os.environ:
-            own_reads, own_size = _count_reads(f"/proc/self/task/{os.environ[_POLLER]}/io")
-        return time.perf_counter(), used.ru_utime + used.ru_stime, reads - own_reads, size - own_size
-
-    begun = now()
-
-    def end() -> Figures:
-        wall, cpu, reads, size = (after - before for after, before in zip(now(), begun, strict=True))
-        return {"wall_s": wall, "cpu_s": cpu, "reads": reads, "read_mb": size / MB}
-
-    return end
-
-
-def main() -> None:
-    """Measure what the flags ask for and print it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mix", type=int, action="append", default=[], metavar="MILLIONS", help="of documents")
-    parser.add_argument("--assemble", type=int, nargs=2, action="append", default=[], metavar=("RUNS", "SHARDS"))
-    parser.add_argument("--tasks", type=int, action="append", default=[], metavar="NUMBER", help="with nothing to do")
-    parser.add_argument("--shards", type=int, action="append", default=[], metavar="NUMBER", help="to open and check")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="scratch (default: a temporary folder)")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tokenmill-scale-", dir=options.work) as folder:
-        work = Path(folder)
-        if not (options.mix or options.assemble or options.tasks or options.shards):
-            print(json.dumps(bench_scale(work), indent=2))
-        for millions in options.mix:
-            print(json.dumps({"documents": millions * MB} | bench_mix(work, millions * MB)), flush=True)
-        for runs, shards in options.assemble:
-            print(json.dumps({"runs": runs, "shards": shards} | bench_assemble(work, runs, shards)), flush=True)
-        for number in options.tasks:
-            print(json.dumps({"tasks": number} | bench_nothing(work, number)), flush=True)
-        for number in options.shards:
-            print(json.dumps(bench_open(work, number)), flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

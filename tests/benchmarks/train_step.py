@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.material import median
+from tests.benchmarks.build import write_set
+from tests.benchmarks.harness import Figures, median
 
 WARM_UP = 2
 """Steps of each turn that are not timed: threads start, shards are opened, memory is taken."""
@@ -44,19 +44,12 @@ lr = 1e-3
 """
 
 
-def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
-    """Time steps of the three in turns.
+def bench_train_step(work: Path, quick: bool) -> Figures:
+    """Time steps of the three in turns: medians, and ratios above 1 where ours is faster.
 
-    Returns:
-        `parameters`, `tokens` a step; the median `ours_s`, `plain_s` and `transformers_s` of a step; `plain_ratio` and
-        `transformers_ratio` (above 1: ours is faster); `loader_share` of our steps' time (data_wait_ms), and
-        `first_wait_ms`, the wait for the first shard, which no turn but the first has.
-
-    Raises:
-        TopicSkippedError: the corpus that the set is built from is not there.
+    `loader_share` is the share of our steps' time that waits for data, and `first_wait_ms` the wait for the first
+    shard, which no turn but the first has.
     """
-    from tests.benchmarks.build import write_set
-
     # As the command does; see trainer.__main__. Without it turns that share cores with others are not comparable.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     shards_path = write_set(work)
@@ -142,9 +135,3 @@ class _PlainLoop:
             loss.item()
             seconds.append(time.perf_counter() - began)
         return seconds
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as scratch:
-        for name, value in bench_trainer(Path(sys.argv[1]) if sys.argv[1:] else Path(scratch)).items():
-            print(f"{name:>20}  {value:,.4f}")
