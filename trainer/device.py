@@ -61,6 +61,7 @@ def peak_tflops(name: str) -> float | None:
 
     Only whole words match: an `RTX A1000` is not an A100, and an `L40` is not an L4.
     """
+    # Names differ in form: `A100-SXM4-80GB`, `NVIDIA GeForce RTX 4090`.
     words = re.findall(r"RTX|[A-Z0-9]+", name.upper())
     known = (peak for part, peak in PEAK_TFLOPS.items() if f" {part.upper()} " in f" {' '.join(words)} ")
     return next(known, None) if OTHER_CARDS.isdisjoint(words) else None
@@ -85,6 +86,7 @@ def choose_precision(asked: Precision, device: torch.device) -> Literal["fp32", 
     Raises:
         InputError: the recipe requires bf16 and the GPU lacks it.
     """
+    # Emulated bf16 is slower than fp32.
     has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     if asked == "auto":
         has_amx = device.type == "cpu" and bool(torch.cpu.get_capabilities().get("amx_bf16"))

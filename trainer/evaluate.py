@@ -66,11 +66,13 @@ def evaluate(
         if targets <= 0:
             continue
         max_tokens -= targets
+        # The first token of a shard has nothing before it: it is never a target.
         content = shard.read(0, targets + 1).astype(np.int64)
         losses = _token_losses(model, torch.from_numpy(content), train, precision, shard_set.eos_id)
         sources = number_token_sources(shard, names, targets + 1)[1:]
         sizes = token_bytes[content[1:]] if token_bytes is not None else np.zeros(targets)
         sums += [np.bincount(sources, weights, minlength=len(names)) for weights in (losses, np.ones(targets), sizes)]
+    # Where the tokenizer rewrote text, its tokens have other bytes than the text of the source.
     sums[2] *= [(text_scales or {}).get(name, 1.0) for name in names]
     model.train(was_training)
     return {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
@@ -85,24 +87,21 @@ def summarise_evaluation(sums: Sums, mixes: Mapping[str, Mapping[str, int]] | No
             so that losses before and after a border can be compared; None if a source of it was not evaluated.
     """
     total = sum(sums.values(), start=np.zeros(3))
-
-    def bits(row: npt.NDArray[np.float64]) -> float | None:
-        return float(row[0] / math.log(2) / row[2]) if row[2] else None
-
+    found: dict[str, Any] = {"val_tokens": int(total[1]), "val_loss": _loss(total), "val_bits_per_byte": _bits(total)}
     in_mix = {name: _mix_sums(sums, tokens) for name, tokens in (mixes or {}).items()}
-    found: dict[str, Any] = {
-        "val_tokens": int(total[1]),
-        "val_loss": float(total[0] / total[1]),
-        "val_bits_per_byte": bits(total),
-        "val_loss_by_source": {name: float(row[0] / row[1]) for name, row in sums.items()},
-        "val_bits_per_byte_by_source": {name: bits(row) for name, row in sums.items()},
-    }
-    if in_mix:
-        found["val_loss_by_mix"] = {
-            name: None if row is None else float(row[0] / row[1]) for name, row in in_mix.items()
-        }
-        found["val_bits_per_byte_by_mix"] = {name: None if row is None else bits(row) for name, row in in_mix.items()}
+    for group, rows in (("source", sums), ("mix", in_mix)):
+        if rows:
+            found[f"val_loss_by_{group}"] = {name: _loss(row) for name, row in rows.items()}
+            found[f"val_bits_per_byte_by_{group}"] = {name: _bits(row) for name, row in rows.items()}
     return found
+
+
+def _loss(row: npt.NDArray[np.float64] | None) -> float | None:
+    return None if row is None else float(row[0] / row[1])
+
+
+def _bits(row: npt.NDArray[np.float64] | None) -> float | None:
+    return None if row is None or not row[2] else float(row[0] / math.log(2) / row[2])
 
 
 def _mix_sums(sums: Sums, tokens: Mapping[str, int]) -> npt.NDArray[np.float64] | None:

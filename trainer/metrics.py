@@ -41,10 +41,12 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
         """Open the log of a run that continues after `step`; without `write` (other ranks) the file is only read."""
         path = run / METRICS_FILE
         content = path.read_bytes() if path.exists() else b""
+        # A resumed run forgets the steps that its checkpoint has not seen.
         found = _parse_lines(content, path)
         self.records = [record for record in found if record["step"] <= step]
         self.removed = len(content.splitlines()) - len(self.records)
         self.seconds: float = max((record.get("seconds", 0.0) for record in found), default=0.0)
+        # The file is rewritten before a line is added.
         if self.removed and write:
             write_text(path, "".join(json.dumps(record) + "\n" for record in self.records))
         self._file = path.open("a", encoding="utf-8") if write else None
@@ -88,6 +90,7 @@ def _parse_lines(content: bytes, path: Path) -> list[Record]:
     records: list[Record] = []
     for number, line in enumerate(content.splitlines(keepends=True), 1):
         try:
+            # A crash may have cut the last line; a whole line must be metrics.
             record: Any = json.loads(line)
         except ValueError:
             continue  # cut off by a crash

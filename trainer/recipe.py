@@ -245,6 +245,7 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
 
 
 def _check_heads(model: ModelConfig) -> Iterator[str]:
+    # Heads divide the width, and groups the heads.
     width, heads, groups = model.hidden_size, model.num_attention_heads, model.num_key_value_heads
     sizes = f"model.hidden_size = {width} with model.num_attention_heads = {heads}"
     if width % heads > 0:
@@ -260,6 +261,7 @@ def _check_heads(model: ModelConfig) -> Iterator[str]:
 
 
 def _check_schedule(schedule: ScheduleConfig, *, steps: float) -> Iterator[str]:
+    # Which keys belong to which kind, then whether warm-up and decay fit.
     warmup_steps, decay_steps = schedule.warmup_steps, schedule.decay_steps
     place = f"schedule.warmup_steps = {warmup_steps} with train.steps = {steps}"
     given = [key for key in ("decay_steps", "decay_from_mix_phase") if getattr(schedule, key) is not None]
@@ -280,6 +282,7 @@ def _check_schedule(schedule: ScheduleConfig, *, steps: float) -> Iterator[str]:
 def _check_phases(tables: list[Any], *, steps: float, price: float) -> Iterator[str]:
     begin: float = 0
     for table in filter(lambda table: isinstance(table, dict), tables):  # the model reports what is no table
+        # Each phase begins where the one before it ends.
         phase = read_partly(PhaseConfig, table)
         end: float = phase.until_step
         place = f"phases.{phase.name}"
@@ -309,6 +312,7 @@ def load_train_recipe(path: Path, overrides: list[str] | None = None) -> TrainRe
         InputError: with every fault of the file and of the overrides.
     """
     with _one_problem_a_fault():
+        # File, overrides, schema, rules: all faults in one report.
         file = find_recipe(path, SHIPPED)
         data = read_document(file)
         if other := find_other_kind(data, "train"):

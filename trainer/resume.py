@@ -54,6 +54,7 @@ def find_resume_start(run: Path, start: Path, say: Note) -> Checkpoint:
     Raises:
         InputError: `start` is not a whole checkpoint and is needed, or the run began otherwise.
     """
+    # A run that has begun goes on by itself, if it began from this checkpoint.
     newest, record = find_newest_checkpoint(run, say), read_start_record(run)
     has_begun = newest is not None or (run / METRICS_FILE).exists()
     if has_begun and (record is None or not _is_start(record, start)):
@@ -80,6 +81,7 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
     Raises:
         InputError: with every reason.
     """
+    # Other data or another model cannot go on.
     problems: list[str] = []
     if found.state.manifest_sha256 != shard_set.manifest_sha256:
         digests = f"manifest sha256 {found.state.manifest_sha256}; {shard_set.store} has {shard_set.manifest_sha256}"
@@ -92,6 +94,7 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
             say(f"changed since the checkpoint: {key} = {old!r} is now {new!r}")
     if problems:
         raise InputError(problems)
+    # A jump of the learning rate is allowed, and said.
     step = found.state.step
     if step < recipe.train.steps:
         before, now = (learning_rate(min(step, one.train.steps - 1), one) for one in (earlier, recipe))

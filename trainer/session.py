@@ -70,12 +70,15 @@ class Session:
     """The lock of the run folder and the group of ranks."""
     step: int = 0
     """Steps done."""
-    windows: int = 0
-    """Windows consumed."""
     seconds: float = 0.0
     """Time taken by the processes before this one."""
     saved: Path | None = None
     """The newest checkpoint."""
+
+    @property
+    def windows(self) -> int:
+        """Windows consumed."""
+        return self.step * self.recipe.train.global_batch
 
     @cached_property
     def token_bytes(self) -> npt.NDArray[np.int64] | None:
@@ -211,7 +214,7 @@ def open_session(
             say("bits per byte count the rewritten text: the set does not say how long the text of its sources is")
         if found is not None:
             load_training_state(found, model, session.optimizers)
-            session.step, session.windows, session.saved = found.state.step, found.state.samples, found.path
+            session.step, session.saved = found.state.step, found.path
             session.seconds = found.state.seconds
             say(f"resumed from {found.path}")
         if ranks > 1:  # Only now: a refused rank must not wait for the others, which wait for it.

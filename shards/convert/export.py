@@ -74,6 +74,7 @@ def export_set(
     """
     module = load_layout(layout)
     chosen = tuple(shard_set.splits) if splits is None else splits
+    # What cannot be exported is refused before a file is written.
     if missing := [split for split in chosen if not shard_set.splits.get(split)]:
         raise InputError([f"the set has no split {', '.join(missing)}; it has {', '.join(shard_set.splits)}"])
     check_outside(out, shard_set.store)
@@ -93,6 +94,7 @@ def export_set(
     found = Export(layout, out, usage, verified=verify)
     tokenizer = shard_set.manifest.tokenizer
     with write_folder(out) as folder:
+        # The files, then what describes them, then the look back.
         for reader in readers:
             module.write_split(partial(_create, folder), reader)
             found.splits[reader.split] = {"tokens": reader.num_tokens, "documents": reader.num_documents}
@@ -101,6 +103,7 @@ def export_set(
         if verify:
             for reader in readers:
                 compare_split(module, folder, reader)
+        # Sizes by path, for the report.
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         found.files = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
     return found

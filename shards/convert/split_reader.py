@@ -92,6 +92,7 @@ class SplitReader:
         """
         position = 0
         for batch in iter_checked_documents(shard, ["length", *columns]):
+            # Tokens are counted from the shard's start, the batch's ends from its own.
             begin, ends = position, np.cumsum(read_lengths(batch))
             for first, last in cut_blocks(ends, EXPORT_BLOCK_TOKENS):
                 stop = begin + int(ends[last - 1])

@@ -34,6 +34,7 @@ def find_name_faults(names: Iterable[str]) -> list[str]:
         if not name or len(name) > MAX_NAME or not name.isprintable():
             faults.append(f"{name!r:.250}: expected a name of 1 to {MAX_NAME} printable characters")
         elif name.casefold() in RESERVED_NAMES:
+            # Our own columns would be overwritten.
             own = ", ".join(RESERVED_NAMES)
             faults.append(
                 f"{name!r}: the document tables have columns of their own of the names {own}. Leave it out, or rename "

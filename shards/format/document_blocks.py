@@ -69,6 +69,7 @@ def iter_blocks(shard_set: ShardSet, shard: Shard) -> Iterator[DocumentBlock]:
     left: npt.NDArray[Any] = np.empty(0, shard.dtype)
     for batch in iter_documents(shard, ["start", "length", "source", "hash"]):
         lengths, sources, hashes = read_lengths(batch), number_sources(shard, batch, numbers), read_hashes(batch)
+        # Where each document of the batch ends, counted from the batch's first token.
         ends = np.cumsum(lengths)
         _check_starts(shard, batch, lengths, ends, document=document, start=start)
         for first, last in cut_blocks(ends, BLOCK_TOKENS):
@@ -84,6 +85,7 @@ def iter_blocks(shard_set: ShardSet, shard: Shard) -> Iterator[DocumentBlock]:
             document += last - first
             start += count
     if start != shard.num_tokens:
+        # The table may end too early, which no single row tells.
         total = plural(shard.num_tokens, "token")
         raise wrong_document_table(shard, f"lengths add up to {start}; expected {total} by the manifest")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from shards.errors import Problem, ShardSetError, plural, remedy_of
+from shards.errors import Problem, ShardSetError, plural
 from shards.format.carried import CarriedType, carried_fields
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard
@@ -37,18 +37,13 @@ def open_documents(shard: Shard, content: bytes | None = None) -> pq.ParquetFile
     Raises:
         ShardSetError: kind `document_table`.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    entry = shard.entry.files.documents
     source = shard.documents_source() if content is None else io.BytesIO(content)
-    try:
+    with shard.table_errors("not a readable Parquet file"):
         file = pq.ParquetFile(source)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if remedy_of(error):
-            raise
-        raise shard.damaged("document_table", entry, f"not a readable Parquet file: {error}") from error
     expected = document_schema(shard.carried)
+    # Columns and rows are known from the footer alone.
     rows, problem = file.metadata.num_rows, ""
     if not _with_large_strings(file.schema_arrow).equals(expected, check_metadata=False):
         problem = f"columns {_show_schema(file.schema_arrow)}; expected {_show_schema(expected)}"
@@ -56,7 +51,7 @@ def open_documents(shard: Shard, content: bytes | None = None) -> pq.ParquetFile
         problem = f"{plural(rows, 'row')}; expected {plural(shard.num_documents, 'document')} by the manifest"
     if problem:
         file.close()
-        raise shard.damaged("document_table", entry, problem)
+        raise shard.damaged("document_table", shard.entry.files.documents, problem)
     return file
 
 
@@ -66,20 +61,13 @@ def iter_documents(shard: Shard, columns: list[str], content: bytes | None = Non
     Raises:
         ShardSetError: kind `document_table`.
     """
-    import pyarrow as pa
-
-    with open_documents(shard, content) as file:
-        try:
-            yield from file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            if remedy_of(error):
-                raise
-            found = f"cannot be decoded: {error}"
-            raise shard.damaged("document_table", shard.entry.files.documents, found) from error
+    with open_documents(shard, content) as file, shard.table_errors("cannot be decoded"):
+        yield from file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False)
 
 
 def read_hashes(batch: DocumentBatch) -> npt.NDArray[np.uint8]:
     """Return the column `hash` of a batch of a document table, uint8 `(documents, 16)`; no copy is made."""
+    # A slice of a batch shares its buffer: begin where the slice begins.
     hashes = batch.column("hash")
     return np.frombuffer(hashes.buffers()[1], np.uint8)[16 * hashes.offset :][: 16 * len(hashes)].reshape(-1, 16)
 
@@ -104,6 +92,7 @@ def number_sources(
     Raises:
         ShardSetError: a source has no number.
     """
+    # A dictionary column: each name is looked up once, not once a document.
     source = batch.column("source")
     names: list[str] = source.dictionary.to_pylist()
     if default is None and (unknown := [name for name in names if name not in numbers]):
@@ -160,6 +149,7 @@ def number_token_sources(shard: Shard, names: list[str], stop: int) -> npt.NDArr
         ShardSetError: the document table names a source that is not in `names`.
     """
     lengths, sources = read_sources(shard, names)
+    # Only the documents that begin before `stop` have tokens there.
     documents = int(np.searchsorted(np.cumsum(lengths), stop)) + 1
     return np.repeat(sources[:documents], lengths[:documents])[:stop]
 
@@ -183,6 +173,7 @@ def iter_checked_documents(shard: Shard, columns: list[str]) -> Iterator[Documen
     total = 0
     for batch in iter_documents(shard, columns):
         lengths = read_lengths(batch)
+        # More tokens than the shard has, or an empty document: the rest is not trusted.
         total += int(lengths.sum())
         if total > shard.num_tokens or not lengths.all():
             break
@@ -208,6 +199,7 @@ def document_schema(carried: Mapping[str, CarriedType] | None = None) -> pa.Sche
     """
     import pyarrow as pa
 
+    # Names repeat from row to row.
     names = pa.dictionary(pa.int32(), pa.string())
     return pa.schema(
         [
@@ -239,6 +231,7 @@ def add_source_counts(batch: pa.RecordBatch, sums: dict[str, list[int]]) -> None
 
     Arrow's own `group_by` would work, but it loads pandas and the query engine: 0.4 s in each process, measured.
     """
+    # A dictionary may name sources that this batch has no document of.
     lengths = read_lengths(batch)
     for source, rows in rows_by_source(batch):
         if len(rows):

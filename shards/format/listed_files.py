@@ -33,6 +33,7 @@ def compare_sizes(store: Store, manifest: Manifest) -> list[Problem]:
         InputError: the store cannot be listed.
     """
     names = list(manifest.digests)
+    # One listing of a store; a stat for each file of a folder.
     if store.folder is None:
         sizes: Mapping[str, int] = {file.name: file.bytes for file in store.list()}
     else:
@@ -43,6 +44,7 @@ def compare_sizes(store: Store, manifest: Manifest) -> list[Problem]:
         found = (compare_size(store, file, sizes.get(file.path)) for file in shard.files.entries)
         problems += [problem for problem in found if problem is not None]
     if len(problems) > MOST_PROBLEMS:
+        # A whole set that is missing makes ten lines, not thousands.
         last, more = problems[-1], len(problems) - MOST_PROBLEMS
         message = (
             f"the last of {plural(more, 'more file')} that "

@@ -265,9 +265,8 @@ class Sidecar(_Model):
 
     @model_validator(mode="after")
     def _check_version(self) -> Self:
-        more = _more_keys(bos_id=self.bos_id, carried=self.carried)
-        _check_version(self.format_version, has_phases=self.phase is not None, what="phase", more=more)
-        _check_carried(self.carried)
+        expected = version_for(has_phases=self.phase is not None, bos_id=self.bos_id, carried=self.carried)
+        _check_keys(self.format_version, expected, self.carried)
         return self
 
 
@@ -275,19 +274,23 @@ class Manifest(_Model):
     """The set's metadata. Written last: a folder with a manifest is a complete set."""
 
     format: Literal["tokenmill"] = FORMAT
+    # What the set is, and how its tokens are to be read.
     format_version: FormatVersion = FORMAT_VERSION
     name: str
     dtype: Dtype
     vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
     tokenizer: TokenizerEntry
     recipe: RecipeEntry
+    # What the build read, and what it left out.
     sources: list[SourceEntry]
     drop_hashes: list[BlockListEntry] = []
+    # The shares of the training split.
     mix: list[MixEntry]
     phases: list[PhaseEntry] = Field(default=[], exclude_if=_is_empty)
     """In the order of training; empty in a set without phases."""
     carried: list[CarriedEntry] = Field(default=[], exclude_if=_is_empty)
     """In the order of the document tables' columns; empty in a set without carried columns."""
+    # The totals, and every file.
     splits: dict[Split, SplitEntry]
     shards: list[ShardEntry]
 
@@ -314,14 +317,14 @@ class Manifest(_Model):
 
     @model_validator(mode="after")
     def _check_version(self) -> Self:
-        more = _more_keys(bos_id=self.tokenizer.bos_id, carried=self.carried, sources=self.sources)
-        _check_version(self.format_version, has_phases=bool(self.phases), what="phases", more=more)
-        _check_carried(self.carried)
+        keys = {"bos_id": self.tokenizer.bos_id, "carried": self.carried, "sources": self.sources}
+        _check_keys(self.format_version, version_for(has_phases=bool(self.phases), **keys), self.carried)
         return self
 
     @model_validator(mode="after")
     def _list_once(self) -> Self:
         """Refuse a shard or a file that is listed twice: readers would count it twice."""
+        # The files that are not of a shard count as well.
         files = [MANIFEST_FILE, self.tokenizer.file, self.recipe.file]
         files += [file.path for shard in self.shards for file in shard.files.entries]
         for what, names in (("shard", [shard.name for shard in self.shards]), ("file", files)):
@@ -348,33 +351,16 @@ def version_for(
         carried: as there.
         sources: the manifest's; none for a shard's metadata.
     """
-    if _more_keys(bos_id=bos_id, carried=carried, sources=sources):
+    if bos_id is not None or carried or any(source.rewriting for source in sources):
         return MORE_VERSION
     return PHASES_VERSION if has_phases else FORMAT_VERSION
 
 
-def _more_keys(
-    *, bos_id: int | None, carried: Sequence[CarriedEntry], sources: Sequence[SourceEntry] = ()
-) -> list[str]:
-    """Return which keys of version 3 there are."""
-    there = {"bos_id": bos_id is not None, "rewriting": any(source.rewriting for source in sources)}
-    return [key for key, has in (there | {"carried": bool(carried)}).items() if has]
-
-
-def _check_version(version: int, *, has_phases: bool, what: str, more: list[str]) -> None:
-    """Refuse metadata whose version does not follow from its keys."""
-    expected = MORE_VERSION if more else version_for(has_phases=has_phases)
-    if version != expected and MORE_VERSION in (version, expected):
-        keys = f"with {' and '.join(more)}" if more else "without the keys 'bos_id', 'rewriting' and 'carried'"
-        found = f"format_version {version} {keys}; expected {expected}"
-        raise PydanticCustomError("version_mismatch", found)  # pyright: ignore[reportArgumentType]
+def _check_keys(version: int, expected: int, carried: Sequence[CarriedEntry]) -> None:
+    """Refuse metadata whose version does not follow from its keys, and names that carried columns cannot have."""
     if version != expected:
-        found = f"format_version {version} {'with' if has_phases else 'without'} the key {what!r}; expected {expected}"
+        found = f"format_version {version}; expected {expected} by its keys (phases; bos_id, rewriting or carried)"
         raise PydanticCustomError("version_mismatch", found)  # pyright: ignore[reportArgumentType]
-
-
-def _check_carried(carried: Sequence[CarriedEntry]) -> None:
-    """Refuse names that carried columns cannot have."""
     names = [column.name for column in carried]
     faults = find_name_faults(names) + [f"{name!r} is listed twice" for name, n in Counter(names).items() if n > 1]
     if faults:
@@ -420,6 +406,7 @@ def read_metadata_file(model: type[ModelT], file: StoredFile) -> bytes:
         ShardSetError: the file is larger than its limit.
         OSError: the file cannot be read.
     """
+    # The size is asked first: a hostile file must not fill the memory.
     size = file.size()
     limit = MAX_SIDECAR_BYTES if model is Sidecar else MAX_METADATA_BYTES
     if size > limit:
@@ -430,16 +417,8 @@ def read_metadata_file(model: type[ModelT], file: StoredFile) -> bytes:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of `manifest.json` and of the shards' own metadata."""
-    adapters: list[tuple[str, Literal["validation"], TypeAdapter[Any]]] = [
-        ("manifest", "validation", TypeAdapter(Manifest)),
-        ("sidecar", "validation", TypeAdapter(Sidecar)),
-    ]
-    schemas, definitions = TypeAdapter.json_schemas(adapters, title="Tokenmill shard set")
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "oneOf": [schemas[name, "validation"] for name in ("manifest", "sidecar")],
-        **definitions,
-    }
+    schema = TypeAdapter(Manifest | Sidecar).json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Tokenmill shard set", **schema}
 
 
 def _to_problem(detail: dict[str, Any], where: str) -> Problem:
@@ -447,6 +426,7 @@ def _to_problem(detail: dict[str, Any], where: str) -> Problem:
     # reprlib: the input may be a whole hostile document.
     telling = detail["type"] in ("missing", "json_invalid", "listed_twice", "version_mismatch", "carried_name")
     got = "" if telling else f"; got {reprlib.repr(detail.get('input'))}"
+    # Three faults have kinds of their own, since their remedies differ.
     kind: ProblemKind = "manifest_invalid"
     if place == "format":
         kind = "format_unknown"

@@ -130,6 +130,7 @@ class Shard:
             ValueError: the range lies outside the shard.
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
         """
+        # The end of the shard is the default; an empty range is allowed.
         stop = self.num_tokens if stop is None else stop
         if not 0 <= start <= stop <= self.num_tokens:
             raise ValueError(f"{self.name}: tokens [{start}, {stop}) lie outside [0, {self.num_tokens})")
@@ -163,6 +164,7 @@ class Shard:
         Raises:
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
         """
+        # The file is compared, and its table read, before the first frame is.
         frames = self.frames
         with self._tell_damage(self.entry.files.tokens, "frame_corrupt"):
             for content in codec.iter_frames(self.tokens_file, frames):
@@ -181,19 +183,26 @@ class Shard:
             ShardSetError: kind `document_table`: the table cannot be read.
             OSError: this process may not read the file, or has too many files open.
         """
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
+        # Threads of Arrow would compete with those of the caller.
         source = self.documents_source()
-        try:
+        with self.table_errors("not a readable Parquet file"):
             return pq.ParquetFile(source).read(columns=columns, use_threads=False)
+
+    @contextlib.contextmanager
+    def table_errors(self, found: str) -> Generator[None]:
+        """Turn errors of Arrow in the body into those of a damaged document table, unless they have a remedy."""
+        import pyarrow as pa
+
+        try:
+            yield
         except MemoryError:  # Arrow's own is an ArrowException, too
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
             if remedy_of(error):
                 raise
-            found = f"not a readable Parquet file: {error}"
-            raise self.damaged("document_table", self.entry.files.documents, found) from error
+            raise self.damaged("document_table", self.entry.files.documents, f"{found}: {error}") from error
 
     def documents_source(self) -> Path | io.BytesIO:
         """Return the document table, compared with the manifest: its path in a folder, else its bytes.
@@ -201,6 +210,7 @@ class Shard:
         Raises:
             ShardSetError: the file is not what the manifest says.
         """
+        # A table in a folder is read by its path, without a copy.
         file = self.entry.files.documents
         if self.store.folder is not None:
             with self._tell_damage(file, "document_table"):
@@ -233,6 +243,7 @@ class Shard:
         except codec.CodecError as error:
             raise self.damaged(kind, file, str(error)) from error
         except FileNotFoundError as error:
+            # The cache hides the set; ask where the set is.
             place = self.store.remote if isinstance(self.store, CacheStore) else self.store
             if (problem := compare_size(place, file, find_size(place, file.path))) is None:
                 raise  # of the cache's own folder
@@ -246,6 +257,7 @@ class Shard:
             file: the file, as the manifest lists it.
             found: what was found in it, and what was expected.
         """
+        # Another size than the manifest's says more than what a decoder found.
         with contextlib.suppress(OSError, InputError):  # a store that does not answer now
             if (size := self.store.size(file.path)) != file.bytes:
                 found += f"; the file has {size} bytes; expected {file.bytes} by the manifest"
@@ -351,6 +363,7 @@ class ShardSet:
         Raises:
             KeyError: no shard has this name; the message lists a few names.
         """
+        # A set of many shards is asked by name often, so that names are kept.
         if name in self._by_name:
             return self._by_name[name]
         raise KeyError(f"no shard {name!r} in {self.store}; there are {', '.join(s.name for s in self.shards[:5])} ...")
@@ -442,6 +455,7 @@ def _open_in(store: Store, cache: Cache | None, verify: Verify) -> ShardSet:
     manifest = shard_set.manifest
     if cache is None or store.folder is not None:
         return shard_set
+    # Manifest and tokenizer are small and needed by everyone: they stay in memory.
     tokenizer = manifest.tokenizer
     if (size := find_size(store, tokenizer.file) or 0) > MAX_TOKENIZER_BYTES:
         message = f"{size} bytes; expected at most {MAX_TOKENIZER_BYTES}. Not read."

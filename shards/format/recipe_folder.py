@@ -40,6 +40,7 @@ def state_recipe_folder(store: WritableStore, folder: Path | None) -> None:
         if store.find(RECIPE_FOLDER_FILE) is not None:
             store.delete(RECIPE_FOLDER_FILE)
         return
+    # Relative in a folder: set and files can be moved together.
     stated = os.path.relpath(folder, store.folder.absolute()) if store.folder else os.path.abspath(folder)
     content = f"{stated}\n".encode()
     if store.find(RECIPE_FOLDER_FILE) is None or store.read(RECIPE_FOLDER_FILE) != content:

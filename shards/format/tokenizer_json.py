@@ -30,6 +30,7 @@ def byte_characters() -> tuple[str, ...]:
 
     Source: `bytes_to_unicode` in the GPT-2 release: printable Latin-1 represents itself, the rest is U+0100 and up.
     """
+    # Every byte needs a visible character.
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return tuple(chr(byte) if byte in printable else chr(next(others)) for byte in range(256))
@@ -61,8 +62,10 @@ class Spelling:
         Raises:
             ValueError: the entry is not in the byte-level alphabet.
         """
+        # Bytes outside the vocabulary are entries of their own.
         if self.byte_fallback and (match := _BYTE_ENTRY.fullmatch(text)):
             return bytes([int(match[1], 16)])
+        # SentencePiece: text, with a visible space.
         if self.space:
             return text.replace(self.space, " ").encode()
         try:
@@ -118,6 +121,7 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
     """
     try:
         root: Any = json.loads(data)
+        # Everything that a hostile file can lack is inside the try.
         kind = root["model"].get("type", "BPE")  # files of the first versions have no type
         vocabulary: Any = find_entries(root) if kind in ("BPE", "Unigram") else None
         entries: list[Any] = root.get("added_tokens") or []
@@ -129,6 +133,7 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
     if not isinstance(vocabulary, dict):
         found = f"model.type {kind!r} with a vocab that is a {type(root['model'].get('vocab')).__name__}"
         raise ValueError(f"{found}; expected a 'BPE' with an object of texts and ids, or a 'Unigram'")
+    # Ids become places in a table: none may be negative, or a float.
     for mapping in cast("tuple[dict[Any, Any], ...]", (vocabulary, added)):
         for text, token in mapping.items():
             if not isinstance(text, str) or type(token) is not int or token < 0:
@@ -141,19 +146,23 @@ def find_spelling(tokenizer: dict[str, Any]) -> Spelling:
     model: dict[str, Any] = tokenizer["model"]
     normalizers = list(list_parts(tokenizer.get("normalizer"), "normalizers"))
     splitters = list(list_parts(tokenizer.get("pre_tokenizer"), "pretokenizers"))
+    # A visible space is spelt by a pre-tokenizer (Metaspace), or by a normalizer that replaces spaces.
     metaspaces = [part for part in splitters if part.get("type") == "Metaspace"]
     marks = [part.get("replacement", "\u2581") for part in metaspaces]
     marks += [part.get("content") for part in normalizers if _pattern(part) == " "]
     space = str(marks[0]) if marks and not is_byte_level(tokenizer) else ""
+    # What else the normalizers do changes the text.
     rewriting = tuple(
         str(part.get("type"))
         for part in normalizers
         if not (space and (_pattern(part) == " " or (part.get("type") == "Prepend" and part.get("prepend") == space)))
     )
+    # A space before the document may come from either of them, too.
     prefixed = any(part.get("type") == "Prepend" and part.get("prepend") == space for part in normalizers) or any(
         part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never") != "never"
         for part in metaspaces
     )
+    # Without normalizers and visible spaces every byte comes back.
     keeps: Keeps = "bytes" if not rewriting and not space else "normalized"
     if keeps == "normalized" and not all(map(_keeps_all, splitters)):
         keeps = "words"
@@ -188,10 +197,12 @@ def make_plain(tokenizer: dict[str, Any]) -> dict[str, Any]:
     It has no added tokens, which would match inside documents, no truncation, padding and post-processor. A Unigram's
     special tokens are entries like others, which text would match: they lose their text, not their ids.
     """
+    # What would cut or mark a document is off.
     off = {"truncation": None, "padding": None, "post_processor": None}
     plain: dict[str, Any] = tokenizer | off | {"added_tokens": []}
     model = tokenizer["model"]
     if model.get("type") == "Unigram":
+        # An empty entry matches no text.
         hidden = {*find_special(tokenizer).values(), model.get("unk_id")}
         vocabulary = [["" if index in hidden else text, score] for index, (text, score) in enumerate(model["vocab"])]
         plain["model"] = model | {"vocab": vocabulary}

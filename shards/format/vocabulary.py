@@ -63,6 +63,7 @@ class Vocabulary:
 
     def split_document(self, tokens: npt.NDArray[np.unsignedinteger]) -> tuple[int, int]:
         """Return where the text of a document begins: how many tokens (BOS), and bytes of the rest, are before it."""
+        # BOS is a token of its own; the prefix is a part of the first token's bytes.
         begin = int(self.bos is not None and len(tokens) > 0 and int(tokens[0]) == self.bos)
         if self.prefix and len(tokens) > begin and self.entries[int(tokens[begin])].startswith(self.prefix):
             return begin, len(self.prefix)
@@ -88,6 +89,7 @@ class Vocabulary:
 
     def text_lengths(self) -> npt.NDArray[np.int64]:
         """Return the bytes of text that each id decodes to, int64 `(vocab_size,)`; 0 if it is special or unknown."""
+        # Special tokens are marks; the unknown token stands for text that is lost.
         lengths = self.entry_lengths()
         lengths[list(self.special.values())] = 0
         if self.unknown is not None:
@@ -115,10 +117,12 @@ def read_vocabulary(tokenizer_json: Path | bytes) -> Vocabulary:
     size = parsed.size
     if size > MAX_VOCAB_SIZE:
         raise ValueError(f"tokenizer: ids reach {size - 1}; expected less than {MAX_VOCAB_SIZE}")
+    # Ids that no entry has stay empty.
     entries = [b""] * size
     for text, token in parsed.vocabulary.items():
         if text not in parsed.added:
             entries[token] = parsed.spelling.decode_entry(text)
+    # Added tokens are plain text, whatever the model's spelling.
     for text, token in parsed.added.items():
         entries[token] = text.encode()
     spelling = parsed.spelling
@@ -133,6 +137,7 @@ def check_tokenizer(data: bytes, manifest: Manifest) -> list[Problem]:
     def add(message: str) -> None:
         problems.append(Problem("tokenizer_mismatch", entry.file, message))
 
+    # Another file may still have the same vocabulary: both are told.
     digest = hashlib.sha256(data).hexdigest()
     if digest != entry.sha256:
         add(f"sha256 is {digest}; expected {entry.sha256} by the manifest. Restore the file the set was built with.")
@@ -147,6 +152,7 @@ def check_tokenizer(data: bytes, manifest: Manifest) -> list[Problem]:
         add(f"eos_id {entry.eos_id} is not one of the manifest's special tokens {entry.special_tokens!s:.200}")
     if entry.bos_id is not None and (entry.bos_id not in entry.special_tokens.values() or entry.bos_id == entry.eos_id):
         add(f"bos_id {entry.bos_id} is not one of the manifest's special tokens other than EOS")
+    # A special token that is missing would be split into text.
     for text, token in entry.special_tokens.items():
         if parsed.added.get(text) != token:
             have = f"has the id {parsed.added[text]}" if text in parsed.added else "is not among its added tokens"

@@ -164,6 +164,7 @@ def make_sidecar(properties: SetProperties, files: SidecarFiles, facts: Mapping[
 
 def _write_tokens(writer: SeekableWriter, chunks: Iterable[Buffer], *, content_bytes: int, name: str) -> None:
     """Write the tokens of a file, which must be `content_bytes`, and its end."""
+    # The document table says how many bytes there must be.
     given = 0
     for chunk in chunks:
         writer.write(chunk)
@@ -181,6 +182,7 @@ def _pack_documents(documents: pa.Table) -> pa.Buffer:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    # In memory: a document table is a small part of its shard.
     packed = pa.BufferOutputStream()
     pq.write_table(
         documents,
@@ -200,6 +202,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 def write_entry(path: Path, content: str | Buffer) -> FileEntry:
     """Write a whole file of a set atomically, and return its entry for the manifest."""
+    # One pass for the file, one for its digest: both read the same buffer.
     data = memoryview(content.encode() if isinstance(content, str) else content)
     with atomic_open(path) as file:
         file.write(data)

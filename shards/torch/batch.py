@@ -67,6 +67,7 @@ def collate_windows(samples: Sequence[Sample]) -> Sample:
         return samples.stacked()
     batch = {name: torch.stack([sample[name] for sample in samples]) for name in samples[0] if name != "cu_seqlens"}
     if "cu_seqlens" in samples[0]:
+        # Each row's boundaries are shifted to where it lies when rows are laid end to end.
         length = batch["input_ids"].shape[1]
         parts = [sample["cu_seqlens"][:-1] + row * length for row, sample in enumerate(samples)]
         end = torch.tensor([len(samples) * length], dtype=torch.int32)

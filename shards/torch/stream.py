@@ -113,6 +113,7 @@ class TokenStream(IterableDataset[Sample]):
 
     def __len__(self) -> int:
         """Return the samples, or batches, that this rank gets from where the iteration began or will begin."""
+        # What is loaded, but not yet iterated, counts.
         begin = self._begin if self._loaded is None else self._loaded
         return -(-self._count_own(begin) // (self.batch_size or 1))
 
@@ -129,6 +130,7 @@ class TokenStream(IterableDataset[Sample]):
                 remedy = "Call load_state_dict before each iteration; to begin at the first sample, with samples = 0"
                 raise InputError(f"{message}; this one would read the same again. {remedy} in the state.")
             self._worker_iterations += 1
+        # From here on this iteration has its place; the next one begins at the first sample.
         self._loaded, self._own_place = None, False  # for one iteration
         self._begin, end = begin, self._end(begin)
         readers = 1 if self.batch_size is None else workers
@@ -157,6 +159,7 @@ class TokenStream(IterableDataset[Sample]):
                 raise InputError(f"received = {received!r}: {expected}. Count them from where it began.")
             samples = min(begin + int(received) * self.world_size, len(self.windows))
             return {"samples": samples, **self.windows.identity}
+        # Workers run ahead: this copy does not know how far.
         if info is None and self._worker_iterations.item():
             remedy = "Give received= (samples that this rank has received), or use StatefulDataLoader or num_workers=0"
             raise InputError(
@@ -177,6 +180,7 @@ class TokenStream(IterableDataset[Sample]):
             StateError: the state is not of a stream, or is damaged; it is of another set, split, `seq_len` or seed, or
                 lies outside. Nothing has changed then.
         """
+        # Everything is checked before anything changes.
         states, here = parse_states(state), get_worker_info() is not None
         problems: list[str] = []
         for name, found in self.windows.identity.items():
@@ -197,9 +201,11 @@ class TokenStream(IterableDataset[Sample]):
                 f"the state is of {plural(samples, 'sample')}; {has}. Give as many epochs or samples as before."
             )
         worker = states[0].worker
+        # A worker may resume its own place only if batches are dealt out as before.
         if here and worker not in (None, self._describe_worker()):
             found = f"the state is of another worker or batch, {worker}; this is {self._describe_worker()}"
             problems.append(f"{found}. Give the loader's state to load_state_dict of the stream, not of the loader.")
+        # Of a whole loader every worker's state is needed: the first missing batch is in one of them.
         if not here and worker is not None:
             numbers = sorted(state.worker["id"] for state in states if state.worker is not None)
             if numbers != list(range(worker["of"])):

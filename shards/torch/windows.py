@@ -108,6 +108,7 @@ class TokenWindows(Dataset[Sample]):
         Warns:
             UserWarning: some shards are shorter than one window; their tokens are not read.
         """
+        # Open the set, check the arguments against it, then plan the order.
         self.shard_set = _open_with_cache(shard_set, cache, cache_limit, verify)
         self.seq_len, self.seed = seq_len, seed
         self.split: Split = split
@@ -183,6 +184,7 @@ class TokenWindows(Dataset[Sample]):
         return number % self._length
 
     def _make_batch(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> WindowBatch:
+        # Any sequence of integers, of any width.
         wanted = np.asarray(numbers)
         if not wanted.size:
             wanted = wanted.astype(np.int64)  # an empty list is an array of floats
@@ -201,6 +203,7 @@ class TokenWindows(Dataset[Sample]):
         ids = torch.from_numpy(windows[:, :-1].astype(np.int64))
         targets = windows[:, 1:] if self.labels == "next" else windows[:, :-1]
         batch = {"input_ids": ids, "labels": torch.from_numpy(targets.astype(np.int64))}
+        # Fields that are asked for are computed for the whole batch at once.
         if "document_ids" in self.fields or "position_ids" in self.fields:
             documents = number_documents(ids, self.shard_set.eos_id)
             made = {"document_ids": documents, "position_ids": positions_in_documents(documents)}
@@ -215,6 +218,7 @@ class TokenWindows(Dataset[Sample]):
     def _check(self, epochs: int | None, samples: int | None) -> None:
         """Refuse arguments that cannot be used."""
         problems: list[str] = []
+        # Every fault is told at once.
         lowest = {"seq_len": 1, "epochs": 1, "samples": 1, "decoded_shards": 2}
         found = {"seq_len": self.seq_len, "epochs": epochs, "samples": samples, "decoded_shards": self._decoded_shards}
         for name, value in found.items():
@@ -237,6 +241,7 @@ class TokenWindows(Dataset[Sample]):
     def _check_windows(self) -> None:
         """Refuse a split or a phase without windows; warn of shards without."""
         shards, length = self.shard_set.splits[self.split], self.seq_len
+        # Without a window there is nothing to train on.
         if not self.order.per_epoch:
             most = max((shard.num_tokens for shard in shards), default=0)
             found = (

@@ -151,8 +151,8 @@ def test_validation_finds_what_is_wrong_with_phases(built: dict[str, Any], tmp_p
         assert any(words in problem for problem in found), found
 
     assert problems_of(lambda manifest: None) == []
-    has(lambda m: m.update(format_version=1), "format_version 1 with the key 'phases'; expected 2")
-    has(lambda m: m.pop("phases"), "format_version 2 without the key 'phases'; expected 1")
+    has(lambda m: m.update(format_version=1), "format_version 1; expected 2")
+    has(lambda m: m.pop("phases"), "format_version 2; expected 1")
     has(lambda m: m["phases"].reverse(), "expected ['last', 'main'], one after the other")
     has(lambda m: m["shards"][0].update(phase="last"), "the training shards are of the phases ['last', 'main', 'last']")
     has(lambda m: m["shards"][0].pop("phase"), "disagrees with the manifest on format_version: 2, not 1; phase: main")

@@ -22,7 +22,7 @@ STARTS = np.arange(0, TOKENS - 1_000, 1_000)
 
 
 @pytest.fixture(scope="module")
-def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
+def shard(tmp_path_factory) -> Shard:
     """A shard of text-like ids, which zstd compresses by copying from what it has decoded. Read only."""
     phrases = np.random.default_rng(1).integers(1, 5_000, (200, 40), dtype=np.uint16)
     ids = phrases[np.random.default_rng(2).zipf(1.3, TOKENS // 40) % 200].reshape(-1)
@@ -45,7 +45,7 @@ def take_at_once(held: DecodedShard, threads: int) -> list[Any]:
         return list(pool.map(take, range(threads)))
 
 
-def test_threads_that_need_the_same_frames_read_right_tokens(shard: Shard) -> None:
+def test_threads_that_need_the_same_frames_read_right_tokens(shard):
     """Decoded by two threads at once, two frames out of three are wrong for some time."""
     expected = shard.read()[: len(STARTS) * 1_000].reshape(-1, 1_000)
     for _ in range(5):
@@ -63,7 +63,7 @@ def replace_decompression(monkeypatch: pytest.MonkeyPatch, before: Callable[[int
     monkeypatch.setattr(codec, "decompress_frame", slowly)
 
 
-def test_a_frame_that_failed_is_decoded_when_it_is_needed_again(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_that_failed_is_decoded_when_it_is_needed_again(shard, monkeypatch):
     decoded: list[int] = []
 
     def fail(start: int) -> None:
@@ -82,7 +82,7 @@ def test_a_frame_that_failed_is_decoded_when_it_is_needed_again(shard: Shard, mo
     assert np.array_equal(windows[0], shard.read(0, 1_000))
 
 
-def test_several_threads_decode_frames_in_a_row(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_threads_decode_frames_in_a_row(shard, monkeypatch):
     threads: set[int] = set()
 
     def note(_: int) -> None:

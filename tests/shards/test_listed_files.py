@@ -69,7 +69,7 @@ def told(damage: Damage, place: Path | str, kind: str = "folder") -> str:
 
 
 @pytest.fixture(scope="module", params=TOLD, ids=lambda damage: damage.__name__)
-def damaged(request: pytest.FixtureRequest, good_set: Path, tmp_path_factory: pytest.TempPathFactory):
+def damaged(request, good_set, tmp_path_factory):
     """A set with one damaged shard, and the damage. Read only."""
     folder = Path(shutil.copytree(good_set, tmp_path_factory.mktemp("damaged") / "set"))
     request.param(folder)
@@ -85,7 +85,7 @@ READERS: dict[str, Callable[[Path, Path], object]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_shard_of_another_size_or_none_is_told_when_the_set_is_opened(damaged, tmp_path: Path, reader: str) -> None:
+def test_a_shard_of_another_size_or_none_is_told_when_the_set_is_opened(damaged, tmp_path, reader):
     folder, damage = damaged
     with record_opened() as opened, pytest.raises(ShardSetError, match=told(damage, folder)) as caught:
         READERS[reader](folder, tmp_path / "out")
@@ -96,7 +96,7 @@ def test_a_shard_of_another_size_or_none_is_told_when_the_set_is_opened(damaged,
 
 
 @pytest.mark.parametrize("write", [audit, write_report])
-def test_audit_and_report_refuse_it_too(damaged, tmp_path: Path, write: Callable[..., object]) -> None:
+def test_audit_and_report_refuse_it_too(damaged, tmp_path, write):
     with pytest.raises(ShardSetError, match=r"^train-00001\.bin\.zst: "):
         write(damaged[0], out=tmp_path / "out")
 
@@ -104,7 +104,7 @@ def test_audit_and_report_refuse_it_too(damaged, tmp_path: Path, write: Callable
 @pytest.mark.parametrize(
     "command", [["export", "--to", "nanogpt", "--out", "OUT"], ["inspect"], ["trace", "--token", "5"], ["audit"]]
 )
-def test_every_command_refuses_it(damaged, tmp_path: Path, command: list[str]) -> None:
+def test_every_command_refuses_it(damaged, tmp_path, command):
     folder, _ = damaged
     name, *flags = (str(tmp_path / "out") if word == "OUT" else word for word in command)
     done = call_here(main, name, folder, *flags)
@@ -113,7 +113,7 @@ def test_every_command_refuses_it(damaged, tmp_path: Path, command: list[str]) -
     assert not (tmp_path / "out").exists()
 
 
-def test_the_files_that_differ_are_named_and_the_rest_is_counted(good_set: Path, tmp_path: Path) -> None:
+def test_the_files_that_differ_are_named_and_the_rest_is_counted(good_set, tmp_path):
     folder = write_token_set(tmp_path / "set", {"train": [np.array([1, 2, EOS_ID], np.uint16)] * 8}).path
     for path in folder.glob("train-*.docs.parquet"):
         path.unlink()
@@ -135,7 +135,7 @@ def test_the_files_that_differ_are_named_and_the_rest_is_counted(good_set: Path,
     )
 
 
-def test_a_set_on_the_hub_is_compared_with_its_listing(damaged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_on_the_hub_is_compared_with_its_listing(damaged, monkeypatch):
     folder, damage = damaged
     with Hub() as server:
         server.publish("tester/set", folder)
@@ -145,9 +145,7 @@ def test_a_set_on_the_hub_is_compared_with_its_listing(damaged, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("damage", TOLD)
-def test_a_shard_that_changes_after_the_opening_is_told_when_it_is_first_read(
-    good_set: Path, tmp_path: Path, damage: Damage
-) -> None:
+def test_a_shard_that_changes_after_the_opening_is_told_when_it_is_first_read(good_set, tmp_path, damage):
     folder = Path(shutil.copytree(good_set, tmp_path / "set"))
     windows, shard = TokenWindows(folder, seq_len=SEQ_LEN), open_set(folder).shard("train-00001")
     damage(folder)
@@ -160,9 +158,7 @@ def test_a_shard_that_changes_after_the_opening_is_told_when_it_is_first_read(
         shard.documents()
 
 
-def test_another_process_compares_a_shard_when_it_reads_it_and_not_all_of_them_again(
-    good_set: Path, tmp_path: Path
-) -> None:
+def test_another_process_compares_a_shard_when_it_reads_it_and_not_all_of_them_again(good_set, tmp_path):
     folder = Path(shutil.copytree(good_set, tmp_path / "set"))
     content = pickle.dumps(TokenWindows(folder, seq_len=SEQ_LEN, verify="sha256"))
     replaced(folder)
@@ -180,7 +176,7 @@ def incompressible(seed: int) -> np.ndarray:
 
 
 @pytest.fixture
-def same_size(tmp_path: Path) -> ShardSet:
+def same_size(tmp_path) -> ShardSet:
     """A set of two shards, the second replaced by other tokens and rows in files of the same sizes."""
     shards = [incompressible(seed) for seed in (0, 1)]
     folder = write_token_set(tmp_path / "set", {"train": shards}).path
@@ -202,7 +198,7 @@ READS = {
 
 
 @pytest.mark.parametrize("reads", READS)
-def test_a_digest_finds_what_a_size_does_not(same_size: ShardSet, reads: str) -> None:
+def test_a_digest_finds_what_a_size_does_not(same_size, reads):
     READS[reads](same_size)  # sizes are equal: read as it is
     strict = open_set(same_size.path, verify="sha256")
     strict.shards[0].read()
@@ -210,7 +206,7 @@ def test_a_digest_finds_what_a_size_does_not(same_size: ShardSet, reads: str) ->
         READS[reads](strict)
 
 
-def test_a_shard_is_hashed_once(good_set: Path) -> None:
+def test_a_shard_is_hashed_once(good_set):
     def opens(verify: Verify) -> int:
         shard = open_set(good_set, verify=verify).shards[0]
         with record_opened() as opened:
@@ -223,7 +219,7 @@ def test_a_shard_is_hashed_once(good_set: Path) -> None:
     assert opens("sha256") - opens("size") <= 4
 
 
-def test_verify_is_one_of_two_words_and_an_open_set_has_its_own(good_set: Path) -> None:
+def test_verify_is_one_of_two_words_and_an_open_set_has_its_own(good_set):
     for opener in (open_set, lambda place, verify: TokenWindows(place, seq_len=SEQ_LEN, verify=verify)):
         with pytest.raises(InputError, match=r"verify = 'sha265': unknown\. Did you mean 'sha256'\?"):
             opener(good_set, verify="sha265")

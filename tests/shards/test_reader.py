@@ -141,7 +141,7 @@ def test_five_lines_of_format_md(good_set):
         ),
     ],
 )
-def test_damaged_tokens_are_an_error_with_its_remedy(good_set: Path, tmp_path: Path, fault: str, message: str):
+def test_damaged_tokens_are_an_error_with_its_remedy(good_set, tmp_path, fault, message):
     folder = Path(shutil.copytree(good_set, tmp_path / "set"))
     shard = open_set(folder).shard("train-00000")
     plant(fault, folder)
@@ -151,7 +151,7 @@ def test_damaged_tokens_are_an_error_with_its_remedy(good_set: Path, tmp_path: P
             read()
 
 
-def test_a_damaged_document_table_is_an_error_with_its_remedy(good_set: Path, tmp_path: Path):
+def test_a_damaged_document_table_is_an_error_with_its_remedy(good_set, tmp_path):
     folder = Path(shutil.copytree(good_set, tmp_path / "set"))
     shard = open_set(folder).shard("train-00000")
     table = folder / "train-00000.docs.parquet"
@@ -162,9 +162,7 @@ def test_a_damaged_document_table_is_an_error_with_its_remedy(good_set: Path, tm
             read()
 
 
-def test_a_remedy_for_a_remote_set_is_one_that_helps_there(
-    good_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_remedy_for_a_remote_set_is_one_that_helps_there(good_set, tmp_path, monkeypatch):
     folder = Path(shutil.copytree(good_set, tmp_path / "set"))
     plant("bit_flipped_in_first_frame", folder)
     with Hub() as server:

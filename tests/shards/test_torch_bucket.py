@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,14 +24,14 @@ SEQ_LEN, BATCH = 32, 16
 
 
 @pytest.fixture(scope="module")
-def small_set(tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
+def small_set(tmp_path_factory) -> ShardSet:
     """A set of three train shards. Read only."""
     train = [count_up(2_000, first=first) for first in (0, 2_000, 4_000)]
     return write_token_set(tmp_path_factory.mktemp("sets") / "s", {"train": train})
 
 
 @pytest.fixture
-def bucket(moto: ObjectServer, small_set: ShardSet, monkeypatch: pytest.MonkeyPatch) -> ObjectServer:
+def bucket(moto, small_set, monkeypatch) -> ObjectServer:
     """The server that has the set at `PLACE`."""
     moto.reset()
     moto.empty_bucket()
@@ -44,7 +43,7 @@ def bucket(moto: ObjectServer, small_set: ShardSet, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
-def proxy(bucket: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+def proxy(bucket, monkeypatch) -> Iterator[Proxy]:
     """What stands between this process and the bucket, and records its requests."""
     with Proxy(bucket) as proxy:
         aws_environment(monkeypatch, proxy.url)
@@ -61,7 +60,7 @@ def all_labels(shard_set: ShardSet) -> torch.Tensor:
     return windows.read(range(len(windows)))["labels"]
 
 
-def test_each_shard_is_fetched_once_into_the_cache(proxy: Proxy, small_set: ShardSet, tmp_path: Path) -> None:
+def test_each_shard_is_fetched_once_into_the_cache(proxy, small_set, tmp_path):
     cache = tmp_path / "cache"
     for _ in range(2):
         with TokenWindows(PLACE, seq_len=SEQ_LEN, cache=cache, cache_limit=1_000_000) as windows:
@@ -70,14 +69,14 @@ def test_each_shard_is_fetched_once_into_the_cache(proxy: Proxy, small_set: Shar
     assert requests_for_tokens(proxy) == [shard.tokens_file.name for shard in small_set.shards]
 
 
-def test_without_a_cache_ranges_are_read(proxy: Proxy, small_set: ShardSet) -> None:
+def test_without_a_cache_ranges_are_read(proxy, small_set):
     with TokenWindows(open_set(PLACE), seq_len=SEQ_LEN) as windows:
         assert torch.equal(windows.read(range(len(windows)))["labels"], all_labels(small_set))
     # One request for a shard's seek table, one for its only frame.
     assert requests_for_tokens(proxy) == [shard.tokens_file.name for shard in small_set.shards for _ in range(2)]
 
 
-def test_a_bucket_that_lacks_a_shard_is_told_by_its_listing(proxy: Proxy, small_set: ShardSet, tmp_path: Path) -> None:
+def test_a_bucket_that_lacks_a_shard_is_told_by_its_listing(proxy, small_set, tmp_path):
     name = small_set.shards[1].tokens_file.name
     open_objects(PLACE).delete(name)
     for cache in (None, Cache(tmp_path, 1_000_000)):
@@ -89,7 +88,7 @@ def test_a_bucket_that_lacks_a_shard_is_told_by_its_listing(proxy: Proxy, small_
         open_set(PLACE)
 
 
-def test_a_shard_of_a_bucket_that_changes_after_the_opening_is_told(bucket: ObjectServer, small_set: ShardSet) -> None:
+def test_a_shard_of_a_bucket_that_changes_after_the_opening_is_told(bucket, small_set):
     first, second, third = small_set.shards
     opened = open_set(PLACE)
     open_objects(PLACE).delete(first.tokens_file.name)
@@ -107,31 +106,27 @@ def test_a_shard_of_a_bucket_that_changes_after_the_opening_is_told(bucket: Obje
         open_set(PLACE, verify="sha256").shards[2].read()
 
 
-def test_a_pickle_has_no_credentials(bucket: ObjectServer, tmp_path: Path) -> None:
+def test_a_pickle_has_no_credentials(bucket, tmp_path):
     content = pickle.dumps(TokenWindows(PLACE, seq_len=SEQ_LEN, cache=tmp_path))
     assert len(content) < 2_000
     assert SECRET_KEY.encode() not in content
 
 
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
-def test_workers_read_what_this_process_reads(
-    bucket: ObjectServer, small_set: ShardSet, tmp_path: Path, start: str
-) -> None:
+def test_workers_read_what_this_process_reads(bucket, small_set, tmp_path, start):
     stream = TokenStream(PLACE, seq_len=SEQ_LEN, batch_size=BATCH, cache=tmp_path)
     loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context=start)
     assert torch.equal(torch.cat([part["labels"] for part in loader]), all_labels(small_set))
 
 
-def test_a_forked_worker_is_refused_and_does_not_hang(bucket: ObjectServer, tmp_path: Path) -> None:
+def test_a_forked_worker_is_refused_and_does_not_hang(bucket, tmp_path):
     windows = TokenWindows(PLACE, seq_len=SEQ_LEN, cache=tmp_path)
     loader = DataLoader(windows, batch_size=BATCH, num_workers=1, multiprocessing_context="fork", timeout=60)
     with pytest.raises(RuntimeError, match=r"(?s)worker.*forked from .* multiprocessing_context=.forkserver"):
         next(iter(loader))
 
 
-def test_forked_workers_read_shards_that_are_in_the_cache(
-    bucket: ObjectServer, small_set: ShardSet, tmp_path: Path
-) -> None:
+def test_forked_workers_read_shards_that_are_in_the_cache(bucket, small_set, tmp_path):
     with TokenWindows(PLACE, seq_len=SEQ_LEN, cache=tmp_path) as windows:
         expected = windows.read(range(len(windows)))["labels"]
         loader = DataLoader(windows, batch_size=BATCH, num_workers=2, multiprocessing_context="fork", timeout=60)

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ N = sum((size - 1) // SEQ_LEN for size in SIZES)
 
 
 @pytest.fixture(scope="module")
-def small_set(tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
+def small_set(tmp_path_factory) -> ShardSet:
     """A set of three small train shards and a val shard. Read only."""
     firsts = (0, *itertools.accumulate(SIZES))
     train = [count_up(size, first=first, document_tokens=1_000) for size, first in zip(SIZES, firsts, strict=False)]
@@ -43,7 +42,7 @@ def small_set(tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
 
 
 @pytest.fixture(scope="module")
-def numbers(small_set: ShardSet) -> dict[tuple[int, ...], int]:
+def numbers(small_set) -> dict[tuple[int, ...], int]:
     """The number of each sample of the first epoch, by its tokens, which occur once."""
     windows = TokenWindows(small_set, seq_len=SEQ_LEN)
     found = {tuple(ids): number for number, ids in enumerate(windows.read(range(N))["input_ids"].tolist())}
@@ -155,9 +154,7 @@ SETUPS = [
 
 
 @pytest.mark.parametrize("chain", range(8))
-def test_the_union_over_interruptions_is_the_order(
-    small_set: ShardSet, numbers: dict[tuple[int, ...], int], chain: int
-) -> None:
+def test_the_union_over_interruptions_is_the_order(small_set, numbers, chain):
     setups = random.Random(7).sample(SETUPS, len(SETUPS))[chain * 8 : chain * 8 + 8]
     rng = random.Random(chain)
     state: dict[str, Any] | None = None
@@ -203,13 +200,7 @@ RANKS_AND_BATCH = [st.integers(1, 7), st.integers(1, 9)]
     parts=st.lists(st.tuples(*RANKS_AND_BATCH, st.integers(0, 4)), max_size=4),
     last=st.tuples(*RANKS_AND_BATCH, st.none()),
 )
-def test_any_setups_on_tiny_sets(
-    small_set: ShardSet,
-    numbers: dict[tuple[int, ...], int],
-    total: int,
-    parts: list[tuple[int, int, int | None]],
-    last: tuple[int, int, None],
-) -> None:
+def test_any_setups_on_tiny_sets(small_set, numbers, total, parts, last):
     state: dict[str, Any] | None = None
     read: list[int] = []
     for ranks, batch, steps in [*parts, last]:
@@ -232,7 +223,7 @@ def test_any_setups_on_tiny_sets(
 
 
 @pytest.mark.parametrize(("ranks", "batch"), [(1, 7), (2, 5), (3, None), (4, 8)])
-def test_an_even_end_gives_all_ranks_equally_many(small_set: ShardSet, ranks: int, batch: int | None) -> None:
+def test_an_even_end_gives_all_ranks_equally_many(small_set, ranks, batch):
     counts: set[tuple[int, int]] = set()
     for rank in range(ranks):
         stream = TokenStream(
@@ -246,14 +237,14 @@ def test_an_even_end_gives_all_ranks_equally_many(small_set: ShardSet, ranks: in
     assert counts == {(N // stride, N // stride * stride)}
 
 
-def test_epochs_are_read_in_one_iteration_each_in_an_order_of_its_own(small_set: ShardSet) -> None:
+def test_epochs_are_read_in_one_iteration_each_in_an_order_of_its_own(small_set):
     parts = [part["input_ids"][0].item() for part in TokenStream(small_set, seq_len=SEQ_LEN, epochs=2)]
     assert len(parts) == 2 * N
     assert sorted(parts[:N]) == sorted(parts[N:])
     assert parts[:N] != parts[N:]
 
 
-def test_an_iteration_after_the_one_that_resumed_begins_at_the_start(small_set: ShardSet) -> None:
+def test_an_iteration_after_the_one_that_resumed_begins_at_the_start(small_set):
     stream = TokenStream(small_set, seq_len=SEQ_LEN, batch_size=10)
     list(itertools.islice(stream, 3))
     stream.load_state_dict(stream.state_dict())
@@ -270,9 +261,7 @@ def flatten(parts: list[Any], numbers: dict[tuple[int, ...], int]) -> list[int]:
 
 
 @pytest.mark.parametrize("made_by", ["stream", "loader"])
-def test_a_stateful_dataloader_goes_on_exactly(
-    small_set: ShardSet, numbers: dict[tuple[int, ...], int], made_by: str
-) -> None:
+def test_a_stateful_dataloader_goes_on_exactly(small_set, numbers, made_by):
     """With workers that have run ahead: in a loader like it, and from the same state with other workers and batches."""
     setup, size = Setup(1, 2, 6, made_by), None if made_by == "stream" else 6
 
@@ -292,7 +281,7 @@ def test_a_stateful_dataloader_goes_on_exactly(
     assert flatten(list(StatefulDataLoader(stream, batch_size=None)), numbers) == list(range(30, N))
 
 
-def test_a_stateful_dataloader_without_workers(small_set: ShardSet, numbers: dict[tuple[int, ...], int]) -> None:
+def test_a_stateful_dataloader_without_workers(small_set, numbers):
     loader = StatefulDataLoader(open_stream(small_set, Setup(1, 0, 4, "loader"), 0), batch_size=4)
     assert flatten(list(itertools.islice(loader, 5)), numbers) == list(range(20))
     state = loader.state_dict()
@@ -303,14 +292,14 @@ def test_a_stateful_dataloader_without_workers(small_set: ShardSet, numbers: dic
 
 
 @pytest.mark.parametrize("received", [-1, 16.0, N + 1, "3", True])
-def test_a_rank_cannot_have_received_what_it_does_not_get(small_set: ShardSet, received: Any) -> None:
+def test_a_rank_cannot_have_received_what_it_does_not_get(small_set, received):
     stream = open_stream(small_set, Setup(1, 2, 6), 0)
     with pytest.raises(InputError, match=rf"received = {received!r}: expected an integer from 0 to {N}, the samples"):
         stream.state_dict(received=received)
     assert stream.state_dict(received=N)["samples"] == N
 
 
-def test_a_dataloader_with_workers_needs_to_be_told(small_set: ShardSet, numbers: dict[tuple[int, ...], int]) -> None:
+def test_a_dataloader_with_workers_needs_to_be_told(small_set, numbers):
     stream = open_stream(small_set, Setup(1, 2, 6), 0)
     loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="fork")
     assert flatten(list(itertools.islice(loader, 4)), numbers) == list(range(24))
@@ -325,7 +314,7 @@ def test_a_dataloader_with_workers_needs_to_be_told(small_set: ShardSet, numbers
 
 
 @pytest.mark.parametrize("make_copy", [deepcopy, lambda stream: pickle.loads(pickle.dumps(stream))])
-def test_a_copy_knows_what_its_own_workers_have_read(small_set: ShardSet, make_copy: Any) -> None:
+def test_a_copy_knows_what_its_own_workers_have_read(small_set, make_copy):
     """Not what the stream's workers have read that it is a copy of."""
     stream = open_stream(small_set, Setup(1, 2, 6), 0)
     other = make_copy(stream)
@@ -335,7 +324,7 @@ def test_a_copy_knows_what_its_own_workers_have_read(small_set: ShardSet, make_c
     assert stream.state_dict()["samples"] == 0
 
 
-def test_a_state_loaded_while_workers_live_is_refused(small_set: ShardSet, numbers: dict[tuple[int, ...], int]) -> None:
+def test_a_state_loaded_while_workers_live_is_refused(small_set, numbers):
     """Persistent workers have copies of the stream as it was: they would begin at the first sample."""
     stream = open_stream(small_set, Setup(1, 2, 6), 0)
     loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="fork", persistent_workers=True)
@@ -347,14 +336,14 @@ def test_a_state_loaded_while_workers_live_is_refused(small_set: ShardSet, numbe
     assert flatten(list(loader), numbers) == list(range(24, N))
 
 
-def test_a_state_counted_by_numpy_is_plain(small_set: ShardSet) -> None:
+def test_a_state_counted_by_numpy_is_plain(small_set):
     stream = open_stream(small_set, Setup(1, 2, 6), 0)
     state = stream.state_dict(received=np.int64(6))
     assert json.loads(json.dumps(state)) == state
 
 
 @pytest.mark.long
-def test_a_spawned_worker_reads_on(small_set: ShardSet, numbers: dict[tuple[int, ...], int]) -> None:
+def test_a_spawned_worker_reads_on(small_set, numbers):
     stream = open_stream(small_set, Setup(1, 0, 6), 0)
     list(itertools.islice(stream, 4))
     stream.load_state_dict(stream.state_dict())
@@ -367,7 +356,7 @@ def test_a_spawned_worker_reads_on(small_set: ShardSet, numbers: dict[tuple[int,
 # State and bad input
 
 
-def test_the_state_is_one_number_and_what_it_belongs_to(small_set: ShardSet) -> None:
+def test_the_state_is_one_number_and_what_it_belongs_to(small_set):
     stream = TokenStream(small_set, seq_len=SEQ_LEN, seed=5, rank=1, world_size=3)
     list(itertools.islice(stream, 4))
     assert stream.state_dict() == {
@@ -390,9 +379,7 @@ def test_the_state_is_one_number_and_what_it_belongs_to(small_set: ShardSet) -> 
         ({"samples": 19}, "the state is of 20 samples; this stream has 19. Give as many epochs or samples as before"),
     ],
 )
-def test_a_state_of_another_order_is_refused_by_name(
-    small_set: ShardSet, changed: dict[str, Any], message: str
-) -> None:
+def test_a_state_of_another_order_is_refused_by_name(small_set, changed, message):
     stream = TokenStream(small_set, seq_len=SEQ_LEN)
     list(itertools.islice(stream, 20))
     other = TokenStream(small_set, **{"seq_len": SEQ_LEN, **changed})
@@ -401,7 +388,7 @@ def test_a_state_of_another_order_is_refused_by_name(
     assert other.state_dict()["samples"] == 0
 
 
-def test_the_states_of_several_streams_are_refused_as_such(small_set: ShardSet) -> None:
+def test_the_states_of_several_streams_are_refused_as_such(small_set):
     train, val = TokenStream(small_set, seq_len=SEQ_LEN), TokenStream(small_set, seq_len=SEQ_LEN, split="val")
     whole = {"train": train.state_dict(), "val": val.state_dict()}
     found = "the state has parts of split 'train', 'val', those of several streams; this one has 'val'"
@@ -410,13 +397,13 @@ def test_the_states_of_several_streams_are_refused_as_such(small_set: ShardSet) 
     val.load_state_dict(whole["val"])
 
 
-def test_a_state_of_another_set_is_refused(small_set: ShardSet, tmp_path: Path) -> None:
+def test_a_state_of_another_set_is_refused(small_set, tmp_path):
     other = write_token_set(tmp_path / "other", {"train": [count_up(501)]})
     with pytest.raises(InputError, match=rf"the state is of set '\w+'; this stream has '{other.manifest_sha256}'"):
         TokenStream(other, seq_len=SEQ_LEN).load_state_dict(TokenStream(small_set, seq_len=SEQ_LEN).state_dict())
 
 
-def test_what_is_not_a_whole_state_is_refused(small_set: ShardSet) -> None:
+def test_what_is_not_a_whole_state_is_refused(small_set):
     stream = open_stream(small_set, Setup(1, 2, 6), 0)
     with pytest.raises(InputError, match=r"not the state of a stream: expected the keys samples, set, split"):
         stream.load_state_dict({"step": 3})
@@ -464,7 +451,7 @@ LEFT_OUT = object()
         ({"worker": {"id": 0, "of": 1, "total": 5}}, "worker: .*at least 4 items"),
     ],
 )
-def test_a_damaged_state_is_refused_by_the_key(small_set: ShardSet, changed: dict[str, Any], message: str) -> None:
+def test_a_damaged_state_is_refused_by_the_key(small_set, changed, message):
     stream = TokenStream(small_set, seq_len=SEQ_LEN)
     list(itertools.islice(stream, 5))
     for nested in (lambda state: state, lambda state: {"epoch": 1, "loader": [{"worker_0": state}]}):
@@ -474,12 +461,12 @@ def test_a_damaged_state_is_refused_by_the_key(small_set: ShardSet, changed: dic
 
 
 @pytest.mark.parametrize("state", [None, 5, "state", [], {}, {"samples": 3}])
-def test_what_is_no_state_is_refused(small_set: ShardSet, state: Any) -> None:
+def test_what_is_no_state_is_refused(small_set, state):
     with pytest.raises(StateError, match="not the state of a stream: expected the keys samples, set, split"):
         TokenStream(small_set, seq_len=SEQ_LEN).load_state_dict(state)
 
 
-def test_a_state_is_found_among_keys_of_the_same_names(small_set: ShardSet) -> None:
+def test_a_state_is_found_among_keys_of_the_same_names(small_set):
     stream = TokenStream(small_set, seq_len=np.int64(SEQ_LEN))
     assert json.loads(json.dumps(stream.state_dict())) == stream.state_dict()
     state = stream.state_dict() | {"samples": np.int64(7)}
@@ -501,12 +488,12 @@ def test_a_state_is_found_among_keys_of_the_same_names(small_set: ShardSet) -> N
         ({"seq_len": 701}, r"longest of 3 shards of train has 700 tokens; expected at least seq_len \+ 1 = 702"),
     ],
 )
-def test_arguments_that_cannot_be_used_are_named(small_set: ShardSet, arguments: dict[str, Any], message: str) -> None:
+def test_arguments_that_cannot_be_used_are_named(small_set, arguments, message):
     with pytest.raises(InputError, match=message):
         TokenStream(small_set, **{"seq_len": SEQ_LEN, **arguments})
 
 
-def test_one_of_several_processes_must_say_which(small_set: ShardSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_several_processes_must_say_which(small_set, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(InputError, match="rank, world_size: not given, and this is one of 4 processes"):
         TokenStream(small_set, seq_len=SEQ_LEN)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -32,13 +30,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*shorter than one window")
 
 
 @pytest.fixture(autouse=True)
-def _small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_frames(monkeypatch) -> None:
     """Let frames hold 64 tokens, so that a shard has many and a window lies in one or two."""
     monkeypatch.setattr(codec, "FRAME_BYTES", 128)
 
 
 @pytest.fixture(scope="module")
-def small_set(tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
+def small_set(tmp_path_factory) -> ShardSet:
     """A set of four train shards, of which one is shorter than a window, and a val shard. Read only."""
     firsts = np.cumsum((0, *SIZES))
     train = [count_up(size, first=int(first)) for size, first in zip(SIZES, firsts, strict=False)]
@@ -54,7 +52,7 @@ def straight(shard_set: ShardSet, number: int, *, seed: int = 1337) -> list[int]
     return shards[place.shard].read(place.start, place.stop).tolist()
 
 
-def test_a_sample_is_the_window_of_its_number(small_set: ShardSet) -> None:
+def test_a_sample_is_the_window_of_its_number(small_set):
     windows = TokenWindows(small_set, seq_len=SEQ_LEN, epochs=2)
     assert len(windows) == 2 * sum((size - 1) // SEQ_LEN for size in SIZES)
     for number in range(len(windows)):
@@ -65,14 +63,14 @@ def test_a_sample_is_the_window_of_its_number(small_set: ShardSet) -> None:
     assert {tensor.dtype for tensor in sample.values()} == {torch.int64}
 
 
-def test_labels_that_the_model_shifts_equal_the_input(small_set: ShardSet) -> None:
+def test_labels_that_the_model_shifts_equal_the_input(small_set):
     sample = TokenWindows(small_set, seq_len=SEQ_LEN, labels="same")[3]
     assert torch.equal(sample["labels"], sample["input_ids"])
     sample["labels"][0] = -100  # masks of one leave the other alone
     assert sample["input_ids"].tolist() == straight(small_set, 3)[:-1]
 
 
-def test_indices_are_those_of_a_list(small_set: ShardSet) -> None:
+def test_indices_are_those_of_a_list(small_set):
     windows = TokenWindows(small_set, seq_len=SEQ_LEN)
     length = len(windows)
     assert torch.equal(windows[-1]["input_ids"], windows[length - 1]["input_ids"])
@@ -89,13 +87,13 @@ def test_indices_are_those_of_a_list(small_set: ShardSet) -> None:
 
 
 @pytest.mark.parametrize("numbers", [[1.5], np.arange(3.0), [True, False], ["1"], [[1, 2]], 7])
-def test_samples_are_read_by_integers_alone(small_set: ShardSet, numbers: Any) -> None:
+def test_samples_are_read_by_integers_alone(small_set, numbers):
     with pytest.raises(TypeError, match=r"samples by number: an array .*; expected one dimension of integers"):
         TokenWindows(small_set, seq_len=SEQ_LEN).read(numbers)
 
 
 @pytest.mark.parametrize("numbers", [[3, 1], np.array([3, 1], np.uint8), torch.tensor([3, 1]), range(3, 0, -2)])
-def test_samples_are_read_by_integers_of_any_kind(small_set: ShardSet, numbers: Any) -> None:
+def test_samples_are_read_by_integers_of_any_kind(small_set, numbers):
     read = TokenWindows(small_set, seq_len=SEQ_LEN).read(numbers)
     assert read["input_ids"].tolist() == [straight(small_set, number)[:-1] for number in (3, 1)]
     assert TokenWindows(small_set, seq_len=SEQ_LEN).read([])["labels"].shape == (0, SEQ_LEN)
@@ -103,7 +101,7 @@ def test_samples_are_read_by_integers_of_any_kind(small_set: ShardSet, numbers: 
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), decoded=st.integers(2, 4))
-def test_any_numbers_in_any_order(small_set: ShardSet, data: st.DataObject, decoded: int) -> None:
+def test_any_numbers_in_any_order(small_set, data, decoded):
     """Reads that go forward, and those that do not, while shards are decoded ahead."""
     with TokenWindows(small_set, seq_len=SEQ_LEN, epochs=3, decoded_shards=decoded) as windows:
         last = len(windows) - 1
@@ -121,7 +119,7 @@ def test_any_numbers_in_any_order(small_set: ShardSet, data: st.DataObject, deco
 
 @pytest.mark.parametrize("vocab_size", [300, 70_000])
 @pytest.mark.parametrize("seq_len", [1, 31, 64, 65, 500])
-def test_windows_over_several_frames_and_of_four_bytes_an_id(tmp_path: Path, vocab_size: int, seq_len: int) -> None:
+def test_windows_over_several_frames_and_of_four_bytes_an_id(tmp_path, vocab_size, seq_len):
     shard_set = write_token_set(
         tmp_path / "set", {"train": [count_up(1_117, vocab_size=vocab_size)]}, vocab_size=vocab_size
     )
@@ -134,7 +132,7 @@ def test_windows_over_several_frames_and_of_four_bytes_an_id(tmp_path: Path, voc
         assert windows[number]["labels"].tolist() == tokens[start + 1 : start + 1 + seq_len].tolist()
 
 
-def test_only_the_frames_of_a_window_are_decoded(small_set: ShardSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_frames_of_a_window_are_decoded(small_set, monkeypatch):
     decoded: list[int] = []
     decompress = codec.decompress_frame
     monkeypatch.setattr(
@@ -151,9 +149,7 @@ def test_only_the_frames_of_a_window_are_decoded(small_set: ShardSet, monkeypatc
     assert len(decoded) == len(expected)  # a frame that is decoded stays
 
 
-def test_reading_forward_decodes_ahead_and_no_further_than_needed(
-    small_set: ShardSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_forward_decodes_ahead_and_no_further_than_needed(small_set, monkeypatch):
     threads: list[tuple[str, str]] = []
     into = Shard.read_into
 
@@ -180,14 +176,14 @@ def test_reading_forward_decodes_ahead_and_no_further_than_needed(
         assert all(shard.is_whole for shard in windows._reader._held.values())
 
 
-def test_random_numbers_decode_nothing_ahead(small_set: ShardSet) -> None:
+def test_random_numbers_decode_nothing_ahead(small_set):
     with TokenWindows(small_set, seq_len=SEQ_LEN) as windows:
         for number in (50, 3, 60, 61, 2, 80, 7, 8, 9, 1):
             windows[number]
         assert windows._reader._ahead == {}
 
 
-def test_a_corrupt_frame_is_an_error_where_it_is_read(small_set: ShardSet, tmp_path: Path) -> None:
+def test_a_corrupt_frame_is_an_error_where_it_is_read(small_set, tmp_path):
     folder = tmp_path / "set"
     folder.mkdir()
     for path in small_set.path.iterdir():
@@ -210,7 +206,7 @@ def test_a_corrupt_frame_is_an_error_where_it_is_read(small_set: ShardSet, tmp_p
 # Fields
 
 
-def test_fields_say_where_documents_are(small_set: ShardSet) -> None:
+def test_fields_say_where_documents_are(small_set):
     fields = ("position_ids", "document_ids", "cu_seqlens")
     windows = TokenWindows(small_set, seq_len=120, fields=fields)
     samples = [windows[number] for number in range(4)]
@@ -237,9 +233,7 @@ def test_fields_say_where_documents_are(small_set: ShardSet) -> None:
 
 
 @pytest.mark.parametrize("collate", [collate_windows, None])
-def test_a_loader_gives_the_same_batches_with_either_collate(
-    small_set: ShardSet, collate: Callable[[Sequence[Any]], Any] | None
-) -> None:
+def test_a_loader_gives_the_same_batches_with_either_collate(small_set, collate):
     windows = TokenWindows(small_set, seq_len=SEQ_LEN, samples=11, fields=("document_ids",))
     loader = DataLoader(windows, batch_size=4, collate_fn=collate)
     for number, part in enumerate(loader):
@@ -251,7 +245,7 @@ def test_a_loader_gives_the_same_batches_with_either_collate(
 # Other processes
 
 
-def test_a_pickle_is_small_and_gives_the_same_samples(small_set: ShardSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickle_is_small_and_gives_the_same_samples(small_set, monkeypatch):
     monkeypatch.chdir(small_set.path.parent)
     windows = TokenWindows(small_set.path.name, seq_len=SEQ_LEN, seed=5, fields=("document_ids",))
     expected, content = windows[7], pickle.dumps(windows)
@@ -263,7 +257,7 @@ def test_a_pickle_is_small_and_gives_the_same_samples(small_set: ShardSet, monke
     assert all(torch.equal(again[7][name], tensor) for name, tensor in expected.items())
 
 
-def test_a_pickle_of_a_set_that_has_changed_is_refused(tmp_path: Path) -> None:
+def test_a_pickle_of_a_set_that_has_changed_is_refused(tmp_path):
     write_token_set(tmp_path / "set", {"train": [count_up(500)]})
     content = pickle.dumps(TokenWindows(tmp_path / "set", seq_len=SEQ_LEN))
     (tmp_path / "set").rename(tmp_path / "old")
@@ -273,9 +267,7 @@ def test_a_pickle_of_a_set_that_has_changed_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("start", "workers"), [("fork", 2), ("spawn", 1)])  # to spawn one takes two seconds
-def test_workers_read_what_this_process_reads(
-    tmp_path: Path, start: str, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_read_what_this_process_reads(tmp_path, start, workers, monkeypatch):
     """Forked from a process whose decoding thread and locks are in use."""
     monkeypatch.undo()  # spawned workers have frames of the usual size
     shard_set = write_token_set(tmp_path / "set", {"train": [count_up(5_000), count_up(4_000, first=5_000)]})
@@ -287,7 +279,7 @@ def test_workers_read_what_this_process_reads(
         assert torch.equal(torch.cat([batch["labels"] for batch in loader]), expected)
 
 
-def test_a_random_sampler_reads_every_sample_once(small_set: ShardSet) -> None:
+def test_a_random_sampler_reads_every_sample_once(small_set):
     windows = TokenWindows(small_set, seq_len=SEQ_LEN)
     sampler = RandomSampler(windows, generator=torch.Generator().manual_seed(1))
     read = torch.cat([batch["labels"] for batch in DataLoader(windows, batch_size=7, sampler=sampler)])
@@ -300,14 +292,14 @@ def test_a_random_sampler_reads_every_sample_once(small_set: ShardSet) -> None:
 
 
 @pytest.fixture
-def hub(small_set: ShardSet, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def hub(small_set, monkeypatch) -> Iterator[Hub]:
     with Hub() as server:
         server.publish("tester/set", small_set.path)
         use_hub(server.url, monkeypatch)
         yield server
 
 
-def test_a_set_on_the_hub_is_read_through_the_cache(hub: Hub, small_set: ShardSet, tmp_path: Path) -> None:
+def test_a_set_on_the_hub_is_read_through_the_cache(hub, small_set, tmp_path):
     cache = tmp_path / "cache"
     with TokenWindows("hf://datasets/tester/set", seq_len=SEQ_LEN, cache=cache, cache_limit=1_000_000) as windows:
         assert windows[4]["labels"].tolist() == straight(small_set, 4)[1:]
@@ -319,7 +311,7 @@ def test_a_set_on_the_hub_is_read_through_the_cache(hub: Hub, small_set: ShardSe
     assert torch.equal(read, TokenWindows(small_set, seq_len=SEQ_LEN).read(range(len(windows)))["labels"])
 
 
-def test_an_open_remote_set_without_a_cache_is_read_by_frames(hub: Hub, small_set: ShardSet) -> None:
+def test_an_open_remote_set_without_a_cache_is_read_by_frames(hub, small_set):
     with TokenWindows(open_set("hf://datasets/tester/set"), seq_len=SEQ_LEN, samples=90) as windows:
         read = [windows[number]["labels"].tolist() for number in range(90)]
     assert read == [straight(small_set, number)[1:] for number in range(90)]
@@ -348,13 +340,13 @@ def test_an_open_remote_set_without_a_cache_is_read_by_frames(hub: Hub, small_se
         ({"seq_len": 0, "split": "test"}, r"(?s)seq_len = 0.*split = 'test'"),
     ],
 )
-def test_arguments_that_cannot_be_used_are_named(small_set: ShardSet, arguments: dict[str, Any], message: str) -> None:
+def test_arguments_that_cannot_be_used_are_named(small_set, arguments, message):
     with pytest.raises(InputError, match=message):
         TokenWindows(small_set, **{"seq_len": SEQ_LEN, **arguments})
 
 
 @pytest.mark.parametrize("dataset", [TokenWindows, TokenStream])
-def test_a_phase_without_a_window_is_refused(tmp_path: Path, dataset: type[TokenWindows | TokenStream]) -> None:
+def test_a_phase_without_a_window_is_refused(tmp_path, dataset):
     shards = [count_up(size) for size in (500, 20, 30, 31)]
     phases = ("main", "main", "middle", "last")
     shard_set = write_token_set(tmp_path / "set", {"train": shards, "val": [count_up(200)]}, phases=phases)
@@ -371,6 +363,6 @@ def test_a_phase_without_a_window_is_refused(tmp_path: Path, dataset: type[Token
 
 
 @pytest.mark.filterwarnings("default")
-def test_shards_without_a_window_are_named(small_set: ShardSet) -> None:
+def test_shards_without_a_window_are_named(small_set):
     with pytest.warns(UserWarning, match=r"1 of 4 shards is shorter than one window of 32 \+ 1 tokens.*train-00002"):
         TokenWindows(small_set, seq_len=SEQ_LEN)

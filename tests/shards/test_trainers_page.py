@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -17,7 +15,7 @@ VOCAB_SIZE = 512
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it
 @pytest.mark.parametrize("title", BLOCKS)
-def test_the_code_of_the_page_runs(title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_the_page_runs(title, tmp_path, monkeypatch):
     tokens = [count_up(size, vocab_size=VOCAB_SIZE) for size in (12_000, 13_000, 1_000)]
     write_token_set(tmp_path / "out/demo", {"train": tokens[:2], "val": tokens[2:]}, vocab_size=VOCAB_SIZE)
     monkeypatch.chdir(tmp_path)

@@ -15,26 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
-import xxhash
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from shards import ShardSet, open_set
-from shards.format import writer
-from shards.format.document_table import document_schema
-from shards.format.manifest import (
-    Manifest,
-    MixEntry,
-    RecipeEntry,
-    ShardEntry,
-    SourceCounts,
-    SourceEntry,
-    Split,
-    SplitEntry,
-    TokenizerEntry,
-)
+from shards.format.manifest import Split
+from tests.support.shard_sets import Document, Plan, write_set
 from trainer.__main__ import main
 
 WEIGHTS = {"prose": 3.0, "code": 1.0}
@@ -103,129 +90,42 @@ def train_tokenizer() -> Tokenizer:
 
 def build_set(folder: Path, *, shard_tokens: dict[Split, list[int]], seed: int = 11) -> ShardSet:
     """Write a shard set whose shards hold about so many tokens, 3 to 1 from two sources, cut at documents."""
-    folder.mkdir(parents=True)
     tokenizer = train_tokenizer()
     eos_id = tokenizer.token_to_id("<|endoftext|>")
-    tokenizer_file = writer.write_entry(folder / "tokenizer.json", tokenizer.to_str())
-    recipe_file = writer.write_entry(folder / "recipe.json", json.dumps({"name": "tiny"}))
-    properties = writer.SetProperties(vocab_size=320, eos_id=eos_id, tokenizer_sha256=tokenizer_file.sha256)
     rng = random.Random(seed)
-    entries: list[ShardEntry] = []
+    shards: dict[str, list[list[Document]]] = {}
     row = 0
     for split, sizes in shard_tokens.items():
-        taken = dict.fromkeys(WEIGHTS, 0)
+        taken, shards[split] = dict.fromkeys(WEIGHTS, 0), []
         for index, _ in enumerate(sizes):
-            documents: list[tuple[str, int, str, list[int]]] = []
+            documents: list[Document] = []
             for source, weight in WEIGHTS.items():
                 target = sum(sizes[: index + 1]) * weight / sum(WEIGHTS.values())
                 while taken[source] < target:
                     text = make_text(source, rng)
-                    ids = [*tokenizer.encode(text, add_special_tokens=False).ids, eos_id]
+                    ids = np.array([*tokenizer.encode(text, add_special_tokens=False).ids, eos_id], "<u2")
                     if taken[source] + len(ids) - target > target - taken[source]:
                         break
-                    documents.append((source, row, text, ids))
+                    documents.append(Document(text.encode(), ids, source, "unit", row))
                     taken[source] += len(ids)
                     row += 1
             rng.shuffle(documents)
-            chunks = [np.concatenate([np.array(ids, "<u2") for *_, ids in documents])]
-            entries.append(
-                writer.write_shard(
-                    folder,
-                    split=split,
-                    index=index,
-                    properties=properties,
-                    chunks=chunks,
-                    documents=document_table(documents),
-                )
-            )
-    requested = {split: sum(sizes) for split, sizes in shard_tokens.items()}
-    special = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
-    entry = TokenizerEntry(file="tokenizer.json", sha256=tokenizer_file.sha256, eos_id=eos_id, special_tokens=special)
-    recipe = RecipeEntry(file="recipe.json", sha256=recipe_file.sha256)
-    writer.write_manifest(folder, make_manifest(entries, entry, recipe, requested))
+            shards[split].append(documents)
+    write_set(
+        folder, Plan(shards, tokenizer.to_str(), eos_id, 320, WEIGHTS, '{"name": "tiny"}', dict.fromkeys(WEIGHTS, 1))
+    )
     return open_set(folder)
 
 
-def document_table(documents: list[tuple[str, int, str, list[int]]]) -> pa.Table:
-    """Return the table of documents given as (source, row, text, ids)."""
-    lengths = np.array([len(ids) for *_, ids in documents], np.uint32)
-    schema = document_schema()
-    sources = pa.array([source for source, *_ in documents]).dictionary_encode()
-    columns = [
-        pa.array(np.cumsum(lengths, dtype=np.uint64) - lengths, pa.uint64()),
-        pa.array(lengths, pa.uint32()),
-        sources.cast(schema.field("source").type),
-        pa.array(["unit"] * len(documents)).dictionary_encode().cast(schema.field("unit").type),
-        pa.array([row for _, row, *_ in documents], pa.uint32()),
-        pa.array([xxhash.xxh3_128_digest(text.encode()) for _, _, text, _ in documents], pa.binary(16)),
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def make_manifest(
-    entries: list[ShardEntry], tokenizer: TokenizerEntry, recipe: RecipeEntry, requested: dict[Split, int]
-) -> Manifest:
-    """Return the manifest of written shards; `requested` is how many tokens each split should hold."""
-    splits: dict[Split, SplitEntry] = {}
-    for split in dict.fromkeys(entry.split for entry in entries):
-        mine = [entry for entry in entries if entry.split == split]
-        held = {
-            name: SourceCounts(
-                tokens=sum(entry.sources[name].tokens for entry in mine if name in entry.sources),
-                documents=sum(entry.sources[name].documents for entry in mine if name in entry.sources),
-            )
-            for name in WEIGHTS
-        }
-        splits[split] = SplitEntry(
-            requested_tokens=requested[split],
-            tokens=sum(entry.tokens for entry in mine),
-            documents=sum(entry.documents for entry in mine),
-            sources=held,
-        )
-    shares = {name: weight / sum(WEIGHTS.values()) for name, weight in WEIGHTS.items()}
-    train = splits["train"]
-    return Manifest(
-        name="tiny",
-        dtype="uint16",
-        vocab_size=320,
-        tokenizer=tokenizer,
-        recipe=recipe,
-        sources=[
-            SourceEntry(
-                name=name,
-                weight=weight,
-                revision="test",
-                tokens_available=sum(split.sources[name].tokens for split in splits.values()),
-                documents_available=sum(split.sources[name].documents for split in splits.values()),
-                dropped={},
-                epochs=1,
-            )
-            for name, weight in WEIGHTS.items()
-        ],
-        mix=[
-            MixEntry(
-                source=name,
-                requested=share,
-                achieved=train.sources[name].tokens / train.tokens,
-                requested_tokens=int(requested["train"] * share),
-                achieved_tokens=train.sources[name].tokens,
-            )
-            for name, share in shares.items()
-        ],
-        splits=splits,
-        shards=entries,
-    )
-
-
 @pytest.fixture(scope="session")
-def shard_set(tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
+def shard_set(tmp_path_factory) -> ShardSet:
     """A whole set of three train shards and two val shards. Read only."""
     folder = tmp_path_factory.mktemp("sets") / "tiny"
     return build_set(folder, shard_tokens={"train": [3_000, 3_000, 3_000], "val": [1_500, 1_500]})
 
 
 @pytest.fixture(scope="session")
-def recipe_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recipe_file(tmp_path_factory) -> Path:
     """A train recipe of twelve steps: validation every four, checkpoints every three. Read only."""
     path = tmp_path_factory.mktemp("recipes") / "tiny.toml"
     path.write_text(RECIPE)

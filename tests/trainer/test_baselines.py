@@ -97,7 +97,7 @@ def call(*arguments: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory) -> Trained:
     folder = tmp_path_factory.mktemp("stories")
     (folder / "data.toml").write_text(DATA_RECIPE)
     (folder / "train.toml").write_text(TRAIN_RECIPE)
@@ -128,7 +128,7 @@ def count_baselines(shard_set: ShardSet) -> tuple[float, float]:
     return float(-np.log(alone).mean()), float(min(mixed))
 
 
-def test_a_small_model_beats_unigrams_and_bigrams(trained: Trained):
+def test_a_small_model_beats_unigrams_and_bigrams(trained):
     unigram, bigram = count_baselines(trained.shard_set)
     # Both were asked the same: every token of the validation shards but the first of each.
     assert trained.result["val_tokens"] == len(read_pairs(trained.shard_set, "val"))
@@ -137,7 +137,7 @@ def test_a_small_model_beats_unigrams_and_bigrams(trained: Trained):
     assert trained.result["val_loss"] < unigram - 2
 
 
-def test_samples_stop_at_the_end_of_a_story(trained: Trained):
+def test_samples_stop_at_the_end_of_a_story(trained):
     prompts = [part for prompt in PROMPTS for part in ("--prompt", prompt)]
     out = call("trainer", "sample", trained.run, *prompts, "--max-new-tokens", 480, "--temperature", 1, "--json")
     samples = [json.loads(line) for line in out.splitlines()]

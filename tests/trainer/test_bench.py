@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from shards import ShardSet
 from shards.errors import InputError
 from trainer.commands import bench, fit
 from trainer.commands.bench_steps import time_steps, write_made_up_set
@@ -30,13 +29,11 @@ STEPS = 4
 
 
 @pytest.fixture(scope="module")
-def recipe(recipe_file: Path) -> TrainRecipe:
+def recipe(recipe_file) -> TrainRecipe:
     return load_train_recipe(recipe_file, SETTINGS)
 
 
-def test_the_figures_agree_with_each_other(
-    trainer: Any, recipe_file: Path, recipe: TrainRecipe, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_figures_agree_with_each_other(trainer, recipe_file, recipe, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     done = trainer.run("bench", recipe_file, *OVERRIDES, "--steps", STEPS, "--json")
     assert done.returncode == 0, done.stderr
@@ -54,23 +51,21 @@ def test_the_figures_agree_with_each_other(
     assert fit.expect_memory(auto, "fp32") == pytest.approx(row["fit_gb"])
 
 
-def test_the_shipped_recipes_with_goals_are_measured_by_default(trainer: Any, monkeypatch: pytest.MonkeyPatch):
+def test_the_shipped_recipes_with_goals_are_measured_by_default(trainer, monkeypatch):
     asked: list[TrainRecipe] = []
     monkeypatch.setattr(bench, "bench", lambda recipe, _: asked.append(recipe) or {"error": "not measured"})
     assert trainer.run("bench").returncode == 1
     assert [recipe.name for recipe in asked] == list(bench.GOALS)
 
 
-def test_the_made_up_set_is_whole(recipe: TrainRecipe, tmp_path: Path):
+def test_the_made_up_set_is_whole(recipe, tmp_path):
     from shards.validation.validate import validate
 
     assert validate(write_made_up_set(recipe, tmp_path), level="full").problems == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_at_once_and_leaves_nothing(
-    trainer: Any, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-):
+def test_a_signal_ends_it_at_once_and_leaves_nothing(trainer, recipe_file, tmp_path, monkeypatch, number):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with trainer.start("bench", recipe_file, *OVERRIDES, "--steps", 10**7, "--json") as process:
         assert "10,000,000 steps after the warm-up" in process.stderr.readline()
@@ -84,13 +79,13 @@ def test_a_signal_ends_it_at_once_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_loss_that_is_not_finite_is_no_figure(trainer: Any, recipe_file: Path):
+def test_a_loss_that_is_not_finite_is_no_figure(trainer, recipe_file):
     done = trainer.run("bench", recipe_file, *OVERRIDES, "--steps", 1, "--json", "--set", "optimizer.lr=1e30")
     assert done.returncode == 1
     assert "the mean loss is nan; expected a finite one" in json.loads(done.stdout)["recipes"][0]["error"]
 
 
-def test_out_of_memory_says_what_to_do(trainer: Any, recipe_file: Path, monkeypatch: pytest.MonkeyPatch):
+def test_out_of_memory_says_what_to_do(trainer, recipe_file, monkeypatch):
     monkeypatch.setattr("trainer.commands.bench_steps.time_steps", run_out_of_memory)
     done = trainer.run("bench", recipe_file, *OVERRIDES, "--json")
     assert done.returncode == 1
@@ -105,7 +100,7 @@ def run_out_of_memory(*_: Any) -> Any:
     raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-def test_a_gpu_that_is_absent_is_refused_as_in_train(recipe: TrainRecipe, tmp_path: Path):
+def test_a_gpu_that_is_absent_is_refused_as_in_train(recipe, tmp_path):
     asked = recipe.model_copy(update={"train": recipe.train.model_copy(update={"device": "cuda"})})
     with pytest.raises(InputError, match=r"train\.device = 'cuda': torch finds \d+ GPUs, expected 1") as refused:
         time_steps(asked, tmp_path, 1)
@@ -113,9 +108,7 @@ def test_a_gpu_that_is_absent_is_refused_as_in_train(recipe: TrainRecipe, tmp_pa
     assert pickle.loads(pickle.dumps(refused.value)).problems == refused.value.problems
 
 
-def test_a_recipe_without_a_vocabulary_size_is_measured(
-    trainer: Any, shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_recipe_without_a_vocabulary_size_is_measured(trainer, shard_set, monkeypatch):
     """As the shipped demo recipe: its vocabulary size is that of the set it is trained on."""
     demo = Path(__file__).parents[2] / "recipes/train/demo.toml"
     asked: list[TrainRecipe] = []
@@ -125,7 +118,7 @@ def test_a_recipe_without_a_vocabulary_size_is_measured(
     assert [recipe.model.vocab_size for recipe in asked] == [shard_set.vocab_size, 50_257]
 
 
-def test_what_cannot_be_measured_is_refused(trainer: Any, recipe_file: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_cannot_be_measured_is_refused(trainer, recipe_file, monkeypatch):
     odd = trainer.run("bench", recipe_file, "--set", "train.micro_batch=3")
     assert odd.returncode == 2
     assert "train.global_batch = 8 with train.micro_batch = 3" in odd.stderr

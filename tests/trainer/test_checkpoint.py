@@ -50,7 +50,7 @@ def make_training(seed: int) -> tuple[nn.Module, torch.optim.AdamW]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path) -> Path:
     """A run with the checkpoints 10, 20 and 30."""
     model, optimizer = make_training(1)
     for step in (10, 20, 30):
@@ -64,7 +64,7 @@ def flip_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_everything_comes_back_bit_for_bit(tmp_path: Path):
+def test_everything_comes_back_bit_for_bit(tmp_path):
     model, optimizer = make_training(1)
     saved = save_checkpoint(tmp_path, make_state(7), model, [optimizer], keep_last=1)
     torch_state = torch.get_rng_state()
@@ -85,7 +85,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_flipped_bit_is_found_and_the_previous_checkpoint_used(run: Path, name: str):
+def test_a_flipped_bit_is_found_and_the_previous_checkpoint_used(run, name):
     flip_byte(run / "checkpoints/step-00000030" / name)
     messages: list[str] = []
     found = find_newest_checkpoint(run, messages.append)
@@ -97,7 +97,7 @@ def test_a_flipped_bit_is_found_and_the_previous_checkpoint_used(run: Path, name
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_or_cut_file_is_found(run: Path, name: str):
+def test_a_missing_or_cut_file_is_found(run, name):
     file = run / "checkpoints/step-00000030" / name
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=name):
@@ -107,7 +107,7 @@ def test_a_missing_or_cut_file_is_found(run: Path, name: str):
         read_checkpoint(file.parent)
 
 
-def test_a_changed_number_in_the_state_is_found(run: Path):
+def test_a_changed_number_in_the_state_is_found(run):
     file = run / "checkpoints/step-00000030/state.json"
     state = json.loads(file.read_text())
     file.write_text(json.dumps({**state, "samples": 239}, indent=2) + "\n")
@@ -115,7 +115,7 @@ def test_a_changed_number_in_the_state_is_found(run: Path):
         read_checkpoint(file.parent)
 
 
-def test_the_files_of_another_step_are_found(run: Path):
+def test_the_files_of_another_step_are_found(run):
     shutil.copytree(run / "checkpoints/step-00000020", run / "checkpoints/step-00000030", dirs_exist_ok=True)
     with pytest.raises(CheckpointError, match="step 20; expected that of the folder's name"):
         read_checkpoint(run / "checkpoints/step-00000030")
@@ -124,7 +124,7 @@ def test_the_files_of_another_step_are_found(run: Path):
     assert found.path.name == "step-00000020"
 
 
-def test_when_all_are_corrupt_it_says_so(run: Path):
+def test_when_all_are_corrupt_it_says_so(run):
     for path in list_checkpoints(run):
         flip_byte(path / "model.safetensors")
     with pytest.raises(CheckpointError, match="no whole checkpoint is left") as caught:
@@ -132,12 +132,12 @@ def test_when_all_are_corrupt_it_says_so(run: Path):
     assert len(caught.value.problems) == 4
 
 
-def test_a_checkpoint_that_the_process_may_not_open_is_not_said_to_be_corrupt(run: Path):
+def test_a_checkpoint_that_the_process_may_not_open_is_not_said_to_be_corrupt(run):
     with pytest.raises(OSError, match="Too many open files"), no_more_files():
         read_checkpoint(run / "checkpoints/step-00000030")
 
 
-def test_corrupt_ones_are_moved_aside_and_crashed_saves_cleared(run: Path):
+def test_corrupt_ones_are_moved_aside_and_crashed_saves_cleared(run):
     left = run / "checkpoints/.step-00000040.123.tmp"
     left.mkdir()
     (left / "model.safetensors").write_bytes(b"half")
@@ -147,16 +147,14 @@ def test_corrupt_ones_are_moved_aside_and_crashed_saves_cleared(run: Path):
     assert [path.name for path in list_checkpoints(run)] == ["step-00000010", "step-00000020"]
 
 
-def test_only_the_last_are_kept(run: Path):
+def test_only_the_last_are_kept(run):
     model, optimizer = make_training(1)
     save_checkpoint(run, make_state(40), model, [optimizer], keep_last=2)
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000030", "step-00000040"]
 
 
 @pytest.mark.parametrize("fails_at", ["save_file", "rename"])
-def test_a_save_that_fails_leaves_the_others_and_nothing_else(
-    run: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
-):
+def test_a_save_that_fails_leaves_the_others_and_nothing_else(run, monkeypatch, fails_at):
     model, optimizer = make_training(1)
 
     def fail(*_: object, **__: object) -> None:
@@ -174,11 +172,11 @@ def test_a_save_that_fails_leaves_the_others_and_nothing_else(
     assert find_newest_checkpoint(run, print) is not None
 
 
-def test_a_run_without_checkpoints_has_none(tmp_path: Path):
+def test_a_run_without_checkpoints_has_none(tmp_path):
     assert find_newest_checkpoint(tmp_path, print) is None
 
 
-def test_nothing_is_pickled(run: Path, monkeypatch: pytest.MonkeyPatch):
+def test_nothing_is_pickled(run, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a pickle was read")
 
@@ -196,7 +194,7 @@ def test_nothing_is_pickled(run: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
-def test_files_may_be_read_by_others_as_far_as_the_umask_allows(tmp_path: Path, umask: int):
+def test_files_may_be_read_by_others_as_far_as_the_umask_allows(tmp_path, umask):
     model, optimizer = make_training(1)
     before = os.umask(umask)
     try:

@@ -9,37 +9,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from shards import ShardSet
 from shards.errors import InputError
 from shards.format.codec import SeekableWriter
 from trainer.commands.trained_model import load_training_run
 from trainer.model.generate import SamplingOptions, TrainedModel, choose_token, generate_texts
 
 
-class Done(Protocol):
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-class Command(Protocol):
-    """The `trainer` fixture."""
-
-    def run(self, *arguments: object) -> Done: ...
-
-
 @pytest.fixture(scope="module")
-def run(trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(trainer, shard_set, recipe_file, tmp_path_factory) -> Path:
     """A run of forty steps. Read only."""
     path = tmp_path_factory.mktemp("runs") / "run"
     settings = [f"--set={item}" for item in ("train.steps=40", "checkpoint.every_steps=40", "eval.every_steps=40")]
@@ -50,7 +34,7 @@ def run(trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path_facto
 
 
 @pytest.fixture(scope="module")
-def loaded(run: Path) -> TrainedModel:
+def loaded(run) -> TrainedModel:
     return load_training_run(run, print)
 
 
@@ -87,9 +71,7 @@ def run_without_extra(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", ["train", "sample", "plot", "export", "fit", "bench"])
-def test_without_the_extra_it_says_how_to_install_it(
-    run: Path, recipe_file: Path, shard_set: ShardSet, tmp_path: Path, command: str
-):
+def test_without_the_extra_it_says_how_to_install_it(run, recipe_file, shard_set, tmp_path, command):
     arguments = {
         "train": (recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run"),
         "sample": (run, "--prompt", "a"),
@@ -106,16 +88,14 @@ def test_without_the_extra_it_says_how_to_install_it(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_the_extra_what_needs_no_torch_runs(run: Path, recipe_file: Path):
+def test_without_the_extra_what_needs_no_torch_runs(run, recipe_file):
     traced = run_without_extra("trace", run, "--step", 1)
     assert traced.returncode == 0, traced.stderr
     cost = run_without_extra("cost", recipe_file, "--gpu", "H100=2.49:400000")
     assert cost.returncode == 0, cost.stderr
 
 
-def test_a_bad_recipe_is_refused_before_anything_is_written(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
-):
+def test_a_bad_recipe_is_refused_before_anything_is_written(trainer, shard_set, recipe_file, tmp_path):
     bad = ("--set", "train.stepz=1", "--set", "model.num_attention_heads=5")
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run", *bad)
     assert done.returncode == 2
@@ -152,14 +132,7 @@ def damage_tokenizer(folder: Path) -> None:
         (damage_tokenizer, "tokenizer.json"),
     ],
 )
-def test_a_set_that_fails_quick_validation_is_refused(
-    trainer: Command,
-    shard_set: ShardSet,
-    recipe_file: Path,
-    tmp_path: Path,
-    damage: Callable[[Path], None],
-    expected: str,
-):
+def test_a_set_that_fails_quick_validation_is_refused(trainer, shard_set, recipe_file, tmp_path, damage, expected):
     shutil.copytree(shard_set.path, tmp_path / "set")
     damage(tmp_path / "set")
     done = trainer.run("train", recipe_file, "--shards", tmp_path / "set", "--run", tmp_path / "run")
@@ -170,18 +143,14 @@ def test_a_set_that_fails_quick_validation_is_refused(
 
 
 @pytest.mark.parametrize("setting", ["train.global_batch=400", "train.seq_len=40_000"])
-def test_a_train_split_that_is_too_small_is_refused(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path, setting: str
-):
+def test_a_train_split_that_is_too_small_is_refused(trainer, shard_set, recipe_file, tmp_path, setting):
     more = ("--set", "model.max_position_embeddings=50_000", "--set", setting)
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run", *more)
     assert done.returncode == 2
     assert "expected at least train.global_batch" in done.stderr
 
 
-def test_other_tokens_in_as_many_bytes_are_found_by_their_digest(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
-):
+def test_other_tokens_in_as_many_bytes_are_found_by_their_digest(trainer, shard_set, recipe_file, tmp_path):
     folder = Path(shutil.copytree(shard_set.path, tmp_path / "set"))
     for shard in shard_set.splits["train"]:
         write_other_tokens(folder / shard.tokens_file.name, shard.read())
@@ -207,9 +176,7 @@ def write_other_tokens(path: Path, tokens: np.ndarray) -> None:
     pytest.fail(f"no exchange leaves {path} as large as it is")
 
 
-def test_a_corrupt_frame_met_on_the_way_fails_the_run(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
-):
+def test_a_corrupt_frame_met_on_the_way_fails_the_run(trainer, shard_set, recipe_file, tmp_path):
     shutil.copytree(shard_set.path, tmp_path / "set")
     for file in (tmp_path / "set").glob("train-*.bin.zst"):  # quick validation does not read frames
         content = bytearray(file.read_bytes())
@@ -221,7 +188,7 @@ def test_a_corrupt_frame_met_on_the_way_fails_the_run(
     assert "Stopped after step 0" in done.stderr
 
 
-def test_sampling_prints_the_text_and_repeats_itself(trainer: Command, run: Path):
+def test_sampling_prints_the_text_and_repeats_itself(trainer, run):
     arguments = ("sample", run, "--prompt", "the mill", "--max-new-tokens", 8)
     first, again = trainer.run(*arguments), trainer.run(*arguments, "--json")
     assert first.returncode == 0, first.stderr
@@ -248,7 +215,7 @@ def test_sampling_prints_the_text_and_repeats_itself(trainer: Command, run: Path
         ("--prompt", "\udcff"),
     ],
 )
-def test_options_out_of_bounds_are_refused(trainer: Command, run: Path, flag: str, value: str):
+def test_options_out_of_bounds_are_refused(trainer, run, flag, value):
     done = trainer.run("sample", run, "--prompt", "the", "--json", f"{flag}={value}")
     assert done.returncode == 2
     (problem,) = json.loads(done.stdout)["problems"]
@@ -258,19 +225,19 @@ def test_options_out_of_bounds_are_refused(trainer: Command, run: Path, flag: st
 
 @pytest.mark.parametrize("option", ["temperature", "repetition_penalty"])
 @pytest.mark.parametrize("extreme", [0.01, 1e-9, 1e-320, 100.0])
-def test_extreme_options_still_choose(option: str, extreme: float):
+def test_extreme_options_still_choose(option, extreme):
     if option == "temperature" or extreme >= 0.01:
         assert choose([-80.0, 90.0, 5.0], seen=[1, 2], **{option: extreme}) <= {0, 1, 2}
 
 
-def test_nobody_reading_the_output_is_no_failure(trainer: Any, run: Path):
+def test_nobody_reading_the_output_is_no_failure(trainer, run):
     with trainer.start("sample", run, "--prompt", "the mill", "--max-new-tokens", 8) as process:
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 128 + signal.SIGPIPE
 
 
-def test_nobody_reading_a_refusal_is_no_failure_either(trainer: Any, tmp_path: Path):
+def test_nobody_reading_a_refusal_is_no_failure_either(trainer, tmp_path):
     with trainer.start("plot", tmp_path, "--json") as process:
         process.stdout.close()
         assert "Traceback" not in (errors := process.stderr.read())
@@ -279,14 +246,7 @@ def test_nobody_reading_a_refusal_is_no_failure_either(trainer: Any, tmp_path: P
 
 
 @pytest.mark.parametrize("place", ["trainer.session.open_session", "trainer.train.loop.take_step"])
-def test_an_interrupt_at_once_is_one_line(
-    trainer: Command,
-    shard_set: ShardSet,
-    recipe_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    place: str,
-):
+def test_an_interrupt_at_once_is_one_line(trainer, shard_set, recipe_file, tmp_path, monkeypatch, place):
     """While starting, where the first counts, and in a step, where the second does."""
 
     def interrupt(*_: Any, **__: Any) -> None:
@@ -300,7 +260,7 @@ def test_an_interrupt_at_once_is_one_line(
     assert done.stderr.splitlines()[-1] == "error: interrupted; checkpoints saved before are whole"
 
 
-def test_one_rank_speaks_for_all(trainer: Command, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_one_rank_speaks_for_all(trainer, recipe_file, tmp_path, monkeypatch):
     arguments = ("train", recipe_file, "--shards", tmp_path, "--run", tmp_path / "run", "--json", "--set=train.steps=0")
     assert json.loads(trainer.run(*arguments).stdout)["status"] == "refused"
     monkeypatch.setenv("RANK", "1")
@@ -308,12 +268,12 @@ def test_one_rank_speaks_for_all(trainer: Command, recipe_file: Path, tmp_path: 
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 
 
-def test_a_prompt_that_fills_the_context_is_refused(loaded: TrainedModel):
+def test_a_prompt_that_fills_the_context_is_refused(loaded):
     with pytest.raises(InputError, match="context of 64"):
         generate_texts(loaded, ["the mill " * 200], SamplingOptions())[0]
 
 
-def test_sampling_ends_at_the_contexts_end_and_says_so(loaded: TrainedModel, monkeypatch: pytest.MonkeyPatch):
+def test_sampling_ends_at_the_contexts_end_and_says_so(loaded, monkeypatch):
     monkeypatch.setattr("trainer.model.generate.choose_token", lambda *_: 5)
     result = generate_texts(loaded, ["the"], SamplingOptions(max_new_tokens=1000))[0]
     prompt_tokens = 1 + len(loaded.tokenizer.encode("the").ids)
@@ -321,14 +281,14 @@ def test_sampling_ends_at_the_contexts_end_and_says_so(loaded: TrainedModel, mon
     assert len(result.token_ids) == 64 - prompt_tokens + 1
 
 
-def test_sampling_stops_at_eos(loaded: TrainedModel, monkeypatch: pytest.MonkeyPatch):
+def test_sampling_stops_at_eos(loaded, monkeypatch):
     tokens = iter([5, 6, loaded.eos_id, 7])
     monkeypatch.setattr("trainer.model.generate.choose_token", lambda *_: next(tokens))
     result = generate_texts(loaded, ["the"], SamplingOptions())[0]
     assert (result.token_ids, result.finish) == ([5, 6], "eos")
 
 
-def test_special_tokens_in_a_prompt_are_text(loaded: TrainedModel, monkeypatch: pytest.MonkeyPatch):
+def test_special_tokens_in_a_prompt_are_text(loaded, monkeypatch):
     fed: list[list[int]] = []
     monkeypatch.setattr("trainer.model.generate.iter_tokens", lambda _model, ids, *_: fed.extend(ids) or iter([]))
     generate_texts(loaded, ["a<|endoftext|>b"], SamplingOptions())[0]
@@ -337,7 +297,7 @@ def test_special_tokens_in_a_prompt_are_text(loaded: TrainedModel, monkeypatch: 
     assert loaded.tokenizer.decode(fed[0][1:], skip_special_tokens=False) == "a<|endoftext|>b"
 
 
-def test_the_tokenizer_of_the_checkpoint_is_required(run: Path, tmp_path: Path):
+def test_the_tokenizer_of_the_checkpoint_is_required(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     file = tmp_path / "run/tokenizer.json"
     file.write_text(file.read_text() + " ")
@@ -348,7 +308,7 @@ def test_the_tokenizer_of_the_checkpoint_is_required(run: Path, tmp_path: Path):
         load_training_run(tmp_path / "run", print)
 
 
-def test_a_folder_that_is_no_run_is_refused(trainer: Command, tmp_path: Path):
+def test_a_folder_that_is_no_run_is_refused(trainer, tmp_path):
     done = trainer.run("sample", tmp_path, "--prompt", "x")
     assert done.returncode == 2
     assert "no checkpoints" in done.stderr

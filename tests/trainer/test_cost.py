@@ -14,7 +14,7 @@ from trainer.recipe import TrainRecipe, load_train_recipe
 
 
 @pytest.fixture
-def recipe(recipe_file: Path) -> TrainRecipe:
+def recipe(recipe_file) -> TrainRecipe:
     return load_train_recipe(recipe_file)
 
 
@@ -23,7 +23,7 @@ def write_run(run: Path, recipe: TrainRecipe, *lines: dict[str, Any]) -> None:
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_dollars_per_billion_tokens_by_hand(recipe: TrainRecipe):
+def test_dollars_per_billion_tokens_by_hand(recipe):
     # The 1.04 B run of the README's kind: 28,300 tokens/s at $1.45 an hour for 11.8 B tokens.
     cost = price("A100=1.45:28,300", recipe, 11_800_000_000)
     assert cost["usd_per_billion_tokens"] == pytest.approx(14.2324, rel=1e-4)
@@ -36,12 +36,12 @@ def test_dollars_per_billion_tokens_by_hand(recipe: TrainRecipe):
     "text",
     ["H100", "=2:1", "H100=2", "H100=:5", "H100=x:5", "H100=2:3:4", "H100=0:5", "H100=2:-1", "H100=2:", "H100=nan:5"],
 )
-def test_a_card_that_cannot_be_read_is_refused(text: str, recipe: TrainRecipe):
+def test_a_card_that_cannot_be_read_is_refused(text, recipe):
     with pytest.raises(InputError, match="expected NAME=USD_PER_HOUR"):
         price(text, recipe, 1_000_000)
 
 
-def test_a_runs_throughput_is_its_median_without_the_start(tmp_path: Path, recipe: TrainRecipe):
+def test_a_runs_throughput_is_its_median_without_the_start(tmp_path, recipe):
     speeds = [1.0, 90.0, 100.0, 110.0, 100.0, 100.0, 100.0, 100.0, 100.0, 5_000.0]
     lines = [{"step": step, "tokens_per_s": speed} for step, speed in enumerate(speeds)]
     write_run(tmp_path, recipe, *lines, {"step": 10, "val_loss": 1.0})
@@ -53,7 +53,7 @@ def test_a_runs_throughput_is_its_median_without_the_start(tmp_path: Path, recip
         measure_throughput(tmp_path, recipe)
 
 
-def test_a_run_of_another_model_is_refused(tmp_path: Path, recipe: TrainRecipe, recipe_file: Path):
+def test_a_run_of_another_model_is_refused(tmp_path, recipe, recipe_file):
     write_run(tmp_path, recipe, {"step": 1, "tokens_per_s": 100.0})
     for change in ("model.num_hidden_layers=5", "train.seq_len=16"):
         with pytest.raises(InputError, match="trained another model, or with another seq_len"):
@@ -61,7 +61,7 @@ def test_a_run_of_another_model_is_refused(tmp_path: Path, recipe: TrainRecipe, 
     assert measure_throughput(tmp_path, load_train_recipe(recipe_file, ["train.steps=7", "optimizer.lr=1.0"])) == 100.0
 
 
-def test_the_command(trainer: Any, recipe_file: Path, tmp_path: Path):
+def test_the_command(trainer, recipe_file, tmp_path):
     write_run(tmp_path, load_train_recipe(recipe_file), {"step": 1, "tokens_per_s": 1000.0})
     gpus = ("--gpu", f"H100=3.6:{tmp_path}", "--gpu", "H200=7.2:4,000")
     done = trainer.run("cost", recipe_file, *gpus, "--json")

@@ -11,11 +11,9 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 
-from shards import ShardSet
 from trainer.__main__ import main
 from trainer.checkpoint.folders import list_checkpoints, read_checkpoint
 
@@ -27,25 +25,8 @@ MIN_KILLS, MAX_KILLS = (20, 20) if EXHAUSTIVE else (4, 20)
 """How often the run is killed: at least, and at most until a kill has hit a save. `make test-long` kills 20 times."""
 
 
-class Done(Protocol):
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-class Command(Protocol):
-    """The `trainer` fixture."""
-
-    def run(self, *arguments: object) -> Done: ...
-
-
-ReadLines = Callable[[Path], list[dict[str, Any]]]
-
-
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., multiprocessing.process.BaseProcess]]:
+def start(tmp_path_factory) -> Iterator[Callable[..., multiprocessing.process.BaseProcess]]:
     """Return what starts the command in a fork of a process that has imported torch already."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["trainer.train.loop", "trainer.recipe", "pyarrow.parquet"])
@@ -68,12 +49,7 @@ def count_lines(run: Path) -> int:
 
 
 def test_a_run_killed_at_random_moments_equals_one_that_never_was(
-    start: Callable[..., multiprocessing.process.BaseProcess],
-    trainer: Command,
-    shard_set: ShardSet,
-    recipe_file: Path,
-    read_lines: ReadLines,
-    disk_path: Path,
+    start, trainer, shard_set, recipe_file, read_lines, disk_path
 ):
     # Every other step is saved, so that about half of the moments are in a save; in memory it is a tenth.
     settings = ("train.steps=120", "checkpoint.every_steps=2", "eval.every_steps=30", "train.log_every=3")
@@ -105,7 +81,7 @@ def test_a_run_killed_at_random_moments_equals_one_that_never_was(
     assert not [name for name in kept[0] if not name.startswith("step-")]
 
 
-def assert_goes_on(trainer: Command, arguments: tuple[object, ...], run: Path) -> None:
+def assert_goes_on(trainer, arguments: tuple[object, ...], run: Path) -> None:
     """The checkpoints that are there are whole, nothing else is, and the run ends well from them."""
     assert [read_checkpoint(path).state.step for path in list_checkpoints(run)] == [4, 6]
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000004", "step-00000006"]
@@ -114,9 +90,7 @@ def assert_goes_on(trainer: Command, arguments: tuple[object, ...], run: Path) -
     assert "step-00000006" in done.stderr
 
 
-def test_a_file_size_limit_met_in_a_save_leaves_the_previous_checkpoint(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
-):
+def test_a_file_size_limit_met_in_a_save_leaves_the_previous_checkpoint(trainer, shard_set, recipe_file, tmp_path):
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
     assert trainer.run(*arguments, "--set", "train.steps=6").returncode == 0
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -132,7 +106,7 @@ def test_a_file_size_limit_met_in_a_save_leaves_the_previous_checkpoint(
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path) -> Iterator[Path]:
     """A file system of 12 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -143,14 +117,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("checked", [True, False])
-def test_a_full_disk_leaves_the_previous_checkpoint(
-    trainer: Command,
-    shard_set: ShardSet,
-    recipe_file: Path,
-    small_disk: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    checked: bool,
-):
+def test_a_full_disk_leaves_the_previous_checkpoint(trainer, shard_set, recipe_file, small_disk, monkeypatch, checked):
     run, filler = small_disk / "run", small_disk / "filler"
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", run)
     assert trainer.run(*arguments, "--set", "train.steps=6").returncode == 0
@@ -167,7 +134,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(
 
 
 def test_a_disk_too_small_for_one_checkpoint_is_refused_before_the_first_step(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trainer, shard_set, recipe_file, tmp_path, monkeypatch
 ):
     usage = type("Usage", (), {"free": 1_500_000})
     monkeypatch.setattr("trainer.checkpoint.save.shutil.disk_usage", lambda _: usage)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ from shards.errors import InputError
 from shards.format.windows.order import WindowOrder, order_split
 from tests.support.builds import build_here
 from tests.support.given_windows import GivenWindows, note_given_windows
-from tests.support.ranks import ReadLines, assert_near, run_ranks
+from tests.support.ranks import assert_near, run_ranks
 from trainer.commands.plot import draw_plots
 from trainer.optim import learning_rate
 from trainer.phases.mix_phases import describe_borders, list_stretches, summarise_mix
@@ -44,9 +42,7 @@ shards_of_phases = st.lists(st.lists(st.integers(0, 200), min_size=1, max_size=4
     epoch=st.integers(0, 2),
     count=st.integers(1, 30),
 )
-def test_an_epoch_takes_the_phases_in_order_and_each_window_once(
-    sizes: list[list[int]], seq_len: int, seed: int, epoch: int, count: int
-):
+def test_an_epoch_takes_the_phases_in_order_and_each_window_once(sizes, seq_len, seed, epoch, count):
     phases = [f"p{number}" for number, own in enumerate(sizes) for _ in own]
     flat = [size for own in sizes for size in own]
     order = WindowOrder(flat, seq_len=seq_len, seed=seed, phases=phases)
@@ -79,7 +75,7 @@ def test_an_epoch_takes_the_phases_in_order_and_each_window_once(
     batch=st.integers(1, 60),
     steps=st.integers(1, 20),
 )
-def test_the_metrics_say_which_phase_each_window_is_of(sizes: list[list[int]], seq_len: int, batch: int, steps: int):
+def test_the_metrics_say_which_phase_each_window_is_of(sizes, seq_len, batch, steps):
     phases = [f"p{number}" for number, own in enumerate(sizes) for _ in own]
     order = WindowOrder([size for own in sizes for size in own], seq_len=seq_len, seed=3, phases=phases)
     records = [
@@ -119,7 +115,7 @@ def test_one_phase_is_read_as_none():
 
 
 @pytest.fixture(scope="module")
-def curriculum(tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
+def curriculum(tmp_path_factory) -> ShardSet:
     """A set of about 7,000 tokens, the last two fifths of them with more code. Read only."""
     folder = tmp_path_factory.mktemp("curriculum")
     rng = random.Random(5)
@@ -139,9 +135,7 @@ def curriculum(tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
 
 
 @pytest.fixture(scope="module")
-def given(
-    curriculum: ShardSet, trainer: Any, recipe_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, GivenWindows]:
+def given(curriculum, trainer, recipe_file, tmp_path_factory) -> tuple[Path, GivenWindows]:
     """A run that stopped at the end of `main` and went on with other micro-batches; what each step was given."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     arguments = ("train", recipe_file, "--shards", curriculum.path, "--run", folder, "--set", "eval.every_steps=100")
@@ -157,7 +151,7 @@ def given(
     return folder, rows
 
 
-def test_training_crosses_the_border_exactly_there(curriculum: ShardSet, given: tuple[Path, GivenWindows]):
+def test_training_crosses_the_border_exactly_there(curriculum, given):
     _, rows = given
     shards = curriculum.splits["train"]
     main, last = order_split(curriculum, seq_len=32, seed=1337).phases
@@ -179,9 +173,7 @@ def test_training_crosses_the_border_exactly_there(curriculum: ShardSet, given: 
     assert seen == ["main"] * main.stop + ["last"] * (BATCH * STEPS - main.stop)
 
 
-def test_the_log_and_the_metrics_of_a_run_show_the_border(
-    curriculum: ShardSet, given: tuple[Path, GivenWindows], read_lines: ReadLines, trainer: Any, recipe_file: Path
-):
+def test_the_log_and_the_metrics_of_a_run_show_the_border(curriculum, given, read_lines, trainer, recipe_file):
     folder, _ = given
     main, _ = order_split(curriculum, seq_len=32, seed=1337).phases
     border = main.stop // BATCH + 1
@@ -226,7 +218,7 @@ def test_the_log_and_the_metrics_of_a_run_show_the_border(
 
 @pytest.mark.long
 def test_two_ranks_go_on_across_the_border_as_one_rank_throughout(
-    curriculum: ShardSet, trainer: Any, recipe_file: Path, read_lines: ReadLines, tmp_path: Path
+    curriculum, trainer, recipe_file, read_lines, tmp_path
 ):
     whole, part = tmp_path / "whole", tmp_path / "part"
     done = trainer.run("train", recipe_file, "--shards", curriculum.path, "--run", whole)
@@ -245,7 +237,7 @@ def test_two_ranks_go_on_across_the_border_as_one_rank_throughout(
     assert_near(part, whole, read_lines)
 
 
-def test_the_torch_datasets_take_the_phases_in_order_on_any_ranks(curriculum: ShardSet):
+def test_the_torch_datasets_take_the_phases_in_order_on_any_ranks(curriculum):
     from shards.torch import TokenStream, TokenWindows
 
     windows = TokenWindows(curriculum, seq_len=32)
@@ -279,7 +271,7 @@ def pin(recipe_file: Path, order: WindowOrder, *overrides: str) -> tuple[TrainRe
     return pin_to_mix(load_train_recipe(recipe_file, list(overrides)), order, said.append), said
 
 
-def test_a_phase_is_pinned_to_the_last_batch_before_the_border(curriculum: ShardSet, recipe_file: Path):
+def test_a_phase_is_pinned_to_the_last_batch_before_the_border(curriculum, recipe_file):
     order = order_split(curriculum, seq_len=32, seed=1337)
 
     def ends(phases: str) -> list[tuple[str, int]]:
@@ -305,7 +297,7 @@ def test_a_phase_is_pinned_to_the_last_batch_before_the_border(curriculum: Shard
 WSD = ("schedule.kind=wsd",)
 
 
-def test_the_cool_down_begins_with_the_first_batch_that_crosses_the_border(curriculum: ShardSet, recipe_file: Path):
+def test_the_cool_down_begins_with_the_first_batch_that_crosses_the_border(curriculum, recipe_file):
     order = order_split(curriculum, seq_len=32, seed=1337)
     border = order.phases[0].stop
     for name in ("last", "2"):
@@ -372,7 +364,7 @@ def test_the_cool_down_begins_with_the_first_batch_that_crosses_the_border(curri
         ),
     ],
 )
-def test_a_pin_that_cannot_hold_is_refused(recipe_file: Path, overrides: list[str], fault: str):
+def test_a_pin_that_cannot_hold_is_refused(recipe_file, overrides, fault):
     order = WindowOrder([32 * 134 + 1, 32 * 90 + 1], seq_len=32, seed=1, phases=["main", "last"])
     with pytest.raises(InputError) as caught:
         pin(recipe_file, order, *WSD, *overrides)
@@ -380,7 +372,7 @@ def test_a_pin_that_cannot_hold_is_refused(recipe_file: Path, overrides: list[st
     assert fault in str(problem)
 
 
-def test_every_pin_is_refused_where_the_set_has_no_phases(recipe_file: Path):
+def test_every_pin_is_refused_where_the_set_has_no_phases(recipe_file):
     plain = WindowOrder([1000], seq_len=32, seed=1)
     pins = ("train.until_mix_phase=1", "schedule.decay_from_mix_phase=2", "phases=[{name='a', until_mix_phase='main'}]")
     with pytest.raises(InputError) as caught:
@@ -392,7 +384,7 @@ def test_every_pin_is_refused_where_the_set_has_no_phases(recipe_file: Path):
     ]
 
 
-def test_a_run_until_a_phase_has_no_cost_before_its_steps_are_known(trainer: Any, recipe_file: Path, tmp_path: Path):
+def test_a_run_until_a_phase_has_no_cost_before_its_steps_are_known(trainer, recipe_file, tmp_path):
     text = recipe_file.read_text().replace("steps = 24", "until_mix_phase = 'last'", 1)
     (tmp_path / "pinned.toml").write_text(text)
     done = trainer.run("cost", tmp_path / "pinned.toml", "--gpu", "H100=2:1000")
@@ -400,9 +392,7 @@ def test_a_run_until_a_phase_has_no_cost_before_its_steps_are_known(trainer: Any
     assert "train.until_mix_phase = 'last': only a set says how many steps that is" in done.stderr
 
 
-def test_a_phase_without_a_window_is_refused(
-    curriculum: ShardSet, trainer: Callable[..., Any], recipe_file: Path, tmp_path: Path
-):
+def test_a_phase_without_a_window_is_refused(curriculum, trainer, recipe_file, tmp_path):
     most = max(shard.num_tokens for shard in curriculum.splits["train"] if shard.entry.phase == "last")
     options = ("--set", f"train.seq_len={most}", "--set", f"model.max_position_embeddings={most}")
     batch = ("--set", "train.global_batch=1", "--set", "train.micro_batch=1")

@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shards import ShardSet
 from shards.format.document_table import read_sources
 from shards.format.windows.order import WindowOrder, account_tokens, seeded_permutation
 from shards.torch.document_boundaries import number_documents
@@ -25,7 +24,7 @@ shard_sizes = st.lists(st.integers(0, 200), min_size=1, max_size=6).filter(lambd
 
 @given(sizes=shard_sizes, seq_len=st.integers(1, 20), seed=st.integers(0, 2**32 - 1), epoch=st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
-def test_an_epoch_holds_each_window_exactly_once(sizes: list[int], seq_len: int, seed: int, epoch: int):
+def test_an_epoch_holds_each_window_exactly_once(sizes, seq_len, seed, epoch):
     order = WindowOrder(sizes, seq_len=seq_len, seed=seed)
     first = epoch * order.per_epoch
     places = [order.locate(number) for number in range(first, first + order.per_epoch)]
@@ -36,7 +35,7 @@ def test_an_epoch_holds_each_window_exactly_once(sizes: list[int], seq_len: int,
     assert order.targets + order.cropped == sum(sizes)
 
 
-def test_windows_equal_the_tokens_read_straight(shard_set: ShardSet):
+def test_windows_equal_the_tokens_read_straight(shard_set):
     shards = shard_set.splits["train"]
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
     samples = 2 * order.per_epoch + 5
@@ -61,7 +60,7 @@ def test_the_order_is_a_fixed_one():
 
 @given(size=st.integers(0, 3_000), key=st.integers(0, 2**32 - 1), one_in=st.integers(2, 40))
 @settings(max_examples=60, deadline=None)
-def test_the_beginning_of_a_permutation_is_that_of_the_whole(size: int, key: int, one_in: int):
+def test_the_beginning_of_a_permutation_is_that_of_the_whole(size, key, one_in):
     whole, first = seeded_permutation(size, key).tolist(), seeded_permutation(size, key, one_in=one_in).tolist()
     assert sorted(whole) == list(range(size))
     assert first == whole[: len(first)]
@@ -102,7 +101,7 @@ def test_short_shards_are_counted_and_never_visited():
 
 
 @pytest.mark.parametrize("epochs", [0.0, 0.05, 0.1, 0.17, 0.5, 1.0, 2.6])
-def test_every_token_is_accounted_for(shard_set: ShardSet, epochs: float):
+def test_every_token_is_accounted_for(shard_set, epochs):
     shards = shard_set.splits["train"]
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
     samples = int(epochs * order.per_epoch)
@@ -125,16 +124,16 @@ def test_every_token_is_accounted_for(shard_set: ShardSet, epochs: float):
         assert account["tokens_cropped_per_epoch"] == sum(int((~mask).sum()) for mask in seen)
 
 
-def test_a_step_and_row_map_to_the_window_that_was_read(shard_set: ShardSet):
+def test_a_step_and_row_map_to_the_window_that_was_read(shard_set):
     shards = shard_set.splits["train"]
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
     with open_training_windows(shard_set, TRAIN, stop=40) as windows:
         batch = windows.read(range(8 * 4, 8 * 5))  # step 5
-    place = order.locate_row(5, 6, global_batch=8)
+    place = order.locate(4 * 8 + 6)
     assert batch["labels"][6].tolist() == shards[place.shard].read(place.start + 1, place.stop).tolist()
 
 
-def test_documents_of_a_sample_are_those_that_its_tokens_lie_in(shard_set: ShardSet):
+def test_documents_of_a_sample_are_those_that_its_tokens_lie_in(shard_set):
     shards = shard_set.splits["train"]
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
     lines = trace_windows(shards, order, 5, 280)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import pytest
 import torch
 
@@ -14,7 +12,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(("precision", "product"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_bf16_is_for_products_and_weights_stay_fp32(precision: Literal["fp32", "bf16"], product: torch.dtype):
+def test_bf16_is_for_products_and_weights_stay_fp32(precision, product):
     layer = torch.nn.Linear(8, 8)
     with autocast(precision, CPU):
         out = layer(torch.ones(1, 8))
@@ -32,7 +30,7 @@ def test_a_gpu_that_is_not_there_is_refused():
 
 
 @pytest.mark.parametrize("has_tiles", [True, False])
-def test_auto_is_bf16_where_the_processor_has_tiles(has_tiles: bool, monkeypatch: pytest.MonkeyPatch):
+def test_auto_is_bf16_where_the_processor_has_tiles(has_tiles, monkeypatch):
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"amx_bf16": has_tiles})
     assert choose_precision("auto", CPU) == ("bf16" if has_tiles else "fp32")
     assert choose_precision("bf16", CPU) == "bf16"
@@ -62,5 +60,5 @@ def test_the_peak_is_the_recipes_or_that_of_a_known_card():
         ("NVIDIA GB200", None),
     ],
 )
-def test_a_cards_peak_is_found_by_whole_words(name: str, expected: float | None):
+def test_a_cards_peak_is_found_by_whole_words(name, expected):
     assert peak_tflops(name) == expected

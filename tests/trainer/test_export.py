@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from shards import ShardSet
 from trainer.commands.export import describe_export_files
 from trainer.commands.trained_model import load_training_run
 from trainer.model.generate import SamplingOptions, iter_tokens
@@ -40,13 +38,7 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module", params=CLASSES)
-def exported(
-    request: pytest.FixtureRequest,
-    trainer: Any,
-    make_set: Callable[..., ShardSet],
-    recipe_file: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Path, Path]:
+def exported(request, trainer, make_set, recipe_file, tmp_path_factory) -> tuple[Path, Path]:
     """A run of a few steps and its export. Read only."""
     folder = tmp_path_factory.mktemp("exports")
     shards = make_set(folder / "set", shard_tokens={"train": [3_000], "val": [1_500]})
@@ -66,7 +58,7 @@ def load(folder: Path) -> Any:
 
 
 @torch.no_grad()
-def test_logits_are_equal(exported: tuple[Path, Path]):
+def test_logits_are_equal(exported):
     run, folder = exported
     ours, theirs = load_training_run(run, print), load(folder)
     ids = torch.randint(0, 320, (2, 64), generator=torch.Generator().manual_seed(1))
@@ -77,7 +69,7 @@ def test_logits_are_equal(exported: tuple[Path, Path]):
     assert ours.model(ids).std() > 0.3  # it has learnt something: equal logits are no accident of the start
 
 
-def test_padding_of_the_vocabulary_is_cut_off_and_nothing_is_missing(exported: tuple[Path, Path]):
+def test_padding_of_the_vocabulary_is_cut_off_and_nothing_is_missing(exported):
     run, folder = exported
     theirs, ours = load(folder), load_training_run(run, print).model
     assert theirs.get_input_embeddings().weight.shape == (320, 64)
@@ -90,7 +82,7 @@ def test_padding_of_the_vocabulary_is_cut_off_and_nothing_is_missing(exported: t
     assert sum(parameter.numel() for parameter in theirs.parameters()) == count
 
 
-def test_ids_are_equal_and_text_comes_back(exported: tuple[Path, Path]):
+def test_ids_are_equal_and_text_comes_back(exported):
     run, folder = exported
     ours, theirs = load_training_run(run, print).tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
     ours.encode_special_tokens = True
@@ -105,7 +97,7 @@ def test_ids_are_equal_and_text_comes_back(exported: tuple[Path, Path]):
     assert len(theirs) == 320
 
 
-def test_special_tokens_are_set_everywhere(exported: tuple[Path, Path]):
+def test_special_tokens_are_set_everywhere(exported):
     _, folder = exported
     tokenizer, model = transformers.AutoTokenizer.from_pretrained(folder), load(folder)
     assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|endoftext|>", 318)
@@ -117,7 +109,7 @@ def test_special_tokens_are_set_everywhere(exported: tuple[Path, Path]):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_an_eos_that_pads_too_is_trained_further(kind: Any):
+def test_an_eos_that_pads_too_is_trained_further(kind):
     config = ModelConfig(
         kind=kind, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=8
     )
@@ -130,7 +122,7 @@ def test_an_eos_that_pads_too_is_trained_further(kind: Any):
     assert model.get_input_embeddings().weight.grad[3].any()
 
 
-def test_it_generates_what_we_sample(exported: tuple[Path, Path]):
+def test_it_generates_what_we_sample(exported):
     run, folder = exported
     ours, theirs = load_training_run(run, print), load(folder)
     prompt = [ours.eos_id, *ours.tokenizer.encode("the mill", add_special_tokens=False).ids]
@@ -142,7 +134,7 @@ def test_it_generates_what_we_sample(exported: tuple[Path, Path]):
 
 
 @pytest.mark.parametrize("exported", ["llama-tied"], indirect=True)
-def test_another_dtype_and_a_folder_that_exists(trainer: Any, exported: tuple[Path, Path], tmp_path: Path):
+def test_another_dtype_and_a_folder_that_exists(trainer, exported, tmp_path):
     run, _ = exported
     arguments = ("export", run, "--to", "hf", "--dtype", "bfloat16", "--out", tmp_path / "new/bf16")
     done = trainer.run(*arguments)
@@ -158,9 +150,7 @@ def test_another_dtype_and_a_folder_that_exists(trainer: Any, exported: tuple[Pa
 
 
 @pytest.mark.parametrize("exported", ["llama-tied"], indirect=True)
-def test_a_full_disk_leaves_nothing(
-    trainer: Any, exported: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_full_disk_leaves_nothing(trainer, exported, tmp_path, monkeypatch):
     import safetensors.torch
 
     def fail(*_: Any, **__: Any) -> None:
@@ -175,9 +165,7 @@ def test_a_full_disk_leaves_nothing(
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027])
-def test_files_may_be_read_by_others_as_far_as_the_umask_allows(
-    trainer: Any, exported: tuple[Path, Path], tmp_path: Path, umask: int
-):
+def test_files_may_be_read_by_others_as_far_as_the_umask_allows(trainer, exported, tmp_path, umask):
     before = os.umask(umask)
     try:
         done = trainer.run("export", exported[0], "--to", "hf", "--out", tmp_path / "hf")

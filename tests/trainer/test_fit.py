@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from shards import ShardSet
 from shards.errors import InputError
 from shards.terminal.arguments import parse_size
 from trainer.commands.fit import CONTEXT_BYTES, Points, estimate_memory, measure_memory, measure_step
@@ -70,20 +69,20 @@ def trace_allocator(recipe: TrainRecipe, micro_batch: int, choice: str) -> int:
 
 @pytest.mark.parametrize("choice", ["none", "selective", "full"])
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_the_estimate_is_what_the_allocator_hands_out(kind: str, choice: str, points: dict[str, Points]):
+def test_the_estimate_is_what_the_allocator_hands_out(kind, choice, points):
     recipe = make_recipe(kind)
     row = find_row(estimate_memory(recipe, 10**12, points[kind]), 16, choice)
     assert row["activations"] + row["logits"] == pytest.approx(trace_allocator(recipe, 16, choice), rel=0.1)
 
 
 @pytest.mark.parametrize("choice", ["none", "full"])
-def test_the_plane_meets_the_model_at_its_own_depth(choice: str, points: dict[str, Points]):
+def test_the_plane_meets_the_model_at_its_own_depth(choice, points):
     recipe = make_recipe()
     row = find_row(estimate_memory(recipe, 10**12, points["llama"]), 64, choice)
     assert row["activations"] + row["logits"] == pytest.approx(measure_step(recipe, 8, 64, choice=choice), rel=0.01)
 
 
-def test_what_does_not_depend_on_the_batch(points: dict[str, Points]):
+def test_what_does_not_depend_on_the_batch(points):
     recipe = make_recipe()
     parameters = count_parameters(recipe.model, VOCAB_SIZE)
     result = estimate_memory(recipe, 10**12, points["llama"])
@@ -93,7 +92,7 @@ def test_what_does_not_depend_on_the_batch(points: dict[str, Points]):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_muon_has_one_momentum_for_the_layers_matrices(kind: str, points: dict[str, Points]):
+def test_muon_has_one_momentum_for_the_layers_matrices(kind, points):
     recipe = make_recipe(kind, optimizer="muon")
     model = build_model(recipe.model, VOCAB_SIZE, seed=1)
     matrices = sum(p.numel() for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name)
@@ -122,13 +121,13 @@ def test_recomputation_bf16_and_the_compiler_each_take_less():
     assert whole[1] - whole[0] == pytest.approx(tokens * a_token, rel=0.01)
 
 
-def test_logits_and_their_gradient_are_counted(points: dict[str, Points]):
+def test_logits_and_their_gradient_are_counted(points):
     row = find_row(estimate_memory(make_recipe(), 10**12, points["llama"]), 64)
     logits = 4 * 64 * 256 * VOCAB_SIZE
     assert 2 * logits < row["logits"] < 4 * 4 * 64 * 256 * padded_vocab_size(VOCAB_SIZE)
 
 
-def test_the_largest_that_fits_without_recomputation_is_recommended(points: dict[str, Points]):
+def test_the_largest_that_fits_without_recomputation_is_recommended(points):
     recipe = make_recipe(global_batch=48)
     roomy = estimate_memory(recipe, 10**12, points["llama"])
     sizes = [row["micro_batch"] for row in roomy["estimates"] if row["activation_checkpointing"] == "none"]
@@ -140,7 +139,7 @@ def test_the_largest_that_fits_without_recomputation_is_recommended(points: dict
         assert estimate_memory(recipe, int(memory), points["llama"])["recommended"]["micro_batch"] == best
 
 
-def test_recomputation_is_recommended_where_nothing_else_fits(points: dict[str, Points]):
+def test_recomputation_is_recommended_where_nothing_else_fits(points):
     recipe = make_recipe()
     one = find_row(estimate_memory(recipe, 10**12, points["llama"]), 1)["total"]
     result = estimate_memory(recipe, int(one / 0.95) - 100_000, points["llama"])
@@ -152,17 +151,17 @@ def test_recomputation_is_recommended_where_nothing_else_fits(points: dict[str, 
 @pytest.mark.parametrize(
     ("text", "size"), [("80GB", 80 * 10**9), ("79.5 GiB", int(79.5 * 2**30)), ("24g", 24 * 10**9), ("512MiB", 2**29)]
 )
-def test_sizes(text: str, size: int):
+def test_sizes(text, size):
     assert parse_size("--gpu-memory", text, least=1_000_000) == size
 
 
 @pytest.mark.parametrize("text", ["", "80", "GB", "0GB", "-1GB", "80TBX", "nanGB", "80GB-10GB", "80 GB 2"])
-def test_what_is_no_size_is_refused(text: str):
+def test_what_is_no_size_is_refused(text):
     with pytest.raises(InputError, match="expected a size such as 80GB"):
         parse_size("--gpu-memory", text, least=1_000_000)
 
 
-def test_the_command(trainer: Any, recipe_file: Path):
+def test_the_command(trainer, recipe_file):
     vocabulary = ("--set", "model.vocab_size=320")
     done = trainer.run("fit", recipe_file, "--gpu-memory", "24GB", *vocabulary)
     assert done.returncode == 0, done.stderr
@@ -174,7 +173,7 @@ def test_the_command(trainer: Any, recipe_file: Path):
     assert "nothing fits" in small.stdout
 
 
-def test_the_shipped_demo_recipe_gets_a_vocabulary(trainer: Any, shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch):
+def test_the_shipped_demo_recipe_gets_a_vocabulary(trainer, shard_set, monkeypatch):
     """Its vocabulary size is that of the set it is trained on."""
     monkeypatch.setattr("trainer.commands.fit.DEPTHS", (1, 2))
     demo = Path(__file__).parents[2] / "recipes/train/demo.toml"

@@ -5,23 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from shards import ShardSet
-
-ReadLines = Callable[[Path], list[dict[str, Any]]]
-Train = Callable[..., Any]
 
 PEAK, FORK, STEPS, DECAY = 0.01, 6, 12, 4
 COOL_DOWN = ("--set", f"train.steps={STEPS}", "--set", f"schedule.decay_steps={DECAY}")
 
 
 @pytest.fixture(scope="module")
-def wsd_recipe(recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wsd_recipe(recipe_file, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("recipes") / "wsd.toml"
     schedule = '[schedule]\nkind = "wsd"\ndecay_steps = 0\n'
     path.write_text(recipe_file.read_text().replace("[schedule]\n", schedule))
@@ -29,13 +23,13 @@ def wsd_recipe(recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture(scope="module")
-def train(trainer: Any, shard_set: ShardSet, wsd_recipe: Path) -> Train:
+def train(trainer, shard_set, wsd_recipe):
     """Return a function that trains into a run folder, with more arguments."""
     return lambda run, *more: trainer.run("train", wsd_recipe, "--shards", shard_set.path, "--run", run, *more)
 
 
 @pytest.fixture(scope="module")
-def long_run(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def long_run(train, tmp_path_factory) -> Path:
     """A run of 18 steps at the peak, with its checkpoint of step 6. Read only."""
     run = tmp_path_factory.mktemp("runs") / "long"
     done = train(run, "--set", "train.steps=18", "--set", "checkpoint.keep_last=9")
@@ -44,12 +38,12 @@ def long_run(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def milestone(long_run: Path) -> Path:
+def milestone(long_run) -> Path:
     return long_run / f"checkpoints/step-{FORK:08d}"
 
 
 @pytest.fixture(scope="module")
-def cool_down(train: Train, milestone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cool_down(train, milestone, tmp_path_factory) -> Path:
     """A run of 12 steps that begins from the milestone. Read only."""
     run = tmp_path_factory.mktemp("runs") / "cool"
     done = train(run, "--from", milestone, *COOL_DOWN)
@@ -59,13 +53,11 @@ def cool_down(train: Train, milestone: Path, tmp_path_factory: pytest.TempPathFa
     return run
 
 
-def read_steps(read_lines: ReadLines, run: Path) -> list[dict[str, Any]]:
+def read_steps(read_lines, run: Path) -> list[dict[str, Any]]:
     return [line for line in read_lines(run) if "loss" in line]
 
 
-def test_a_cool_down_follows_the_long_run_until_its_decay_begins(
-    cool_down: Path, long_run: Path, read_lines: ReadLines
-):
+def test_a_cool_down_follows_the_long_run_until_its_decay_begins(cool_down, long_run, read_lines):
     cooled, whole = read_steps(read_lines, cool_down), read_steps(read_lines, long_run)
     assert [line["step"] for line in cooled] == list(range(1, STEPS + 1))
     assert cooled[: STEPS - DECAY] == whole[: STEPS - DECAY]
@@ -77,16 +69,12 @@ def test_a_cool_down_follows_the_long_run_until_its_decay_begins(
     assert cooled[-1]["loss"] != whole[STEPS - 1]["loss"]
 
 
-def test_a_repeated_cool_down_has_the_same_losses_bit_for_bit(
-    train: Train, cool_down: Path, milestone: Path, read_lines: ReadLines, tmp_path: Path
-):
+def test_a_repeated_cool_down_has_the_same_losses_bit_for_bit(train, cool_down, milestone, read_lines, tmp_path):
     assert train(tmp_path / "again", "--from", milestone, *COOL_DOWN).returncode == 0
     assert read_lines(tmp_path / "again") == read_lines(cool_down)
 
 
-def test_the_same_command_resumes_a_cool_down(
-    train: Train, cool_down: Path, milestone: Path, read_lines: ReadLines, tmp_path: Path
-):
+def test_the_same_command_resumes_a_cool_down(train, cool_down, milestone, read_lines, tmp_path):
     run = tmp_path / "cool"
     shutil.copytree(cool_down, run)
     shutil.rmtree(run / f"checkpoints/step-{STEPS:08d}")  # as if it had been killed before the last one
@@ -97,9 +85,7 @@ def test_the_same_command_resumes_a_cool_down(
     assert read_lines(run) == read_lines(cool_down)
 
 
-def test_a_cool_down_resumes_although_the_milestone_is_gone(
-    train: Train, cool_down: Path, milestone: Path, read_lines: ReadLines, tmp_path: Path
-):
+def test_a_cool_down_resumes_although_the_milestone_is_gone(train, cool_down, milestone, read_lines, tmp_path):
     moved = tmp_path / milestone.name
     shutil.copytree(milestone, moved)
     run = tmp_path / "cool"
@@ -111,9 +97,7 @@ def test_a_cool_down_resumes_although_the_milestone_is_gone(
     assert read_steps(read_lines, run) == read_steps(read_lines, cool_down)[FORK:]  # the copy has no metrics with it
 
 
-def test_a_run_that_began_otherwise_is_refused_and_left_as_it_is(
-    train: Train, cool_down: Path, long_run: Path, milestone: Path
-):
+def test_a_run_that_began_otherwise_is_refused_and_left_as_it_is(train, cool_down, long_run, milestone):
     other = long_run / "checkpoints/step-00000009"
     for run, start, began in ((cool_down, other, f"from {milestone}"), (long_run, milestone, "from step 0")):
         before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
@@ -124,13 +108,13 @@ def test_a_run_that_began_otherwise_is_refused_and_left_as_it_is(
         assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_a_checkpoint_that_is_none_is_refused(train: Train, long_run: Path, tmp_path: Path):
+def test_a_checkpoint_that_is_none_is_refused(train, long_run, tmp_path):
     refused = train(tmp_path / "run", "--from", long_run)
     assert refused.returncode == 2
     assert f"{long_run / 'checksums.json'}: cannot be read" in refused.stderr
 
 
-def test_a_learning_rate_that_jumps_is_printed(train: Train, milestone: Path, tmp_path: Path):
+def test_a_learning_rate_that_jumps_is_printed(train, milestone, tmp_path):
     done = train(tmp_path / "run", "--from", milestone, "--set", "train.steps=8", "--set", "schedule.decay_steps=6")
     assert done.returncode == 0, done.stderr
     assert f"the learning rate of step {FORK + 1} = 0.01 is now 0.00" in done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -94,7 +94,7 @@ def test_rotation_is_the_half_rotation_of_transformers():
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_flops_count_the_weights_that_are_multiplied(kind: str, tied: bool):
+def test_flops_count_the_weights_that_are_multiplied(kind, tied):
     config = make_config(kind=kind, num_key_value_heads=4, tie_word_embeddings=tied)
     model = LanguageModel(config, VOCAB_SIZE)
     weights = sum(p.numel() for name, p in model.named_parameters() if "embed" not in name and "lm_head" not in name)
@@ -106,7 +106,7 @@ def test_flops_count_the_weights_that_are_multiplied(kind: str, tied: bool):
     ("name", "millions"),
     [("gpt2-134m", 134), ("gpuburnout-1b", 1040), ("tinystories-28m", 28), ("tinystories-91m", 91)],
 )
-def test_a_shipped_recipe_has_its_parameters_and_takes_a_step(name: str, millions: int):
+def test_a_shipped_recipe_has_its_parameters_and_takes_a_step(name, millions):
     recipe = load_train_recipe(ROOT / f"recipes/train/{name}.toml")
     vocab_size = recipe.model.vocab_size
     assert vocab_size is not None
@@ -132,7 +132,7 @@ def test_the_feed_forward_is_two_thirds_of_four_widths_rounded_up():
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_saved_and_loaded_weights_give_equal_logits(tmp_path: Path, tied: bool, kind: str):
+def test_saved_and_loaded_weights_give_equal_logits(tmp_path, tied, kind):
     model = build_model(make_config(kind=kind, num_key_value_heads=4, tie_word_embeddings=tied), VOCAB_SIZE, seed=1)
     safetensors.torch.save_file(model.state_dict(), tmp_path / "model.safetensors")
     # Built without memory, as loaders elsewhere do: whatever is not in the file would be garbage.
@@ -187,7 +187,7 @@ def test_an_untrained_model_is_as_good_as_guessing():
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_the_cache_gives_the_logits_of_the_whole_sequence(kind: str):
+def test_the_cache_gives_the_logits_of_the_whole_sequence(kind):
     model = build_model(make_config(kind=kind, num_key_value_heads=4), VOCAB_SIZE, seed=1)
     ids = make_ids(1, 12)
     cache = KeyValueCache()
@@ -205,7 +205,7 @@ def test_the_seed_decides_the_weights():
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_a_document_mask_gives_the_losses_of_separate_documents(kind: str):
+def test_a_document_mask_gives_the_losses_of_separate_documents(kind):
     model = build_model(make_config(kind=kind, num_key_value_heads=4), VOCAB_SIZE, seed=1)
     ids = make_ids(2, 25)
     eos_id, ends = 7, ([5, 6, 17], [24])  # a document of one token, one that ends with the row
@@ -239,7 +239,7 @@ def test_flex_attention_equals_the_dense_mask():
 
 @pytest.mark.parametrize("choice", ["selective", "full"])
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_activation_checkpointing_changes_no_gradient_and_keeps_less(kind: str, choice: Literal["selective", "full"]):
+def test_activation_checkpointing_changes_no_gradient_and_keeps_less(kind, choice):
     ids = make_ids(2, 17)
     kept: list[int] = []
     gradients: list[dict[str, torch.Tensor]] = []
@@ -259,7 +259,7 @@ def test_activation_checkpointing_changes_no_gradient_and_keeps_less(kind: str, 
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_under_autocast_the_residual_stream_is_bf16_too(kind: str):
+def test_under_autocast_the_residual_stream_is_bf16_too(kind):
     model, ids = build_model(make_config(kind=kind, num_key_value_heads=4), VOCAB_SIZE, seed=1), make_ids(4, 32)
     streams: list[torch.Tensor] = []
     for layer in model.model.layers:
@@ -276,7 +276,7 @@ def test_under_autocast_the_residual_stream_is_bf16_too(kind: str):
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_lengths_that_are_compiled_as_dynamic_break_no_graph(kind: str):
+def test_lengths_that_are_compiled_as_dynamic_break_no_graph(kind):
     model, ids = build_model(make_config(kind=kind, num_key_value_heads=4), VOCAB_SIZE, seed=1), make_ids(4, 32)
     expected = [model(ids[:, : length - 1], ids[:, 1:length]) for length in (32, 17)]
     torch.compiler.reset()

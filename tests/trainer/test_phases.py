@@ -5,31 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
-from shards import ShardSet
 from shards.errors import InputError, RunError
 from trainer.phases.ledger import summarise_phases
 from trainer.recipe import PhaseConfig, load_train_recipe
 from trainer.session import Session, open_session
 from trainer.train.loop import run_training
-
-
-class Done(Protocol):
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-class Command(Protocol):
-    """The `trainer` fixture."""
-
-    def run(self, *arguments: object) -> Done: ...
 
 
 def make_records() -> list[dict[str, Any]]:
@@ -85,14 +69,12 @@ def test_a_run_without_a_price_costs_nothing():
         ("[{name='a', until_step=8}, {name='b', until_step=9, milestones=[8]}]", "after 8 and until 9"),
     ],
 )
-def test_phases_that_make_no_sense_are_refused(recipe_file: Path, phases: str, expected: str):
+def test_phases_that_make_no_sense_are_refused(recipe_file, phases, expected):
     with pytest.raises(InputError, match=expected):
         load_train_recipe(recipe_file, [f"phases={phases}"])
 
 
-def test_a_missed_goal_stops_the_run_until_it_is_told_to_go_on(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
-):
+def test_a_missed_goal_stops_the_run_until_it_is_told_to_go_on(trainer, shard_set, recipe_file, tmp_path):
     phases = "phases=[{name='easy', until_step=5, goal='val_loss < 9', milestones=[2]}, "
     phases += "{name='hard', until_step=10, goal='val_loss < 0.01'}]"
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", phases, "--json")
@@ -119,9 +101,7 @@ def test_a_missed_goal_stops_the_run_until_it_is_told_to_go_on(
     assert [line["step"] for line in lines if "phase" in line] == [5, 10]
 
 
-def test_a_spent_budget_stops_the_run_in_the_middle_of_a_phase(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
-):
+def test_a_spent_budget_stops_the_run_in_the_middle_of_a_phase(trainer, shard_set, recipe_file, tmp_path):
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
     arguments += ("--set", "phases=[{name='dear', until_step=24, budget_usd=1.0}]")
     done = trainer.run(*arguments, "--set", "cost.gpu_usd_per_hour=36_000_000")  # $10,000 a second
@@ -134,9 +114,7 @@ def test_a_spent_budget_stops_the_run_in_the_middle_of_a_phase(
     assert (tmp_path / f"checkpoints/step-{last['step']:08d}").is_dir()
 
 
-def test_money_spent_on_steps_that_a_crash_lost_is_counted(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
-):
+def test_money_spent_on_steps_that_a_crash_lost_is_counted(trainer, shard_set, recipe_file, tmp_path):
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
     assert trainer.run(*arguments, "--set", "train.steps=6", "--set", "schedule.warmup_steps=2").returncode == 0
     lost = {"step": 9, "loss": 4.0, "seconds": 5_000.0, "usd": 1.0}
@@ -150,9 +128,7 @@ def test_money_spent_on_steps_that_a_crash_lost_is_counted(
 
 
 @pytest.mark.parametrize("branch", [True, False])
-def test_a_run_without_the_lines_of_its_past_goes_on(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path, branch: bool
-):
+def test_a_run_without_the_lines_of_its_past_goes_on(trainer, shard_set, recipe_file, tmp_path, branch):
     """A branch in another folder takes them along; where metrics.jsonl was lost, the phase is not judged."""
     phases = "phases=[{name='a', until_step=6, goal='val_loss < 9'}, {name='b', until_step=12, goal='loss < 9'}]"
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--set", phases, "--json")
@@ -172,9 +148,7 @@ def test_a_run_without_the_lines_of_its_past_goes_on(
     assert rows[-1]["goal_met"]
 
 
-def test_the_best_validation_is_kept_though_no_checkpoint_was_due(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
-):
+def test_the_best_validation_is_kept_though_no_checkpoint_was_due(trainer, shard_set, recipe_file, tmp_path):
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", "eval.every_steps=5")
     arguments += ("--set", "checkpoint.every_steps=100", "--set", "checkpoint.keep_last=1")
     assert trainer.run(*arguments, "--set", "train.steps=10").returncode == 0
@@ -190,7 +164,7 @@ def test_the_best_validation_is_kept_though_no_checkpoint_was_due(
 
 
 @pytest.fixture
-def open_run(shard_set: ShardSet, recipe_file: Path, tmp_path: Path) -> Callable[..., Session]:
+def open_run(shard_set, recipe_file, tmp_path) -> Callable[..., Session]:
     """Return a function that opens a session with overrides."""
 
     def open_with(*overrides: str) -> Session:
@@ -206,7 +180,7 @@ def spoil_losses(session: Session, *, of_step: int, add: float) -> None:
     session.forward = lambda *a, **k: forward(*a, **k) + (add if session.step == of_step - 1 else 0.0)  # type: ignore[assignment]
 
 
-def test_a_spike_stops_the_run_at_a_good_checkpoint_and_names_the_documents(open_run: Callable[..., Session]):
+def test_a_spike_stops_the_run_at_a_good_checkpoint_and_names_the_documents(open_run):
     session = open_run("train.log_every=4", "checkpoint.every_steps=12", "eval.every_steps=24")
     spoil_losses(session, of_step=22, add=4.0)
     with pytest.raises(RunError, match=r"step 22: loss .* a spike over .*windows \[168, 176\)") as caught:
@@ -220,19 +194,19 @@ def test_a_spike_stops_the_run_at_a_good_checkpoint_and_names_the_documents(open
     assert run_training(again, lambda line: None, go_on=True).session.step == 24
 
 
-def test_the_smoke_test_wants_the_loss_of_guessing_at_first(open_run: Callable[..., Session]):
+def test_the_smoke_test_wants_the_loss_of_guessing_at_first(open_run):
     session = open_run()
     spoil_losses(session, of_step=1, add=1.5)
     with pytest.raises(RunError, match=rf"smoke test: loss .* expected about ln\(320\) = {math.log(320):.3f}"):
         run_training(session, lambda line: None)
 
 
-def test_the_smoke_test_wants_the_loss_to_fall(open_run: Callable[..., Session]):
+def test_the_smoke_test_wants_the_loss_to_fall(open_run):
     with pytest.raises(RunError, match="smoke test: the loss did not fall"):
         run_training(open_run("optimizer.lr=1e-12", "train.smoke_steps=12"), lambda line: None)
 
 
-def test_the_smoke_test_says_that_it_passed(trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path):
+def test_the_smoke_test_says_that_it_passed(trainer, shard_set, recipe_file, tmp_path):
     more = ("--set", "train.smoke_steps=20")
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, *more)
     assert done.returncode == 0, done.stderr

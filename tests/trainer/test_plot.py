@@ -157,7 +157,7 @@ def test_nothing_logged_is_nothing_to_draw():
         draw_plots([], [], title="run")
 
 
-def test_the_command_draws_a_run_and_refuses_what_is_none(trainer: Any, recipe_file: Path, tmp_path: Path):
+def test_the_command_draws_a_run_and_refuses_what_is_none(trainer, recipe_file, tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in make_records()))
     recipe = load_train_recipe(recipe_file, ["train.steps=90"]).model_dump(mode="json")
     (tmp_path / "recipe.json").write_text(json.dumps(recipe | {"phases": [phase.model_dump() for phase in PHASES]}))
@@ -188,13 +188,13 @@ def test_phases_that_ended_before_the_first_line_are_left_out():
     assert [text.get_text() for text in figure.axes[0].texts] == ["late"]
 
 
-def test_events_only_where_the_package_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_events_only_where_the_package_is(tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find(name))
     assert open_events(tmp_path) is None
 
 
-def test_events_hold_the_numbers_of_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_events_hold_the_numbers_of_a_line(tmp_path, monkeypatch):
     written: list[tuple[str, float, int]] = []
 
     class Writer:

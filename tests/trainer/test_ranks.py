@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 
-from shards import ShardSet
 from tests.support.ranks import assert_near, run_ranks
 
 pytestmark = pytest.mark.long
 
 
-class Done(Protocol):
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-class Command(Protocol):
-    """The `trainer` fixture."""
-
-    def run(self, *arguments: object) -> Done: ...
-
-
-ReadLines = Callable[[Path], list[dict[str, Any]]]
-
-
 @pytest.fixture(scope="module")
-def one_rank(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def one_rank(trainer, shard_set, recipe_file, tmp_path_factory) -> Path:
     """A run of one rank that never stopped. Read only."""
     run = tmp_path_factory.mktemp("runs") / "one"
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run)
@@ -44,7 +22,7 @@ def one_rank(
 
 
 def test_one_rank_then_two_then_one_equals_one_rank_throughout(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, one_rank: Path, read_lines: ReadLines, tmp_path: Path
+    trainer, shard_set, recipe_file, one_rank, read_lines, tmp_path
 ):
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
 
@@ -63,9 +41,7 @@ def test_one_rank_then_two_then_one_equals_one_rank_throughout(
     assert_near(tmp_path, one_rank, read_lines)
 
 
-def test_fsdp_gives_the_losses_of_one_rank(
-    shard_set: ShardSet, recipe_file: Path, one_rank: Path, read_lines: ReadLines, tmp_path: Path
-):
+def test_fsdp_gives_the_losses_of_one_rank(shard_set, recipe_file, one_rank, read_lines, tmp_path):
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", "train.parallel=fsdp")
     stopped = run_ranks(*arguments, "--set", "phases=[{name='a', until_step=10, goal='loss < 0'}]")
     assert "step 10 with loss" in stopped.stderr
@@ -76,7 +52,7 @@ def test_fsdp_gives_the_losses_of_one_rank(
     assert_near(tmp_path, one_rank, read_lines)
 
 
-def test_a_global_batch_that_the_ranks_cannot_share_is_refused(shard_set: ShardSet, recipe_file: Path, tmp_path: Path):
+def test_a_global_batch_that_the_ranks_cannot_share_is_refused(shard_set, recipe_file, tmp_path):
     done = run_ranks(
         "train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", "train.micro_batch=8"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def recipe(recipe_file: Path) -> TrainRecipe:
+def recipe(recipe_file) -> TrainRecipe:
     return load_train_recipe(recipe_file)
 
 
@@ -27,18 +26,18 @@ def find_faults(path: Path, *overrides: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes/train").glob("*.toml")), ids=lambda path: path.stem)
-def test_every_shipped_recipe_loads(path: Path):
+def test_every_shipped_recipe_loads(path):
     assert load_train_recipe(path).name == path.stem
 
 
-def test_overrides_take_toml_values(recipe_file: Path):
+def test_overrides_take_toml_values(recipe_file):
     recipe = load_train_recipe(recipe_file, ["train.steps=7", "optimizer.betas=[0.8, 0.9]", 'train.precision="bf16"'])
     assert recipe.train.steps == 7
     assert recipe.optimizer.betas == (0.8, 0.9)
     assert recipe.train.precision == "bf16"
 
 
-def test_all_faults_are_reported_at_once(recipe_file: Path, tmp_path: Path):
+def test_all_faults_are_reported_at_once(recipe_file, tmp_path):
     text = recipe_file.read_text()
     text = text.replace("hidden_size = 64", "hidden_sise = 64").replace("steps = 24", 'steps = "24"')
     text = text.replace("micro_batch = 2", "micro_batch = 3").replace("warmup_steps = 2", "warmup_steps = -1")
@@ -87,30 +86,30 @@ def test_all_faults_are_reported_at_once(recipe_file: Path, tmp_path: Path):
         ("nonsense", "expected KEY=VALUE"),
     ],
 )
-def test_each_rule_is_checked(recipe_file: Path, override: str, expected: str):
+def test_each_rule_is_checked(recipe_file, override, expected):
     assert expected in "\n".join(find_faults(recipe_file, override))
 
 
-def test_an_odd_number_of_features_a_head_is_for_learned_positions_alone(recipe_file: Path):
+def test_an_odd_number_of_features_a_head_is_for_learned_positions_alone(recipe_file):
     odd = ["model.hidden_size=36", "model.num_attention_heads=4", "model.num_key_value_heads=4"]
     assert "even number of features a head" in "\n".join(find_faults(recipe_file, *odd))
     assert load_train_recipe(recipe_file, [*odd, "model.kind=gpt2"]).model.head_dim == 9
 
 
-def test_files_that_are_no_recipe_are_named(tmp_path: Path):
+def test_files_that_are_no_recipe_are_named(tmp_path):
     broken = tmp_path / "broken.toml"
     broken.write_text("[model\n")
     assert "not valid TOML" in find_faults(broken)[0]
     assert "cannot be read" in find_faults(tmp_path / "absent.toml")[0]
 
 
-def test_a_recipe_survives_json(recipe: TrainRecipe):
+def test_a_recipe_survives_json(recipe):
     again = parse_recipe(recipe.model_dump(mode="json"))
     assert again == recipe
     assert not find_changes(recipe, again)
 
 
-def test_a_recipe_of_another_version_is_refused(recipe: TrainRecipe):
+def test_a_recipe_of_another_version_is_refused(recipe):
     tables = recipe.model_dump(mode="json")
     del tables["train"]["steps"]
     tables["train"] |= {"stepz": 24, "micro_batch": 3}
@@ -124,12 +123,12 @@ def test_a_recipe_of_another_version_is_refused(recipe: TrainRecipe):
     ]
 
 
-def test_changes_are_named_with_both_values(recipe_file: Path, recipe: TrainRecipe):
+def test_changes_are_named_with_both_values(recipe_file, recipe):
     other = load_train_recipe(recipe_file, ["optimizer.lr=0.5", "model.hidden_size=32"])
     assert find_changes(recipe, other) == {"optimizer.lr": (0.01, 0.5), "model.hidden_size": (64, 32)}
 
 
-def test_the_learning_rate_warms_up_then_follows_a_cosine(recipe_file: Path):
+def test_the_learning_rate_warms_up_then_follows_a_cosine(recipe_file):
     recipe = load_train_recipe(recipe_file, ["train.steps=101", "schedule.warmup_steps=10", "optimizer.lr=1.0"])
     rates = [learning_rate(step, recipe) for step in range(101)]
     assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
@@ -140,7 +139,7 @@ def test_the_learning_rate_warms_up_then_follows_a_cosine(recipe_file: Path):
 
 
 @pytest.mark.parametrize(("shape", "half"), [("1-sqrt", 1 - 0.5**0.5), ("linear", 0.5)])
-def test_the_learning_rate_stays_at_the_peak_until_the_cool_down(recipe_file: Path, shape: str, half: float):
+def test_the_learning_rate_stays_at_the_peak_until_the_cool_down(recipe_file, shape, half):
     wsd = ['schedule.kind="wsd"', "schedule.decay_steps=20", f'schedule.decay_shape="{shape}"']
     recipe = load_train_recipe(recipe_file, ["train.steps=101", "schedule.warmup_steps=10", "optimizer.lr=1.0", *wsd])
     rates = [learning_rate(step, recipe) for step in range(101)]
@@ -151,7 +150,7 @@ def test_the_learning_rate_stays_at_the_peak_until_the_cool_down(recipe_file: Pa
     assert rates[80:] == sorted(set(rates[80:]), reverse=True)
 
 
-def test_without_cool_down_the_learning_rate_stays_at_the_peak(recipe_file: Path):
+def test_without_cool_down_the_learning_rate_stays_at_the_peak(recipe_file):
     recipe = load_train_recipe(recipe_file, ['schedule.kind="wsd"', "schedule.decay_steps=0"])
     assert {learning_rate(step, recipe) for step in range(2, 24)} == {recipe.optimizer.lr}
 
@@ -165,14 +164,14 @@ def test_without_cool_down_the_learning_rate_stays_at_the_peak(recipe_file: Path
         (['schedule.kind="wsd"', "schedule.decay_steps=23"], "decay_steps = 23: both must fit in the training run"),
     ],
 )
-def test_a_cool_down_that_does_not_fit_is_refused(recipe_file: Path, overrides: list[str], fault: str):
+def test_a_cool_down_that_does_not_fit_is_refused(recipe_file, overrides, fault):
     with pytest.raises(InputError) as caught:
         load_train_recipe(recipe_file, overrides)
     (problem,) = caught.value.problems
     assert fault in str(problem)
 
 
-def test_every_key_is_listed_with_its_meaning(trainer: Any):
+def test_every_key_is_listed_with_its_meaning(trainer):
     done = trainer.run("keys")
     assert done.returncode == 0, done.stderr
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| `")]

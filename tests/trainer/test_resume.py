@@ -7,38 +7,14 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 from safetensors.numpy import load_file
 
-from shards import ShardSet
-
-
-class Done(Protocol):
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-class Command(Protocol):
-    """The `trainer` fixture."""
-
-    def run(self, *arguments: object) -> Done: ...
-    def start(self, *arguments: object) -> subprocess.Popen[str]: ...
-
-
-ReadLines = Callable[[Path], list[dict[str, Any]]]
-
 
 @pytest.fixture(scope="module")
-def whole_run(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def whole_run(trainer, shard_set, recipe_file, tmp_path_factory) -> Path:
     """A run of 24 steps that never stopped. Read only."""
     run = tmp_path_factory.mktemp("runs") / "whole"
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run, "--json")
@@ -56,7 +32,7 @@ def finish(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def assert_same(run: Path, whole_run: Path, read_lines: ReadLines) -> None:
+def assert_same(run: Path, whole_run: Path, read_lines) -> None:
     """Losses, gradients, validation and final weights are equal bit for bit."""
     assert read_lines(run) == read_lines(whole_run)
     for name in ("model.safetensors", "optimizer.safetensors"):
@@ -77,7 +53,7 @@ def wait_for_line(run: Path, step: int, process: subprocess.Popen[str]) -> None:
     raise AssertionError(f"step {step} was never logged")
 
 
-def test_a_run_logs_steps_and_validations_and_keeps_the_last_checkpoints(whole_run: Path, read_lines: ReadLines):
+def test_a_run_logs_steps_and_validations_and_keeps_the_last_checkpoints(whole_run, read_lines):
     lines = read_lines(whole_run)
     steps = [line for line in lines if "loss" in line]
     assert [line["step"] for line in steps] == list(range(1, 25))
@@ -95,9 +71,7 @@ def test_a_run_logs_steps_and_validations_and_keeps_the_last_checkpoints(whole_r
 
 
 @pytest.mark.long
-def test_a_run_killed_three_times_goes_on_bit_for_bit(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path, read_lines: ReadLines, tmp_path: Path
-):
+def test_a_run_killed_three_times_goes_on_bit_for_bit(trainer, shard_set, recipe_file, whole_run, read_lines, tmp_path):
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
     for kill_after_step in (2, 9, 16):  # before any checkpoint, about when one is being written, between two
         process = trainer.start(*arguments)
@@ -110,7 +84,7 @@ def test_a_run_killed_three_times_goes_on_bit_for_bit(
 
 @pytest.mark.long
 def test_a_run_stopped_by_signals_saves_and_goes_on_bit_for_bit(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path, read_lines: ReadLines, tmp_path: Path
+    trainer, shard_set, recipe_file, whole_run, read_lines, tmp_path
 ):
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--json")
     stopped_at = 0
@@ -134,7 +108,7 @@ def test_a_run_stopped_by_signals_saves_and_goes_on_bit_for_bit(
 
 
 def test_a_corrupt_newest_checkpoint_falls_back_and_ends_the_same(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path, read_lines: ReadLines, tmp_path: Path
+    trainer, shard_set, recipe_file, whole_run, read_lines, tmp_path
 ):
     run = tmp_path / "run"
     shutil.copytree(whole_run, run)
@@ -149,9 +123,7 @@ def test_a_corrupt_newest_checkpoint_falls_back_and_ends_the_same(
     assert (run / "checkpoints/corrupt-step-00000024").is_dir()
 
 
-def test_a_finished_run_has_nothing_to_do(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path, read_lines: ReadLines, tmp_path: Path
-):
+def test_a_finished_run_has_nothing_to_do(trainer, shard_set, recipe_file, whole_run, read_lines, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(whole_run, run)
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run)
@@ -160,7 +132,7 @@ def test_a_finished_run_has_nothing_to_do(
 
 
 def test_a_validation_that_a_crash_prevented_is_made_up_for(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path, read_lines: ReadLines, tmp_path: Path
+    trainer, shard_set, recipe_file, whole_run, read_lines, tmp_path
 ):
     run = tmp_path / "run"
     shutil.copytree(whole_run, run)
@@ -173,9 +145,7 @@ def test_a_validation_that_a_crash_prevented_is_made_up_for(
     assert_same(run, whole_run, read_lines)
 
 
-def test_a_checkpoint_can_be_continued_in_another_run(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path, read_lines: ReadLines, tmp_path: Path
-):
+def test_a_checkpoint_can_be_continued_in_another_run(trainer, shard_set, recipe_file, whole_run, read_lines, tmp_path):
     chosen = whole_run / "checkpoints/step-00000021"
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--resume", chosen)
     refused = trainer.run(*arguments, "--run", whole_run)
@@ -186,9 +156,7 @@ def test_a_checkpoint_can_be_continued_in_another_run(
     assert read_lines(tmp_path / "branch") == read_lines(whole_run)  # its past came along
 
 
-def test_never_refuses_a_run_that_has_checkpoints(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path
-):
+def test_never_refuses_a_run_that_has_checkpoints(trainer, shard_set, recipe_file, whole_run):
     before = sorted(whole_run.rglob("*"))
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", whole_run, "--resume", "never")
     assert done.returncode == 2
@@ -196,13 +164,7 @@ def test_never_refuses_a_run_that_has_checkpoints(
     assert sorted(whole_run.rglob("*")) == before
 
 
-def test_what_does_not_fit_the_checkpoint_is_refused_in_one_report(
-    trainer: Command,
-    recipe_file: Path,
-    whole_run: Path,
-    make_set: Callable[..., ShardSet],
-    tmp_path: Path,
-):
+def test_what_does_not_fit_the_checkpoint_is_refused_in_one_report(trainer, recipe_file, whole_run, make_set, tmp_path):
     other = make_set(tmp_path / "other", shard_tokens={"train": [3_000], "val": [500]}, seed=5)
     new = ("train.seq_len=16", "train.seed=5", "train.global_batch=4", "model.hidden_size=32", "optimizer.lr=0.5")
     changes = [f"--set={value}" for value in new]
@@ -223,9 +185,7 @@ def test_what_does_not_fit_the_checkpoint_is_refused_in_one_report(
     assert (whole_run / "metrics.jsonl").read_text() == metrics
 
 
-def test_a_second_trainer_in_the_same_run_is_refused(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
-):
+def test_a_second_trainer_in_the_same_run_is_refused(trainer, shard_set, recipe_file, tmp_path):
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", "train.steps=100_000")
     process = trainer.start(*arguments)
     try:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from shards import ShardSet
 from trainer.commands.trained_model import load_training_run
 from trainer.model.attention import KeyValueCache
 from trainer.model.decoder import LanguageModel, build_model
@@ -45,12 +44,12 @@ def make_model(kind: str) -> LanguageModel:
 
 
 @pytest.fixture(scope="module", params=["llama", "gpt2"])
-def model(request: pytest.FixtureRequest) -> LanguageModel:
+def model(request) -> LanguageModel:
     return make_model(request.param)
 
 
 @pytest.fixture(scope="module")
-def run(trainer: Any, shard_set: ShardSet, recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(trainer, shard_set, recipe_file, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "run"
     settings = [f"--set={item}" for item in ("train.steps=40", "checkpoint.every_steps=20", "eval.every_steps=40")]
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", path, *settings)
@@ -59,7 +58,7 @@ def run(trainer: Any, shard_set: ShardSet, recipe_file: Path, tmp_path_factory: 
 
 
 @pytest.fixture(scope="module")
-def loaded(run: Path) -> TrainedModel:
+def loaded(run) -> TrainedModel:
     return load_training_run(run, print)
 
 
@@ -71,7 +70,7 @@ def continue_all(model: LanguageModel, prompts: list[list[int]], options: Sampli
 
 
 @torch.no_grad()
-def test_cached_logits_equal_uncached_ones(model: LanguageModel):
+def test_cached_logits_equal_uncached_ones(model):
     ids = torch.randint(0, VOCAB_SIZE, (3, 24), generator=torch.Generator().manual_seed(5))
     cache = KeyValueCache()
     parts = [model(ids[:, :9], cache=cache)]
@@ -80,13 +79,13 @@ def test_cached_logits_equal_uncached_ones(model: LanguageModel):
 
 
 @pytest.mark.parametrize("options", [GREEDY, SamplingOptions(max_new_tokens=40, temperature=1.0, top_k=20)])
-def test_a_batch_gives_each_prompt_the_tokens_it_has_alone(model: LanguageModel, options: SamplingOptions):
+def test_a_batch_gives_each_prompt_the_tokens_it_has_alone(model, options):
     together = continue_all(model, PROMPTS, options)
     assert together == [continue_all(model, [prompt], options)[0] for prompt in PROMPTS]
     assert len({tuple(row) for row in together}) > 1
 
 
-def test_greedy_tokens_are_those_without_a_cache(model: LanguageModel):
+def test_greedy_tokens_are_those_without_a_cache(model):
     for prompt, row in zip(PROMPTS, continue_all(model, PROMPTS, GREEDY), strict=True):
         ids = list(prompt)
         with torch.no_grad():
@@ -110,7 +109,7 @@ def test_a_compiled_model_is_not_compiled_anew_for_each_token():
     assert compiled  # as in training
 
 
-def test_rows_end_at_eos_or_a_full_context_and_the_others_go_on(model: LanguageModel, monkeypatch: pytest.MonkeyPatch):
+def test_rows_end_at_eos_or_a_full_context_and_the_others_go_on(model, monkeypatch):
     taken: dict[int, int] = {}
 
     def choose(_logits: torch.Tensor, seen: list[int], *_: Any) -> int:
@@ -141,14 +140,14 @@ def test_top_k_keeps_so_many_before_top_p():
     assert chosen(top_p=0.5) == {1, 2}
 
 
-def test_several_texts_are_those_of_each_prompt_alone(loaded: TrainedModel):
+def test_several_texts_are_those_of_each_prompt_alone(loaded):
     prompts, options = ["the mill", "", "def grind ( grain )"], SamplingOptions(max_new_tokens=20)
     assert generate_texts(loaded, prompts, options) == [
         generate_texts(loaded, [prompt], options)[0] for prompt in prompts
     ]
 
 
-def test_streamed_pieces_are_the_text_in_whole_characters(loaded: TrainedModel, monkeypatch: pytest.MonkeyPatch):
+def test_streamed_pieces_are_the_text_in_whole_characters(loaded, monkeypatch):
     ids = loaded.tokenizer.encode("ñandú 字 🚀", add_special_tokens=False).ids
     tokens = iter([*ids, loaded.eos_id])
     monkeypatch.setattr("trainer.model.generate.choose_token", lambda *_: next(tokens))
@@ -160,9 +159,7 @@ def test_streamed_pieces_are_the_text_in_whole_characters(loaded: TrainedModel, 
     assert "\ufffd" not in "".join(pieces)
 
 
-def test_a_text_that_ends_within_a_character_is_streamed_to_its_end(
-    loaded: TrainedModel, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_text_that_ends_within_a_character_is_streamed_to_its_end(loaded, monkeypatch):
     first_byte = loaded.tokenizer.token_to_id("Ã")  # byte 0xC3, which begins a character of two
     tokens = iter([first_byte, loaded.eos_id])
     monkeypatch.setattr("trainer.model.generate.choose_token", lambda *_: next(tokens))
@@ -171,7 +168,7 @@ def test_a_text_that_ends_within_a_character_is_streamed_to_its_end(
     assert "".join(pieces) == "x" + sample.text == "x\ufffd"
 
 
-def test_the_command_continues_several_prompts(trainer: Any, run: Path):
+def test_the_command_continues_several_prompts(trainer, run):
     arguments = ("sample", run, "--prompt", "the mill", "--prompt", "def", "--max-new-tokens", 6)
     done = trainer.run(*arguments, "--json")
     assert done.returncode == 0, done.stderr
@@ -182,12 +179,12 @@ def test_the_command_continues_several_prompts(trainer: Any, run: Path):
     assert alone.stdout == "def" + results[1]["text"] + "\n"
 
 
-def test_control_characters_do_not_reach_the_terminal(trainer: Any, run: Path):
+def test_control_characters_do_not_reach_the_terminal(trainer, run):
     done = trainer.run("sample", run, "--prompt", "a\x1b[2Jb", "--max-new-tokens", 1)
     assert done.stdout.startswith("a\\x1b[2Jb")
 
 
-def test_an_earlier_checkpoint_may_be_named(trainer: Any, run: Path, tmp_path: Path):
+def test_an_earlier_checkpoint_may_be_named(trainer, run, tmp_path):
     arguments = ("sample", run, "--prompt", "the", "--max-new-tokens", 1, "--json")
     named = trainer.run(*arguments, "--checkpoint", run / "checkpoints/step-00000020")
     assert json.loads(named.stdout)["step"] == 20
@@ -198,7 +195,7 @@ def test_an_earlier_checkpoint_may_be_named(trainer: Any, run: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("command", ["sample", "export", "fit", "cost", "plot"])
-def test_a_commands_help_is_quick_and_loads_no_torch(command: str):
+def test_a_commands_help_is_quick_and_loads_no_torch(command):
     code = (
         "import sys, trainer.__main__ as m\n"
         f"try: m.main([{command!r}, '--help'])\n"

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 import xxhash
@@ -18,23 +18,15 @@ from trainer.__main__ import main
 STEPS, BATCH = 13, 8
 
 
-class Command(Protocol):
-    """The `trainer` fixture."""
-
-    def run(self, *arguments: object) -> Any: ...
-
-
 @pytest.fixture(scope="module")
-def small_set(make_set: Callable[..., ShardSet], tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
+def small_set(make_set, tmp_path_factory) -> ShardSet:
     """A set of about 60 windows, so that the run comes to a second epoch. Read only."""
     folder = tmp_path_factory.mktemp("sets") / "small"
     return make_set(folder, shard_tokens={"train": [700, 1_300], "val": [300]})
 
 
 @pytest.fixture(scope="module")
-def run(
-    trainer: Command, small_set: ShardSet, recipe_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, GivenWindows]:
+def run(trainer, small_set, recipe_file, tmp_path_factory) -> tuple[Path, GivenWindows]:
     """A run that was stopped and went on with other micro-batches; and what the model was given in each step."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     arguments = ("train", recipe_file, "--shards", small_set.path, "--run", folder, "--set", "eval.every_steps=100")
@@ -48,13 +40,13 @@ def run(
 
 
 @pytest.fixture
-def copied_run(run: tuple[Path, Any], tmp_path: Path) -> Path:
+def copied_run(run, tmp_path) -> Path:
     """The run's folder, to be spoilt."""
     return shutil.copytree(run[0], tmp_path / "run")
 
 
 @pytest.fixture
-def trace(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, str]]:
+def trace(capsys) -> Callable[..., tuple[int, Any, str]]:
     """Return the function that runs `trace`: exit status, JSON, stderr."""
 
     def call(*arguments: object) -> tuple[int, Any, str]:
@@ -65,9 +57,7 @@ def trace(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, s
     return call
 
 
-def test_steps_and_rows_lead_to_the_documents_that_were_in_the_batch(
-    run: tuple[Path, GivenWindows], small_set: ShardSet, trace: Callable[..., tuple[int, Any, str]]
-):
+def test_steps_and_rows_lead_to_the_documents_that_were_in_the_batch(run, small_set, trace):
     folder, given = run
     decode = small_set.vocabulary.decode
     epochs: set[int] = set()
@@ -92,7 +82,7 @@ def test_steps_and_rows_lead_to_the_documents_that_were_in_the_batch(
     assert epochs == {0, 1}
 
 
-def test_one_row_is_that_row_of_the_whole_batch(run: tuple[Path, Any], trace: Callable[..., tuple[int, Any, str]]):
+def test_one_row_is_that_row_of_the_whole_batch(run, trace):
     _, whole, _ = trace(run[0], "--step", 7, "--limit", 0)
     for row in range(BATCH):
         _, found, _ = trace(run[0], "--step", 7, "--row", row)
@@ -102,9 +92,7 @@ def test_one_row_is_that_row_of_the_whole_batch(run: tuple[Path, Any], trace: Ca
     assert some == whole | {"shown": whole["shown"][:3]}
 
 
-def test_block_list_and_counts_are_of_all_documents_whatever_is_shown(
-    run: tuple[Path, Any], trace: Callable[..., tuple[int, Any, str]], tmp_path: Path
-):
+def test_block_list_and_counts_are_of_all_documents_whatever_is_shown(run, trace, tmp_path):
     _, whole, _ = trace(run[0], "--step", 2, "--limit", 0)
     _, found, _ = trace(run[0], "--step", 2, "--limit", 1, "--out", tmp_path / "block.txt")
     hashes = {document["hash"]: document["source"] for document in whole["shown"]}
@@ -116,12 +104,7 @@ def test_block_list_and_counts_are_of_all_documents_whatever_is_shown(
     assert {name: counts["documents"] for name, counts in found["sources"].items()} == by_source
 
 
-def test_tables_say_where_each_row_is_from(
-    run: tuple[Path, Any],
-    small_set: ShardSet,
-    trace: Callable[..., tuple[int, Any, str]],
-    capsys: pytest.CaptureFixture[str],
-):
+def test_tables_say_where_each_row_is_from(run, small_set, trace, capsys):
     _, found, _ = trace(run[0], "--step", 3, "--row", 5)
     assert main(["trace", str(run[0]), "--step", "3", "--row", "5"]) == 0
     shown = capsys.readouterr().out
@@ -135,7 +118,7 @@ def test_tables_say_where_each_row_is_from(
     assert f"step 3 of {run[0]}: 1 row, 33 tokens of {found['documents']} document" in shown
 
 
-def test_a_step_that_is_not_taken_yet_is_told(copied_run: Path, trace: Callable[..., tuple[int, Any, str]]):
+def test_a_step_that_is_not_taken_yet_is_told(copied_run, trace):
     recipe = json.loads((copied_run / "recipe.json").read_text())
     recipe["train"]["steps"] = STEPS + 1
     (copied_run / "recipe.json").write_text(json.dumps(recipe))
@@ -152,9 +135,7 @@ def test_a_step_that_is_not_taken_yet_is_told(copied_run: Path, trace: Callable[
     assert trace(copied_run, "--step", STEPS)[0] == 0
 
 
-def test_steps_that_a_crash_left_in_the_metrics_were_taken(
-    copied_run: Path, trace: Callable[..., tuple[int, Any, str]]
-):
+def test_steps_that_a_crash_left_in_the_metrics_were_taken(copied_run, trace):
     shutil.rmtree(copied_run / "checkpoints" / f"step-{STEPS:08d}")
     lines = (copied_run / "metrics.jsonl").read_text().splitlines(keepends=True)
     taken = json.loads(lines[-2])["step"]
@@ -162,9 +143,7 @@ def test_steps_that_a_crash_left_in_the_metrics_were_taken(
     assert trace(copied_run, "--step", taken)[1]["taken"]
 
 
-def test_a_corrupt_checkpoint_is_noted_and_the_one_before_it_used(
-    copied_run: Path, trace: Callable[..., tuple[int, Any, str]]
-):
+def test_a_corrupt_checkpoint_is_noted_and_the_one_before_it_used(copied_run, trace):
     newest = copied_run / "checkpoints" / f"step-{STEPS:08d}" / "state.json"
     newest.write_text(newest.read_text()[:200])
     status, found, err = trace(copied_run, "--step", 1)
@@ -178,16 +157,14 @@ def test_a_corrupt_checkpoint_is_noted_and_the_one_before_it_used(
     assert "no checkpoint is left" in err
 
 
-def test_another_set_is_refused(
-    run: tuple[Path, Any], shard_set: ShardSet, small_set: ShardSet, trace: Callable[..., tuple[int, Any, str]]
-):
+def test_another_set_is_refused(run, shard_set, small_set, trace):
     status, _, err = trace(run[0], "--step", 1, "--shards", shard_set.path)
     assert status == 2
     assert small_set.manifest_sha256 in err
     assert shard_set.manifest_sha256 in err
 
 
-def test_a_run_without_a_checkpoint_records_its_set(copied_run: Path, trace: Callable[..., tuple[int, Any, str]]):
+def test_a_run_without_a_checkpoint_records_its_set(copied_run, trace):
     _, expected, _ = trace(copied_run, "--step", 1)
     shutil.rmtree(copied_run / "checkpoints")
     assert trace(copied_run, "--step", 1) == (0, expected, "")
@@ -197,9 +174,7 @@ def test_a_run_without_a_checkpoint_records_its_set(copied_run: Path, trace: Cal
     assert "no checkpoint and no set.json says which set" in err
 
 
-def test_a_run_without_a_record_of_its_set_is_traced_with_the_set_named(
-    copied_run: Path, small_set: ShardSet, trace: Callable[..., tuple[int, Any, str]]
-):
+def test_a_run_without_a_record_of_its_set_is_traced_with_the_set_named(copied_run, small_set, trace):
     """Runs of 0.1.0 have no set.json."""
     _, expected, _ = trace(copied_run, "--step", 1)
     (copied_run / "set.json").unlink()
@@ -209,9 +184,7 @@ def test_a_run_without_a_record_of_its_set_is_traced_with_the_set_named(
     assert trace(copied_run, "--step", 1, "--shards", small_set.path) == (0, expected, "")
 
 
-def test_a_set_that_has_moved_is_named(
-    copied_run: Path, small_set: ShardSet, trace: Callable[..., tuple[int, Any, str]], tmp_path: Path
-):
+def test_a_set_that_has_moved_is_named(copied_run, small_set, trace, tmp_path):
     _, expected, _ = trace(copied_run, "--step", 1)
     record = json.loads((copied_run / "set.json").read_text())
     assert record == {"path": str(small_set.path), "manifest_sha256": small_set.manifest_sha256}
@@ -230,9 +203,7 @@ def change_recipe(run: Path, key: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [("seq_len", 16), ("seed", 1), ("global_batch", 4)])
-def test_a_recipe_that_is_not_the_checkpoints_is_refused(
-    copied_run: Path, trace: Callable[..., tuple[int, Any, str]], key: str, value: int
-):
+def test_a_recipe_that_is_not_the_checkpoints_is_refused(copied_run, trace, key, value):
     change_recipe(copied_run, key, value)
     status, _, err = trace(copied_run, "--step", 1)
     assert status == 2
@@ -240,18 +211,14 @@ def test_a_recipe_that_is_not_the_checkpoints_is_refused(
 
 
 @pytest.mark.parametrize(("key", "value"), [("seq_len", 0), ("seed", -1), ("global_batch", "8"), ("steps", None)])
-def test_a_recipe_that_the_trainer_did_not_write_is_refused(
-    copied_run: Path, trace: Callable[..., tuple[int, Any, str]], key: str, value: object
-):
+def test_a_recipe_that_the_trainer_did_not_write_is_refused(copied_run, trace, key, value):
     change_recipe(copied_run, key, value)
     status, _, err = trace(copied_run, "--step", 1)
     assert status == 2
     assert f"train.{key}" in err
 
 
-def test_what_cannot_be_traced_is_said(
-    run: tuple[Path, Any], trace: Callable[..., tuple[int, Any, str]], tmp_path: Path
-):
+def test_what_cannot_be_traced_is_said(run, trace, tmp_path):
     for arguments, message in (
         ((run[0], "--step", 1, "--row", BATCH), f"no row {BATCH} in a global batch of {BATCH}"),
         ((run[0], "--step", 0), "--step: expected a whole number from 1"),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +23,7 @@ from trainer.training_windows import open_training_windows
 
 
 @pytest.fixture
-def open_run(shard_set: ShardSet, recipe_file: Path, tmp_path: Path) -> Callable[..., Session]:
+def open_run(shard_set, recipe_file, tmp_path) -> Callable[..., Session]:
     """Return a function that opens a session with overrides."""
 
     def open_with(*overrides: str, name: str = "run", shards: ShardSet = shard_set) -> Session:
@@ -42,7 +40,7 @@ def take_steps(session: Session, steps: int) -> list[dict[str, float]]:
     return taken
 
 
-def test_the_first_loss_is_near_ln_of_the_vocabulary(open_run: Callable[..., Session]):
+def test_the_first_loss_is_near_ln_of_the_vocabulary(open_run):
     first = take_steps(open_run(), 1)[0]
     assert first["loss"] == pytest.approx(math.log(320), abs=0.1)
     assert first["step"] == 1
@@ -50,9 +48,7 @@ def test_the_first_loss_is_near_ln_of_the_vocabulary(open_run: Callable[..., Ses
     assert first["lr"] == pytest.approx(0.005)
 
 
-def test_a_tiny_model_overfits_one_shard(
-    open_run: Callable[..., Session], make_set: Callable[..., ShardSet], tmp_path: Path
-):
+def test_a_tiny_model_overfits_one_shard(open_run, make_set, tmp_path):
     one = make_set(tmp_path / "one", shard_tokens={"train": [330], "val": [200]})
     overrides = ["train.steps=150", "train.global_batch=4", "model.hidden_size=64", "optimizer.weight_decay=0"]
     session = open_run(*overrides, "eval.every_steps=150", "checkpoint.every_steps=150", shards=one)
@@ -62,14 +58,14 @@ def test_a_tiny_model_overfits_one_shard(
 
 
 @pytest.mark.parametrize("micro_batch", [1, 2, 8])
-def test_accumulation_gives_the_gradient_of_the_whole_batch(open_run: Callable[..., Session], micro_batch: int):
+def test_accumulation_gives_the_gradient_of_the_whole_batch(open_run, micro_batch):
     whole = take_steps(open_run("train.micro_batch=8"), 3)
     parts = take_steps(open_run(f"train.micro_batch={micro_batch}", name="parts"), 3)
     for key in ("loss", "grad_norm"):
         assert [step[key] for step in parts] == pytest.approx([step[key] for step in whole], rel=1e-4)
 
 
-def test_steps_follow_the_sample_order(open_run: Callable[..., Session], monkeypatch: pytest.MonkeyPatch):
+def test_steps_follow_the_sample_order(open_run, monkeypatch):
     asked: list[range] = []
     read = TokenWindows.read
     monkeypatch.setattr(TokenWindows, "read", lambda self, numbers: asked.append(numbers) or read(self, numbers))
@@ -79,7 +75,7 @@ def test_steps_follow_the_sample_order(open_run: Callable[..., Session], monkeyp
     assert session.windows == 24
 
 
-def test_weight_decay_is_for_matrices_only(open_run: Callable[..., Session]):
+def test_weight_decay_is_for_matrices_only(open_run):
     session = open_run()
     (optimizer,) = session.optimizers
     decayed, plain = optimizer.param_groups
@@ -89,21 +85,21 @@ def test_weight_decay_is_for_matrices_only(open_run: Callable[..., Session]):
     assert len(decayed["params"]) + len(plain["params"]) == len(list(session.model.parameters()))
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_documents(open_run: Callable[..., Session]):
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_documents(open_run):
     session = open_run()
     with torch.no_grad():
         session.model.model.norm.weight[0] = math.nan
     with pytest.raises(RunError, match=r"step 1: loss nan.*windows \[0, 8\)") as caught:
         run_training(session, lambda line: None)
     assert "No checkpoint had been written" in str(caught.value)
-    first = session.order.locate_row(1, 0, global_batch=8)
+    first = session.order.locate(0)
     shard = session.shard_set.splits["train"][first.shard]
     assert f"{shard.name} [{first.start}, {first.stop}): " in str(caught.value)
     assert " unit row " in str(caught.value)
     assert not list((session.run / "checkpoints").glob("*"))
 
 
-def test_weights_that_can_only_fail_are_not_saved(open_run: Callable[..., Session]):
+def test_weights_that_can_only_fail_are_not_saved(open_run):
     """A step's own loss and gradient are finite, and what it makes of the weights is not."""
     session = open_run("optimizer.lr=1e30", "checkpoint.every_steps=1", "schedule.warmup_steps=0")
     with pytest.raises(RunError, match=r"step 1: the weights after it cannot be trained on.*norm nan"):
@@ -111,7 +107,7 @@ def test_weights_that_can_only_fail_are_not_saved(open_run: Callable[..., Sessio
     assert not list(session.run.glob("checkpoints/step-*"))
 
 
-def test_bf16_learns_like_fp32(open_run: Callable[..., Session]):
+def test_bf16_learns_like_fp32(open_run):
     losses = [
         take_steps(open_run("train.precision=fp32", name="fp32"), 10)[-1]["loss"],
         take_steps(open_run("train.precision=bf16", name="bf16"), 10)[-1]["loss"],
@@ -119,7 +115,7 @@ def test_bf16_learns_like_fp32(open_run: Callable[..., Session]):
     assert losses[1] == pytest.approx(losses[0], abs=0.05)
 
 
-def test_steps_after_the_checkpoint_leave_the_log(tmp_path: Path):
+def test_steps_after_the_checkpoint_leave_the_log(tmp_path):
     lines = ['{"step": 1, "loss": 3.0}', '{"step": 2, "loss": 2.0}', '{"step": 2, "val_loss": 2.5}']
     (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 3, "loss": 1.0}', '{"step": 4, "lo']))
     with MetricsLog(tmp_path, step=2) as log:
@@ -130,7 +126,7 @@ def test_steps_after_the_checkpoint_leave_the_log(tmp_path: Path):
 
 
 @pytest.mark.parametrize("line", ["[]", "3", '{"loss": 1.0}', '{"step": 1, "loss": "x"}', '{"step": 1, "usd": null}'])
-def test_a_line_that_holds_no_metrics_is_named(tmp_path: Path, line: str):
+def test_a_line_that_holds_no_metrics_is_named(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "loss": 3.0}}\n{line}\n')
     with pytest.raises(InputError, match=r"metrics.jsonl: line 2: expected a step, and numbers as"):
         MetricsLog(tmp_path, step=2)
@@ -143,7 +139,7 @@ def test_a_step_is_told_in_a_few_words_without_what_is_not_known():
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_a_run_goes_on_bit_for_bit_with_either_optimizer(open_run: Callable[..., Session], kind: str):
+def test_a_run_goes_on_bit_for_bit_with_either_optimizer(open_run, kind):
     recipe = (f"optimizer.kind={kind}", "optimizer.lr=5e-3", "train.steps=10", "checkpoint.every_steps=5")
     whole = run_training(open_run(*recipe, name="whole"), lambda line: None)
     assert whole.log.last("loss")["loss"] < 5.2
@@ -158,7 +154,7 @@ def test_a_run_goes_on_bit_for_bit_with_either_optimizer(open_run: Callable[...,
         assert outcome.log.last("loss")[key] == whole.log.last("loss")[key]
 
 
-def test_muon_takes_the_layers_matrices_and_adamw_the_rest(open_run: Callable[..., Session]):
+def test_muon_takes_the_layers_matrices_and_adamw_the_rest(open_run):
     session = open_run("optimizer.kind=muon")
     muon, adamw = session.optimizers
     names = {parameter: name for name, parameter in session.model.named_parameters()}
@@ -168,7 +164,7 @@ def test_muon_takes_the_layers_matrices_and_adamw_the_rest(open_run: Callable[..
 
 
 @pytest.mark.parametrize("batches", [(4, 8), (1, 4), (8, 2)])
-def test_another_micro_batch_goes_on_with_the_same_samples(open_run: Callable[..., Session], batches: tuple[int, int]):
+def test_another_micro_batch_goes_on_with_the_same_samples(open_run, batches):
     whole = take_steps(open_run("train.micro_batch=8", name="whole"), 6)
     first = open_run(f"train.micro_batch={batches[0]}", name="parts")
     losses = [step["loss"] for step in take_steps(first, 3)]
@@ -180,9 +176,7 @@ def test_another_micro_batch_goes_on_with_the_same_samples(open_run: Callable[..
     assert losses == pytest.approx([step["loss"] for step in whole], rel=1e-4)
 
 
-def test_losses_are_fetched_once_an_interval_and_logged_for_each_step(
-    open_run: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
-):
+def test_losses_are_fetched_once_an_interval_and_logged_for_each_step(open_run, monkeypatch):
     fetched: list[int] = []
     monkeypatch.setattr(
         "trainer.train.loop.fetch_losses",
@@ -200,7 +194,7 @@ def test_losses_are_fetched_once_an_interval_and_logged_for_each_step(
     assert line["mfu"] is None  # a CPU's peak is not known
 
 
-def test_mfu_is_the_share_of_the_peak(open_run: Callable[..., Session]):
+def test_mfu_is_the_share_of_the_peak(open_run):
     session = open_run("cost.peak_tflops=0.001", "train.steps=2")
     run_training(session, lambda line: None)
     line = read_metrics(session.run)[0]
@@ -208,7 +202,7 @@ def test_mfu_is_the_share_of_the_peak(open_run: Callable[..., Session]):
     assert line["mfu"] == pytest.approx(line["tokens_per_s"] * flops / 1e9, rel=1e-2)
 
 
-def test_a_document_mask_trains_on_documents_apart(open_run: Callable[..., Session]):
+def test_a_document_mask_trains_on_documents_apart(open_run):
     plain = take_steps(open_run(name="plain"), 1)[0]["loss"]
     session = open_run("train.document_mask=true", "train.micro_batch=8", name="masked")
     batch = TokenWindows(session.shard_set, seq_len=32, seed=session.recipe.train.seed).read(range(8))
@@ -222,29 +216,20 @@ def test_a_document_mask_trains_on_documents_apart(open_run: Callable[..., Sessi
 
 
 @pytest.mark.parametrize("choice", ["selective", "full"])
-def test_activation_checkpointing_changes_no_loss(open_run: Callable[..., Session], choice: str):
+def test_activation_checkpointing_changes_no_loss(open_run, choice):
     plain = take_steps(open_run(name="plain"), 3)
     less = take_steps(open_run(f"train.activation_checkpointing={choice}", name="less"), 3)
     assert [step["loss"] for step in less] == pytest.approx([step["loss"] for step in plain], rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("fits", "advice"),
-    [(3, "The next smaller that fits is 2: "), (0, "Choose a smaller one: --set train.micro_batch=N")],
-)
-def test_too_large_a_micro_batch_is_answered_with_one_that_fits(
-    open_run: Callable[..., Session], fits: int, advice: str
-):
+def test_too_large_a_micro_batch_is_told(open_run):
     session = open_run("train.micro_batch=8")
-    forward = session.forward
 
-    def small_memory(ids: torch.Tensor, *arguments: Any, **more: Any) -> torch.Tensor:
-        if len(ids) > fits:
-            raise torch.OutOfMemoryError
-        return forward(ids, *arguments, **more)
+    def small_memory(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError
 
     session.forward = small_memory  # type: ignore[assignment]
-    with pytest.raises(RunError, match=re.escape(f"train.micro_batch = 8: out of memory. {advice}")):
+    with pytest.raises(RunError, match=r"step 1: train\.micro_batch = 8: out of memory\. Choose a smaller one"):
         run_training(session, lambda line: None)
 
 
@@ -255,14 +240,12 @@ def test_too_large_a_micro_batch_is_answered_with_one_that_fits(
         ("model.vocab_size=300", "model.vocab_size = 300: .* has ids up to 319"),
     ],
 )
-def test_what_this_machine_or_set_cannot_give_is_refused(
-    open_run: Callable[..., Session], override: str, expected: str
-):
+def test_what_this_machine_or_set_cannot_give_is_refused(open_run, override, expected):
     with pytest.raises(InputError, match=expected):
         open_run(override)
 
 
-def test_a_larger_vocabulary_than_the_sets_may_be_asked_for(open_run: Callable[..., Session]):
+def test_a_larger_vocabulary_than_the_sets_may_be_asked_for(open_run):
     session = open_run("model.vocab_size=512", "train.steps=2")
     run_training(session, lambda line: None)
     assert read_metrics(session.run)[0]["loss"] == pytest.approx(math.log(512), abs=0.1)

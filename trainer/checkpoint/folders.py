@@ -94,6 +94,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: it is missing, half-written or corrupt; the message names the file.
     """
     try:
+        # The file of checksums is written last: without it the checkpoint is half written.
         expected = json.loads((path / CHECKSUMS_FILE).read_bytes())
         found = hash_files(path)
     except OSError as error:
@@ -135,6 +136,7 @@ def find_newest_checkpoint(run: Path, say: Note) -> Checkpoint | None:
         CheckpointError: there are checkpoints, and every one is corrupt.
     """
     problems: list[str | Problem] = []
+    # The newest that is whole; the corrupt ones on the way are told.
     for path in reversed(list_checkpoints(run)):
         try:
             return read_checkpoint(path)
@@ -156,11 +158,13 @@ def clear_leftovers(run: Path, *, after_step: int | None) -> list[Path]:
     Returns:
         The new names of the corrupt ones.
     """
+    # A crash leaves a temporary folder, which no one reads.
     for left in (run / FOLDER).glob(".step-*"):
         shutil.rmtree(left)
     moved: list[Path] = []
     for path in list_checkpoints(run):
         if after_step is not None and step_of_checkpoint(path) > after_step:
+            # Kept under another name: someone may want to look.
             target = path.with_name(f"corrupt-{path.name}")
             if target.exists():
                 shutil.rmtree(target)

@@ -27,6 +27,7 @@ def load_weights(checkpoint: Checkpoint, model: nn.Module) -> None:
 
 def load_training_state(checkpoint: Checkpoint, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
     """Load the optimizers' state and torch's random generators."""
+    # Each tensor belongs to a parameter, and the parameter to one of the optimizers.
     tensors = safetensors.torch.load_file(checkpoint.path / OPTIMIZER_FILE)
     parameters = dict(model.named_parameters())
     owners: dict[nn.Parameter, torch.optim.Optimizer] = {}

@@ -58,6 +58,7 @@ def price(text: str, recipe: TrainRecipe, tokens: int) -> dict[str, Any]:
     Raises:
         InputError: it is not that.
     """
+    # NAME=USD:SPEED, where the speed may be a run that measured it.
     name, _, figures = text.partition("=")
     usd_per_hour, _, speed = figures.partition(":")
     measured = measure_throughput(Path(speed), recipe) if speed and Path(speed).is_dir() else None
@@ -68,6 +69,7 @@ def price(text: str, recipe: TrainRecipe, tokens: int) -> dict[str, Any]:
     if not name or not all(1e-6 <= number <= 1e12 for number in (usd, tokens_per_s)):
         expected = "expected NAME=USD_PER_HOUR:TOKENS_PER_S, such as H100=2.49:400000, or :RUN, a training run"
         raise InputError(f"--gpu {text}: {expected}")
+    # What the whole recipe takes, and its price.
     hours = tokens / tokens_per_s / 3600
     cost = {"gpu": name, "usd_per_hour": usd, "tokens_per_s": tokens_per_s}
     cost |= {"throughput": "measured" if measured else "entered", "usd_per_billion_tokens": hours * usd / tokens * 1e9}
@@ -83,6 +85,7 @@ def measure_throughput(run: Path, recipe: TrainRecipe) -> float:
     from trainer.metrics import METRICS_FILE, read_metrics
     from trainer.recipe import load_train_recipe
 
+    # Another model or length would have another speed.
     trained = load_train_recipe(run / "recipe.json")
     if (trained.model, trained.train.seq_len) != (recipe.model, recipe.train.seq_len):
         found = "trained another model, or with another seq_len, than the recipe's"

@@ -81,6 +81,7 @@ def measure_memory(recipe: TrainRecipe, choices: Sequence[Choice] = CHOICES) -> 
     """Measure, to see what fits, the memory of a step under some choices of recomputation."""
     import numpy as np
 
+    # Four measurements, four unknowns.
     points = list(product(DEPTHS, BATCHES))
     terms = [[layers * batch, layers, batch, 1] for layers, batch in points]
     solved: Points = {}
@@ -102,6 +103,7 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
 
     from trainer.model.decoder import LanguageModel
 
+    # Fake tensors have shapes and no storage; bf16 is that of a GPU.
     config, train = recipe.model.model_copy(update={"num_hidden_layers": layers}), recipe.train
     bf16 = torch.autocast("cpu", torch.bfloat16, enabled=train.precision != "fp32")
     with FakeTensorMode():
@@ -139,12 +141,14 @@ def estimate_memory(recipe: TrainRecipe, memory: int, points: Points) -> dict[st
     `activations` are the layers', `logits` the rest of a step: logits, their gradient, the embeddings. Recomputation is
     recommended only if nothing fits without it, since it costs a third of the speed.
     """
+    # What does not depend on the batch, and what the card has left.
     static = _count_static(recipe)
     usable = int(memory * (1 - MARGIN))
     layers = recipe.model.num_hidden_layers
     recommended = None
     rows: list[dict[str, Any]] = []
     for choice, (layer_sequence, layer, sequence, once) in points.items():
+        # Larger and larger micro-batches, until one does not fit.
         fitting = None
         for size in list_micro_batches(recipe):
             activations = int(layers * (layer_sequence * size + layer))
@@ -190,6 +194,7 @@ def _count_static(recipe: TrainRecipe) -> dict[str, int]:
     from trainer.model.decoder import LanguageModel
     from trainer.optim import is_muons
 
+    # Shapes alone.
     with torch.device("meta"):
         named = list(LanguageModel(recipe.model, recipe.model.vocab_size or 0).named_parameters())
     parameters = sum(weight.numel() for _, weight in named)

@@ -22,6 +22,7 @@ def train_keys_markdown() -> str:
     from trainer.recipe import TrainRecipe
 
     tables, sections = KeyTables(), {name: find_section(TrainRecipe, name) for name in TrainRecipe.model_fields}
+    # The keys without a section first, then a table for each section.
     parts = [tables.table(TrainRecipe, [name for name, section in sections.items() if section is None])]
     for name, section in sections.items():
         if section is not None:

@@ -29,6 +29,7 @@ def mark_phases(axes: Sequence[Axes], phases: list[PhaseConfig], steps: Steps) -
         steps: the ends of the axis.
     """
     first, last = steps
+    # A line where a phase ends, a name over the part that is drawn.
     spans: list[tuple[str, float, float]] = []
     began = first
     for phase in phases:
@@ -69,6 +70,7 @@ def _name(axis: Axes, spans: list[tuple[str, float, float]], steps: Steps, *, co
     ends: list[float] = []
     """Where each row of names is free, as a part of the width."""
     for name, begin, end in spans:
+        # About as wide as the name is drawn.
         width = 0.0115 * (len(name) + 1)
         middle = (begin + end) / 2
         left = min(max((middle - first) / width_of_steps - width / 2, 0.0), 1.0 - width)

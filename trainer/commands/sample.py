@@ -64,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
     chosen = SamplingOptions(**{field.name: getattr(options, field.name) for field in fields(SamplingOptions)})
     trained = load_training_run(options.run, say, options.checkpoint)
+    # One prompt is shown as it is generated; several, when all are done.
     stream = len(options.prompts) == 1 and not options.json
 
     def show(text: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from shards.errors import InputError, plural
 from shards.format.reader import ShardSet
-from shards.format.windows.order import Window, order_split, row_window
+from shards.format.windows.order import Window, order_split
 from shards.trace.excerpt import Excerpt, read_excerpt
 from shards.trace.locate import Place
 from shards.trace.window_documents import find_window_documents
@@ -117,6 +117,7 @@ def read_training_run(folder: Path) -> TracedRun:
     """
     recipe = load_train_recipe(folder / RECIPE_FILE)
     train = recipe.train
+    # The recipe must be the one that the model was trained with.
     state, notes = _read_newest_state(folder)
     if state is not None:
         changes = find_changes(parse_recipe(state.recipe), recipe)
@@ -128,6 +129,7 @@ def read_training_run(folder: Path) -> TracedRun:
             found = f"step {state.step} is saved after {plural(state.samples, 'window')}"
             expected = f"expected {plural(train.global_batch, 'window')} per step"
             raise InputError(f"{folder}: {found}; {expected}. The windows of each step are not known.")
+    # Which set it was: the checkpoint knows, or the record of the start.
     record = read_set_record(folder)
     manifest_sha256 = state.manifest_sha256 if state else record.manifest_sha256 if record else None
     if manifest_sha256 is None:
@@ -165,11 +167,12 @@ def find_step_documents(
         vocabulary = shard_set.vocabulary
     except ValueError as error:
         raise InputError(str(error)) from error
+    # The same order that the run went through.
     shards = shard_set.splits["train"]
     order = order_split(shard_set, seq_len=run.train.seq_len, seed=run.train.seed)
 
     batch.rows = run.train.global_batch if row is None else 1
-    first_window = row_window(step, row or 0, global_batch=run.train.global_batch)
+    first_window = (step - 1) * run.train.global_batch + (row or 0)
     hashes: set[str] = set()
     for number, (window, places) in enumerate(find_window_documents(shards, order, first_window, batch.rows), row or 0):
         for place in places:
@@ -184,6 +187,7 @@ def find_step_documents(
             if limit is None or len(batch.shown) < limit:
                 _, excerpt = read_excerpt(shards[window.shard], place, first, last, vocabulary=vocabulary)
                 batch.shown.append(RowDocument(number, window, place, first, last - first, excerpt))
+    # Counts are of all documents, whatever is shown.
     batch.tokens = sum(counts["tokens"] for counts in batch.sources.values())
     batch.documents = len(hashes)
     batch.hashes = np.frombuffer(bytes.fromhex("".join(sorted(hashes))), np.uint8).reshape(-1, 16)

@@ -56,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
     from shards.trace.block_list import check_block_list_path, write_block_list
     from trainer.commands.step_documents import find_step_documents, read_training_run
 
+    # The run says which set and which order; the set has the documents.
     traced = read_training_run(options.run)
     shards = options.shards or _find_set(options.run)
     if options.out is not None:
@@ -101,6 +102,7 @@ def print_traced_batch(batch: Batch) -> None:
 
     row = None
     for document in batch.shown:
+        # A line for each new row, then its documents.
         place, window, last = document.place, document.window, document.position + document.in_window
         if document.batch_row != row:
             row = document.batch_row

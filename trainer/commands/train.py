@@ -94,6 +94,7 @@ def run(options: argparse.Namespace) -> int:
 
     show: Callable[[str], None] = say if is_first_rank() else lambda message: None
     try:
+        # Nothing has begun yet: what is wrong here is refused.
         cache = _open_cache(options, show)
         session = open_session(
             recipe,
@@ -108,6 +109,7 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:  # such as a disk too small for a checkpoint; nothing has begun
         raise InputError(f"{error}{remedy_of(error)}") from error
     with closing(session):
+        # From here on a failure leaves a run that can be resumed.
         outcome = run_training(session, show, go_on=options.go_on)
         if is_first_rank():
             print_outcome(outcome, as_json=options.json)
@@ -160,6 +162,7 @@ def print_outcome(outcome: TrainingLoop, *, as_json: bool) -> None:
     from trainer.phases.mix_phases import summarise_mix
 
     session = outcome.session
+    # The end in numbers: steps and tokens, then the last losses.
     last_step = outcome.log.last("loss")
     validation = outcome.log.last("val_loss")
     status = "stopped" if outcome.off_ramp else "interrupted" if outcome.interrupted_by else "complete"

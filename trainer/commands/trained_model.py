@@ -29,6 +29,7 @@ def load_training_run(run: Path, say: Note, path: Path | None = None) -> Trained
     if found is None:
         command = called_as("trainer", "train")
         raise InputError(f"{run}: no checkpoints. Expected the folder given to `{command} --run`.")
+    # Another tokenizer would turn the ids into other text.
     file = run / TOKENIZER_FILE
     if not file.is_file() or hash_file(file) != found.state.tokenizer_sha256:
         fault = "is not the tokenizer of the checkpoint" if file.is_file() else "is missing"

@@ -40,6 +40,7 @@ def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[d
 
 
 def _summarise_phase(phase: PhaseConfig, records: list[Record], *, began: int) -> dict[str, Any] | None:
+    # The lines of the phase, and those before it.
     start = count_until(records, began)
     before = records[:start]
     inside = records[start : count_until(records, phase.until_step)]
@@ -48,11 +49,13 @@ def _summarise_phase(phase: PhaseConfig, records: list[Record], *, began: int) -
         return None
     last_step = steps[-1]["step"]
 
+    # How far the loss fell, and what that cost.
     loss = _loss(inside, "val_loss")
     loss_drop = (_loss(before, "val_loss") if before else steps[0]["loss"]) - loss
     tokens = steps[-1]["tokens"] - last_record(before, "tokens").get("tokens", 0)
     usd = _usd(inside) - _usd(before)
 
+    # A goal is judged at the end of its phase.
     goal_met = None
     if phase.goal and last_step == phase.until_step:
         key, relation, bound = phase.goal.split()

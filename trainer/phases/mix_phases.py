@@ -31,6 +31,7 @@ def list_stretches(records: list[Record]) -> list[Stretch]:
     """Return the stretches of a run, each in one mix phase, in order; none if its set has no phases."""
     stretches: list[Stretch] = []
     for record in records:
+        # A batch may hold the end of one phase and the beginning of the next.
         counts: list[tuple[str, int]] = record.get("mix_phases") or []
         batch, done = sum(windows for _, windows in counts), 0
         for name, windows in counts:
@@ -53,9 +54,11 @@ def summarise_mix(records: list[Record]) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     for stretch in list_stretches(records):
+        # Whole steps around the stretch.
         first, last = int(stretch.begin), math.ceil(stretch.end)
         own = records[count_until(records, first) : count_until(records, last)]
         steps = [record for record in own if record.get("mix_phases")]
+        # The loss of a mixed batch is of both phases: left out, if there are others.
         whole = [record for record in steps if len(record["mix_phases"]) == 1] or steps
         validation = last_record(own, "val_loss", until_step=int(stretch.end))
         rows.append(
@@ -78,6 +81,7 @@ def describe_borders(record: Record, before: Record) -> Iterator[str]:
         before: the line of the step before it; {} if there is none.
     """
     counts: list[tuple[str, int]] = record.get("mix_phases") or []
+    # The first step of a run has no phase before it.
     earlier: list[tuple[str, int]] = before.get("mix_phases") or counts[:1]
     name, row = earlier[-1][0] if earlier else "", 0
     for begun, windows in counts:

@@ -59,7 +59,6 @@ def take_step(session: Session, windows: TokenWindows) -> dict[str, Any]:
         optimizer.zero_grad(set_to_none=True)
     mix_phases = session.order.count_by_phase(session.windows, train.global_batch)
     session.step += 1
-    session.windows += train.global_batch
     return {
         "step": session.step,
         "tokens": session.windows * train.seq_len,

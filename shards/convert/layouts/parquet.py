@@ -77,12 +77,14 @@ def _plain(kind: Any) -> Any:
 def _make_rows(tokens: Tokens, batch: DocumentBatch, schema: pa.Schema, shard: Shard) -> pa.RecordBatch:
     import pyarrow as pa
 
+    # Lists over the block's tokens: offsets and values, no Python object a token.
     ends = np.cumsum(read_lengths(batch))
     offsets: Any = pa.array(np.concatenate([[0], ends]).astype(np.int32))
     columns = {name: batch.column(name) for name in (*_COLUMNS, *shard.carried)}
     if "phase" in schema.names:
         columns["phase"] = pa.repeat(pa.scalar(shard.entry.phase, pa.string()), batch.num_rows)
     columns["input_ids"] = pa.ListArray.from_arrays(offsets, pa.array(tokens))
+    # All digests as one text of hex digits, cut every 32.
     hexadecimal = read_hashes(batch).tobytes().hex().encode()
     places = np.arange(0, len(hexadecimal) + 1, 32, dtype=np.int32)
     columns["hash"] = pa.StringArray.from_buffers(batch.num_rows, pa.py_buffer(places.data), pa.py_buffer(hexadecimal))

@@ -177,10 +177,6 @@ class WindowOrder:
         visit, starts = next(self.iter_visits(window, 1))
         return Window(visit.epoch, visit.shard, int(starts[0]), int(starts[0]) + self.seq_len + 1)
 
-    def locate_row(self, step: int, row: int, *, global_batch: int) -> Window:
-        """Map a row of a training step's global batch to its place; steps count from 1, as metrics do, rows from 0."""
-        return self.locate(row_window(step, row, global_batch=global_batch))
-
     def iter_visits(self, first: int, count: int) -> Iterator[tuple[Visit, npt.NDArray[np.int64]]]:
         """Yield the windows [first, first + count) as runs of one visit, each with its windows' first tokens."""
         stop = first + count
@@ -237,23 +233,6 @@ def order_split(shard_set: ShardSet, split: Split = "train", *, seq_len: int, se
     return WindowOrder([shard.num_tokens for shard in shards], seq_len=seq_len, seed=seed, phases=phases)
 
 
-def row_window(step: int, row: int, *, global_batch: int) -> int:
-    """Return the place in the order of windows of a row of a step's batch; steps count from 1, the others from 0."""
-    return (step - 1) * global_batch + row
-
-
-def _iter_sources(
-    shards: Sequence[Shard], chosen: Sequence[int], names: list[str]
-) -> Iterator[tuple[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]]:
-    """Yield the numbers of shards with what `read_sources` returns for each; several remote tables are read at once."""
-    for first in range(0, len(chosen), TABLES_AT_ONCE):
-        group = chosen[first : first + TABLES_AT_ONCE]
-        threads = 1 if shards[group[0]].store.folder is not None else TABLES_AT_ONCE
-        yield from zip(
-            group, map_in_threads(lambda index: read_sources(shards[index], names), group, threads), strict=True
-        )
-
-
 def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder, windows: int) -> dict[str, Any]:
     """Count the tokens that the first windows of an order predict, predict again and never predict, by source.
 
@@ -265,25 +244,31 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
     """
     epochs, rest = divmod(windows, order.per_epoch)
     last = {visit.shard: starts for visit, starts in order.iter_visits(epochs * order.per_epoch, rest)}
-    used, once = (np.zeros(len(names), dtype=np.int64) for _ in range(2))
     visited = [index for index in range(len(shards)) if order.windows[index] and (epochs or index in last)]
-    for index, (lengths, sources) in _iter_sources(shards, visited, names):
-        bounds = (
-            np.arange(int(order.windows[index]) + 1, dtype=np.int64) * order.seq_len + 1
-        )  # targets begin at a shard's second token
+
+    def count(index: int) -> npt.NDArray[np.int64]:
+        """Return by source the targets of a shard in all epochs, and without repetition, int64 `(sources, 2)`."""
+        lengths, sources = read_sources(shards[index], names)
+        # Targets begin at a shard's second token.
+        bounds = np.arange(int(order.windows[index]) + 1, dtype=np.int64) * order.seq_len + 1
         ends = np.concatenate(([0], np.cumsum(lengths)))
+        counts = np.zeros((len(names), 2), np.int64)
         for source in range(len(names)):
             # Between the ends of two documents the count grows by 1 or 0 for each token, so interpolation is exact.
             counted = np.concatenate(([0], np.cumsum(lengths * (sources == source))))
             by_window: npt.NDArray[np.int64] = np.rint(np.diff(np.interp(bounds, ends, counted))).astype(np.int64)
             partial = int(by_window[last[index] // order.seq_len].sum()) if index in last else 0
-            used[source] += epochs * by_window.sum() + partial
-            once[source] += by_window.sum() if epochs else partial
+            counts[source] = epochs * by_window.sum() + partial, by_window.sum() if epochs else partial
+        return counts
+
+    threads = TABLES_AT_ONCE if visited and shards[visited[0]].store.folder is None else 1
+    totals = sum(map_in_threads(count, visited, threads), start=np.zeros((len(names), 2), np.int64))
     return {
         "tokens_used": windows * order.seq_len,
         "tokens_repeated": max(0, windows - order.per_epoch) * order.seq_len,
         "tokens_cropped_per_epoch": order.cropped,
         "tokens_by_source": {
-            name: {"used": int(used[i]), "repeated": int(used[i] - once[i])} for i, name in enumerate(names)
+            name: {"used": used, "repeated": used - once}
+            for name, (used, once) in zip(names, totals.tolist(), strict=True)
         },
     }

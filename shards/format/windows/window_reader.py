@@ -58,6 +58,7 @@ class WindowReader(AbstractContextManager["WindowReader"]):
 
     def close(self) -> None:
         """Stop the decoding thread and what it fetches, and free the shards."""
+        # Stop what waits, then what runs, then what fetches; and wait for it.
         self._pool.shutdown(wait=False, cancel_futures=True)
         for shard in self._held.values():
             shard.stopped.set()
@@ -84,6 +85,7 @@ class WindowReader(AbstractContextManager["WindowReader"]):
         return out
 
     def _take(self, visit: Visit, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.unsignedinteger]:
+        # A shard that is decoded ahead may be whole by now, or have failed.
         shard = self._hold(visit.shard)
         ahead = self._ahead.get(visit.shard)
         if ahead is not None and (ahead.done() or self._shards[visit.shard].cached):
@@ -106,6 +108,7 @@ class WindowReader(AbstractContextManager["WindowReader"]):
 
     def _note_read(self, visit: Visit, first: int, last: int) -> None:
         """Decode the rest of this shard and the next one ahead if the reads go forward."""
+        # Forward is: further in this visit, or in the one that follows it.
         before, self._last = self._last, (visit, last)
         if before is not None:
             following = before[0].first + before[0].windows
