@@ -55,7 +55,7 @@ def bench_audit(work: Path, quick: bool) -> Figures:
     shard_set = open_set(place)
     number, shard = next((n, s) for n, s in enumerate(shard_set.shards) if s.entry.split == "train")
     one = write_copies_of_shard(place, shard.name, work / "one", 1)
-    rates = SampleRates(documents=64, passages=64, windows=16)
+    rates = SampleRates(documents=64, passage_documents=64, passages=16)
     sides: dict[str, Callable[[], object]] = {
         "count": partial(audit_shard, shard_set, ShardTask(number, rates, counts_only=True)),
         "look": partial(audit_shard, shard_set, ShardTask(number, rates)),
