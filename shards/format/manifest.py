@@ -317,8 +317,9 @@ class Manifest(_Model):
 
     @model_validator(mode="after")
     def _check_version(self) -> Self:
-        keys = {"bos_id": self.tokenizer.bos_id, "carried": self.carried, "sources": self.sources}
-        _check_keys(self.format_version, version_for(has_phases=bool(self.phases), **keys), self.carried)
+        bos_id, has_phases = self.tokenizer.bos_id, bool(self.phases)
+        expected = version_for(has_phases=has_phases, bos_id=bos_id, carried=self.carried, sources=self.sources)
+        _check_keys(self.format_version, expected, self.carried)
         return self
 
     @model_validator(mode="after")
