@@ -25,22 +25,30 @@ OURS = ("tokenmill", "tokenmill_stream")
 LAYOUTS: dict[str, LayoutName] = {"mosaicml": "mds", "litdata": "litdata", "memory_map": "nanogpt"}
 
 
+def bench_loader(work: Path, quick: bool) -> Figures:
+    """Read an epoch of the train split with our loaders and the memory map, as `bench_loaders` with all."""
+    return _compare(work, [*OURS, "memory_map"], sys.executable, rounds=1 if quick else ROUNDS)
+
+
 def bench_loaders(work: Path, quick: bool) -> Figures:
     """Read an epoch of the train split with each loader.
 
     `first_batch_ms` counts from opening on, `resident_mb` is memory besides what is imported; a `_ratio` of the others
     is above 1 if `TokenWindows` is faster by the clock.
     """
-    python = exports_python()
+    return _compare(work, [*OURS, *LAYOUTS], exports_python(), rounds=1 if quick else ROUNDS)
+
+
+def _compare(work: Path, kinds: list[str], python: str | Path, *, rounds: int) -> Figures:
     shard_set = open_set(write_set(work))
     train = shard_set.splits["train"]
-    places = dict.fromkeys(OURS, work / "set")
-    for kind, layout in LAYOUTS.items():
-        places[kind] = work / "exports" / layout
+    places = dict.fromkeys(kinds, work / "set")
+    for kind in kinds[len(OURS) :]:
+        places[kind] = work / "exports" / LAYOUTS[kind]
         if not places[kind].exists():
-            export_set(shard_set, places[kind], layout=layout, splits=("train",))
+            export_set(shard_set, places[kind], layout=LAYOUTS[kind], splits=("train",))
     tokens, documents = sum(shard.num_tokens for shard in train), sum(shard.num_documents for shard in train)
-    samples = tokens // (4 if quick else 1) // SEQ_LEN // BATCH * BATCH
+    samples = tokens // (4 if rounds == 1 else 1) // SEQ_LEN // BATCH * BATCH
     numbers = (samples, BATCH, SEQ_LEN, max(1, BATCH * SEQ_LEN * documents // tokens))
     home = work / "home"  # LitData and MosaicML keep files in the user's
     home.mkdir(exist_ok=True)
@@ -50,7 +58,7 @@ def bench_loaders(work: Path, quick: bool) -> Figures:
         interpreter = sys.executable if kind in OURS else python
         return run_module("tests.benchmarks.read_set", kind, places[kind], *numbers, python=interpreter, **own)
 
-    runs = alternate(1 if quick else ROUNDS, {kind: partial(read, kind) for kind in places})
+    runs = alternate(rounds, {kind: partial(read, kind) for kind in places})
     count = samples * SEQ_LEN
     figures: Figures = {"tokens": count}
     for kind, found in runs.items():
@@ -65,7 +73,7 @@ def bench_loaders(work: Path, quick: bool) -> Figures:
             "disk_mb": sum(path.stat().st_size for path in _train_files(kind, places[kind])) / MB,
         }
     figures["first_batch_ms"] = figures["tokenmill"]["first_batch_ms"]
-    for kind in LAYOUTS:
+    for kind in kinds[len(OURS) :]:
         for name in ("", "processor_"):
             key = f"{name}tokens_per_s"
             figures[f"{kind}_{name}ratio"] = figures["tokenmill"][key] / figures[kind][key]
