@@ -19,7 +19,7 @@ import xxhash
 import zstandard
 
 from shards.errors import plural
-from shards.format.zstd_parameters import Compression, FrameCompressor
+from shards.format.zstd_parameters import Compression, choose_compressor
 from shards.workers import map_in_threads
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class SeekableWriter:
 
     def __init__(self, file: BinaryIO, *, compression: Compression = "balanced", token_bytes: int = 2):
         self._file = file
-        self._compressor = FrameCompressor(compression, token_bytes=token_bytes)
+        self._compress = choose_compressor(compression, token_bytes=token_bytes)
         self._pending = bytearray()
         self._entries: list[tuple[int, int]] = []
         self._file_hash = hashlib.sha256()
@@ -110,7 +110,7 @@ class SeekableWriter:
     def _write_frame(self, content: bytearray | memoryview) -> None:
         self._content_hash.update(content)
         self._content_xxh3.update(content)
-        frame = self._compressor.compress(content)
+        frame = self._compress(content)
         self._entries.append((len(frame), len(memoryview(content))))
         self._write_raw(frame)
 

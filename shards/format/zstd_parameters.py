@@ -7,6 +7,7 @@ Which parameters were used is nowhere in the file: any Zstandard decompressor re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import zstandard
@@ -42,38 +43,34 @@ def _level(level: int) -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
 
 
-class FrameCompressor:
-    """Compresses the frames of one file with the Zstandard parameters of a choice, in one context.
+def choose_compressor(compression: Compression, *, token_bytes: int) -> Callable[[bytearray | memoryview], bytes]:
+    """Return the function that makes the frames of one file, with content size and checksum, in one context.
 
     With `balanced` the first frame is compressed twice: with level 3, too. If the fast parameters give more than
     `MOST_LARGER` of that, as on mathematics and code, level 3 compresses the whole file. A shard's documents are in
     random order, so that its first frame is like the others. The bytes depend on the frames alone.
+
+    Args:
+        compression: a name, or a level.
+        token_bytes: bytes of a token, 2 or 4.
     """
+    parameters = _PARAMETERS.get((compression, token_bytes)) if isinstance(compression, str) else None
+    if parameters is None:
+        return _level(compression if isinstance(compression, int) else 9).compress
+    common = {"search_log": 1, "window_log": _WINDOW_LOG, "write_content_size": 1, "write_checksum": 1}
+    fast = zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters(**(common | parameters)))
+    if compression != "balanced":
+        return fast.compress
+    before = _level(LEVEL_BEFORE)
+    chosen: list[zstandard.ZstdCompressor] = []
 
-    def __init__(self, compression: Compression, *, token_bytes: int):
-        """Set the choice.
+    def compress(content: bytearray | memoryview) -> bytes:
+        if chosen:
+            return chosen[0].compress(content)
+        # The first frame decides for the file.
+        frame, other = fast.compress(content), before.compress(content)
+        larger = len(frame) > MOST_LARGER * len(other)
+        chosen.append(before if larger else fast)
+        return other if larger else frame
 
-        Args:
-            compression: a name, or a level.
-            token_bytes: bytes of a token, 2 or 4.
-        """
-        parameters = _PARAMETERS.get((compression, token_bytes)) if isinstance(compression, str) else None
-        if parameters is None:
-            self._choices = [_level(compression if isinstance(compression, int) else 9)]
-            return
-        common = {"search_log": 1, "window_log": _WINDOW_LOG, "write_content_size": 1, "write_checksum": 1}
-        chosen = zstandard.ZstdCompressionParameters(**(common | parameters))
-        self._choices = [zstandard.ZstdCompressor(compression_params=chosen)]
-        if compression == "balanced":
-            self._choices.append(_level(LEVEL_BEFORE))
-
-    def compress(self, content: bytearray | memoryview) -> bytes:
-        """Return the bytes as one frame, with content size and checksum."""
-        first, *others = self._choices
-        frame = first.compress(content)
-        if others:
-            other = others[0].compress(content)
-            if len(frame) > MOST_LARGER * len(other):
-                first, frame = others[0], other
-            self._choices = [first]
-        return frame
+    return compress

@@ -58,31 +58,6 @@ def test_the_order_is_a_fixed_one():
     assert places == GOLDEN_PLACES
 
 
-@given(size=st.integers(0, 3_000), key=st.integers(0, 2**32 - 1), one_in=st.integers(2, 40))
-@settings(max_examples=60, deadline=None)
-def test_the_beginning_of_a_permutation_is_that_of_the_whole(size, key, one_in):
-    whole, first = seeded_permutation(size, key).tolist(), seeded_permutation(size, key, one_in=one_in).tolist()
-    assert sorted(whole) == list(range(size))
-    assert first == whole[: len(first)]
-    assert abs(len(first) - size / one_in) < 8 * (size / one_in + 1) ** 0.5 + 8
-
-
-def test_windows_of_a_large_shard_are_placed_in_parts_in_one_order():
-    """The first windows alone, then all: as placing all of them at once does."""
-    size, seq_len = 50_000, 4
-    expected = (seeded_permutation(size, 7, 0, 0) * seq_len).tolist()
-    for batch in (1, 64, 3_000, 7_000):
-        order = WindowOrder([size * seq_len + 1], seq_len=seq_len, seed=7)
-        starts = [
-            start
-            for first in range(0, size, batch)
-            for _, places in order.iter_visits(first, min(batch, size - first))
-            for start in places.tolist()
-        ]
-        assert starts == expected
-    assert [order.locate(number).start for number in (49_999, 0, 5)] == [expected[49_999], expected[0], expected[5]]
-
-
 def test_epochs_shards_and_seeds_have_orders_of_their_own():
     order = WindowOrder([1000, 1000], seq_len=10, seed=1)
     starts = [[order.locate(i).start for i in range(first, first + 99)] for first in (0, 99, 198, 297)]

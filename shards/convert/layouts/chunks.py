@@ -7,7 +7,7 @@ file to itself. One file is in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,14 +24,6 @@ _HEADROOM = 1 << 12
 """Bytes kept free below 4 GiB for the head of a file with one document."""
 
 
-class WrittenChunk(NamedTuple):
-    """A file of chunks as an index lists it: its name, its bytes, and the bytes of each item."""
-
-    name: str
-    bytes: int
-    sizes: list[int]
-
-
 def write_chunks(
     open_file: OpenFile,
     reader: SplitReader,
@@ -39,7 +31,7 @@ def write_chunks(
     *,
     description: bytes = b"",
     pack_item_head: Callable[[int, int], bytes] | None = None,
-) -> Iterator[WrittenChunk]:
+) -> Iterator[tuple[str, int, list[int]]]:
     """Write a split's documents in files of at most `MAX_CHUNK_BYTES`, or with a single document.
 
     Args:
@@ -50,7 +42,7 @@ def write_chunks(
         pack_item_head: from a document's tokens and the bytes of a token to the bytes before its ids.
 
     Yields:
-        Each file when it is written.
+        Of each file when it is written its name, its bytes, and the bytes of each item.
     """
     for index, (sizes, parts) in enumerate(_iter_chunks(reader, 8 + len(description), pack_item_head)):
         # The number of items; where each begins, counted from the file's start, and the end of the last.
@@ -63,7 +55,7 @@ def write_chunks(
             file.write(head)
             file.writelines(parts)
         parts.clear()  # else it lives on, by this name, while the next is filled
-        yield WrittenChunk(name.format(index), int(starts[-1]), sizes)
+        yield name.format(index), int(starts[-1]), sizes
 
 
 def _iter_chunks(

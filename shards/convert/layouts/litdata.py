@@ -33,13 +33,8 @@ def write_split(open_file: OpenFile, reader: SplitReader) -> None:
     """Write a split's LitData chunks and their index."""
     token_bytes = reader.dtype.itemsize
     written = [
-        {
-            "chunk_bytes": chunk.bytes,
-            "chunk_size": len(chunk.sizes),
-            "dim": sum(chunk.sizes) // token_bytes,
-            "filename": chunk.name,
-        }
-        for chunk in chunks.write_chunks(open_file, reader, "chunk-0-{}.bin")
+        {"chunk_bytes": size, "chunk_size": len(items), "dim": sum(items) // token_bytes, "filename": name}
+        for name, size, items in chunks.write_chunks(open_file, reader, "chunk-0-{}.bin")
     ]
     config: dict[str, Any] = {
         "chunk_bytes": chunks.MAX_CHUNK_BYTES,

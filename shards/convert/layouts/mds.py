@@ -45,11 +45,11 @@ def write_split(open_file: OpenFile, reader: SplitReader) -> None:
     }
     description = json.dumps(config, sort_keys=True).encode()
     shards: list[dict[str, Any]] = []
-    for written in chunks.write_chunks(
+    for name, size, items in chunks.write_chunks(
         open_file, reader, "shard.{:05d}.mds", description=description, pack_item_head=pack_mds_head
     ):
-        raw: dict[str, Any] = {"basename": written.name, "bytes": written.bytes, "hashes": {}}
-        shards.append({"samples": len(written.sizes), "raw_data": raw, "zip_data": None, **config})
+        raw: dict[str, Any] = {"basename": name, "bytes": size, "hashes": {}}
+        shards.append({"samples": len(items), "raw_data": raw, "zip_data": None, **config})
     with open_file(f"{reader.split}/index.json") as file:
         file.write(json.dumps({"version": 2, "shards": shards}, sort_keys=True).encode())
 

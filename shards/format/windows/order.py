@@ -45,27 +45,18 @@ KEPT_STARTS = 1 << 23
 permute the windows of a shard of 100 million tokens takes milliseconds."""
 
 
-FIRST_PART = 16
-"""A visit's first windows, one in this many, are placed alone: 1.5 ms for a shard of 100 million tokens. To place all
-its windows takes 15, and a run's first batch would wait for that."""
-
-
-def seeded_permutation(size: int, *key: int, one_in: int = 1) -> npt.NDArray[np.int64]:
-    """Return an order of range(size) that depends on `key` alone, or its beginning, int64.
+def seeded_permutation(size: int, *key: int) -> npt.NDArray[np.int64]:
+    """Return an order of range(size) that depends on `key` alone, int64.
 
     A stable argsort of raw PCG64 output: numpy promises that stream for all versions, unlike `Generator.permutation`.
 
     Args:
         size: the permutation's length.
         key: numbers in [0, 2**32).
-        one_in: return about one number in this many, the ones that come first.
     """
     # SeedSequence pads with zeros, so (1, 2) and (1, 2, 0) would be the same key; the length makes them differ.
     bits = np.asarray(PCG64(SeedSequence([len(key), *key])).random_raw(size), dtype=np.uint64)
-    if one_in == 1:
-        return np.argsort(bits, kind="stable")
-    first = np.flatnonzero(bits < np.uint64(2**64 // one_in))  # whatever is smaller than a bound is sorted first
-    return first[np.argsort(bits[first], kind="stable")]
+    return np.argsort(bits, kind="stable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +175,7 @@ class WindowOrder:
             visit = self.visit(first)
             last = min(stop, visit.first + visit.windows)
             begin, end = first - visit.first, last - visit.first
-            yield visit, self._window_starts(visit, end)[begin:end]
+            yield visit, self._window_starts(visit)[begin:end]
             first = last
 
     def group_by_visit(
@@ -198,7 +189,7 @@ class WindowOrder:
             visit = self.visit(int(numbers[begin]))
             end = int(np.searchsorted(numbers, visit.first + visit.windows))
             places = numbers[begin:end] - visit.first
-            yield visit, order[begin:end], self._window_starts(visit, int(places[-1]) + 1)[places]
+            yield visit, order[begin:end], self._window_starts(visit)[places]
             begin = end
 
     def _shard_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -208,17 +199,13 @@ class WindowOrder:
             self._epoch = epoch, order, np.cumsum(self.windows[order])
         return self._epoch[1:]
 
-    def _window_starts(self, visit: Visit, stop: int) -> npt.NDArray[np.int64]:
-        """Return the first tokens of a visit's windows in order, int64: of the first `stop`, and perhaps of more."""
+    def _window_starts(self, visit: Visit) -> npt.NDArray[np.int64]:
+        """Return the first tokens of a visit's windows in order, int64; those of recent visits are kept."""
         known = self._starts.pop(visit, None)
-        if known is None or len(known) < stop:
+        if known is None:
             while self._starts and sum(map(len, self._starts.values())) + visit.windows > KEPT_STARTS:
                 self._starts.popitem(last=False)
-            key = (self.seed, visit.epoch, visit.shard)
-            one_in = FIRST_PART if known is None and stop * FIRST_PART < visit.windows else 1
-            known = seeded_permutation(visit.windows, *key, one_in=one_in) * self.seq_len
-            if len(known) < stop:  # chance decides how many are in the first part
-                known = seeded_permutation(visit.windows, *key) * self.seq_len
+            known = seeded_permutation(visit.windows, self.seed, visit.epoch, visit.shard) * self.seq_len
         self._starts[visit] = known  # the last, as the most recent
         return known
 
