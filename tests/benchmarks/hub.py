@@ -119,7 +119,7 @@ def _push_here(folder: Path) -> float:
     """Return the seconds of a push in this process, without what it loads."""
     from shards.hub.compare import compare_with_hub
     from shards.hub.push import push
-    from shards.stores.hub_address import parse_hub_address
+    from shards.stores.address import parse_hub_address
     from shards.stores.hub_client import quiet_hub_client
 
     quiet_hub_client()

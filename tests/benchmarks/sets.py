@@ -44,9 +44,9 @@ def bench_validate(work: Path, quick: bool) -> Figures:
 
 
 def bench_audit(work: Path, quick: bool) -> Figures:
-    """Time the counts, the whole look at a shard, and searches on one core; watch the memory of whole audits."""
+    """Time the whole look at a shard, and searches, on one core; watch the memory of whole audits."""
     del quick
-    from shards.audit.shard_figures import SampleRates, ShardTask, audit_shard
+    from shards.audit.shard_figures import SampleRates, ShardAudit, audit_shard
     from shards.format.reader import open_set
     from shards.trace.search import Query
     from shards.trace.trace import trace
@@ -55,10 +55,9 @@ def bench_audit(work: Path, quick: bool) -> Figures:
     shard_set = open_set(place)
     number, shard = next((n, s) for n, s in enumerate(shard_set.shards) if s.entry.split == "train")
     one = write_copies_of_shard(place, shard.name, work / "one", 1)
-    rates = SampleRates(documents=64, passage_documents=64, passages=16)
+    search = ShardAudit(shard_set, SampleRates(documents=64, passages=64))
     sides: dict[str, Callable[[], object]] = {
-        "count": partial(audit_shard, shard_set, ShardTask(number, rates, counts_only=True)),
-        "look": partial(audit_shard, shard_set, ShardTask(number, rates)),
+        "look": partial(audit_shard, search, number),
         "trace_text": partial(trace, one, Query("text", "PersonX")),
         "trace_token": partial(trace, one, Query("token", str(shard_set.vocab_size - 1))),
         "trace_regex": partial(trace, one, Query("regex", "PersonX")),
