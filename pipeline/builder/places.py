@@ -18,7 +18,7 @@ from shards.errors import InputError
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.recipe_folder import RECIPE_FOLDER_FILE
 from shards.stores.files import lock_folder
-from shards.stores.probe import probe, require_abilities
+from shards.stores.probe import require_abilities
 from shards.stores.store import WritableStore
 
 _WORK_NAME = re.compile(
@@ -44,7 +44,7 @@ def check_places(out: WritableStore, work: WritableStore, recipe: Recipe, *, pro
         )
     for store in (work, out):
         if store.folder is None and probing:
-            require_abilities(probe(store))
+            require_abilities(store)
     _check_output(out, recipe)
     # Pruning, or the user, would delete what other programs keep in the work folder.
     if foreign := sorted(name for name in _names_in(work) if not _WORK_NAME.fullmatch(name)):

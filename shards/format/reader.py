@@ -151,12 +151,12 @@ class Shard:
     @contextlib.contextmanager
     def _open(self) -> Generator[tuple[StoredFile, codec.Frames]]:
         """Yield the tokens file, which a cache keeps while the body runs, and its frames."""
-        store, name = self.store, self.tokens_file.name
+        file, store = self.tokens_file, self.store
         with (
             self._tell_damage(self.entry.files.tokens, "frame_corrupt"),
-            store.hold(name) if isinstance(store, CacheStore) else contextlib.nullcontext(store) as held,
+            store.hold(file.name) if isinstance(store, CacheStore) else contextlib.nullcontext(file) as held,
         ):
-            yield StoredFile(held, name), self.frames
+            yield held, self.frames
 
     def iter_tokens(self) -> Iterator[npt.NDArray[np.unsignedinteger]]:
         """Yield the shard's tokens a frame (1 MiB) at a time, uint16 or uint32, read-only.

@@ -106,8 +106,8 @@ class Cache:
         return Cache, (self.folder, self.limit)
 
     @contextlib.contextmanager
-    def hold(self, file: CachedFile, fetch: Callable[[int], None], *, stop: Event) -> Generator[int]:
-        """Yield a descriptor of a whole, verified file, which stays in the folder while the body runs.
+    def hold(self, file: CachedFile, fetch: Callable[[int], None], *, stop: Event) -> Generator[Path]:
+        """Yield the path of a whole, verified file, which stays in the folder while the body runs.
 
         Args:
             file: the file.
@@ -121,9 +121,10 @@ class Cache:
             InputError: the file is larger than the limit, or the disk is full.
             OSError: the folder cannot be read or written to.
         """
-        descriptor = self._take(file, fetch, stop)
+        path = self.folder / file.set_id / file.sha256
+        descriptor = self._take(file, path, fetch, stop)
         try:
-            yield descriptor
+            yield path
         finally:
             _release(descriptor)
 
@@ -164,9 +165,8 @@ class Cache:
     def _keyed_path(self, key: str) -> Path:
         return self.folder / KEYED / hashlib.sha256(key.encode()).hexdigest()
 
-    def _take(self, file: CachedFile, fetch: Callable[[int], None], stop: Event) -> int:
+    def _take(self, file: CachedFile, path: Path, fetch: Callable[[int], None], stop: Event) -> int:
         """Return a descriptor with a shared lock."""
-        path = self.folder / file.set_id / file.sha256
         while True:
             descriptor = self._open_whole(path, stop)
             if descriptor is None:

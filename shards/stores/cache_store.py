@@ -18,7 +18,7 @@ from threading import Event
 from shards.errors import InputError
 from shards.stores.cache import Cache, CachedFile
 from shards.stores.retry import stop_on
-from shards.stores.store import ListedFile, Store
+from shards.stores.store import ListedFile, Store, StoredFile, local_file
 from shards.terminal.reporter import Progress
 
 CONNECTIONS = 4
@@ -87,12 +87,12 @@ class CacheStore:
             return self.metadata[name][start:stop]
         if name not in self.files:
             return self.remote.read_range(name, start, stop)
-        with self.hold(name) as store:
-            return store.read_range(name, start, stop)
+        with self.hold(name) as file:
+            return file.read_range(start, stop)
 
     @contextlib.contextmanager
-    def hold(self, name: str, *, progress: Progress | None = None) -> Generator[Store]:
-        """Yield a store with one listed file, which the cache does not remove while the body runs.
+    def hold(self, name: str, *, progress: Progress | None = None) -> Generator[StoredFile]:
+        """Yield a listed file as the cache keeps it, which does not remove it while the body runs.
 
         Do not hold one file while taking another: with little room both would wait.
 
@@ -112,8 +112,8 @@ class CacheStore:
         with self._lock:
             self._fetches.add(stop)
         try:
-            with self.cache.hold(file, partial(self._fetch, file, stop, progress), stop=stop) as descriptor:
-                yield _OpenFile(self, descriptor, size)
+            with self.cache.hold(file, partial(self._fetch, file, stop, progress), stop=stop) as path:
+                yield local_file(path)
         finally:
             with self._lock:
                 self._fetches.discard(stop)
@@ -152,35 +152,3 @@ class CacheStore:
 
     def __str__(self) -> str:
         return str(self.remote)
-
-
-class _OpenFile:
-    """A store with one file, open on this machine."""
-
-    folder = None
-    request_bytes = 0
-
-    def __init__(self, origin: CacheStore, descriptor: int, size: int):
-        self._origin, self._descriptor, self._size = origin, descriptor, size
-
-    def list(self) -> Iterator[ListedFile]:
-        return self._origin.list()
-
-    def size(self, name: str) -> int:
-        return self._size
-
-    def read(self, name: str) -> bytes:
-        return self.read_range(name, 0, self._size)
-
-    def read_range(self, name: str, start: int, stop: int) -> bytes:
-        parts = list[bytes]()
-        while start < stop:
-            parts.append(os.pread(self._descriptor, stop - start, start))
-            if not parts[-1]:
-                found = f"{self._origin}/{name}: ends at byte {start} in the cache; expected {stop} bytes or more"
-                raise OSError(f"{found}. Start again: the cache then fetches it again.")
-            start += len(parts[-1])
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def __str__(self) -> str:
-        return str(self._origin)

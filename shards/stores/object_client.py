@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from shards.errors import InputError
@@ -40,6 +40,8 @@ _PART_RETRIES: RetryConfig = {
 """How obstore retries one part of a large upload. Only obstore knows the parts: without this, one failure among
 hundreds of parts would begin the file again. Every other request is attempted once by obstore, and retried by
 `shards.stores.retry`, which counts, reports and bounds; so is a large upload as a whole."""
+
+_NO_RETRIES: RetryConfig = {"max_retries": 0}
 
 _AWS_KEY = "AWS_ACCESS_KEY_ID"
 _AWS_ROLES = (
@@ -100,13 +102,22 @@ def _note_fork() -> None:
 @functools.lru_cache(maxsize=16)
 def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) -> Connection:
     from obstore.exceptions import BaseError
+    from obstore.store import AzureStore, GCSStore, S3Store
 
-    make = {"s3": _make_s3, "gs": _make_google, "az": _make_azure}[scheme]
+    environment = dict(variables)
+    if scheme == "s3":
+        settings, options, config = _set_up_s3(environment)
+    else:
+        settings, options, config = _set_up_other(_OTHERS[scheme], environment)
+    kind = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
     try:
-        settings, single, parts = make(bucket, dict(variables))
+        single, parts = (
+            kind(bucket, client_options=options, retry_config=retries, **config)
+            for retries in (_NO_RETRIES, _PART_RETRIES)
+        )
     except BaseError as error:  # its text may quote an account's key; the name of its kind does not
-        kind = _REFUSED.search(str(error))
-        found = f" ({kind[1]})" if kind else ""
+        refused = _REFUSED.search(str(error))
+        found = f" ({refused[1]})" if refused else ""
         message = f"{scheme}://{bucket}: the settings in the environment cannot be used{found}"
         # For obstore an empty variable is no number, no address and no file.
         if empty := sorted(name for name, value in variables if not value and name.startswith(_PREFIXES[scheme])):
@@ -130,9 +141,7 @@ def say_variables(scheme: str) -> str:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-def _make_s3(bucket: str, variables: Mapping[str, str]) -> tuple[Settings, Client, Client]:
-    from obstore.store import S3Store
-
+def _set_up_s3(variables: Mapping[str, str]) -> tuple[Settings, ClientConfig, dict[str, Any]]:
     profile = {} if _AWS_KEY in variables else _read_profile(variables)
     endpoint = (
         variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL") or profile.get("endpoint_url") or ""
@@ -141,14 +150,9 @@ def _make_s3(bucket: str, variables: Mapping[str, str]) -> tuple[Settings, Clien
     config: dict[str, Any] = {"region": region}
     if endpoint:
         config["endpoint"] = endpoint
-    source = _say_aws_credentials(variables, profile)
-    for name, key in (
-        ("aws_access_key_id", "access_key_id"),
-        ("aws_secret_access_key", "secret_access_key"),
-        ("aws_session_token", "session_token"),
-    ):
-        if name in profile:
-            config[key] = profile[name]
+    for name in ("access_key_id", "secret_access_key", "session_token"):
+        if f"aws_{name}" in profile:
+            config[name] = profile[f"aws_{name}"]
     # obstore reads the two switches below itself, and refuses an empty one.
     if not variables.get("AWS_SKIP_SIGNATURE"):
         config["skip_signature"] = False
@@ -156,33 +160,44 @@ def _make_s3(bucket: str, variables: Mapping[str, str]) -> tuple[Settings, Clien
     if not variables.get("AWS_UNSIGNED_PAYLOAD"):
         # Where the content cannot be changed on the way: to sign it, too, takes half the processor time of sending it.
         config["unsigned_payload"] = not options.get("allow_http") or _is_loopback(endpoint)
-    settings = Settings(_shown(endpoint) or f"Amazon S3 in {region}", region, source)
-    single = S3Store(bucket, client_options=options, retry_config={"max_retries": 0}, **config)
-    return settings, single, S3Store(bucket, client_options=options, retry_config=_PART_RETRIES, **config)
+    shown = _shown(endpoint) or f"Amazon S3 in {region}"
+    return Settings(shown, region, _say_aws_credentials(variables, profile)), options, config
 
 
-def _make_google(bucket: str, variables: Mapping[str, str]) -> tuple[Settings, Client, Client]:
-    from obstore.store import GCSStore
+class _Service(NamedTuple):
+    """How the environment names what a client other than S3's needs; obstore reads most of it itself."""
 
-    endpoint = variables.get("GOOGLE_BASE_URL", "")
-    options = _client_options(endpoint, variables.get("GOOGLE_ALLOW_HTTP", ""), "GOOGLE_ALLOW_HTTP")
-    named = [name for name in variables if "SERVICE_ACCOUNT" in name or "CREDENTIALS" in name]
-    source = f"credentials from {named[0]}" if named else "no GOOGLE_APPLICATION_CREDENTIALS in the environment"
-    settings = Settings(_shown(endpoint) or "Google Cloud Storage", "", source)
-    single = GCSStore(bucket, client_options=options, retry_config={"max_retries": 0})
-    return settings, single, GCSStore(bucket, client_options=options, retry_config=_PART_RETRIES)
+    name: str
+    endpoints: tuple[str, ...]
+    allow_http: str
+    credentials: re.Pattern[str]
+    lacking: str
 
 
-def _make_azure(bucket: str, variables: Mapping[str, str]) -> tuple[Settings, Client, Client]:
-    from obstore.store import AzureStore
+_OTHERS = {
+    "gs": _Service(
+        "Google Cloud Storage",
+        ("GOOGLE_BASE_URL",),
+        "GOOGLE_ALLOW_HTTP",
+        re.compile("GOOGLE.*(SERVICE_ACCOUNT|CREDENTIALS)"),
+        "GOOGLE_APPLICATION_CREDENTIALS",
+    ),
+    "az": _Service(
+        "Azure Blob Storage",
+        ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+        "AZURE_ALLOW_HTTP",
+        re.compile("AZURE.*(KEY|TOKEN|SECRET)"),
+        "AZURE_STORAGE_ACCOUNT_KEY",
+    ),
+}
 
-    endpoint = variables.get("AZURE_STORAGE_ENDPOINT") or variables.get("AZURE_ENDPOINT") or ""
-    options = _client_options(endpoint, variables.get("AZURE_ALLOW_HTTP", ""), "AZURE_ALLOW_HTTP")
-    named = [name for name in variables if re.search("KEY|TOKEN|SECRET", name)]
-    source = f"credentials from {named[0]}" if named else "no AZURE_STORAGE_ACCOUNT_KEY in the environment"
-    settings = Settings(_shown(endpoint) or "Azure Blob Storage", "", source)
-    single = AzureStore(bucket, client_options=options, retry_config={"max_retries": 0})
-    return settings, single, AzureStore(bucket, client_options=options, retry_config=_PART_RETRIES)
+
+def _set_up_other(service: _Service, variables: Mapping[str, str]) -> tuple[Settings, ClientConfig, dict[str, Any]]:
+    endpoint = next((variables[name] for name in service.endpoints if variables.get(name)), "")
+    options = _client_options(endpoint, variables.get(service.allow_http, ""), service.allow_http)
+    named = [name for name in variables if service.credentials.match(name)]
+    source = f"credentials from {named[0]}" if named else f"no {service.lacking} in the environment"
+    return Settings(_shown(endpoint) or service.name, "", source), options, {}
 
 
 def _client_options(endpoint: str, allowed: str, variable: str) -> ClientConfig:

@@ -8,71 +8,42 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from dataclasses import dataclass
 
 from shards.errors import TokenmillError
 from shards.stores.files import TMP_SUFFIX
-from shards.stores.object_errors import RangesError, StoreError
+from shards.stores.object_errors import RangesError
+from shards.stores.retry import StoreError
 from shards.stores.store import WritableStore
 
-_CONTENT = b"0123456789"
+_CONTENT, _OTHER = b"0123456789", b"9876543210"
 
 
-@dataclass(frozen=True, slots=True)
-class Abilities:
-    """The result of a probe."""
+def require_abilities(store: WritableStore) -> None:
+    """Refuse a store that lacks an ability: create a file twice, read a range of it, and delete it.
 
-    place: str
-    creates_once: bool
-    """Whether the second creation of a file is refused."""
-    reads_ranges: bool
-    """Whether a range of a file is read as such."""
-
-    @property
-    def problems(self) -> list[str]:
-        """The store's missing abilities, one sentence each; empty if it can do everything."""
-        found: list[str] = []
-        if not self.creates_once:
-            found.append(
-                f"{self.place}: cannot create a file only if it is absent: a second creation was not refused. "
-                "Two builds that write here at once would not notice each other."
-            )
-        if not self.reads_ranges:
-            found.append(f"{self.place}: does not read ranges of a file, so a set here cannot be read in parts.")
-        return found
-
-
-def probe(store: WritableStore) -> Abilities:
-    """Create a file twice, read a range of it, and delete it. The file is `.tokenmill-probe.ID.tmp`, a temporary one.
+    The file is `.tokenmill-probe.ID.tmp`, a temporary one.
 
     Raises:
-        TokenmillError: the store cannot be written to at all.
-        OSError: the same, for a folder.
+        StoreError: the store lacks an ability, or cannot be written to at all; the message says what to use instead.
+        OSError: a folder cannot be written to.
     """
     name = f".tokenmill-probe.{uuid.uuid4().hex}{TMP_SUFFIX}"
+    lacks: list[str] = []
     first = store.create(name, _CONTENT)
     try:
-        creates_once = first and not store.create(name, _CONTENT[::-1])
-        return Abilities(str(store), creates_once, _reads_ranges(store, name, creates_once=creates_once))
+        if not first or store.create(name, _OTHER):
+            lacks.append(
+                f"{store}: cannot create a file only if it is absent: a second creation was not refused. Two builds "
+                "that write here at once would not notice each other."
+            )
+        try:
+            reads_ranges = store.read_range(name, 3, 6) in (_CONTENT[3:6], _OTHER[3:6])
+        except RangesError:
+            reads_ranges = False
+        if not reads_ranges:
+            lacks.append(f"{store}: does not read ranges of a file, so a set here cannot be read in parts.")
     finally:
         with contextlib.suppress(OSError, TokenmillError):
             store.delete(name)
-
-
-def require_abilities(abilities: Abilities) -> None:
-    """Probe a store, and refuse one that lacks an ability.
-
-    Raises:
-        StoreError: it does; the message says what to use instead.
-    """
-    if abilities.problems:
-        remedy = "Use Amazon S3, Google Cloud Storage, Azure, another store that can, or a folder."
-        raise StoreError([*abilities.problems, remedy])
-
-
-def _reads_ranges(store: WritableStore, name: str, *, creates_once: bool) -> bool:
-    content = _CONTENT if creates_once else _CONTENT[::-1]
-    try:
-        return store.read_range(name, 3, 6) == content[3:6]
-    except RangesError:
-        return False
+    if lacks:
+        raise StoreError([*lacks, "Use Amazon S3, Google Cloud Storage, Azure, another store that can, or a folder."])

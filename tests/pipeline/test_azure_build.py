@@ -10,7 +10,7 @@ import pytest
 
 from shards.__main__ import main
 from shards.stores.object_store import open_objects
-from shards.stores.probe import probe
+from shards.stores.probe import require_abilities
 from tests.support.builds import build_here, digests_in, run_build
 from tests.support.servers.azurite import azure_environment, azurite_store, make_container
 
@@ -27,7 +27,7 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_what_a_store_must_do(container: str) -> None:
     store = open_objects(f"{container}/probe")
-    assert probe(store).problems == []
+    require_abilities(store)
     large = os.urandom(20 << 20)
     store.put("large", large)
     assert store.read("large") == large

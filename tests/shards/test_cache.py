@@ -218,7 +218,7 @@ def test_a_file_that_is_read_is_not_removed(hub, whole, folder):
         for other in others:
             other.read()
         assert path.exists()
-        assert hashlib.sha256(held.read(first.tokens_file.name)).hexdigest() == first.entry.files.tokens.sha256
+        assert hashlib.sha256(held.read()).hexdigest() == first.entry.files.tokens.sha256
     for other in others:
         other.read()
     assert not path.exists()

@@ -19,7 +19,7 @@ from shards.stores.object_client import connect
 from shards.stores.object_errors import RangesError
 from shards.stores.object_store import ObjectStore, open_objects
 from shards.stores.open import absolute_place, open_store
-from shards.stores.probe import probe, require_abilities
+from shards.stores.probe import require_abilities
 from shards.stores.retry import StoreError, count_retries
 from tests.support.servers.http11 import Request, Response
 from tests.support.servers.loopback import Server
@@ -186,12 +186,10 @@ def test_a_store_that_ignores_conditions_is_found_by_the_probe(tmp_path, monkeyp
     with rclone_store(tmp_path) as server:
         aws_environment(monkeypatch, server.url)
         store = open_objects(PLACE)
-        abilities = probe(store)
-        assert (abilities.creates_once, abilities.reads_ranges) == (False, False)
-        assert list(store.list()) == []
         with pytest.raises(StoreError, match="second creation was not refused") as refused:
-            require_abilities(abilities)
+            require_abilities(store)
         assert "does not read ranges" in str(refused.value)
+        assert list(store.list()) == []
         store.put("file", b"0123456789")
         assert store.read("file") == b"0123456789"
         with pytest.raises(RangesError, match="does not read ranges"):
@@ -371,7 +369,7 @@ def test_a_place_that_cannot_be_written_to(impatient, tmp_path, monkeypatch):
         (tmp_path / BUCKET / "a").mkdir()
         aws_environment(monkeypatch, server.url)
         with pytest.raises(StoreError, match=PLACE):
-            probe(open_objects(PLACE))
+            require_abilities(open_objects(PLACE))
 
 
 def test_wrong_keys_are_refused_by_a_store_that_checks_them(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ import pytest
 from shards.stores.fetched_store import FetchedStore
 from shards.stores.files import is_abandoned, unique_name
 from shards.stores.open import open_writable_store
-from shards.stores.probe import probe
+from shards.stores.probe import require_abilities
 from shards.stores.store import FolderStore, WritableStore
 from tests.support.servers.objects import BUCKET, ObjectServer, aws_environment
 
@@ -138,8 +138,7 @@ def test_a_folder_stays_the_same_for_a_process_that_works_elsewhere(tmp_path, mo
 
 
 def test_the_probe_finds_that_a_store_can_do_all_and_leaves_nothing(store):
-    abilities = probe(store)
-    assert (abilities.creates_once, abilities.reads_ranges, abilities.problems) == (True, True, [])
+    require_abilities(store)
     assert listing(store) == {}
     assert not isinstance(store, FolderStore) or list(store.folder.iterdir()) == []
 
