@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Edges, Run, load_runs, token_dtype
 from pipeline.encode.run_carried import CarriedRows
 from pipeline.engine.receipts import FileRange
+from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, last_part, to_json_values
 from pipeline.engine.timer import Timer
 from pipeline.mix.keep_mask import read_kept
 from pipeline.mix.mix_plan import ShardPlan, Slice
@@ -41,9 +42,6 @@ from shards.stores.open import open_store
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-CODE_VERSION = 1
-"""Increase when the same plan would give other shards."""
-
 MOST_HELD_BYTES = 32 << 20
 """Tokens that a task has fetched and keeps in memory; more than that are in a scratch file."""
 MOST_CHECKSUMS_BYTES = 64 << 20
@@ -53,20 +51,35 @@ _CHUNK_DOCUMENTS = 512
 _SPLIT_SEEDS = {"train": 0, "val": 1}
 
 
+def _numbers(shards: tuple[ShardPlan, ...], _payload: Any) -> list[Any]:
+    """Return the splits and numbers of shards; the mix decides what is in them."""
+    return [[shard.split, shard.index] for shard in shards]
+
+
+def _writing_keys(properties: SetProperties, _payload: Any) -> dict[str, Any]:
+    """Return the properties of a set by the recipe's keys and the stages that decide them."""
+    keys = to_json_values(properties)
+    tokenizer = [keys.pop(name) for name in ("tokenizer_sha256", "vocab_size", "eos_id", "bos_id")]
+    carried = {"carry": keys.pop("carried")} if properties.carried else {}
+    return {"after": {"tokenizer": tokenizer}, "shards": keys, **carried}
+
+
 @dataclass(frozen=True, slots=True)
-class AssembleTask:
+class AssembleTask(Payload):
     """The input of one assemble task; plain data."""
 
-    shards: tuple[ShardPlan, ...]
+    LIBRARIES: ClassVar = ("zstandard", "pyarrow")
+
+    shards: Annotated[tuple[ShardPlan, ...], InDigest(_numbers, NUMBER)]
     """Neighbours in one split."""
-    runs: str
-    """The address of the list of runs, of a `RunList`."""
-    mix: str
+    runs: Annotated[str, NOT_IN_DIGEST]
+    """The address of the list of runs, of a `RunList`, which the mix has read."""
+    mix: Annotated[str, InDigest(last_part, "after.mix")]
     """The address of the mix task's folder, which tells the documents that are kept."""
-    source_names: tuple[str, ...]
+    source_names: Annotated[tuple[str, ...], InDigest(called="sources")]
     seed: int
-    properties: SetProperties
-    fetch: bool = False
+    properties: Annotated[SetProperties, InDigest(_writing_keys, "")]
+    fetch: Annotated[bool, NOT_IN_DIGEST] = False
     """Whether the runs are read once for all shards, into memory or a scratch file: a request takes longer than its
     bytes."""
 

@@ -1,6 +1,6 @@
 """What each stage was last asked for, by name, and which sets were published: so that a build says why tasks run again.
 
-A task's identity, from which its digest is made, is flattened to parts: `seed`, `sources.web.min_bytes`, `code.numpy`.
+What a task's digest is made of is flattened to parts: `seed`, `sources.web.min_bytes`, `code.numpy`.
 The parts of a stage's tasks are joined, and compared with those of the last build that finished the stage. A value that
 is long, or differs between tasks, is recorded as a hash. Memory and file: about 100 bytes for each file of the sources.
 
@@ -18,7 +18,7 @@ from typing import Any, cast
 import xxhash
 
 from pipeline.engine.checksums import seal, unseal
-from pipeline.engine.tasks import JsonText, Task, digest_of
+from pipeline.engine.tasks import NUMBER, JsonText, Payload, Task, digest_of, list_parts
 from shards.errors import plural
 from shards.stores.store import WritableStore
 
@@ -29,11 +29,11 @@ INDEPENDENT = {"evaluations": ("fetch", "tokenizer")}
 _ALWAYS = ("encode", "mix", "assemble")
 RECORDS_FILE = "stages.json"
 FILES = "files"
-"""The key of an identity whose value is a list of spans: one part for each file."""
+"""Ends the name of the spans of a source: one part for each file."""
 AFTER = "after"
-"""The key of an identity with the results of earlier stages, by stage."""
-NUMBER = "number"
-"""The key of an identity that tells the tasks of a stage apart, and says nothing about why they run."""
+"""Begins the names of the results of earlier stages."""
+DIGESTS = 2
+"""Increase when digests of tasks are made in another way, so that every task runs again."""
 _FILE = "\0"
 """Stands before a file's name in the name of a part: file names have dots."""
 _SHORT = 60
@@ -47,7 +47,7 @@ class StageRecord:
     digest: str
     """Of its tasks' digests."""
     parts: dict[str, str]
-    """What decides the results: each part's value as JSON, or its hash."""
+    """What decides the results: each part's value as JSON, or its hash; empty if another version named them."""
     tasks: int
     size: int
     """Of all tasks, as `Task.size`."""
@@ -80,7 +80,7 @@ class Records:
             return False
         seconds = sum(sum(result.get("seconds", {}).values()) for result in results)
         size = sum(task.size for task in tasks)
-        self.stages[stage] = StageRecord(digest, name_parts(tasks), len(tasks), size, seconds)
+        self.stages[stage] = StageRecord(digest, name_parts(task.payload for task in tasks), len(tasks), size, seconds)
         return True
 
     def note_set(self, manifest: str, used: Mapping[str, Iterable[str]]) -> None:
@@ -99,14 +99,18 @@ class Records:
             return []
         if before.digest == digest_of([task.digest for task in tasks]):
             return ["results are missing or unusable in the work or the output folder"]
-        return find_changes(before.parts, name_parts(tasks)) or ["the text is cut into other tasks"]
+        if not before.parts:
+            return ["this version of Tokenmill names results in another way: what is in the work folder is made again"]
+        now = name_parts(task.payload for task in tasks)
+        return find_changes(before.parts, now) or ["the text is cut into other tasks"]
 
 
 def read_records(work: WritableStore) -> Records:
     """Return the records of a work folder; none if they are absent or damaged: they only explain, and keep more."""
     try:
         data = unseal(work.read(RECORDS_FILE))
-        stages = {name: StageRecord(**record) for name, record in data["stages"].items()}
+        known: dict[str, Any] = {} if data.get("digests") == DIGESTS else {"parts": {}}
+        stages = {name: StageRecord(**record | known) for name, record in data["stages"].items()}
         return Records(stages, [PublishedSet(**one) for one in data["sets"]])
     except (OSError, ValueError, KeyError, TypeError):
         return Records()
@@ -114,13 +118,13 @@ def read_records(work: WritableStore) -> Records:
 
 def write_records(work: WritableStore, records: Records) -> None:
     """Write the records of a work folder."""
-    work.put(RECORDS_FILE, seal(asdict(records)))
+    work.put(RECORDS_FILE, seal({"digests": DIGESTS, **asdict(records)}))
 
 
-def name_parts(tasks: Iterable[Task]) -> dict[str, str]:
-    """Return the parts of the identities of a stage's tasks, by name."""
+def name_parts(payloads: Iterable[Payload]) -> dict[str, str]:
+    """Return what decides the results of a stage's tasks, by the names that messages use."""
     parts: dict[str, str] = {}
-    seen: set[tuple[int, str]] = set()  # tasks share the tables of their source
+    seen: set[tuple[str, str]] = set()  # tasks share the tables of their source
 
     def add(name: str, text: str) -> None:
         text = text if len(text) <= _SHORT else _hash(text)
@@ -129,9 +133,7 @@ def name_parts(tasks: Iterable[Task]) -> dict[str, str]:
 
     def walk(name: str, value: Any) -> None:
         if isinstance(value, JsonText):
-            value = json.loads(value)
-        if name.rpartition(".")[2] == FILES:
-            for span in cast("list[dict[str, Any]]", value):
+            for span in json.loads(value):
                 add(f"{name}{_FILE}{span['name']}", _hash(json.dumps(span)))
         elif isinstance(value, dict):
             for key, inner in cast("dict[str, Any]", value).items():
@@ -139,11 +141,11 @@ def name_parts(tasks: Iterable[Task]) -> dict[str, str]:
         else:
             add(name, json.dumps(value, ensure_ascii=False, sort_keys=True))
 
-    for task in tasks:
-        for key, value in task.identity.items():
-            name = task.names.get(key, key)
-            if key != NUMBER and (id(value), name) not in seen:
-                seen.add((id(value), name))
+    for payload in payloads:
+        for _, name, value in list_parts(payload):
+            once = (name, json.dumps(value))
+            if name != NUMBER and once not in seen:
+                seen.add(once)
                 walk(name, value)
     return parts
 

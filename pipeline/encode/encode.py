@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ import xxhash
 from pipeline.clean.documents import Documents, DocumentStream
 from pipeline.clean.evaluations.hits import HIT_DTYPE, load_finder
 from pipeline.clean.measures.measure import measure_documents
+from pipeline.clean.reading_keys import reading_keys
 from pipeline.encode.run import (
     DOCUMENT_DTYPE,
     DOCUMENTS_FILE,
@@ -30,9 +31,10 @@ from pipeline.encode.run import (
 )
 from pipeline.encode.run_carried import write_carried
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
 from pipeline.engine.timer import Timer
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import Columns, Unit
+from pipeline.sources.base import Columns, Unit, content_of_unit
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from pipeline.tokenizer.kept_text import KeptText
 from shards.errors import RunError
@@ -41,9 +43,6 @@ from shards.stores.retry import count_retries
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-CODE_VERSION = 1
-"""Increase when the same input would give another run."""
 
 CHECK_ONE_IN = 4096
 """One document in this many, chosen by hash, is checked against the reference. The checks take 2 % of a build with
@@ -55,24 +54,31 @@ _WRITE_DOCUMENTS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class EncodeTask:
+class EncodeTask(Payload):
     """The input of one encode task; plain data, so that it can be sent to another process or machine."""
 
-    unit: Unit
-    source: SourceRecipe
-    tokenizer: str
+    LIBRARIES: ClassVar = ("gigatoken", "pyarrow", "xxhash")
+
+    unit: Annotated[Unit, InDigest(content_of_unit, "sources.{task.source.name}.files")]
+    source: Annotated[SourceRecipe, InDigest(reading_keys, "sources.{task.source.name}")]
+    tokenizer: Annotated[str, NOT_IN_DIGEST]
     """The `tokenizer.json`."""
-    tokenizer_sha256: str
-    eos_id: int
+    tokenizer_sha256: Annotated[str, InDigest(called="{task.tokenizer_key}")]
+    eos_id: Annotated[int, InDigest(called="tokenizer.eos_token")]
     dtype: str
-    tokenizer_task: str | None = None
+    tokenizer_task: Annotated[str | None, NOT_IN_DIGEST] = None
     """The address of the folder of the task that trained the tokenizer; None if the recipe names the file."""
-    evaluations: str | None = None
+    evaluations: Annotated[str | None, InDigest(last_part, "after.evaluations")] = None
     """The address of the folder of the task that read the evaluation sets; None if the recipe names none."""
-    bos_id: int | None = None
+    bos_id: Annotated[int | None, InDigest(called="tokenizer.bos")] = None
     """The id that begins each document; None if none does."""
-    carried: Columns = ()
+    carried: Annotated[Columns, InDigest(called="sources.{task.source.name}.carry")] = ()
     """The columns to carry."""
+
+    @property
+    def tokenizer_key(self) -> str:
+        """What decides the tokenizer: its stage, or a key of the recipe."""
+        return "after.tokenizer" if self.tokenizer_task else "tokenizer.file"
 
 
 @dataclass(slots=True)

@@ -25,10 +25,10 @@ from pipeline.clean.evaluations.hits import HIT_DTYPE
 from pipeline.encode.run_carried import CARRIED_FILE, CARRIED_TEXT_FILE, CarriedRows, read_carried
 from pipeline.engine.checksums import seal, unseal, write_checksummed
 from pipeline.engine.receipts import FileRange, TaskOutput, write_receipt
+from pipeline.engine.tasks import digest_of
 from pipeline.sources.base import Columns
 from shards.errors import RunError, remedy_of
 from shards.format.manifest import dtype_for
-from shards.stores.files import unique_name
 from shards.stores.open import open_store
 from shards.stores.store import WritableStore
 
@@ -253,9 +253,9 @@ class RunList:
     """Runs, and the file that lists them: the payloads of many tasks refer to it by its address."""
 
     def __init__(self, store: WritableStore, runs: list[Run]):
-        """Choose the file's name, which no other build has. `write` writes it."""
+        """Choose the file's name, from the runs and their sources: it counts in digests. `write` writes it."""
         self.runs = runs
-        self.name = f"runs-{unique_name()}.json"
+        self.name = f"runs-{digest_of([[run.source, run.digest] for run in runs])}.json"
         self.address = f"{store}/{self.name}"
         self._store = store
         self._written = False

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pipeline.engine.attempts import attempt_contents, delete_abandoned_attempts
@@ -289,9 +289,7 @@ class Driver:
             return self.executor.run(calls, advance)
 
     def _calls(self, stage: _Stage, tasks: list[Task]) -> list[Call]:
-        """Return the calls of tasks, without what only the driver needs of a task."""
-        sent = (replace(task, identity={}, names={}) for task in tasks)
-        return [Call(stage.function, task, stage.store, stage.outputs, self.scratch) for task in sent]
+        return [Call(stage.function, task, stage.store, stage.outputs, self.scratch) for task in tasks]
 
     def _read_results(self, stage: _Stage) -> dict[str, Any]:
         """Return the results that the stage had when it was last complete; none if the file is damaged."""

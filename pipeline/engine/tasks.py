@@ -1,24 +1,26 @@
 """Tasks and calls: what a stage does, as plain data that any process on any host can run.
 
-A task is a pure function of its digest. A call is a task with the function that runs it and the stores that it writes
-to. It is small and can be written as JSON, so that each executor sends it in its own way. `run_call` runs one;
-`pipeline.engine.attempts` publishes what it wrote. `pipeline.engine.driver` decides which tasks run,
-`pipeline.engine.executors` where.
+A task is a pure function of its digest, which is made from the fields of its payload, except those that the payload's
+class marks, and from the versions of our code and of libraries. A call is a task with the function that runs it and the
+stores that it writes to. It is small and can be written as JSON, so that each executor sends it in its own way.
+`run_call` runs one; `pipeline.engine.attempts` publishes what it wrote. `pipeline.engine.driver` decides which tasks
+run, `pipeline.engine.executors` where.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib
 import json
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pipeline.engine.attempts import Target, open_attempt, publish_attempt
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt
@@ -37,6 +39,43 @@ a file of the set."""
 
 
 @dataclass(frozen=True, slots=True)
+class InDigest:
+    """How a field of a payload counts in the digest of its task, if not by its own value: `Annotated[str, InDigest()]`.
+
+    A new field counts unless it is marked: then forgetting the mark runs a task too often, and never too rarely.
+    """
+
+    counts: Callable[[Any, Any], Any] | None = None
+    """Takes the field's value and the payload, and returns what counts, as JSON values; None if nothing does."""
+    called: str = "{name}"
+    """What messages call the field, where `{task}` is the payload; a dict of what counts may be called nothing."""
+
+
+NOT_IN_DIGEST = InDigest(lambda _value, _payload: None)
+"""Marks a field that does not decide the result, or that other fields decide."""
+
+
+def last_part(address: str | None, _payload: Any = None) -> str | None:
+    """Return the last part of an address: of a task's folder its digest, which counts wherever the work folder is."""
+    return address and address.rpartition("/")[2]
+
+
+NUMBER = "number"
+"""What a field is called that tells the tasks of a stage apart, and is no cause for running them again."""
+
+
+class Payload:
+    """The base class of payloads: frozen dataclasses of values that pydantic can write as JSON."""
+
+    __slots__ = ()
+
+    CODE: ClassVar[Any] = 1
+    """Increase when the same payload would give another result."""
+    LIBRARIES: ClassVar[tuple[str, ...]] = ()
+    """Libraries whose versions may decide the result."""
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One task of a stage."""
 
@@ -48,20 +87,67 @@ class Task:
     """Bytes of work, for progress and to start large tasks first."""
     name: str = ""
     """The subject of the task, for a person; the digest if it has no other name."""
-    identity: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
-    """What the digest is made from."""
-    names: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
-    """What keys of the identity are called for a person, if not by themselves: `{"source": "sources.web"}`."""
 
     def __str__(self) -> str:
         return self.name or self.digest
 
 
-def make_task(
-    identity: Mapping[str, Any], payload: Any, size: int, name: str = "", names: Mapping[str, str] | None = None
-) -> Task:
-    """Return the task with the digest of an identity: JSON values; see `Task`."""
-    return Task(digest_of(dict(identity)), payload, size, name, identity, names or {})
+def make_task(payload: Payload, size: int, name: str = "") -> Task:
+    """Return the task of a payload, from which its digest is made; see `Task`."""
+    return Task(digest_of_payload(payload), payload, size, name)
+
+
+def digest_of_payload(payload: Payload) -> str:
+    """Return the digest of a task from its payload."""
+    return digest_of({name: value for name, _, value in list_parts(payload)})
+
+
+def list_parts(payload: Payload) -> Iterator[tuple[str, str, Any]]:
+    """Yield what decides the result of a task: for each field of its payload that is set, the name and the JSON values.
+
+    Fields that are None, empty or false are not set: so a new field of this kind leaves earlier digests as they are.
+
+    Yields:
+        The field's name, what messages call it, and what counts.
+    """
+    kind = type(payload)
+    libraries = {library: _version(library) for library in kind.LIBRARIES}
+    yield "code", "code", {"tokenmill": kind.CODE, **libraries}
+    for name, mark in _list_marks(kind):
+        value = getattr(payload, name)
+        if mark.counts is not None:
+            value = mark.counts(value, payload)
+        if value not in (None, "", (), [], {}) and value is not False:
+            yield name, mark.called.format(name=name, task=payload), to_json_values(value)
+
+
+def to_json_values(value: Any) -> Any:
+    """Return the JSON values of a payload's field."""
+    if isinstance(value, Payload):
+        return {name: part for name, _, part in list_parts(value)}
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value):
+        return {field.name: to_json_values(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: to_json_values(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, tuple | list):
+        return [to_json_values(item) for item in cast("Sequence[Any]", value)]
+    return value
+
+
+@functools.cache
+def _list_marks(kind: type) -> list[tuple[str, InDigest]]:
+    """Return the fields of a payload's class, each with its mark."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found: list[tuple[str, InDigest]] = []
+    for field in dataclasses.fields(kind):
+        notes = getattr(hints[field.name], "__metadata__", ())
+        found.append((field.name, next((note for note in notes if isinstance(note, InDigest)), InDigest())))
+    return found
+
+
+_version = functools.cache(version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +195,6 @@ def digest_of(value: Any) -> str:
     else:
         text = _canonical(value)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def versions_of(code: Any, *libraries: str) -> dict[str, Any]:
-    """Return the versions that decide a task's result, for its identity: of our code of the stage, and of libraries."""
-    return {"tokenmill": code} | {library: version(library) for library in libraries}
 
 
 def digest_in(folder: WritableStore) -> str:
@@ -172,7 +253,7 @@ def call_to_json(call: Call) -> str:
             "stage": str(call.stage),
             "outputs": None if call.outputs is None else str(call.outputs),
             "scratch": call.scratch,
-            "payload": _adapter(call.function).dump_python(task.payload, mode="json"),
+            "payload": _adapter(call.function).dump_python(task.payload, mode="json", serialize_as_any=True),
         }
     )
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from pipeline.encode.run import Run, RunList
 from pipeline.engine.receipts import write_receipt
+from pipeline.engine.tasks import Payload, digest_of_payload
 from pipeline.mix.cleaning import Cleaning, read_block
 from pipeline.mix.cuts import MixTask, mix_runs
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE
@@ -108,29 +109,23 @@ def _find_similar(recipe: Recipe, listed: RunList, vocab_size: int, folder: Path
     if settings is None:
         return None, 0.0
 
-    def run(function: Callable[..., dict[str, Any]], stage: str, digest: str, task: object) -> float:
-        own = folder / stage / digest
+    seconds: dict[str, float] = {}
+
+    def run(function: Callable[..., dict[str, Any]], stage: str, task: Payload) -> str:
+        own = folder / stage / digest_of_payload(task)
         own.mkdir(parents=True)
         started = time.process_time()
         write_receipt(own, function(own, task, _report_nothing))
-        return time.process_time() - started
+        seconds[stage] = seconds.get(stage, 0.0) + time.process_time() - started
+        return str(own)
 
-    seconds = 0.0
     for item in listed.runs:
-        task = bands.BandsTask(item.place, item.dtype, vocab_size)
-        seconds += run(bands.write_bands, "bands", bands.bands_digest(item.digest), task)
-    name = pairs.digest_of_runs(listed.runs)
-    run(
-        pairs.find_pairs,
-        "pairs",
-        pairs.pairs_digest(name, 0, 1),
-        pairs.PairsTask(listed.address, f"{folder}/bands", 0, 1),
-    )
-    digest = similar.similar_digest(name, 1, 0, 1)
-    task = similar.SimilarTask(listed.address, f"{folder}/pairs", name, 1, 0, 1, vocab_size)
-    seconds += run(similar.compare_pairs, "similar", digest, task)
-    place = f"{folder}/similar/{digest}"
-    return SimilarPairs((place,), 0, settings.min_jaccard, settings.action), seconds
+        run(bands.write_bands, "bands", bands.BandsTask(item.place, item.dtype, vocab_size))
+    run(pairs.find_pairs, "pairs", pairs.PairsTask(listed.address, f"{folder}/bands", 0, 1))
+    task = similar.SimilarTask(listed.address, f"{folder}/pairs", 1, 0, 1, vocab_size)
+    place = run(similar.compare_pairs, "similar", task)
+    found = SimilarPairs((place,), 0, settings.min_jaccard, settings.action)
+    return found, seconds["bands"] + seconds["similar"]
 
 
 def _report_nothing(_done: int, _made: int) -> None:

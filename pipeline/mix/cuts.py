@@ -20,9 +20,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
+from pipeline.clean.reading_keys import limits_by_preset
 from pipeline.encode.run import END_HASH, FIRST_HASH, load_runs, runs_in_scratch
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
+from pipeline.mix import cleaning, drop_counts
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cleaning import Cleaning, cleaned_when_mixed
 from pipeline.mix.contamination import Findings, find_contamination
@@ -35,9 +38,6 @@ from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from shards.errors import InputError, plural
 
-CODE_VERSION = 3
-"""Increase when the same runs would give another plan, or files of another form."""
-
 MAX_SHARDS = 100_000
 
 
@@ -45,21 +45,42 @@ class MixError(InputError):
     """The sources cannot give what the recipe asks for."""
 
 
+def _mixing_keys(recipe: Recipe, task: MixTask) -> dict[str, Any]:
+    """Return the keys of the recipe that decide the mix; most others decide the runs, whose digests count."""
+    others = {"name", "seed", "drop_if_matches", "sources", "tokenizer", "shards", "clean", "evaluations"}
+    keys = recipe.model_dump(mode="json", exclude=others)
+    keys["shards"] = {"tokens": recipe.shards.tokens}
+    sources: dict[str, dict[str, Any]] = {source.name: {"weight": source.weight} for source in recipe.sources}
+    keys["sources"] = sources
+    keys["order"] = [source.name for source in recipe.sources]
+    if cleaned_when_mixed(recipe.sources):
+        keys["code"] = {"cleaning": cleaning.CODE_VERSION}
+        for source in recipe.sources:
+            sources[source.name]["clean"] = limits_by_preset(source, "mix")
+    if task.cleans:
+        keys["code"] = keys.get("code", {}) | {"steps": drop_counts.CODE_VERSION}
+    keys["evaluations"] = {one.name: {"action": one.action} for one in recipe.evaluations}
+    return keys
+
+
 @dataclass(frozen=True, slots=True)
-class MixTask:
+class MixTask(Payload):
     """The input of the mix task; plain data."""
 
-    recipe: Recipe
-    block_lists: tuple[BlockList, ...]
-    runs: str
+    CODE: ClassVar = 3
+
+    recipe: Annotated[Recipe, InDigest(_mixing_keys, "")]
+    block_lists: Annotated[tuple[BlockList, ...], NOT_IN_DIGEST]
+    """The recipe's `drop_hashes` have the SHA-256 of each."""
+    runs: Annotated[str, InDigest(last_part, "after.encode")]
     """The address of the list of runs, of a `RunList`."""
-    has_more: tuple[bool, ...] = ()
+    has_more: Annotated[tuple[bool, ...], InDigest(called="after.selection")] = ()
     """For each source, whether parts of it were not read; empty if all sources were read whole."""
-    evaluations: str | None = None
+    evaluations: Annotated[str | None, InDigest(last_part, "after.evaluations")] = None
     """The address of the folder of the task that read the evaluation sets; None if the recipe names none."""
-    fetch: bool = False
+    fetch: Annotated[bool, NOT_IN_DIGEST] = False
     """Whether hashes and lengths are fetched into scratch first, from a remote store."""
-    similar: SimilarPairs | None = None
+    similar: Annotated[SimilarPairs | None, InDigest(called="clean.near_duplicates")] = None
     """The pairs of similar documents; None if the build does not search for near-duplicates."""
 
     @property

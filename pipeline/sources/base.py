@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import xxhash
 
+from pipeline.engine.tasks import JsonText
 from shards.errors import InputError, plural
 from shards.format.carried import CarriedType
 
@@ -130,9 +131,9 @@ class Span:
         return f"{self.name}@{self.revision or documents}#{self.part}"
 
 
-def spans_to_json(spans: Iterable[Span]) -> str:
-    """Return what determines the spans' content, for `JsonText`."""
-    return f"[{','.join([span.to_json() for span in spans])}]"
+def spans_to_json(spans: Iterable[Span]) -> JsonText:
+    """Return what determines the spans' content."""
+    return JsonText(f"[{','.join([span.to_json() for span in spans])}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,11 @@ class Unit:
     def text_bytes(self) -> int:
         """Bytes of text, about."""
         return sum(span.text_bytes for span in self.spans)
+
+
+def content_of_unit(unit: Unit, _payload: Any = None) -> JsonText:
+    """Return what determines the content of a unit, for digests: its spans, and not the index of its source."""
+    return spans_to_json(unit.spans)
 
 
 @dataclass(slots=True)

@@ -8,15 +8,18 @@ the proportions hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, ClassVar
 
 import numpy as np
 
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.patterns import count_pattern_matches
+from pipeline.clean.reading_keys import files_by_name, reading_keys
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload
+from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span, split_groups
@@ -41,15 +44,32 @@ _BYTE_CLASS[[*range(0x41, 0x5B), *range(0x61, 0x7B), *range(0x80, 0x100)]] = 0
 _BYTE_CLASS[[*range(0x09, 0x0E), 0x20]] = 3
 
 
+def _training_keys(recipe: TokenizerRecipe, _payload: Any) -> dict[str, Any]:
+    return recipe.model_dump(mode="json", exclude={"bos"})
+
+
+def _reading_keys(sources: tuple[SourceRecipe, ...], _payload: Any) -> dict[str, Any]:
+    return {source.name: reading_keys(source) for source in sources}
+
+
+def _files(spans: tuple[tuple[Span, ...], ...], task: TokenizerTask) -> dict[str, Any]:
+    return files_by_name(spans, [source.name for source in task.sources])
+
+
 @dataclass(frozen=True, slots=True)
-class TokenizerTask:
+class TokenizerTask(Payload):
     """The input of the tokenizer stage; plain data."""
 
-    recipe: TokenizerRecipe
-    sources: tuple[SourceRecipe, ...]
-    spans: tuple[tuple[Span, ...], ...]
-    weights: tuple[float, ...]
+    LIBRARIES: ClassVar = ("gigatoken", "tokenizers", "pyarrow")
+
+    recipe: Annotated[TokenizerRecipe, InDigest(_training_keys, "tokenizer")]
+    sources: Annotated[tuple[SourceRecipe, ...], InDigest(_reading_keys, "sources")]
+    spans: Annotated[tuple[tuple[Span, ...], ...], InDigest(_files, "sources")]
+    weights: Annotated[tuple[float, ...], NOT_IN_DIGEST]
+    """Of the sources in the sample. A change of the mix trains no new tokenizer."""
     seed: int
+    limits: Annotated[dict[str, CleanRecipe], NOT_IN_DIGEST] = field(default_factory=dict[str, CleanRecipe])
+    """By source, the presets with `when = "mix"`, with the limits that the sample is drawn with."""
 
 
 def iter_sample(path: Path) -> Iterator[str]:
@@ -80,6 +100,8 @@ def sample_budgets(task: TokenizerTask) -> list[int]:
 def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int, int], None]) -> dict[str, Any]:
     budget = sample_budgets(task)[index]
     source = task.sources[index]
+    if limits := task.limits.get(source.name):
+        source = source.model_copy(update={"clean": source.clean.for_sample(limits)})
     taken = documents = left_out = seen = 0
     stream = DocumentStream(source, _shuffled(task, index) if budget else ())
     for _, batch in stream:

@@ -40,8 +40,6 @@ from shards.stores.retry import count_retries
 if TYPE_CHECKING:
     import tokenizers
 
-CODE_VERSION = 1
-"""Increase when the same input would give another tokenizer."""
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -108,7 +106,7 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
         "tokenizer": recipe.model_dump(exclude={"bos", "sample_limits"}),
         "sample": {source.name: facts for source, facts in zip(task.sources, drawn, strict=True)},
         "sample_weights": weights,
-        "sample_limits": {name: limits.model_dump() for name, limits in (recipe.sample_limits or {}).items()},
+        "sample_limits": {name: limits.model_dump() for name, limits in task.limits.items()},
         "retries": retries,
         "files": {TOKENIZER_FILE: write_checksummed(folder / TOKENIZER_FILE, text.encode())},
         "seconds": timer.seconds,

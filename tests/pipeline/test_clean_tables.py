@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 
 from pipeline.builder.encode_alarms import check_encoded
-from pipeline.builder.stages.source_identity import identify_source
 from pipeline.clean import limits as limits_module
 from pipeline.clean.documents import clean_batch
 from pipeline.clean.limits import CleaningError, Fallen
 from pipeline.clean.measures import measure
+from pipeline.clean.reading_keys import reading_keys
 from pipeline.encode.run import Run
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.clean_recipe import CleanRecipe
@@ -59,7 +59,7 @@ def test_a_recipe_without_cleaning_is_what_it_was() -> None:
     for empty in ({}, {"clean": {}}, {"clean": {"gopher": {"when": "off"}}}):
         sources = [source | ({"clean": {}} if empty else {}) for source in AS_BEFORE["sources"]]
         recipe = Recipe.model_validate(AS_BEFORE | empty | {"sources": sources})
-        found = [digest_of(identify_source(source)) for source in recipe.sources]
+        found = [digest_of(reading_keys(source)) for source in recipe.sources]
         assert found == ["ac1f6382d2684f9e7e81685483f2fe2c", "c8e500542f7a5865244d1de470095e1e"]
         text = recipe.to_json().replace(COMPRESSION, COMPRESSION_BEFORE)
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -117,7 +117,7 @@ min_alphanumeric = 1.5
 def test_no_limit_of_the_mix_is_part_of_a_digest(name: str) -> None:
     def digest(**keys: Any) -> str:
         source = source_of({name: keys})
-        return digest_of(identify_source(source))
+        return digest_of(reading_keys(source))
 
     preset = PRESETS[name]()
     for key in preset.limit_keys():
@@ -130,13 +130,11 @@ def test_no_limit_of_the_mix_is_part_of_a_digest(name: str) -> None:
 
 def test_limits_of_the_mix_decide_nothing_of_what_is_encoded() -> None:
     moved = [{}, {"min_words": 3}, {"min_words": "off"}, {"max_dropped": 0.9}]
-    assert len({digest_of(identify_source(source_of({"gopher": keys}))) for keys in moved}) == 1
+    assert len({digest_of(reading_keys(source_of({"gopher": keys}))) for keys in moved}) == 1
     early = [keys | {"when": "encode"} for keys in moved]
-    assert (
-        len({digest_of(identify_source(source_of({"gopher": keys}))) for keys in early}) == 3
-    )  # max_dropped never does
+    assert len({digest_of(reading_keys(source_of({"gopher": keys}))) for keys in early}) == 3  # max_dropped never does
     on = [{"gopher": {}}, {"code": {}}, {"gopher": {}, "code": {}}, {}]
-    assert len({digest_of(identify_source(source_of(clean))) for clean in on}) == 4
+    assert len({digest_of(reading_keys(source_of(clean))) for clean in on}) == 4
 
 
 def test_the_sample_is_cleaned_by_the_recipe_s_limits_of_the_mix() -> None:
@@ -170,9 +168,9 @@ def test_limits_of_the_sample_that_do_not_fit_the_source_are_refused(load: Any) 
 
 
 def test_a_change_of_the_measures_code_encodes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = [digest_of(identify_source(source_of(clean))) for clean in ({}, {"gopher": {}})]
+    before = [digest_of(reading_keys(source_of(clean))) for clean in ({}, {"gopher": {}})]
     monkeypatch.setattr(measure, "CODE_VERSION", measure.CODE_VERSION + 1)
-    after = [digest_of(identify_source(source_of(clean))) for clean in ({}, {"gopher": {}})]
+    after = [digest_of(reading_keys(source_of(clean))) for clean in ({}, {"gopher": {}})]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
 
 

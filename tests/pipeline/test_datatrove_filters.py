@@ -22,11 +22,11 @@ from datatrove.pipeline.filters.base_filter import BaseFilter, get_filter_result
 
 import shards
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.builder.stages.source_identity import identify_source
 from pipeline.clean import datatrove_filters as module
 from pipeline.clean.datatrove_filters import REFUSED, FilterError
 from pipeline.clean.documents import DocumentStream, clean_batch
 from pipeline.clean.filters import Filtered
+from pipeline.clean.reading_keys import reading_keys
 from pipeline.encode.run import Run
 from pipeline.engine.tasks import digest_of
 from pipeline.estimate.pilot import measure_pilot
@@ -187,7 +187,7 @@ def test_without_datatrove_the_extra_is_named(recipe: Callable[..., Path], monke
 
 def test_what_decides_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     def digest(*tables: dict[str, Any]) -> str:
-        return digest_of(identify_source(source_of(*tables)))
+        return digest_of(reading_keys(source_of(*tables)))
 
     one, other = table("C4ParagraphFilter", {}), table("RegexFilter", {"regex_exp": "x"})
     distinct = [(), (one,), (one, other), (other, one), (table("RegexFilter", {"regex_exp": "y"}),)]

@@ -6,14 +6,23 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.assemble.assemble import AssembleTask
 from pipeline.builder.records import find_changes, name_parts
-from pipeline.engine.tasks import JsonText, make_task
+from pipeline.clean.evaluations.items import EvaluationsTask
+from pipeline.encode.encode import EncodeTask
+from pipeline.engine import tasks
+from pipeline.engine.checksums import seal, unseal
+from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, JsonText, Payload, digest_of_payload, last_part
+from pipeline.mix.cuts import MixTask
+from pipeline.sources.software_heritage.fetch import FetchTask
+from pipeline.tokenizer.sample import TokenizerTask
 from shards.stores.files import lock_folder
 from tests.support.builds import build_here, call_here
 from tests.support.small_recipe import write_small_recipe
@@ -126,32 +135,83 @@ def test_a_damaged_record_explains_nothing_and_stops_nothing(recipe: Path, tmp_p
     assert json.loads((tmp_path / "set.work/stages.json").read_text())
 
 
-def test_parts_of_tasks_are_joined_by_name() -> None:
-    def parts(version: int, *files: str, **source: Any) -> dict[str, str]:
-        tasks = [
-            make_task(
-                {
-                    "code": {"tokenmill": 1, "numpy": f"2.{version}"},
-                    "source": source,
-                    "files": JsonText(json.dumps([{"name": name, "start": index} for name in files])),
-                    "number": index,
-                    "after.encode": "a" * 100,
-                },
-                None,
-                1,
-                names={"source": "sources.web", "files": "sources.web.files"},
-            )
-            for index in range(2)
-        ]
-        return name_parts(tasks)
+def as_spans(names: tuple[str, ...], _payload: Payload) -> JsonText:
+    return JsonText(json.dumps([{"name": name} for name in names]))
 
-    one = parts(1, "a.b", "c", clean={"gopher": {"min_words": 1}}, keep={})
+
+def test_a_build_says_that_another_version_named_the_results(recipe: Path, tmp_path: Path) -> None:
+    build_here(recipe, tmp_path / "set")
+    path = tmp_path / "set.work/stages.json"
+    path.write_bytes(seal(unseal(path.read_bytes()) | {"digests": 1}))
+    (cause,) = forecast(recipe, tmp_path / "set", "--set", "seed=5")["tokenizer"]["causes"]
+    assert cause.startswith("this version of Tokenmill names results in another way")
+
+
+@dataclass(frozen=True)
+class Reading(Payload):
+    """A payload that reads some files of a source."""
+
+    LIBRARIES: ClassVar = ("numpy",)
+
+    files: Annotated[tuple[str, ...], InDigest(as_spans, "sources.{task.name}.files")]
+    source: Annotated[dict[str, Any], InDigest(called="sources.{task.name}")]
+    before: Annotated[str, InDigest(last_part, "after.encode")] = "work/encode/" + "a" * 100
+    number: Annotated[int, InDigest(called=NUMBER)] = 0
+    name: Annotated[str, NOT_IN_DIGEST] = "web"
+
+
+def test_parts_of_tasks_are_joined_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parts(*files: str, **source: Any) -> dict[str, str]:
+        return name_parts([Reading(files, source, number=number) for number in range(2)])
+
+    one = parts("a.b", "c", clean={"gopher": {"min_words": 1}}, keep={})
     assert find_changes(one, one) == []
-    other = parts(2, "a.b", "d", clean={"gopher": {"min_words": 2}})
+    version = one["code.numpy"]
+    monkeypatch.setattr(tasks, "_version", lambda library: f"{library} of tomorrow")
+    other = parts("a.b", "d", clean={"gopher": {"min_words": 2}})
     assert find_changes(one, other) == [
         "sources.web.clean.gopher.min_words = 2 (was 1)",
         "sources.web: 1 file added (d), 1 file gone (c)",
-        'numpy is "2.2" (was "2.1")',
+        f'numpy is "numpy of tomorrow" (was {version})',
     ]
     assert all(len(value) < 62 for value in one.values())
     assert os.sep not in "".join(one)
+
+
+def test_every_field_of_a_payload_counts_in_its_digest_unless_it_is_marked() -> None:
+    """So a field that is added and forgotten everywhere else makes tasks run again, and never a wrong cache hit."""
+    payload = Reading(("a",), {"text": "body"})
+    known = digest_of_payload(payload)
+
+    def with_field(default: Any, *marks: InDigest) -> str:
+        kind = Annotated[Any, *marks] if marks else Any
+        return digest_of_payload(
+            make_dataclass("More", [("more", kind, default)], bases=(Reading,), frozen=True)(
+                payload.files, payload.source
+            )
+        )
+
+    assert with_field(1) != known
+    assert with_field(0) not in (known, with_field(1))
+    assert with_field(1, NOT_IN_DIGEST) == known
+    assert with_field("work/mix/b", InDigest(last_part)) == with_field("elsewhere/mix/b", InDigest(last_part)) != known
+    # A key that is not set, and the place of a work folder, change nothing.
+    assert {with_field(unset) for unset in (None, False, (), "")} == {known}
+    assert digest_of_payload(replace(payload, before="/moved/encode/" + "a" * 100, name="other")) == known
+
+
+@pytest.mark.parametrize("kind", [EncodeTask, TokenizerTask, MixTask, AssembleTask, EvaluationsTask, FetchTask])
+def test_what_counts_of_a_payload_is_known(kind: type[Payload]) -> None:
+    """Fields that do not count are decided by others that do: whoever marks another one looks at this list."""
+    marked = {name for name, mark in tasks._list_marks(kind) if mark is NOT_IN_DIGEST}
+    assert (
+        marked
+        == {
+            EncodeTask: {"tokenizer", "tokenizer_task"},
+            TokenizerTask: {"weights", "limits"},
+            MixTask: {"block_lists", "fetch"},
+            AssembleTask: {"runs", "fetch"},
+            EvaluationsTask: {"folder"},
+            FetchTask: {"journal"},
+        }[kind]
+    )

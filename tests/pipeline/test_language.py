@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.builder.stages.source_identity import identify_source
 from pipeline.clean.documents import clean_batch
 from pipeline.clean.language import ModelError, read_languages
+from pipeline.clean.reading_keys import reading_keys
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
@@ -129,7 +129,7 @@ def test_every_cut_of_a_model_is_refused() -> None:
 
 def test_what_decides_the_digest(recipe: Callable[..., Path], tmp_path: Path) -> None:
     def digest(keys: str) -> str:
-        return digest_of(identify_source(load_checked_recipe(recipe(keys)).sources[0]))
+        return digest_of(reading_keys(load_checked_recipe(recipe(keys)).sources[0]))
 
     (tmp_path / "same.ftz").write_bytes(MODEL.read_bytes())
     (tmp_path / "other.ftz").write_bytes(MODEL.read_bytes() + b"more")

@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 
 from pipeline.encode.run import Run, RunList
 from pipeline.engine.receipts import write_receipt
+from pipeline.engine.tasks import digest_of_payload
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.index import Index
 from pipeline.mix.near_duplicates import bands, similar
 from pipeline.mix.near_duplicates import pairs as pairs_module
 from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandFile, BandsTask, bands_digest, write_bands
-from pipeline.mix.near_duplicates.pairs import CENTERS, PairsTask, digest_of_runs, find_pairs, pairs_digest, read_pairs
+from pipeline.mix.near_duplicates.pairs import CENTERS, PairsTask, find_pairs, read_pairs
 from pipeline.mix.near_duplicates.shingles import hash_shingles
 from pipeline.mix.near_duplicates.signatures import BANDS, SLOTS, band_keys, make_signatures
-from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SimilarTask, compare_pairs, similar_digest
+from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SimilarTask, compare_pairs
 from pipeline.mix.near_duplicates.survivors import SimilarDocuments, choose_dropped
 from shards.audit.ngrams import token_values
 from shards.stores.store import FolderStore
@@ -127,25 +128,21 @@ def find_similar(
     listed = RunList(FolderStore(folder), runs)
     listed.write()
 
-    def run(stage: str, digest: str, function: Any, payload: Any) -> dict[str, Any]:
-        own = folder / stage / digest
+    def run(stage: str, function: Any, payload: Any) -> dict[str, Any]:
+        own = folder / stage / digest_of_payload(payload)
         own.mkdir(parents=True)
         result = function(own, payload, lambda done, made: None)
         write_receipt(own, result)
         return result
 
     for item in runs:
-        run("bands", bands_digest(item.digest), write_bands, BandsTask(item.place, item.dtype, 1000))
-    name = digest_of_runs(runs)
-    results = [
-        run("pairs", pairs_digest(name, n, ranges), find_pairs, PairsTask(listed.address, f"{folder}/bands", n, ranges))
-        for n in range(ranges)
-    ]
+        run("bands", write_bands, BandsTask(item.place, item.dtype, 1000))
+    results = [run("pairs", find_pairs, PairsTask(listed.address, f"{folder}/bands", n, ranges)) for n in range(ranges)]
     found: dict[frozenset[int], float] = {}
     for number in range(tasks):
-        digest = similar_digest(name, ranges, number, tasks)
-        task = SimilarTask(listed.address, f"{folder}/pairs", name, ranges, number, tasks, 1000)
-        run("similar", digest, compare_pairs, task)
+        task = SimilarTask(listed.address, f"{folder}/pairs", ranges, number, tasks, 1000)
+        run("similar", compare_pairs, task)
+        digest = digest_of_payload(task)
         for row in similar.read_similar(FolderStore(folder / "similar" / digest), 0.0).tolist():
             key = frozenset((row[0] << 64 | row[1], row[2] << 64 | row[3]))
             assert key not in found

@@ -21,10 +21,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import shards
-from pipeline.builder.stages.source_identity import identify_source
 from pipeline.clean import personal_kinds
 from pipeline.clean.personal_data import Masked, find_personal_data, mask_personal_data, mask_text
 from pipeline.clean.personal_kinds import GROUPS, kinds_of
+from pipeline.clean.reading_keys import reading_keys
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.filters import PERSONAL_KINDS
@@ -345,7 +345,7 @@ def source_of(table: dict[str, Any] | None) -> SourceRecipe:
 
 def test_what_decides_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     def digest(table: dict[str, Any] | None) -> str:
-        return digest_of(identify_source(source_of(table)))
+        return digest_of(reading_keys(source_of(table)))
 
     assert digest(None) == digest({"action": "keep"}) == digest({"action": "keep", "kinds": ["email"]})
     assert digest({}) == digest({"action": "mask"}) == digest({"max_dropped": 1.0}) != digest(None)

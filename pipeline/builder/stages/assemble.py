@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -11,9 +11,8 @@ from pipeline.assemble import assemble
 from pipeline.assemble.grouping import group_assembled_shards
 from pipeline.builder.kept import find_linked, link_shards, put_back
 from pipeline.builder.publish import clear_output
-from pipeline.builder.records import NUMBER
 from pipeline.builder.running_build import RunningBuild
-from pipeline.engine.tasks import Task, digest_in, make_task, versions_of
+from pipeline.engine.tasks import Task, make_task
 from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, shard_name
 
@@ -29,18 +28,6 @@ def run_assemble(build: RunningBuild) -> None:
         bos_id=tokenizer.bos_id,
         carried=tuple(build.carried),
     )
-    shared: dict[str, Any] = {
-        "code": versions_of(assemble.CODE_VERSION, "zstandard", "pyarrow"),
-        "after.mix": digest_in(build.mix),
-        "seed": recipe.seed,
-        "after.tokenizer": [tokenizer.sha256, tokenizer.vocab_size, tokenizer.eos_id],
-    }
-    compression = properties.compression
-    shared["shards.zstd_level" if isinstance(compression, int) else "shards.compression"] = compression
-    if tokenizer.bos_id is not None:
-        shared["tokenizer.bos"] = tokenizer.bos_id
-    if properties.carried:
-        shared["carry"] = [column.model_dump() for column in properties.carried]
 
     # Neighbouring shards share a task if they are small.
     tokens_a_shard = (plan.train_tokens + recipe.split.val_tokens) // max(1, len(plan.shards))
@@ -62,10 +49,9 @@ def run_assemble(build: RunningBuild) -> None:
             properties,
             fetch=build.work.folder is None,
         )
-        own = {"split": shards[0].split, "shards": [shard.index for shard in shards]}
         ends = [shard_name(cast("Split", shard.split), shard.index) for shard in shards]
         name = ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
-        tasks.append(make_task(shared | {NUMBER: own}, payload, shard_bytes * len(shards), name))
+        tasks.append(make_task(payload, shard_bytes * len(shards), name))
 
     def prepare(pending: list[Task]) -> None:
         build.write_run_list(pending)

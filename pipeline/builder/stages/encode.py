@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from pipeline.builder.encode_alarms import (
     check_encoded,
@@ -13,16 +12,15 @@ from pipeline.builder.encode_alarms import (
     check_pattern_matches,
 )
 from pipeline.builder.running_build import RunningBuild
-from pipeline.builder.stages.source_identity import identify_source
 from pipeline.clean.documents import describe_drops, drop_remedy
 from pipeline.clean.measures import measure
 from pipeline.encode import encode
 from pipeline.encode.run import Run, RunList, token_dtype
 from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.tasks import JsonText, Task, digest_in, make_task, versions_of
+from pipeline.engine.tasks import Task, make_task
 from pipeline.mix import cuts as mix
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import Unit, spans_to_json
+from pipeline.sources.base import Unit
 from pipeline.sources.undivided import Undivided
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
@@ -33,22 +31,13 @@ def run_encode(build: RunningBuild) -> None:
     """Run the encode stage: encode every unit to a run, and check what was dropped of each source."""
     recipe, tokenizer, evaluations = build.recipe, build.tokenizer, build.evaluations
     dtype = token_dtype(tokenizer.vocab_size)
-    code = versions_of(encode.CODE_VERSION, "gigatoken", "pyarrow", "xxhash")
     tasks: list[Task] = []
-    # What earlier stages give; a tokenizer's file is a key of the recipe.
-    after = {"after.tokenizer": tokenizer.sha256}
-    if evaluations:
-        after["after.evaluations"] = digest_in(evaluations)
     for own, source, selection in zip(build.units, recipe.sources, build.selections, strict=True):
-        reading = identify_source(source)
-        place = f"sources.{source.name}"
-        names = {"source": place, "files": f"{place}.files", "carried": f"{place}.carry"}
-        if tokenizer.task is None:
-            names["after.tokenizer"] = "tokenizer.file"
+        located = source.located()
         for unit in own:
             payload = encode.EncodeTask(
                 unit,
-                source.located(),
+                located,
                 tokenizer.path,
                 tokenizer.sha256,
                 tokenizer.eos_id,
@@ -58,17 +47,7 @@ def run_encode(build: RunningBuild) -> None:
                 tokenizer.bos_id,
                 selection.carried,
             )
-            identity: dict[str, Any] = after | {
-                "code": code,
-                "source": reading,
-                "files": JsonText(spans_to_json(unit.spans)),
-                "tokenizer.eos_token": tokenizer.eos_id,
-            }
-            if tokenizer.bos_id is not None:
-                identity["tokenizer.bos"] = tokenizer.bos_id
-            if payload.carried:
-                identity["carried"] = payload.carried
-            tasks.append(make_task(identity, payload, unit.text_bytes, _name_unit(source, unit), names))
+            tasks.append(make_task(payload, unit.text_bytes, _name_unit(source, unit)))
 
     def check_disk(pending: list[Task]) -> None:
         left = {task.digest for task in pending}

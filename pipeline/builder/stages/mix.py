@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pipeline.builder.mix_alarms import check_contamination_alarm, check_mix_alarms, check_near_duplicates
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import run_encode
 from pipeline.builder.stages.fetch import run_fetch
 from pipeline.builder.stages.near_duplicates import run_near_duplicates
-from pipeline.builder.stages.source_identity import identify_limits
 from pipeline.clean.limits import CleaningError
 from pipeline.engine.receipts import WorkFileDamagedError
-from pipeline.engine.tasks import digest_in, make_task
-from pipeline.mix import cleaning, drop_counts
+from pipeline.engine.tasks import make_task
+from pipeline.mix import cleaning
 from pipeline.mix import cuts as mix
 from pipeline.mix.block_lists import open_lists
 from pipeline.mix.mix_plan import plan_from_dict
@@ -45,51 +42,25 @@ def run_mix(build: RunningBuild) -> bool:
         CleaningError: a preset, or near-duplicates, drop more of a source than the recipe allows.
         MixError: the sources cannot give what the recipe asks for.
     """
-    recipe, runs, similar, evaluations = build.recipe, build.runs, build.similar, build.evaluations
+    recipe, evaluations = build.recipe, build.evaluations
     build.has_more = tuple(selection.has_more for selection in build.selections)
-    identity: dict[str, Any] = {
-        "code": {"tokenmill": [mix.CODE_VERSION]},
-        "after.encode": [[run.source, run.digest] for run in runs],
-        "after.selection": build.has_more,
-        "sources": [source.name for source in recipe.sources],
-        "mix": recipe.mix.model_dump(),
-        "split.val_tokens": recipe.split.val_tokens,
-        "shards.tokens": recipe.shards.tokens,
-    }
-    for source in recipe.sources:
-        identity[f"sources.{source.name}.weight"] = source.weight
-    if recipe.drop_hashes:
-        identity["drop_hashes"] = recipe.drop_hashes  # with each file's SHA-256
-    cleaned = cleaning.cleaned_when_mixed(recipe.sources)
-    if cleaned:
-        identity["code"]["tokenmill"].append(cleaning.CODE_VERSION)
-        for source in recipe.sources:
-            identity[f"sources.{source.name}.clean"] = identify_limits(source, "mix")
-    if similar is not None:
-        identity["clean.near_duplicates"] = similar.identity()
-    if evaluations:
-        identity["after.evaluations"] = digest_in(evaluations)
-        for evaluation in recipe.evaluations:
-            identity[f"evaluations.{evaluation.name}.action"] = evaluation.action
     payload = mix.MixTask(
         recipe,
         tuple(open_lists(recipe)),
         build.run_list.address,
         build.has_more,
         fetch=build.work.folder is None,
-        similar=similar,
+        similar=build.similar,
         evaluations=str(evaluations) if evaluations else None,
     )
-    if payload.cleans:
-        identity["code"]["steps"] = drop_counts.CODE_VERSION
-    task = make_task(identity, payload, 0, recipe.name)
+    task = make_task(payload, 0, recipe.name)
     build.mix = build.folder_of("mix", task)
     function = "pipeline.mix.cuts:mix_runs"
     stage = build.run_stage("mix", function, [task], before=build.write_run_list, after=build.store)
 
     # Stop if it drops too much, or if the sources are too small.
     result = stage.results[0]
-    if cleaned:
+    if cleaning.cleaned_when_mixed(recipe.sources):
         _check_cleaning(build)
     if evaluations:
         check_contamination_alarm(recipe, result["contamination"], str(build.work))

@@ -28,7 +28,6 @@ def run_near_duplicates(build: RunningBuild) -> None:
     distinct = distinct_runs(build.runs)
     tasks = [
         make_task(
-            bands.identify_bands(run.digest),
             bands.BandsTask(run.place, run.dtype, vocab_size),
             run.tokens_bytes,
             run.labels[0],
@@ -47,11 +46,10 @@ def run_near_duplicates(build: RunningBuild) -> None:
     rows = sum(result["rows"] for result in banded)
 
     # Pairs of documents with an equal band: one task for each range of hashes.
-    ranges, runs_digest = pairs.count_ranges(rows, pairs.RANGE_ROWS), pairs.digest_of_runs(build.runs)
+    ranges = pairs.count_ranges(rows, pairs.RANGE_ROWS)
     runs, folder = build.run_list.address, {stage: str(build.work.child(stage)) for stage in STAGES}
     tasks = [
         make_task(
-            pairs.identify_pairs(runs_digest, number, ranges),
             pairs.PairsTask(runs, folder["bands"], number, ranges),
             rows * bands.BAND_DTYPE.itemsize // ranges,
             f"range {number} of {ranges}",
@@ -67,8 +65,7 @@ def run_near_duplicates(build: RunningBuild) -> None:
     parts = similar.count_similar_tasks(found)
     tasks = [
         make_task(
-            similar.identify_similar(runs_digest, ranges, number, parts),
-            similar.SimilarTask(runs, folder["pairs"], runs_digest, ranges, number, parts, vocab_size),
+            similar.SimilarTask(runs, folder["pairs"], ranges, number, parts, vocab_size),
             found * pairs.PAIR_DTYPE.itemsize // parts,
             f"part {number} of {parts}",
         )

@@ -6,15 +6,14 @@ from typing import Any
 
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import prepare_measures
-from pipeline.builder.stages.source_identity import identify_source
 from pipeline.clean.documents import describe_drops
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
-from pipeline.engine.tasks import JsonText, Task, make_task, versions_of
+from pipeline.engine.tasks import Task, make_task
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
-from pipeline.sources.base import Span, spans_to_json
+from pipeline.sources.base import Span
 from pipeline.tokenizer import sample, train
 from pipeline.tokenizer.encoder import read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
@@ -113,28 +112,16 @@ def _make_task(build: RunningBuild) -> tuple[Task, int]:
     """Return the training task, and the bytes of text that it should draw."""
     recipe = build.recipe
     section, weights, limits = recipe.tokenizer, _weights(recipe), recipe.sample_limits()
-    sources = [source.located() for source in recipe.sources]
     payload = sample.TokenizerTask(
-        section.model_copy(update={"sample_limits": limits or None}),
-        tuple(
-            source.model_copy(update={"clean": source.clean.for_sample(limits.get(source.name, CleanRecipe()))})
-            for source in sources
-        ),
+        section,
+        tuple(source.located() for source in recipe.sources),
         _sample_spans(build, section.sample_bytes, weights),
         tuple(weights[source.name] for source in recipe.sources),
         recipe.seed,
+        limits,
     )
-    identity: dict[str, Any] = {
-        "code": versions_of(train.CODE_VERSION, "gigatoken", "tokenizers", "pyarrow"),
-        "tokenizer": section.model_dump(exclude={"bos"}),
-        "sources": [source.name for source in sources],
-        "seed": recipe.seed,
-    }
-    for source, spans in zip(sources, payload.spans, strict=True):
-        identity[f"sources.{source.name}"] = identify_source(source)
-        identity[f"sources.{source.name}.files"] = JsonText(spans_to_json(spans))
     size = sum(sample.sample_budgets(payload))
-    return make_task(identity, payload, size), size
+    return make_task(payload, size), size
 
 
 def _find_kept(build: RunningBuild) -> str:

@@ -14,14 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
 from pipeline.clean.documents import Documents, DocumentStream
+from pipeline.clean.evaluations.normal_form import UNICODE_VERSION
 from pipeline.clean.evaluations.word_ngrams import Ngrams, find_hashed_words
+from pipeline.clean.reading_keys import files_by_name, reading_keys
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload
 from pipeline.recipe.schema import EvaluationRecipe, Recipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import ALLOW, SourceError, Span
@@ -30,9 +33,6 @@ from shards.stores.open import open_store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-CODE_VERSION = 2
-"""Increase when the same files would give other items, or documents other hits."""
 
 NGRAM_WORDS = 5
 """Words of an n-gram: one changed word spoils five of them, and the words on either side of it are still found."""
@@ -53,14 +53,26 @@ ITEM_DTYPE = np.dtype(
 )
 
 
+def _reading_keys(evaluations: tuple[EvaluationRecipe, ...], task: EvaluationsTask) -> dict[str, Any]:
+    return {one.name: reading_keys(source_of(one, task.folder)) for one in evaluations}
+
+
+def _files(spans: tuple[tuple[Span, ...], ...], task: EvaluationsTask) -> dict[str, Any]:
+    return files_by_name(spans, [one.name for one in task.evaluations])
+
+
 @dataclass(frozen=True, slots=True)
-class EvaluationsTask:
+class EvaluationsTask(Payload):
     """The input of the task that reads the evaluation sets; plain data."""
 
-    evaluations: tuple[EvaluationRecipe, ...]
-    folder: str
+    CODE: ClassVar = (2, UNICODE_VERSION)
+    """Increase it, too, when documents would have other hits."""
+    LIBRARIES: ClassVar = ("pyarrow",)
+
+    evaluations: Annotated[tuple[EvaluationRecipe, ...], InDigest(_reading_keys, "evaluations")]
+    folder: Annotated[str, NOT_IN_DIGEST]
     """Where relative paths of the recipe begin."""
-    spans: tuple[tuple[Span, ...], ...]
+    spans: Annotated[tuple[tuple[Span, ...], ...], InDigest(_files, "evaluations")]
     """Of each evaluation set."""
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
 from pipeline.encode.run import Run
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import TaskOutput
-from pipeline.engine.tasks import digest_of
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, digest_of_payload, last_part
 from pipeline.mix.near_duplicates import signatures
 from pipeline.mix.near_duplicates.shingles import WIDTH, hash_shingles
 from pipeline.mix.near_duplicates.signatures import BANDS, band_keys
@@ -27,9 +27,6 @@ from shards.stores.store import Store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-CODE = [1, signatures.CODE_VERSION, WIDTH]
-"""Change it when a run would give another file."""
 
 BANDS_FILE = "bands.bin"
 EDGES_FILE = "edges.bin"
@@ -52,24 +49,21 @@ CHUNK_TOKENS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class BandsTask:
+class BandsTask(Payload):
     """The input of one bands task; plain data."""
 
-    run: str
-    """The address of the folder of the task that wrote the run."""
-    dtype: str
+    CODE: ClassVar = (1, signatures.CODE_VERSION, WIDTH)
+
+    run: Annotated[str, InDigest(last_part, "after.encode")]
+    """The address of the folder of the task that wrote the run, whose digest covers the tokenizer."""
+    dtype: Annotated[str, NOT_IN_DIGEST]
     """Of the run's tokens."""
-    vocab_size: int
+    vocab_size: Annotated[int, NOT_IN_DIGEST]
 
 
 def bands_digest(run_digest: str) -> str:
     """Return the digest of the bands task of a run."""
-    return digest_of(identify_bands(run_digest))
-
-
-def identify_bands(run_digest: str) -> dict[str, Any]:
-    """Return the identity of the bands task of a run; the run's own digest covers the tokenizer."""
-    return {"code": {"tokenmill": CODE}, "after.encode": run_digest}
+    return digest_of_payload(BandsTask(run_digest, "", 0))
 
 
 def write_bands(folder: Path, task: BandsTask, report: Callable[[int, int], None]) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.engine.checksums import checksum_file
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, read_similar
 from pipeline.mix.near_duplicates.survivors import SimilarDocuments, choose_dropped
 from shards.format.content_hash import join_hashes
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from pipeline.encode.run import Run
     from pipeline.mix.index import Index
 
-CODE_VERSION = 2
-"""Increase when the same pairs would drop other documents, or give other evidence."""
-
 EVIDENCE_FILE = "near_duplicates.parquet"
 NEAR_DUPLICATE = "near-duplicate"
 NEAR_DUPLICATE_ELSEWHERE = "near-duplicate of another source"
@@ -40,21 +38,22 @@ SHOWN = 20
 """Pairs of each source that the result lists: of the lowest hashes, a random draw; and of the lowest similarity."""
 
 
+def _last_parts(places: tuple[str, ...], _payload: Any) -> list[str | None]:
+    return [last_part(place) for place in places]
+
+
 @dataclass(frozen=True, slots=True)
-class SimilarPairs:
+class SimilarPairs(Payload):
     """Where the pairs of similar documents are, and what is made of them; plain data."""
 
-    places: tuple[str, ...]
+    CODE: ClassVar = 2
+
+    places: Annotated[tuple[str, ...], InDigest(_last_parts)]
     """The addresses of the similar tasks' folders."""
-    compared: int
+    compared: Annotated[int, NOT_IN_DIGEST]
     """Pairs that were compared."""
     min_jaccard: float
     action: Literal["report", "drop"]
-
-    def identity(self) -> dict[str, Any]:
-        """Return what determines the result, as JSON values."""
-        pairs = [place.rpartition("/")[2] for place in self.places]
-        return {"code": CODE_VERSION, "pairs": pairs, "min_jaccard": self.min_jaccard, "action": self.action}
 
     def read(self) -> SimilarDocuments:
         """Read the documents of the pairs at or above `min_jaccard`."""

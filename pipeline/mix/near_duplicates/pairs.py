@@ -11,19 +11,19 @@ are written sorted by partition, in parts of bounded size. Memory: about 60 byte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
-from pipeline.encode.run import CONNECTIONS, Run, distinct_runs, load_runs
+from pipeline.encode.run import CONNECTIONS, distinct_runs, load_runs
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import TaskOutput
-from pipeline.engine.tasks import digest_of
-from pipeline.mix.near_duplicates.bands import BAND_DTYPE, EDGE_BITS, BandFile, bands_digest
+from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, digest_of_payload, last_part
+from pipeline.mix.near_duplicates.bands import BAND_DTYPE, EDGE_BITS, BandFile, BandsTask, bands_digest
 from pipeline.mix.near_duplicates.signatures import BAND_BITS, BANDS
 from shards.audit.ngrams import finalize
 from shards.stores.open import open_store
@@ -32,9 +32,6 @@ from shards.workers import map_in_threads
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-CODE_VERSION = 1
-"""Increase when the same bands would give other pairs."""
 
 RANGE_ROWS = 1 << 23
 """Band rows that a task reads, about: 600,000 documents of all bands."""
@@ -55,32 +52,24 @@ _EDGE_DTYPE = np.dtype("<u8")
 
 
 @dataclass(frozen=True, slots=True)
-class PairsTask:
+class PairsTask(Payload):
     """The input of one pairs task; plain data."""
 
-    runs: str
+    CODE: ClassVar = (1, BandsTask.CODE)
+
+    runs: Annotated[str, InDigest(last_part, "after.encode")]
     """The address of the list of runs, of a `RunList`."""
-    bands: str
+    bands: Annotated[str, NOT_IN_DIGEST]
     """The address of the bands stage."""
-    number: int
+    number: Annotated[int, InDigest(called=NUMBER)]
     """The number of the range of keys."""
     ranges: int
     """How many equal ranges there are."""
 
 
 def pairs_digest(runs: str, number: int, ranges: int) -> str:
-    """Return the digest of the pairs task of one of this many ranges; `runs` is from `digest_of_runs`."""
-    return digest_of(identify_pairs(runs, number, ranges))
-
-
-def identify_pairs(runs: str, number: int, ranges: int) -> dict[str, Any]:
-    """Return the identity of the pairs task of one of this many ranges."""
-    return {"code": {"tokenmill": CODE_VERSION}, "after.encode": runs, "number": [number, ranges]}
-
-
-def digest_of_runs(runs: Sequence[Run]) -> str:
-    """Return a digest of the runs whose documents are paired, in their order: it decides the documents' numbers."""
-    return digest_of([bands_digest(run.digest) for run in distinct_runs(runs)])
+    """Return the digest of the pairs task of one of this many ranges, from the address of the list of runs."""
+    return digest_of_payload(PairsTask(runs, "", number, ranges))
 
 
 def find_pairs(folder: Path, task: PairsTask, report: Callable[[int, int], None]) -> dict[str, Any]:

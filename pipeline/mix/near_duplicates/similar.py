@@ -10,15 +10,15 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Run, distinct_runs, load_runs
 from pipeline.engine.checksums import BLOCK_BYTES, ChecksummedWriter
 from pipeline.engine.receipts import TaskOutput
-from pipeline.engine.tasks import digest_of
-from pipeline.mix.near_duplicates.pairs import PARTITIONS, distinct_pairs, pairs_digest, read_pairs
+from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, last_part
+from pipeline.mix.near_duplicates.pairs import PARTITIONS, PairsTask, distinct_pairs, pairs_digest, read_pairs
 from pipeline.mix.near_duplicates.shingles import hash_shingles
 from shards.audit.ngrams import token_values
 from shards.stores.open import open_store
@@ -27,9 +27,6 @@ from shards.workers import map_in_threads
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-CODE_VERSION = 1
-"""Increase when the same pairs would be compared in another way."""
 
 FLOOR = 0.5
 """The lowest similarity that is written: `min_jaccard` may move above it, and nothing is compared again."""
@@ -56,33 +53,22 @@ SIMILAR_DTYPE = np.dtype(
 
 
 @dataclass(frozen=True, slots=True)
-class SimilarTask:
+class SimilarTask(Payload):
     """The input of one similar task; plain data."""
 
-    runs: str
+    CODE: ClassVar = (1, PairsTask.CODE)
+
+    runs: Annotated[str, InDigest(last_part, "after.encode")]
     """The address of the list of runs, of a `RunList`."""
-    pairs: str
+    pairs: Annotated[str, NOT_IN_DIGEST]
     """The address of the pairs stage."""
-    pairs_of: str
-    """From `digest_of_runs`: with it, the digests of the pairs tasks are known."""
     ranges: int
     """The number of pairs tasks."""
-    number: int
+    number: Annotated[int, InDigest(called=NUMBER)]
     """The number of this task."""
     tasks: int
     """How many tasks there are; a power of two."""
-    vocab_size: int
-
-
-def similar_digest(pairs_of: str, ranges: int, number: int, tasks: int) -> str:
-    """Return the digest of one of this many similar tasks."""
-    return digest_of(identify_similar(pairs_of, ranges, number, tasks))
-
-
-def identify_similar(pairs_of: str, ranges: int, number: int, tasks: int) -> dict[str, Any]:
-    """Return the identity of one of this many similar tasks."""
-    pairs = [pairs_digest(pairs_of, place, ranges) for place in range(ranges)]
-    return {"code": {"tokenmill": CODE_VERSION}, "after.pairs": digest_of(pairs), "number": [number, tasks]}
+    vocab_size: Annotated[int, NOT_IN_DIGEST]
 
 
 def count_similar_tasks(pairs: int) -> int:
@@ -106,7 +92,7 @@ def compare_pairs(folder: Path, task: SimilarTask, report: Callable[[int, int], 
     pairs = distinct_pairs(
         np.concatenate(
             [
-                read_pairs(open_store(f"{task.pairs}/{pairs_digest(task.pairs_of, place, task.ranges)}"), first, last)
+                read_pairs(open_store(f"{task.pairs}/{pairs_digest(task.runs, place, task.ranges)}"), first, last)
                 for place in range(task.ranges)
                 for first, last in [(task.number * step, (task.number + 1) * step)]
             ]

@@ -14,27 +14,24 @@ import gzip
 import hashlib
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary
 from pipeline.engine.checksums import checksum_file
-from pipeline.engine.tasks import JsonText, Task, digest_of
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Task, digest_of, digest_of_payload
 from pipeline.engine.timer import Timer
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import SourceError, Span, Unit, spans_to_json
+from pipeline.sources.base import SourceError, Span, Unit, content_of_unit
 from pipeline.sources.kinds import kind_of
 from pipeline.sources.network.settings import network_settings
 from pipeline.sources.software_heritage import archive, fetched_documents
 from pipeline.sources.software_heritage.journal import Journal, delete_journals
 from shards.errors import plural
 from shards.stores.retry import count_retries
-
-CODE_VERSION = 1
-"""Increase when the same input would give other documents."""
 
 _READING_KEYS = {"format", "separator", "encoding", "content", "blob_id", "keep", "fallback_encoding"}
 """Keys of a source that determine which documents are fetched for given spans."""
@@ -45,13 +42,17 @@ _HOPELESS = 256
 """Number of files after which the build stops if all failed: the address is probably wrong, or a proxy answers."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchTask:
-    """The input of one fetch task; plain data."""
+def _reading_keys(source: SourceRecipe, _payload: Any) -> dict[str, Any]:
+    return source.model_dump(include=_READING_KEYS)
 
-    unit: Unit
-    source: SourceRecipe
-    journal: str
+
+@dataclass(frozen=True, slots=True)
+class FetchTask(Payload):
+    """The input of one fetch task; plain data. The archive's address does not count: SHA-1 identifies each file."""
+
+    unit: Annotated[Unit, InDigest(content_of_unit, "sources.{task.source.name}.files")]
+    source: Annotated[SourceRecipe, InDigest(_reading_keys, "sources.{task.source.name}")]
+    journal: Annotated[str, NOT_IN_DIGEST]
     """The journal's file, which survives if the task is killed."""
 
 
@@ -65,15 +66,11 @@ class _Wanted:
 
 
 def make_fetch_task(unit: Unit, source: SourceRecipe, folder: Path) -> Task:
-    """Return the task of a unit. Its digest does not include the archive's address: SHA-1 identifies each file."""
-    reading = source.model_dump(include=_READING_KEYS)
-    files = JsonText(spans_to_json(unit.spans))
-    identity = {"code": {"tokenmill": CODE_VERSION}, "source": reading, "files": files}
-    digest = digest_of(identity)
-    place = f"sources.{source.name}"
+    """Return the task of a unit."""
+    payload = FetchTask(unit, source, "")
+    digest = digest_of_payload(payload)
     rows = sum(span.rows if span.rows is not None else span.stored_bytes // _LINE_BYTES for span in unit.spans)
-    payload = FetchTask(unit, source, str(folder / f"{digest}.journal"))
-    return Task(digest, payload, rows, "", identity, {"source": place, "files": f"{place}.files"})
+    return Task(digest, replace(payload, journal=str(folder / f"{digest}.journal")), rows)
 
 
 def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]) -> dict[str, Any]:

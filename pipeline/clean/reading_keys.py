@@ -1,25 +1,31 @@
-"""The identity of a source in the digests of stages: the keys that decide its documents."""
+"""The keys of a source that decide its documents, and the spans of its files: for the digests of tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pipeline.clean.filters import identify_filter
 from pipeline.clean.measures import measure
 from pipeline.recipe.schema import SourceRecipe
+from pipeline.sources.base import Span, spans_to_json
 
 
-def identify_source(source: SourceRecipe) -> dict[str, Any]:
+def files_by_name(spans: Sequence[Sequence[Span]], names: Sequence[str]) -> dict[str, Any]:
+    """Return what determines the content of the spans of several sources, by their names."""
+    return {name: {"files": spans_to_json(own)} for name, own in zip(names, spans, strict=True)}
+
+
+def reading_keys(source: SourceRecipe, _payload: Any = None) -> dict[str, Any]:
     """Return the keys of a source that determine the documents of given spans: not its name, weight or paths.
 
     Of presets with `when = "mix"` only the measures count: their limits are applied later.
     """
     elsewhere = source.place_keys() | {"weight", "name", "license", "clean", "carry"}
     elsewhere |= {"max_missing", "max_dropped", "max_malformed", "max_null"}
-    unused: set[str] = set() if source.drop_if_matches else {"drop_if_matches"}  # earlier digests stay valid
-    reading = source.model_dump(exclude=elsewhere | unused)
+    reading = source.model_dump(exclude=elsewhere)
     if source.clean.presets():
-        reading["clean"] = identify_limits(source, "encode") | {
+        reading["clean"] = limits_by_preset(source, "encode") | {
             "code": measure.CODE_VERSION,
             "measures": source.clean.mix_measures(),
         }
@@ -28,6 +34,6 @@ def identify_source(source: SourceRecipe) -> dict[str, Any]:
     return reading
 
 
-def identify_limits(source: SourceRecipe, when: Literal["mix", "encode"]) -> dict[str, Any]:
+def limits_by_preset(source: SourceRecipe, when: Literal["mix", "encode"]) -> dict[str, Any]:
     """Return the limits of a source's presets that are applied at `when`, by preset, in order."""
     return {preset.name: {limit.key: limit.value for limit in preset.limits()} for preset in source.clean.presets(when)}
