@@ -42,24 +42,21 @@ class Predicate:
             return pa.bool_()
         return pa.large_string() if isinstance(self.example, str) else pa.float64()
 
-    def check_type(self, column_type: pa.DataType) -> None:
-        """Refuse a column that cannot be compared with the value.
+    def fits(self, kind: pa.DataType) -> bool:
+        """Return whether a column of a type can be compared with the value."""
+        from pyarrow import types
 
-        Raises:
-            TypeError: naming column, type and value.
-        """
-        import pyarrow as pa
-
-        kind = column_type.value_type if pa.types.is_dictionary(column_type) else column_type
         if isinstance(self.example, bool):
-            fits = pa.types.is_boolean(kind)
+            tests = (types.is_boolean,)
         elif isinstance(self.example, str):
-            text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
-            fits = any(test(kind) for test in text)
+            tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
         else:
-            fits = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-        if not fits:
-            raise TypeError(f"column {self.column!r} is {column_type}; cannot test {self.operator} {self.value!r}")
+            tests = (types.is_integer, types.is_floating, types.is_decimal)
+        return any(test(kind) for test in tests)
+
+    def describe_misfit(self, kind: pa.DataType) -> str:
+        """Return the fault of a column of a type that cannot be compared with the value."""
+        return f"column {self.column!r} is {kind}; cannot test {self.operator} {self.value!r}"
 
     def excludes(self, least: Any, most: Any) -> bool:
         """Say whether no value within the bounds holds; False if that is not known."""
@@ -93,9 +90,7 @@ class Predicate:
                 return pc.if_else(pc.is_valid(values), found, pa.scalar(None, pa.bool_()))
             return pc.call_function(_ARROW[self.operator], [values, pa.scalar(self.value)])
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-            raise TypeError(
-                f"column {self.column!r} is {values.type}; cannot test {self.operator} {self.value!r}"
-            ) from error
+            raise TypeError(self.describe_misfit(values.type)) from error
 
 
 def parse_predicate(column: str, condition: Any) -> Predicate:

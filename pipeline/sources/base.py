@@ -9,6 +9,7 @@ A batch is a few megabytes of text in Arrow buffers; documents never become sepa
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from json.encoder import encode_basestring as _quote
@@ -163,7 +164,7 @@ class TextBatch:
     """string or binary, `(num_rows,)`; may hold nulls and invalid UTF-8."""
     rows: npt.NDArray[np.uint32]
     """Row numbers in the span, `(num_rows,)`."""
-    rejected: dict[str, int] = field(default_factory=dict[str, int])
+    rejected: Counter[str] = field(default_factory=Counter[str])
     """Counts of rows without text by reason: a predicate rejected them, or they are malformed."""
     malformed: list[str] = field(default_factory=list[str])
     """Some of the malformed records, each with its file, record and fault."""
@@ -174,6 +175,13 @@ class TextBatch:
     it does not, and the file is of some size. None for all others."""
     read_bytes: int = 0
     """For a span of bytes: its stored bytes up to the end of this batch, of a compressed file about."""
+
+
+def describe_place(span: Span, row: int, what: str = "record") -> str:
+    """Return where a row of a span is, for messages: `a.jsonl: record 7 after byte 4096`."""
+    after = f" after byte {span.start}" if span.kind == "b" and span.start else ""
+    number = row + (span.start if span.kind == "m" else 0)
+    return f"{span.name}: {what} {number}{after}"
 
 
 def span_of_part(spans: list[Span], part: str) -> Span | None:

@@ -1,42 +1,17 @@
 """Columns that a source carries into the document tables: their types in its files, and the one type of each."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from pipeline.recipe.carry import parse_carry
 from pipeline.sources.base import UNKNOWN_TYPE, SourceError
-from pipeline.sources.formats.columns import CONVERTIBLE, column_names, find_type, kind_of_type
+from pipeline.sources.formats.columns import CONVERTIBLE, describe_refused
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
     from shards.format.carried import CarriedType
-
-
-def types_in_schema(schema: pa.Schema, source: SourceRecipe, where: str) -> tuple[str, ...]:
-    """Return the type of each column that a source carries in a file of a schema: `UNKNOWN_TYPE` if all are null.
-
-    Raises:
-        SourceError: with one line for each column that is absent, or of a type that is not carried.
-    """
-    found: list[str] = []
-    faults: list[str] = []
-    for item in map(parse_carry, source.carry):
-        kind = find_type(schema, item.name)
-        if kind is None:
-            names = ", ".join(column_names(schema))
-            faults.append(f"no column {item.name!r} for `carry`; there are {names}. Correct `carry`.")
-        elif (name := kind_of_type(kind)) is None:
-            faults.append(_describe_refused(item.name, str(kind)))
-        else:
-            found.append(name)
-    if faults:
-        raise SourceError("\n".join(f"{where}: {fault}" for fault in faults))
-    return tuple(found)
 
 
 def types_in_records(records: Iterable[Any], source: SourceRecipe, where: str) -> tuple[str, ...]:
@@ -56,7 +31,7 @@ def types_in_records(records: Iterable[Any], source: SourceRecipe, where: str) -
         if not held:
             faults.append(f"no column {item.name!r} for `carry` in its first records. Correct `carry`.")
         elif refused := [kind for kind in kinds if kind in ("object", "array", "integer beyond 64 bits")]:
-            faults.append(_describe_refused(item.name, refused[0]))
+            faults.append(describe_refused(item.name, refused[0]))
         elif len(kinds) > 1:
             faults.append(
                 f"column {item.name!r} of `carry` holds {' and '.join(map(str, kinds))} in its first records; expected "
@@ -85,13 +60,6 @@ def _values(record: Any, path: list[str]) -> Iterator[Any]:
     yield record
 
 
-def _describe_refused(name: str, kind: str) -> str:
-    return (
-        f"column {name!r} of `carry` is {kind}; expected text, integers, floats or booleans. Leave it out, name a part "
-        "of it with a dot, or convert it in the files."
-    )
-
-
 def merge_types(
     source: SourceRecipe, files: Mapping[tuple[str, ...], str], known: dict[str, tuple[CarriedType, str]]
 ) -> None:
@@ -99,7 +67,7 @@ def merge_types(
 
     Args:
         source: the source.
-        files: for each set of types, as `types_in_schema` returns them, a file that has them.
+        files: for each set of types, as `Span.carried` has them, a file that has them.
         known: the type of each column, and the file that decided it; those that `carry` states need none.
 
     Raises:

@@ -6,6 +6,7 @@ Columns to carry are taken as one of four types, whatever the file has.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -13,8 +14,8 @@ import pyarrow as pa
 
 from pipeline.arrow_arrays import unwrap_mask, wrap_mask
 from pipeline.recipe.carry import parse_carry
-from pipeline.recipe.predicates import Predicate
-from pipeline.sources.base import UNKNOWN_TYPE, Columns, SourceError, TextBatch
+from pipeline.recipe.predicates import Predicate, parse_keep
+from pipeline.sources.base import UNKNOWN_TYPE, Columns, SourceError, Span, TextBatch
 from shards.errors import plural
 from shards.format.carried import CarriedType, arrow_type
 
@@ -28,6 +29,10 @@ _KINDS: tuple[tuple[tuple[Any, ...], CarriedType | Literal[""]], ...] = (
     ((pa.types.is_floating,), "float64"),
     ((pa.types.is_boolean,), "bool"),
     ((pa.types.is_null,), UNKNOWN_TYPE),
+)
+_TEXT_TESTS = (
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
 )
 CONVERTIBLE = (("int64", "float64"), ("int64", "string"))
 """Types that a column may have if its `carry` states another one."""
@@ -46,10 +51,11 @@ def column_names(schema: pa.Schema) -> list[str]:
 
 
 def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
-    """Return the type at a dotted path, or None if there is no such column. A column with dots in its name wins."""
-    if path in schema.names:
-        return schema.field(path).type
-    head, *rest = path.split(".")
+    """Return the type of the values at a dotted path; None if there is no such column.
+
+    A column with dots in its name wins. Of a dictionary, it is the type of the values.
+    """
+    head, *rest = [path] if path in schema.names else path.split(".")
     if head not in schema.names:
         return None
     found = schema.field(head).type
@@ -57,7 +63,7 @@ def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
         if not pa.types.is_struct(found) or found.get_field_index(part) < 0:
             return None
         found = found.field(part).type
-    return found
+    return found.value_type if pa.types.is_dictionary(found) else found
 
 
 def take_path(table: pa.Table | pa.RecordBatch, path: str) -> pa.Array[Any]:
@@ -92,45 +98,67 @@ def refuse_twins(names: list[str], source: SourceRecipe, where: str) -> None:
         )
 
 
-def check_text_type(schema: pa.Schema, source: SourceRecipe, where: str) -> None:
-    """Refuse a source's text column that is absent or not text.
+def check_columns(
+    schema: pa.Schema, source: SourceRecipe, where: str, *, has_text_column: bool = True
+) -> tuple[str, ...]:
+    """Check the columns that a source names against the schema of a file.
+
+    Args:
+        schema: the schema.
+        source: the source.
+        where: the file, for errors.
+        has_text_column: whether the text is in the source's text column; else it is no column that a recipe names.
+
+    Returns:
+        The type of each column to carry; `UNKNOWN_TYPE` if all its values are null.
 
     Raises:
-        SourceError: naming the columns that exist.
+        SourceError: with one line for each column that is absent, or whose type does not fit.
     """
-    path = source.text_column
-    key = source.text_key
-    found = find_type(schema, path)
-    if found is None:
-        raise SourceError(f"{where}: no column {path!r}; there are {', '.join(column_names(schema))}. Correct `{key}`.")
-    value_type = found.value_type if pa.types.is_dictionary(found) else found
-    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    if not any(test(value_type) for test in (*tests, pa.types.is_string_view, pa.types.is_binary_view)):
-        raise SourceError(f"{where}: column {path!r} is {found}, not text. Correct `{key}`.")
-
-
-def check_predicates(schema: pa.Schema, predicates: list[Predicate], where: str) -> None:
-    """Refuse predicates on columns that are absent, or whose type does not allow the comparison.
-
-    Raises:
-        SourceError: with one line for each such column.
-    """
+    refuse_twins(schema.names, source, where)
+    types: list[str] = []
     faults: list[str] = []
-    for predicate in predicates:
-        found = find_type(schema, predicate.column)
-        if found is None:
-            names = ", ".join(column_names(schema))
-            faults.append(f"no column {predicate.column!r} for `keep`; there are {names}. Correct `keep`.")
-            continue
-        try:
-            predicate.check_type(found)
-        except TypeError as error:
-            faults.append(f"{error}. Correct `keep`.")
+    if has_text_column:
+        text = find_type(schema, source.text_column)
+        if text is None:
+            faults.append(describe_absent(schema, source.text_column, source.text_key))
+        elif not any(test(text) for test in _TEXT_TESTS):
+            faults.append(f"column {source.text_column!r} is {text}, not text. Correct `{source.text_key}`.")
+    for predicate in parse_keep(source.keep):
+        kind = find_type(schema, predicate.column)
+        if kind is None:
+            faults.append(describe_absent(schema, predicate.column, "keep"))
+        elif not predicate.fits(kind):
+            faults.append(f"{predicate.describe_misfit(kind)}. Correct `keep`.")
+    for item in map(parse_carry, source.carry):
+        kind = find_type(schema, item.name)
+        own = None if kind is None else kind_of_type(kind)
+        if kind is None:
+            faults.append(describe_absent(schema, item.name, "carry"))
+        elif own is None:
+            faults.append(describe_refused(item.name, str(kind)))
+        else:
+            types.append(own)
     if faults:
         raise SourceError("\n".join(f"{where}: {fault}" for fault in faults))
+    return tuple(types)
 
 
-def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate]) -> tuple[np.ndarray, dict[str, int]]:
+def describe_absent(schema: pa.Schema, column: str, key: str) -> str:
+    """Return the fault of a column that a key of the source names and a file has not."""
+    use = f" for `{key}`" if key in ("keep", "carry") else ""
+    return f"no column {column!r}{use}; there are {', '.join(column_names(schema))}. Correct `{key}`."
+
+
+def describe_refused(name: str, kind: str) -> str:
+    """Return the fault of a column to carry whose type no table of documents has."""
+    return (
+        f"column {name!r} of `carry` is {kind}; expected text, integers, floats or booleans. Leave it out, name a part "
+        "of it with a dot, or convert it in the files."
+    )
+
+
+def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate]) -> tuple[np.ndarray, Counter[str]]:
     """Test predicates on the columns of a table of any format, one after the other.
 
     Returns:
@@ -139,26 +167,20 @@ def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate
     import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
 
     mask = np.ones(table.num_rows, bool)
-    rejected: dict[str, int] = {}
+    rejected: Counter[str] = Counter()
     for predicate in predicates:
         values = take_path(table, predicate.column)
-        holds = predicate.mask(values)
         null = mask & unwrap_mask(pc.is_null(values))
-        passed = mask & unwrap_mask(holds.fill_null(False))
-        for reason, count in (
-            (f"{predicate.column} is null", int(null.sum())),
-            (predicate.reason, int(mask.sum() - passed.sum() - null.sum())),
-        ):
-            if count:
-                rejected[reason] = rejected.get(reason, 0) + count
+        passed = mask & unwrap_mask(predicate.mask(values).fill_null(False))
+        rejected[f"{predicate.column} is null"] += int(null.sum())
+        rejected[predicate.reason] += int(mask.sum() - passed.sum() - null.sum())
         mask = passed
-    return mask, rejected
+    return mask, +rejected  # without the reasons that reject no row
 
 
 def kind_of_type(kind: pa.DataType) -> CarriedType | Literal[""] | None:
     """Return the type that a column of a table is carried as: `UNKNOWN_TYPE` if all is null, None if it cannot be."""
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return next((name for tests, name in _KINDS if any(test(value) for test in tests)), None)
+    return next((name for tests, name in _KINDS if any(test(kind) for test in tests)), None)
 
 
 def take_carried(table: pa.Table | pa.RecordBatch, carried: Columns, where: str) -> pa.Table:
@@ -170,8 +192,7 @@ def take_carried(table: pa.Table | pa.RecordBatch, carried: Columns, where: str)
     columns: list[Any] = []
     for name, kind in carried:
         if find_type(table.schema, name) is None:
-            names = ", ".join(column_names(table.schema))
-            raise SourceError(f"{where}: no column {name!r} for `carry`; there are {names}. Correct `carry`.")
+            raise SourceError(f"{where}: {describe_absent(table.schema, name, 'carry')}")
         column = take_path(table, name)
         if isinstance(column, pa.DictionaryArray):
             column = column.dictionary_decode()
@@ -193,27 +214,29 @@ def take_carried(table: pa.Table | pa.RecordBatch, carried: Columns, where: str)
 
 
 def make_batch(
+    source: SourceRecipe,
+    span: Span,
     table: pa.Table | pa.RecordBatch,
-    text: str,
-    predicates: list[Predicate],
     rows: np.ndarray,
-    *,
-    carried: tuple[Columns, str] = ((), ""),
+    carried: Columns,
+    text: str | None = None,
 ) -> TextBatch:
-    """Return a batch of a table's columns, with the rows that all predicates keep.
+    """Return a batch of a table's columns, with the rows that all predicates of the source keep.
 
     Args:
-        table: rows of a span.
-        text: the column of the text.
-        predicates: the source's.
+        source: the source.
+        span: the span that the rows are of, for errors.
+        table: rows of the span.
         rows: the rows' numbers in the span, `(num_rows,)`.
-        carried: the columns that the batch also has, and the name of the file for errors.
+        carried: the columns that the batch also has.
+        text: the column of the text, if it is not the source's.
 
     Raises:
         SourceError: a column to carry is absent, or is not of its type.
     """
-    values = take_carried(table, *carried) if carried[0] else None
-    return keep_rows(TextBatch(take_path(table, text), rows, carried=values), table, predicates)
+    values = take_carried(table, carried, span.name) if carried else None
+    batch = TextBatch(take_path(table, text or source.text_column), rows, carried=values)
+    return keep_rows(batch, table, parse_keep(source.keep))
 
 
 def keep_rows(batch: TextBatch, table: pa.Table | pa.RecordBatch, predicates: list[Predicate]) -> TextBatch:

@@ -13,7 +13,16 @@ import pyarrow.json as pa_json
 
 from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import ALLOW, MALFORMED, SHOWN_MALFORMED, Columns, SourceError, Span, TextBatch
+from pipeline.sources.base import (
+    ALLOW,
+    MALFORMED,
+    SHOWN_MALFORMED,
+    Columns,
+    SourceError,
+    Span,
+    TextBatch,
+    describe_place,
+)
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, open_file, read_pieces
 from pipeline.sources.formats.carried_types import types_in_records
 from pipeline.sources.formats.columns import make_batch
@@ -57,7 +66,6 @@ def read_records(
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0.
     """
-    predicates = parse_keep(source.keep)
     options = parse_options(source, span.name, carried)
     row = 0
     for piece, done in pieces:
@@ -66,11 +74,13 @@ def read_records(
         table, faults = parse_lines(piece, options, span, row=row, tolerant=source.max_malformed > 0)
         num_rows = table.num_rows + len(faults)
         rows = np.delete(np.arange(row, row + num_rows, dtype=np.uint32), [record for record, _ in faults])
-        batch = make_batch(table, source.text_column, predicates, rows, carried=(carried, span.name))
+        batch = make_batch(source, span, table, rows, carried)
         batch.read_bytes = done
         if faults:
             batch.rejected[MALFORMED] = len(faults)
-            batch.malformed = [_describe(span, row + record, fault) for record, fault in faults[:SHOWN_MALFORMED]]
+            batch.malformed = [
+                f"{describe_place(span, row + record)}: {fault}" for record, fault in faults[:SHOWN_MALFORMED]
+            ]
         yield batch
         row += num_rows
 
@@ -225,7 +235,7 @@ def parse_lines(
             faults.append((record, part))
         else:
             raise SourceError(
-                f"{_describe(span, row + record, part)}. Repair the record, or correct the column's name or "
+                f"{describe_place(span, row + record)}: {part}. Repair the record, or correct the column's name or "
                 f"type{ALLOW}."
             )
     return pa.concat_tables(tables) if tables else options.explicit_schema.empty_table(), faults
@@ -245,11 +255,6 @@ def _parse_parts(lines: list[bytes], options: pa_json.ParseOptions) -> Iterator[
         middle = len(lines) // 2
         yield from _parse_parts(lines[:middle], options)
         yield from _parse_parts(lines[middle:], options)
-
-
-def _describe(span: Span, record: int, fault: str) -> str:
-    part = f" after byte {span.start}" if span.start else ""
-    return f"{span.name}: record {record}{part}: {fault}"
 
 
 def _read_json(piece: bytes, options: pa_json.ParseOptions) -> pa.Table:

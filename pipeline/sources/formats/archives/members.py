@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import wrap_texts
-from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import ALLOW, BATCH_BYTES, MALFORMED, Columns, SourceError, Span, TextBatch
-from pipeline.sources.formats.carried_types import types_in_schema
-from pipeline.sources.formats.columns import check_predicates, make_batch
+from pipeline.sources.base import TextBatch, describe_place
+from pipeline.sources.formats.archives.documents import TEXT, Documents, MemberError
+from pipeline.sources.formats.columns import check_columns
 from pipeline.sources.formats.detect import HEAD_BYTES, describe_known, format_of_name, is_binary
 from pipeline.sources.formats.encodings import decode_whole
 from shards.terminal.display import printable
@@ -34,14 +30,9 @@ MAX_BYTES = 256 << 20
 MEMBER = "member"
 """The column of the members' names."""
 NOT_CHOSEN = "not one of `members`"
-_SHOWN = 3
-_SCHEMA = pa.schema([("text", pa.large_string()), (MEMBER, pa.string())])
+_SCHEMA = pa.schema([(TEXT, pa.large_string()), (MEMBER, pa.string())])
 
 MemberKind = Literal["file", "folder", "link", "device", "sparse file"]
-
-
-class MemberError(SourceError):
-    """Why a member cannot be a document, to be counted or refused. The rest of the archive can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,85 +48,56 @@ class Member:
     """Returns its content, until the next member is asked for. Raises MemberError."""
 
 
-@dataclass(slots=True)
-class _Pending:
-    """The documents of a batch, and what was not read among them."""
-
-    texts: list[bytes] = field(default_factory=list[bytes])
-    names: list[str] = field(default_factory=list[str])
-    rows: list[int] = field(default_factory=list[int])
-    rejected: Counter[str] = field(default_factory=Counter[str])
-    malformed: list[str] = field(default_factory=list[str])
-    size: int = 0
-
-
 def readable_name(name: str) -> str:
     """Return a member's name as valid text: Python decodes other bytes as surrogates."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def check_columns(source: SourceRecipe, name: str) -> tuple[str, ...]:
+def check_member_columns(source: SourceRecipe, name: str) -> tuple[str, ...]:
     """Check the columns that a recipe names against those of members, and return the types of those to carry.
 
     Raises:
         SourceError: naming the columns that exist.
     """
-    check_predicates(_SCHEMA, parse_keep(source.keep), name)
-    return types_in_schema(_SCHEMA, source, name) if source.carry else ()
+    return check_columns(_SCHEMA, source, name, has_text_column=False)
 
 
-def read_members(
-    source: SourceRecipe, span: Span, members: Iterator[Member], carried: Columns, tell: Callable[[], int]
-) -> Iterator[TextBatch]:
+def read_members(documents: Documents, members: Iterator[Member], tell: Callable[[], int]) -> Iterator[TextBatch]:
     """Stream the members of a span as documents, a row each; rows count all members, so that `row` finds one by number.
 
     Args:
-        source: the source.
-        span: the span.
-        members: its members, in order.
-        carried: the columns to carry.
+        documents: the first batch, with `MEMBER` as its column.
+        members: the members, in order.
         tell: returns how many stored bytes of the span have been read.
 
     Raises:
         SourceError: a member is malformed and the source's `max_malformed` is 0.
     """
-    is_chosen = choose_members(source.members)
-    pending = _Pending()
+    is_chosen = choose_members(documents.source.members)
     for row, member in enumerate(members):
-        if member.kind == "folder":
+        if not should_read(member, is_chosen, documents):
             continue
-        if not is_chosen(member.name):
-            pending.rejected[NOT_CHOSEN] += 1
-        elif member.kind != "file":
-            pending.rejected[f"member is a {member.kind}"] += 1
-        else:
-            try:
-                data = read_document(member, source.encoding)
-                pending.texts.append(data)
-                pending.names.append(member.name)
-                pending.rows.append(row)
-                pending.size += len(data)
-            except MemberError as fault:
-                note_fault(source, describe_member(span, row, member.name), fault, pending.rejected, pending.malformed)
-        if pending.size >= BATCH_BYTES:
-            yield _to_batch(source, span, pending, carried, tell())
-            pending = _Pending()
-    yield _to_batch(source, span, pending, carried, tell())
+        try:
+            documents.add(row, read_document(member, documents.source.encoding), member.name)
+        except MemberError as fault:
+            where = describe_place(documents.span, row, "member")
+            documents.refuse(f"{where}, {printable(member.name)}", fault)
+        if documents.is_full:
+            yield documents.take(tell())
+    yield documents.take(tell())
 
 
-def _to_batch(source: SourceRecipe, span: Span, pending: _Pending, carried: Columns, read_bytes: int) -> TextBatch:
-    rows = np.array(pending.rows, np.uint32)
-    text = wrap_texts(pa.large_binary(), pending.texts)
-    if source.keep or carried:
-        table = pa.table({"text": text, MEMBER: pa.array(pending.names, pa.string())})
-        batch = make_batch(table, "text", parse_keep(source.keep), rows, carried=(carried, span.name))
+def should_read(member: Member, is_chosen: Callable[[str], bool], documents: Documents) -> bool:
+    """Return whether a member is a file that the recipe asks for; count it if not. Folders are not counted."""
+    if member.kind == "folder":
+        return False
+    if not is_chosen(member.name):
+        documents.not_read[NOT_CHOSEN] += 1
+    elif member.kind != "file":
+        documents.not_read[f"member is a {member.kind}"] += 1
     else:
-        batch = TextBatch(text, rows)
-    for reason, count in pending.rejected.items():
-        batch.rejected[reason] = batch.rejected.get(reason, 0) + count
-    batch.malformed = pending.malformed
-    batch.read_bytes = read_bytes
-    return batch
+        return True
+    return False
 
 
 def read_document(member: Member, encoding: str) -> bytes:
@@ -196,25 +158,3 @@ def choose_members(globs: list[str]) -> Callable[[str], bool]:
         return chosen and not any(glob.match(name) for glob in others)
 
     return is_chosen
-
-
-def describe_member(span: Span, row: int, name: str) -> str:
-    """Return the place of a member, for messages."""
-    after = f" after byte {span.start}" if span.kind == "b" and span.start else ""
-    number = row + (span.start if span.kind == "m" else 0)
-    return f"{span.name}: member {number}{after}, {printable(name)}"
-
-
-def note_fault(
-    source: SourceRecipe, where: str, fault: MemberError, rejected: Counter[str], malformed: list[str]
-) -> None:
-    """Count a malformed member, and keep some to show.
-
-    Raises:
-        SourceError: the source's `max_malformed` is 0.
-    """
-    if not source.max_malformed:
-        raise SourceError(f"{where}: {fault}. Leave it out by `members`{ALLOW}.") from fault
-    rejected[MALFORMED] += 1
-    if len(malformed) < _SHOWN:
-        malformed.append(f"{where}: {fault}")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.sources.base import Columns, Span, TextBatch
 from pipeline.sources.formats.archives import webdataset
-from pipeline.sources.formats.archives.members import check_columns, read_members
+from pipeline.sources.formats.archives.documents import Documents
+from pipeline.sources.formats.archives.members import MEMBER, check_member_columns, read_members
 from pipeline.sources.formats.archives.tar_walk import Walk, cut_at_members
 from pipeline.sources.formats.byte_io import open_file
 
@@ -32,7 +33,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
         return []
     if source.format == "auto" and webdataset.begins_with_sample(whole):
         return webdataset.cut_file(source, replace(whole, format="webdataset"), unit_bytes)
-    whole = replace(whole, carried=check_columns(source, whole.name))
+    whole = replace(whole, carried=check_member_columns(source, whole.name))
     return cut_at_members(whole, unit_bytes, lambda members: (member.offset for member in members))
 
 
@@ -44,4 +45,4 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
     """
     with open_file(span.url) as raw:
         walk = Walk(raw, span)
-        yield from read_members(source, span, walk.members(), carried, walk.tell)
+        yield from read_members(Documents(source, span, carried, [MEMBER]), walk.members(), walk.tell)

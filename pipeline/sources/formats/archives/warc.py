@@ -12,21 +12,17 @@ refuses truncated streams.
 from __future__ import annotations
 
 import io
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import wrap_texts
-from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import ALLOW, BATCH_BYTES, MALFORMED, NOT_PLAIN, Columns, SourceError, Span, TextBatch
-from pipeline.sources.formats.archives.members import MAX_BYTES, MemberError
+from pipeline.sources.base import NOT_PLAIN, Columns, SourceError, Span, TextBatch, describe_place
+from pipeline.sources.formats.archives.documents import TEXT, Documents, MemberError
+from pipeline.sources.formats.archives.members import MAX_BYTES
 from pipeline.sources.formats.byte_io import open_decompressed, open_file
-from pipeline.sources.formats.carried_types import types_in_schema
-from pipeline.sources.formats.columns import check_predicates, make_batch
+from pipeline.sources.formats.columns import check_columns
 from pipeline.sources.formats.encodings import decode_whole
 from shards.errors import import_extra
 from shards.terminal.display import printable
@@ -43,11 +39,10 @@ _COLUMNS = {
 """The columns, and the headers of a record that they hold."""
 _TEXT_TYPES = ("conversion", "resource", "response")
 _OTHER_TYPES = ("continuation", "metadata", "request", "revisit", "warcinfo")
-_TEXT, _HTTP = "text/plain", "application/http"
+_PLAIN, _HTTP = "text/plain", "application/http"
 _RESPONSE = b"WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http\r\nContent-Length: %d\r\n\r\n"
-_SCHEMA = pa.schema([("text", pa.large_string()), *((name, pa.string()) for name in _COLUMNS)])
+_SCHEMA = pa.schema([(TEXT, pa.large_string()), *((name, pa.string()) for name in _COLUMNS)])
 _MAX_HEADER_BYTES = 1 << 20
-_SHOWN = 3
 _RESTORE = "The file is damaged or cut short; restore it, or leave it out of `paths`."
 
 
@@ -64,22 +59,9 @@ class _Record:
     block: bytes | None
 
 
-@dataclass(slots=True)
-class _Pending:
-    """The documents of a batch, and what was not read among them."""
-
-    texts: list[bytes] = field(default_factory=list[bytes])
-    rows: list[int] = field(default_factory=list[int])
-    values: list[tuple[str | None, ...]] = field(default_factory=list[tuple[str | None, ...]])
-    rejected: Counter[str] = field(default_factory=Counter[str])
-    malformed: list[str] = field(default_factory=list[str])
-    size: int = 0
-
-
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the columns and the first record; a file is one span."""
-    check_predicates(_SCHEMA, parse_keep(source.keep), whole.name)
-    carried = types_in_schema(_SCHEMA, source, whole.name) if source.carry else ()
+    carried = check_columns(_SCHEMA, source, whole.name, has_text_column=False)
     with open_file(whole.url) as raw:
         first = next(_iter_records(open_decompressed(raw, whole.name), whole), None)
     return [] if first is None else [replace(whole, carried=carried)]
@@ -91,42 +73,24 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0, or the file is broken or cut short.
     """
-    pending = _Pending()
+    documents = Documents(source, span, carried, list(_COLUMNS))
     with open_file(span.url) as raw:
         stream = open_decompressed(raw, span.name)  # when it is no longer referred to, it closes the file
         for record in _iter_records(stream, span):
             try:
                 text = _read_text(record)
             except MemberError as fault:
-                where = f"{span.name}: record {record.number}, {printable(record.values[0] or 'without a URL')}"
-                if not source.max_malformed:
-                    raise SourceError(f"{where}: {fault}. Leave the file out of `paths`{ALLOW}.") from fault
-                pending.rejected[MALFORMED] += 1
-                pending.malformed += [f"{where}: {fault}"] if len(pending.malformed) < _SHOWN else []
+                where = describe_place(span, record.number)
+                where += f", {printable(record.values[0] or 'without a URL')}"
+                documents.refuse(where, fault, "Leave the file out of `paths`")
                 continue
             if text is None:
-                pending.rejected[_why_not_text(record)] += 1
+                documents.not_read[_why_not_text(record)] += 1
                 continue
-            pending.texts.append(decode_whole(text, source.encoding))
-            pending.rows.append(record.number)
-            pending.values.append(record.values)
-            pending.size += len(text)
-            if pending.size >= BATCH_BYTES:
-                yield _to_batch(source, span, pending, carried, raw.tell())
-                pending = _Pending()
-        yield _to_batch(source, span, pending, carried, raw.tell())
-
-
-def _to_batch(source: SourceRecipe, span: Span, pending: _Pending, carried: Columns, read_bytes: int) -> TextBatch:
-    columns: dict[str, Any] = {"text": wrap_texts(pa.large_binary(), pending.texts)}
-    for index, name in enumerate(_COLUMNS):
-        columns[name] = pa.array([values[index] for values in pending.values], pa.string())
-    rows = np.array(pending.rows, np.uint32)
-    batch = make_batch(pa.table(columns), "text", parse_keep(source.keep), rows, carried=(carried, span.name))
-    for reason, count in pending.rejected.items():
-        batch.rejected[reason] = batch.rejected.get(reason, 0) + count
-    batch.malformed, batch.read_bytes = pending.malformed, read_bytes
-    return batch
+            documents.add(record.number, decode_whole(text, source.encoding), *record.values)
+            if documents.is_full:
+                yield documents.take(raw.tell())
+        yield documents.take(raw.tell())
 
 
 def _read_text(record: _Record) -> bytes | None:
@@ -153,7 +117,7 @@ def _read_http_body(block: bytes) -> bytes | None:
     """
     try:
         response = next(_open_records(io.BytesIO(_RESPONSE % len(block) + block), parse_http=True, auto_decode="all"))
-        if _media_type(response.http_content_type) != _TEXT:
+        if _media_type(response.http_content_type) != _PLAIN:
             return None
         text = response.reader.read(MAX_BYTES + 1)
     except OSError as error:
@@ -164,7 +128,7 @@ def _read_http_body(block: bytes) -> bytes | None:
 
 
 def _may_be_text(kind: str, content_type: str) -> bool:
-    return kind in _TEXT_TYPES and content_type in ((_TEXT, _HTTP) if kind == "response" else (_TEXT,))
+    return kind in _TEXT_TYPES and content_type in ((_PLAIN, _HTTP) if kind == "response" else (_PLAIN,))
 
 
 def _why_not_text(record: _Record) -> str:

@@ -11,27 +11,22 @@ import codecs
 import itertools
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import BATCH_BYTES, Columns, SourceError, Span, TextBatch
+from pipeline.sources.base import BATCH_BYTES, Columns, SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats import jsonl
+from pipeline.sources.formats.archives.documents import Documents, MemberError
 from pipeline.sources.formats.archives.members import (
-    NOT_CHOSEN,
-    MemberError,
     check_name,
     choose_members,
-    describe_member,
-    note_fault,
     read_content,
     read_document,
+    should_read,
 )
 from pipeline.sources.formats.archives.tar_walk import TarMember, Walk, cut_at_members
 from pipeline.sources.formats.byte_io import open_file
@@ -39,8 +34,6 @@ from pipeline.sources.formats.columns import make_batch, take_path
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
-    import pyarrow.json as pa_json
-
     from pipeline.recipe.schema import SourceRecipe
 
 KEY = "__key__"
@@ -65,21 +58,6 @@ class _Sample:
     def size(self) -> int:
         """Bytes of its parts."""
         return len(self.text or b"") + len(self.record or b"")
-
-
-@dataclass(slots=True)
-class _Unread:
-    """What was not read since the last batch."""
-
-    rejected: Counter[str]
-    malformed: list[str]
-
-    def move_to(self, batch: TextBatch) -> None:
-        """Add it to a batch's counts, and begin again."""
-        for reason, count in self.rejected.items():
-            batch.rejected[reason] = batch.rejected.get(reason, 0) + count
-        batch.malformed = self.malformed
-        self.rejected, self.malformed = Counter(), []
 
 
 def split_name(name: str) -> tuple[str | None, str]:
@@ -126,44 +104,38 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
     Raises:
         SourceError: a sample is malformed and the source's `max_malformed` is 0, or the archive is broken.
     """
-    options = jsonl.parse_options(source, span.name, carried)
-    unread = _Unread(Counter(), [])
-    to_batch = partial(_to_batch, source, span, options, carried, unread)
-    pending: list[_Sample] = []
+    documents = Documents(source, span, carried)
+    samples: list[_Sample] = []
     size = 0
     with open_file(span.url) as raw:
         walk = Walk(raw, span)
-        for sample in _read_samples(source, span, walk.members(), unread):
-            pending.append(sample)
+        for sample in _read_samples(documents, walk.members()):
+            samples.append(sample)
             size += sample.size
             if size >= BATCH_BYTES:
-                yield replace(to_batch(pending), read_bytes=walk.tell())
-                pending, size = [], 0
-        yield replace(to_batch(pending), read_bytes=walk.tell())
+                yield documents.finish(_make_batch(documents, samples), walk.tell())
+                samples, size = [], 0
+        yield documents.finish(_make_batch(documents, samples), walk.tell())
 
 
-def _read_samples(source: SourceRecipe, span: Span, members: Iterator[TarMember], unread: _Unread) -> Iterator[_Sample]:
+def _read_samples(documents: Documents, members: Iterator[TarMember]) -> Iterator[_Sample]:
     """Yield the samples that have a text or a record; count the members that are not read."""
-    is_chosen = choose_members(source.members)
+    is_chosen = choose_members(documents.source.members)
     for row, (key, group) in enumerate(itertools.groupby(members, key=lambda member: split_name(member.name)[0])):
         sample = _Sample(row, key or "")
         for member in group:
-            ending = split_name(member.name)[1]
-            if member.kind == "folder":
+            if not should_read(member, is_chosen, documents):
                 continue
-            if not is_chosen(member.name):
-                unread.rejected[NOT_CHOSEN] += 1
-            elif member.kind != "file":
-                unread.rejected[f"member is a {member.kind}"] += 1
-            elif ending not in ("txt", "json"):
-                unread.rejected[_OTHER] += 1
-            else:
-                try:
-                    _read_part(sample, member, ending, source.encoding)
-                except MemberError as fault:
-                    where = describe_member(span, row, member.name).replace(": member ", ": sample ")
-                    note_fault(source, where, fault, unread.rejected, unread.malformed)
-                    break
+            ending = split_name(member.name)[1]
+            if ending not in ("txt", "json"):
+                documents.not_read[_OTHER] += 1
+                continue
+            try:
+                _read_part(sample, member, ending, documents.source.encoding)
+            except MemberError as fault:
+                where = describe_place(documents.span, row, "sample")
+                documents.refuse(f"{where}, {printable(member.name)}", fault)
+                break
         else:
             if sample.text is not None or sample.record is not None:
                 yield sample
@@ -196,57 +168,47 @@ def _to_line(sample: _Sample) -> bytes:
     return b'{"%s": %s%s%s' % (KEY.encode(), json.dumps(sample.key).encode(), comma, rest)
 
 
-def _parse(
-    source: SourceRecipe, span: Span, samples: list[_Sample], options: pa_json.ParseOptions, unread: _Unread
-) -> tuple[pa.Table, list[_Sample]]:
+def _parse(documents: Documents, samples: list[_Sample]) -> tuple[pa.Table, list[_Sample]]:
     """Return the columns of samples, and the samples whose records are well-formed.
 
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0.
     """
-    lines = [_to_line(sample) for sample in samples]
-    if not lines:
+    options = jsonl.parse_options(documents.source, documents.span.name, documents.carried)
+    if not samples:
         return options.explicit_schema.empty_table(), []
-    table, faults = jsonl.parse_lines(b"\n".join(lines), options, span, row=0, tolerant=True)
+    lines = b"\n".join(map(_to_line, samples))
+    table, faults = jsonl.parse_lines(lines, options, documents.span, row=0, tolerant=True)
     for number, fault in faults:
-        where = f"{span.name}: sample {samples[number].row}, {printable(samples[number].key)}.json"
-        note_fault(source, where, MemberError(fault), unread.rejected, unread.malformed)
+        where = f"{documents.span.name}: sample {samples[number].row}, {printable(samples[number].key)}.json"
+        documents.refuse(where, fault)
     malformed = {number for number, _ in faults}
     return table, [sample for number, sample in enumerate(samples) if number not in malformed]
 
 
-def _to_batch(
-    source: SourceRecipe,
-    span: Span,
-    options: pa_json.ParseOptions,
-    carried: Columns,
-    unread: _Unread,
-    samples: list[_Sample],
-) -> TextBatch:
-    table, samples = _parse(source, span, samples, options, unread)
-    column: Any = take_path(table, source.text_column)
+def _make_batch(documents: Documents, samples: list[_Sample]) -> TextBatch:
+    table, samples = _parse(documents, samples)
+    column: Any = take_path(table, documents.source.text_column)
     texts = [sample.text if sample.text is not None else column[row].as_py() for row, sample in enumerate(samples)]
     table = table.append_column(_TEXT, pa.array(texts, pa.large_binary()))
     rows = np.array([sample.row for sample in samples], np.uint32)
-    batch = make_batch(table, _TEXT, parse_keep(source.keep), rows, carried=(carried, span.name))
-    unread.move_to(batch)
-    return batch
+    return make_batch(documents.source, documents.span, table, rows, documents.carried, _TEXT)
 
 
 def _check_head(source: SourceRecipe, whole: Span) -> tuple[str, ...]:
     """Check that the first samples have what the recipe names, and return the types of the columns to carry."""
-    unread = _Unread(Counter(), [])
+    documents = Documents(source, whole, ())
     samples: list[_Sample] = []
     size = 0
     with open_file(whole.url) as raw:
-        for sample in _read_samples(source, whole, Walk(raw, whole).members(), unread):
+        for sample in _read_samples(documents, Walk(raw, whole).members()):
             samples.append(sample)
             size += sample.size
             if len(samples) == _HEAD_SAMPLES or size >= BATCH_BYTES:
                 break
     if not samples:
         raise SourceError(f"{whole.name}: {_NO_SAMPLE}")
-    _, samples = _parse(source, whole, samples, jsonl.parse_options(source, whole.name), unread)
+    _, samples = _parse(documents, samples)
     records = [json.loads(_to_line(sample).decode("utf-8", "replace")) for sample in samples]
     needs_column = all(sample.text is None for sample in samples)
     columns = [source.text_column, *source.keep] if needs_column else [*source.keep]

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from pipeline.sources.base import Columns, SourceError, Span, TextBatch
+from pipeline.sources.formats.archives.documents import Documents, MemberError
 from pipeline.sources.formats.archives.members import (
     MAX_BYTES,
+    MEMBER,
     Member,
-    MemberError,
     MemberKind,
-    check_columns,
+    check_member_columns,
     read_members,
 )
 from pipeline.sources.formats.byte_io import open_file
@@ -73,7 +74,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """
     if not whole.stop:
         return []
-    whole = replace(whole, kind="m", carried=check_columns(source, whole.name))
+    whole = replace(whole, kind="m", carried=check_member_columns(source, whole.name))
     spans: list[Span] = []
     start = text = stored = number = 0
     offsets, lengths = array("Q"), array("Q")
@@ -102,7 +103,7 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
     with open_file(span.url) as raw:
         entries = list(itertools.islice(_read_directory(raw, span), span.start, span.stop))
         members = (Member(entry.name, entry.kind, entry.size, partial(_read, raw, entry)) for entry in entries)
-        yield from read_members(source, span, members, carried, lambda: 0)
+        yield from read_members(Documents(source, span, carried, [MEMBER]), members, lambda: 0)
 
 
 def _span(whole: Span, start: int, stop: int, text: int, stored: int) -> Span:

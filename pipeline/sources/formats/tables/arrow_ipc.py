@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from pipeline.recipe.predicates import parse_keep
 from pipeline.sources.base import BATCH_BYTES, Columns, Group, SourceError, Span, TextBatch, join_groups
 from pipeline.sources.formats.byte_io import is_compressed, is_local, open_file
-from pipeline.sources.formats.carried_types import types_in_schema
-from pipeline.sources.formats.columns import check_predicates, check_text_type, make_batch, refuse_twins, take_path
+from pipeline.sources.formats.columns import check_columns, make_batch, take_path
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -42,21 +40,13 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
             _check_ends(file, whole)
             in_file = _is_file(file)
             schema = (pa.ipc.open_file(file) if in_file else pa.ipc.open_stream(file)).schema
-        whole = replace(whole, carried=_check_schema(source, schema, whole.name))
+        whole = replace(whole, carried=check_columns(schema, source, whole.name))
         if in_file:
             return join_groups(whole, _measure_batches(source, whole, schema), unit_bytes)
         stream = _walk(whole.url, whole.name, whole.version) if is_local(whole.url) else None
         if stream is None:
             return [whole]
         return join_groups(whole, _measure_messages(source, whole, stream), unit_bytes)
-
-
-def _check_schema(source: SourceRecipe, schema: pa.Schema, name: str) -> tuple[str, ...]:
-    """Check that the columns of the recipe are in the schema; return the types of those that the source carries."""
-    refuse_twins(schema.names, source, name)
-    check_text_type(schema, source, name)
-    check_predicates(schema, parse_keep(source.keep), name)
-    return types_in_schema(schema, source, name) if source.carry else ()
 
 
 @contextlib.contextmanager
@@ -163,7 +153,6 @@ def _read_batch(file: Any, schema: pa.Schema) -> pa.RecordBatch:
 
 def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
     """Stream the record batches of a span, with the columns to carry, a few megabytes of text at a time."""
-    predicates = parse_keep(source.keep)
     columns = [source.text_column, *source.keep, *(name for name, _ in carried)]
     row = 0
     with _refuse_broken(span.name), _open(span) as file:
@@ -174,7 +163,7 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
             for start in range(0, batch.num_rows, step):
                 part = batch.slice(start, step)
                 rows = np.arange(row, row + part.num_rows, dtype=np.uint32)
-                found = make_batch(part, source.text_column, predicates, rows, carried=(carried, span.name))
+                found = make_batch(source, span, part, rows, carried)
                 found.read_bytes = file.tell() if span.kind == "b" else 0
                 yield found
                 row += part.num_rows

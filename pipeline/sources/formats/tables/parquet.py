@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -19,11 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.recipe.carry import parse_carry
-from pipeline.recipe.predicates import Predicate, parse_keep
+from pipeline.recipe.predicates import parse_keep
 from pipeline.sources.base import BATCH_BYTES, Columns, Group, SourceError, Span, TextBatch, join_groups
 from pipeline.sources.formats.byte_io import is_local, open_file
-from pipeline.sources.formats.carried_types import types_in_schema
-from pipeline.sources.formats.columns import check_predicates, check_text_type, make_batch, test_predicates
+from pipeline.sources.formats.columns import check_columns, make_batch, test_predicates
 from shards.errors import plural, remedy_of
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     name = whole.name
     with open_parquet(whole.url, name, whole.version) as (file, _):
         schema, metadata = file.schema_arrow, file.metadata
-        check_text_type(schema, source, name)
-        check_predicates(schema, parse_keep(source.keep), name)
-        types = types_in_schema(schema, source, name) if source.carry else ()
+        types = check_columns(schema, source, name)
         content_bytes = _mean_content_bytes(file) if source.content == "software-heritage" else None
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     measured = (_measure_group(source, group, content_bytes) for group in groups)
@@ -96,19 +94,21 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
 
 
 def _measure_group(source: SourceRecipe, group: pq.RowGroupMetaData, content_bytes: float | None) -> Group:
-    read_columns = {source.text_column, *source.keep}
-    carried_columns = {item.name for item in map(parse_carry, source.carry)} - read_columns
-    stored = text_bytes = carried = 0
-    for chunk in _chunks(group):
-        if chunk.path_in_schema in read_columns:
-            stored += chunk.total_compressed_size
-        if chunk.path_in_schema in carried_columns:
-            carried += chunk.total_compressed_size
-        if chunk.path_in_schema == source.text_column:
-            text_bytes += chunk.total_uncompressed_size
+    read = {source.text_column, *source.keep}
+    carried = {item.name for item in map(parse_carry, source.carry)} - read
+    chunks = _chunks(group)
+    text = chunks.get(source.text_column)
+    text_bytes = 0 if text is None else text.total_uncompressed_size
     if content_bytes is not None:  # the column holds names, not text
         text_bytes = int(group.num_rows * content_bytes)
-    return Group(group.num_rows, text_bytes, stored, carried)
+    stored = sum(chunk.total_compressed_size for name, chunk in chunks.items() if name in read)
+    beside = sum(chunk.total_compressed_size for name, chunk in chunks.items() if name in carried)
+    return Group(group.num_rows, text_bytes, stored, beside)
+
+
+def _chunks(group: pq.RowGroupMetaData) -> dict[str, pq.ColumnChunkMetaData]:
+    """Return the column chunks of a row group by dotted path."""
+    return {chunk.path_in_schema: chunk for chunk in map(group.column, range(group.num_columns))}
 
 
 def _mean_content_bytes(file: pq.ParquetFile) -> float:
@@ -123,124 +123,100 @@ def _mean_content_bytes(file: pq.ParquetFile) -> float:
 
 def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
     """Stream the row groups of a span of a Parquet file, with the columns to carry."""
-    predicates = parse_keep(source.keep)
-    row = 0
     with open_parquet(span.url, span.name, span.version) as (file, remote):
-        metadata = file.metadata
-        groups = range(span.start, span.stop)
-        ruled_out = {index: _rule_out(metadata.row_group(index), predicates) for index in groups}
-        if remote is not None:
-            wanted = {source.text_column, *source.keep, *(name for name, _ in carried)}
-            kept = [metadata.row_group(index) for index in groups if not ruled_out[index]]
-            _expect_columns(remote, [[c for c in _chunks(group) if c.path_in_schema in wanted] for group in kept])
-        for index in groups:
-            if rejected := ruled_out[index]:
-                yield TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), rejected)
-            else:
-                yield from _read_checked(file, remote, source, predicates, index, row, span.name, carried)
-            row += metadata.row_group(index).num_rows
+        reader = _Reader(source, span, carried, file, remote)
+        groups = {index: file.metadata.row_group(index) for index in range(span.start, span.stop)}
+        ruled_out = {index: reader.rule_out(group) for index, group in groups.items()}
+        if remote is not None:  # what will be read, in order, is fetched ahead
+            remote.expect([reader.find_places(group) for index, group in groups.items() if not ruled_out[index]])
+        row = 0
+        for index, group in groups.items():
+            yield from [_without_rows(ruled_out[index])] if ruled_out[index] else reader.read_group(index, row)
+            row += group.num_rows
 
 
-def _read_checked(
-    file: pq.ParquetFile,
-    remote: RangeFile | None,
-    source: SourceRecipe,
-    predicates: list[Predicate],
-    index: int,
-    first_row: int,
-    name: str,
-    carried: Columns,
-) -> Iterator[TextBatch]:
-    """Read a row group; refuse it if it cannot be decoded or its rows differ from the footer's number."""
-    group = file.metadata.row_group(index)
-    chunk = next((c for c in _chunks(group) if c.path_in_schema == source.text_column), None)
-    rows = 0
-    try:
-        for batch in _read_group(file, source, predicates, index, first_row, (carried, name)):
-            rows += len(batch.rows) + sum(batch.rejected.values())
-            yield batch
-    except (pa.ArrowInvalid, OSError) as error:
-        if remedy_of(error):
-            raise
-        if remote is not None:
-            remote.forget()
-        raise SourceError(
-            f"{name}: row group {index} cannot be decoded: {error}. "
-            + ("Run again: it is fetched again." if remote is not None else "Restore the file, or leave it out.")
-        ) from error
-    if rows != group.num_rows or (chunk is not None and chunk.num_values != rows):
-        held = chunk.num_values if chunk is not None else rows
-        raise SourceError(
-            f"{name}: row group {index} holds {plural(held, 'text')}, of which {rows} were read; its footer says "
-            f"{plural(group.num_rows, 'row')}. The file is broken; restore it, or leave it out."
-        )
+def _without_rows(rejected: Counter[str]) -> TextBatch:
+    return TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), rejected)
 
 
-def _expect_columns(remote: RangeFile, chunks: list[list[pq.ColumnChunkMetaData]]) -> None:
-    """Tell a remote file which column chunks will be read, in order, so that it fetches them ahead."""
-    groups: list[list[tuple[int, int]]] = []
-    for group in chunks:
-        starts = [min(c.data_page_offset, c.dictionary_page_offset or c.data_page_offset) for c in group]
-        groups.append([(start, start + c.total_compressed_size) for start, c in zip(starts, group, strict=True)])
-    remote.expect(groups)
+class _Reader:
+    """Reads the row groups of a span."""
 
+    def __init__(
+        self, source: SourceRecipe, span: Span, carried: Columns, file: pq.ParquetFile, remote: RangeFile | None
+    ):
+        self._source, self._span, self._carried, self._file, self._remote = source, span, carried, file, remote
+        self._predicates = parse_keep(source.keep)
+        names = [source.text_column, *source.keep, *(name for name, _ in carried)]
+        self._columns = list(dict.fromkeys(names))
 
-def _rule_out(group: pq.RowGroupMetaData, predicates: list[Predicate]) -> dict[str, int]:
-    """Return the rows rejected by reason when the statistics alone show that the first predicate rejects every row.
+    def find_places(self, group: pq.RowGroupMetaData) -> list[tuple[int, int]]:
+        """Return where the column chunks that are read begin and end."""
+        wanted = [chunk for name, chunk in _chunks(group).items() if name in self._columns]
+        starts = [min(c.data_page_offset, c.dictionary_page_offset or c.data_page_offset) for c in wanted]
+        return [(start, start + c.total_compressed_size) for start, c in zip(starts, wanted, strict=True)]
 
-    Only the first predicate is tested, because a row is counted under the first predicate that rejects it.
-    """
-    if not predicates:
-        return {}
-    first = predicates[0]
-    chunk = next((c for c in _chunks(group) if c.path_in_schema == first.column), None)
-    statistics: Any = chunk.statistics if chunk is not None else None
-    if statistics is None or not statistics.has_null_count:
-        return {}
-    nulls = int(statistics.null_count)
-    others = group.num_rows - nulls
-    if others and not (statistics.has_min_max and first.excludes(statistics.min, statistics.max)):
-        return {}
-    counts = {f"{first.column} is null": nulls, first.reason: others}
-    return {reason: count for reason, count in counts.items() if count}
+    def rule_out(self, group: pq.RowGroupMetaData) -> Counter[str]:
+        """Return the rows rejected by reason when the statistics alone show that the first predicate rejects every row.
 
+        Only the first predicate is tested, because a row is counted under the first predicate that rejects it.
+        """
+        if not self._predicates:
+            return Counter()
+        first = self._predicates[0]
+        chunk = _chunks(group).get(first.column)
+        statistics: Any = chunk.statistics if chunk is not None else None
+        if statistics is None or not statistics.has_null_count:
+            return Counter()
+        nulls = int(statistics.null_count)
+        others = group.num_rows - nulls
+        if others and not (statistics.has_min_max and first.excludes(statistics.min, statistics.max)):
+            return Counter()
+        return +Counter({f"{first.column} is null": nulls, first.reason: others})
 
-def _chunks(group: pq.RowGroupMetaData) -> list[pq.ColumnChunkMetaData]:
-    return [group.column(i) for i in range(group.num_columns)]
+    def read_group(self, index: int, row: int) -> Iterator[TextBatch]:
+        """Read a row group, whose first row has a number in the span.
 
+        Raises:
+            SourceError: the group cannot be decoded, or its rows differ from the footer's number.
+        """
+        name, group = self._span.name, self._file.metadata.row_group(index)
+        text = _chunks(group).get(self._source.text_column)
+        rows = 0
+        try:
+            for batch in self._read_batches(index, text, row):
+                rows += len(batch.rows) + batch.rejected.total()
+                yield batch
+        except (pa.ArrowInvalid, OSError) as error:
+            if remedy_of(error):
+                raise
+            remedy = "Restore the file, or leave it out."
+            if self._remote is not None:
+                self._remote.forget()
+                remedy = "Run again: it is fetched again."
+            raise SourceError(f"{name}: row group {index} cannot be decoded: {error}. {remedy}") from error
+        held = rows if text is None else text.num_values
+        if group.num_rows != rows or held != rows:
+            raise SourceError(
+                f"{name}: row group {index} holds {plural(held, 'text')}, of which {rows} were read; its footer says "
+                f"{plural(group.num_rows, 'row')}. The file is broken; restore it, or leave it out."
+            )
 
-def _read_group(
-    file: pq.ParquetFile,
-    source: SourceRecipe,
-    predicates: list[Predicate],
-    index: int,
-    first_row: int,
-    carried: tuple[Columns, str],
-) -> Iterator[TextBatch]:
-    group = file.metadata.row_group(index)
-    if predicates:
-        # The predicates' columns are small, the text is large: read the text only if the predicates keep a row.
-        table = file.read_row_group(index, columns=list(source.keep), use_threads=False)
-        mask, rejected = test_predicates(table, predicates)
-        if not mask.any():
-            yield TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), rejected)
-            return
-    row = first_row
-    batches = file.iter_batches(
-        batch_size=_batch_rows(group, source.text_column),
-        row_groups=[index],
-        columns=list(dict.fromkeys([source.text_column, *source.keep, *(name for name, _ in carried[0])])),
-        use_threads=False,
-    )
-    for batch in batches:
-        rows = np.arange(row, row + batch.num_rows, dtype=np.uint32)
-        yield make_batch(batch, source.text_column, predicates, rows, carried=carried)
-        row += batch.num_rows
-
-
-def _batch_rows(group: pq.RowGroupMetaData, text: str) -> int:
-    for chunk in _chunks(group):
-        if chunk.path_in_schema == text:
-            rows = BATCH_BYTES * group.num_rows // max(1, chunk.total_uncompressed_size)
-            return max(1, min(rows, _BATCH_ROWS))
-    return 1024
+    def _read_batches(self, index: int, text: pq.ColumnChunkMetaData | None, row: int) -> Iterator[TextBatch]:
+        if self._predicates:
+            # The predicates' columns are small, the text is large: read the text only if the predicates keep a row.
+            table = self._file.read_row_group(index, columns=list(self._source.keep), use_threads=False)
+            mask, rejected = test_predicates(table, self._predicates)
+            if not mask.any():
+                yield _without_rows(rejected)
+                return
+        batch_rows = 1024
+        if text is not None:
+            text_bytes = max(1, text.total_uncompressed_size)
+            batch_rows = max(1, min(BATCH_BYTES * text.num_values // text_bytes, _BATCH_ROWS))
+        for batch in self._file.iter_batches(
+            batch_size=batch_rows, row_groups=[index], columns=self._columns, use_threads=False
+        ):
+            rows = np.arange(row, row + batch.num_rows, dtype=np.uint32)
+            yield make_batch(self._source, self._span, batch, rows, self._carried)
+            row += batch.num_rows
