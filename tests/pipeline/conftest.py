@@ -22,7 +22,7 @@ from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources import files
-from tests.support.builds import build_here, call_here, digests, list_spans_of, recipe_text, write_corpus
+from tests.support.builds import Built, build_here, call_here, digests, list_spans_of, recipe_text, write_corpus
 from tests.support.cleaned_recipe import write_cleaned_recipe
 from tests.support.good_recipe import GOOD
 from tests.support.ray_cluster import RayCluster
@@ -90,15 +90,21 @@ def expected(recipe: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a recipe with every kind of cleaning on."""
+    """Return a recipe with every feature on."""
     return write_cleaned_recipe(tmp_path_factory.mktemp("cleaned"))
 
 
 @pytest.fixture(scope="session")
-def expected_cleaned(cleaned: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file of its set, built on disk by one process."""
-    build_here(cleaned, cleaned.parent / "set")
-    return digests(cleaned.parent / "set")
+def whole(cleaned: Path) -> Built:
+    """Return its set, built on disk by one process."""
+    result = build_here(cleaned, cleaned.parent / "set")
+    return Built(cleaned, cleaned.parent / "set", result)
+
+
+@pytest.fixture(scope="session")
+def expected_cleaned(whole: Built) -> dict[str, str]:
+    """Return the SHA-256 of every file of that set."""
+    return whole.digests
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,21 @@ val_tokens = {lines["val_tokens"]}
 [shards]
 tokens = {lines["shard_tokens"]}
 """
+
+
+@dataclass(frozen=True)
+class Built:
+    """A set that is built, with its work folder beside it. Read only: all tests of a session share it."""
+
+    recipe: Path
+    out: Path
+    result: dict[str, Any]
+    """What the build printed as JSON."""
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of every file."""
+        return digests(self.out)
 
 
 def command(recipe: Path, out: Path | str, *options: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A small corpus in files of every format that needs every kind of cleaning, and a recipe with all of it on."""
+"""A small corpus in files of every format that needs every kind of cleaning, and a recipe with every feature on."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
+import xxhash
 
 from tests.support.archives import warc_record, write_tar, write_zip
 from tests.support.builds import real_documents
 from tests.support.data_like_code import write_data_like_code
 from tests.support.near_duplicates import plant as plant_pairs
 from tests.support.personal_data import plant as plant_secrets
+from tests.support.recipes import to_toml
 
 ITEMS = 12
 """Test items that are planted; half of each action."""
@@ -39,19 +41,22 @@ def language_model() -> Path | None:
     return Path(found.origin).parent / "resources/lid.176.ftz"
 
 
-def write_cleaned_recipe(folder: Path, *, copies: int = 1, code_chars: int | None = None) -> Path:
-    """Write three sources and the recipe `cleaned.toml`, and return its path.
+CODE_CHARS = 1500
+"""About how long documents of code are: a shard holds several."""
+PHASES = {"main": {"prose": 5, "notes": 4, "code": 1}, "last": {"prose": 1, "notes": 1, "code": 8}}
+"""The weights of the sources in each phase."""
 
-    Args:
-        folder: where; paths in the recipe are relative to it.
-        copies: how often the prose is repeated, each time with other words in it; more take a build longer.
-        code_chars: about how long documents of code are; a whole module when None.
+
+def write_cleaned_recipe(folder: Path) -> Path:
+    """Write three sources and the recipe `cleaned.toml`, and return its path; paths in it are relative to its folder.
+
+    Presets, language, evaluation items, personal data, near-duplicates, a block list, patterns and predicates drop
+    documents; each source carries columns; training has two phases.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(8)
     paragraphs = real_documents()
     pages = ["\n".join(paragraphs[at : at + 3]) for at in range(0, len(paragraphs), 3)]
-    pages = [f"{copy} {page}" if copy else page for copy in range(copies) for page in pages]
     rng.shuffle(pages)
     items = [
         f"Item {number}: how many of the {number + 40} apples that farmer {name} picks before noon are left on the "
@@ -66,14 +71,19 @@ def write_cleaned_recipe(folder: Path, *, copies: int = 1, code_chars: int | Non
     pages += [text * 9 for text in OTHER_LANGUAGES] * 5 + ["Too few words.", "# # # " * 90]
     half = len(pages) // 2
     urls = [None if row % 7 == 6 else f"https://a.example/{row}" for row in range(len(pages))]
-    prose = pa.table({"text": pages[::2], "url": urls[::2]})
+    own = pages[::2]
+    scores, good = ([row % period for row in range(len(own))] for period in (25, 2))
+    meta = [{"lang": "en" if row % 3 else None} for row in range(len(own))]
+    columns = {"score": scores, "good": pa.array(good, pa.int8()).cast(pa.bool_()), "meta": meta}
+    prose = pa.table({"text": own, "url": urls[::2], **columns})
+    blocked = [xxhash.xxh3_128_hexdigest(text.encode()) for text in own[116:120]]  # that nothing else drops
+    (folder / "block.txt").write_text("\n".join(blocked))
     pq.write_table(prose, folder / "prose.parquet", row_group_size=half // 3)
     notes = zip([*pages[1::2], *pages[:20:2]], urls, strict=False)
     write_in_every_format(folder, [{"text": text, "url": url} for text, url in notes])
     modules = [path.read_text() for path in sorted(Path(json.__file__).parent.parent.glob("[a-d]*.py"))]
     code = [*modules, *(text for _, text in write_data_like_code(3, each=3))]
-    if code_chars:
-        code = [piece for text in code for piece in _cut_lines(text, code_chars)]
+    code = [piece for text in code for piece in _cut_lines(text, CODE_CHARS)]
     members = [(f"{number}.txt", text.encode()) for number, text in enumerate(code)]
     write_zip(folder / "code.zip", members[::2])
     write_tar(folder / "code.tar.xz", members[1::2], "w:xz")
@@ -116,16 +126,23 @@ def write_in_every_format(folder: Path, notes: list[dict[str, Any]]) -> None:
 
 def _recipe_text(model: Path | None) -> str:
     language = f'[sources.clean.language]\nmodel = "{model.name}"\nkeep = ["en"]\nmin_score = 0.2\n' if model else ""
+    phases = "".join(
+        f'[[mix.phases]]\nname = "{name}"\nshare = {share}\nweights = {to_toml(PHASES[name])}\n'
+        for name, share in (("main", 0.9), ("last", 0.1))
+    )
     return f"""
 name = "cleaned"
 seed = 5
+drop_hashes = ["block.txt"]
+drop_if_matches = ["^Too few words", "never there"]
 
 # Limits in the mix, of all four presets.
 [[sources]]
 name = "prose"
 paths = ["prose.parquet"]
 weight = 5
-carry = ["url"]
+keep = {{ score = ">= 1" }}
+carry = ["url", "score: float64", "meta.lang", "good"]
 
 # Another limit of its own, and the language before encoding.
 [[sources]]
@@ -142,6 +159,7 @@ max_dropped = 1
 name = "code"
 paths = ["code.*"]
 weight = 3
+carry = ["member"]
 [sources.clean]
 gopher = {{ when = "off" }}
 c4 = {{ when = "off" }}
@@ -181,8 +199,9 @@ vocab_size = 600
 sample_bytes = "300 KB"
 [mix]
 when_short = "shrink"
+{phases}
 [split]
 val_tokens = 4_000
 [shards]
-tokens = 20_000
+tokens = 5_000
 """
