@@ -23,7 +23,7 @@ from shards.errors import InputError, plural
 from shards.format.manifest import MANIFEST_FILE
 from shards.stores.files import TMP_SUFFIX, delete_path, lock_folder, sync_folder, unique_name
 from shards.stores.store import ListedFile, WritableStore
-from shards.terminal.progress import format_amount
+from shards.terminal.amounts import format_amount
 
 KEPT_BYTES = 50 * 10**9
 """The most disk that the results of the set before may take, by default."""

@@ -9,6 +9,7 @@ from pipeline.builder.records import describe_forecast
 from pipeline.sources.selection import describe_empty
 from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
 from shards.errors import plural
+from shards.terminal.amounts import format_size
 from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def print_build(report: BuildResult, out: str, work: str) -> None:
     tokens = sum(split.tokens for split in manifest.splits.values())
     size = sum(shard.files.tokens.bytes + shard.files.documents.bytes for shard in manifest.shards)
     lines += [
-        f"{plural(len(manifest.shards), 'shard')}, {plural(tokens, 'token')}, {size / 1e6:.1f} MB in {out}",
+        f"{plural(len(manifest.shards), 'shard')}, {plural(tokens, 'token')}, {format_size(size)} in {out}",
         f"{plural(report.tasks_run, 'task')} run in {report.seconds:.1f} s{_speed(report)}",
         f"work folder (keep it for cheap re-runs): {work}",
     ]

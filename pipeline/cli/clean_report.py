@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.flags import parse_build_place
 from shards.errors import plural
+from shards.terminal.amounts import format_size
 from shards.terminal.arguments import parse_path, whole_number
 from shards.terminal.display import format_json, print_lines, print_rows
 from shards.terminal.exit_status import WHOLE
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
         return WHOLE
     if pages:
         size = sum(path.stat().st_size for path in pages)
-        print_lines([f"{pages[0]}: {plural(len(pages), 'page')}, {size / 1e6:,.1f} MB"])
+        print_lines([f"{pages[0]}: {plural(len(pages), 'page')}, {format_size(size)}"])
         if not options.examples:
             return WHOLE
     _print_steps(report)

@@ -18,6 +18,7 @@ from pipeline.sources.selection import describe_empty
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from shards.cli.mix_table import VALIDATION_PART
 from shards.errors import plural
+from shards.terminal.amounts import format_size
 from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
     lines += _kept_lines(recipe, estimate)
     lines += _too_many_drops(recipe, estimate)
     lines += _time_lines(estimate)
-    scratch, output = _size(estimate.scratch_bytes), _size(estimate.output_bytes)
+    scratch, output = format_size(estimate.scratch_bytes), format_size(estimate.output_bytes)
     lines.append(f"disk: {scratch} of scratch, {output} for the set")
     print_lines([*lines, *_short(recipe, estimate)])
 
@@ -168,10 +169,10 @@ def _plan_row(source: SourceEstimate) -> dict[str, Any]:
         "share": f"{source.share:.2%}",
         "files read": f"{source.files:,} of {source.all_files:,}",
         "units": source.units,
-        "read": _size(source.stored_bytes),
+        "read": format_size(source.stored_bytes),
         "kept": "unknown" if ratios.kept is None else f"{ratios.kept * ratios.left_documents:.1%}",
         "documents": "unknown" if source.documents is None else f"{round(source.documents * ratios.left_documents):,}",
-        "text": _size(source.text_bytes),
+        "text": format_size(source.text_bytes),
         "bytes per token": f"{ratios.bytes_per_token:.2f}",
         "duplicates": _duplicates(source),
         "tokens, about": f"{source.tokens:,}",
@@ -190,7 +191,7 @@ def _time_lines(estimate: Estimate) -> list[str]:
     time, pilot = estimate.time, estimate.probe
     if time is None or pilot is None:
         return [f"no probe: tokens are guessed at {TEXT_BYTES_PER_TOKEN} bytes each, times are not estimated"]
-    lines = [f"measured on {_size(pilot.sample_bytes)} of text in {pilot.seconds:.0f} s"]
+    lines = [f"measured on {format_size(pilot.sample_bytes)} of text in {pilot.seconds:.0f} s"]
     parts: list[str] = []
     if pilot.content_files_per_s:
         files = sum(source.content_files for source in estimate.sources)
@@ -198,7 +199,7 @@ def _time_lines(estimate: Estimate) -> list[str]:
         parts.append(f"{plural(files, 'file')} of the archive {_duration(time.content_s)} ({speed})")
     if pilot.link_bytes_per_s:
         speed = f"{pilot.link_bytes_per_s / 1e6:,.1f} MB/s"
-        parts.append(f"download of {_size(estimate.download_bytes)} {_duration(time.download_s)} ({speed})")
+        parts.append(f"download of {format_size(estimate.download_bytes)} {_duration(time.download_s)} ({speed})")
     cpu = f"tokenizer {_duration(time.tokenizer_s)}, encode {_duration(time.encode_s)}"
     rest = f"mix {_duration(time.mix_s)}, shards {_duration(time.assemble_s)}"
     if time.near_duplicates_s:
@@ -224,12 +225,6 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _size(size: int) -> str:
-    if size < 1e6:
-        return f"{size / 1e3:,.1f} KB"
-    return f"{size / 1e6:,.1f} MB" if size < 1e9 else f"{size / 1e9:,.2f} GB"
 
 
 def _short(recipe: Recipe, estimate: Estimate) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.cli.flags import parse_build_place
 from shards.errors import plural
+from shards.terminal.amounts import format_size
 from shards.terminal.display import print_lines
 from shards.terminal.exit_status import WHOLE
 
@@ -39,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         stages = [asdict(stage) for stage in removed]
         print(json.dumps({"work": options.work, "dry_run": options.dry_run, "removed": stages}, indent=2))
         return WHOLE
-    lines = [f"{one.stage}: {plural(one.tasks, 'task')}, {one.bytes / 1e6:,.1f} MB" for one in removed]
-    total = f"{sum(one.bytes for one in removed) / 1e6:,.1f} MB"
+    lines = [f"{one.stage}: {plural(one.tasks, 'task')}, {format_size(one.bytes)}" for one in removed]
+    total = format_size(sum(one.bytes for one in removed))
     print_lines([*lines, f"{total} {'would be removed' if options.dry_run else 'removed'} from {options.work}"])
     return WHOLE

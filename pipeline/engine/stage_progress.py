@@ -8,8 +8,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from shards.errors import plural
+from shards.terminal.amounts import format_amount, format_speed
 from shards.terminal.display import say
-from shards.terminal.progress import Meter, format_amount, format_speed, show_progress
+from shards.terminal.progress import Meter, show_progress
 
 POLL_SECONDS = 0.5
 

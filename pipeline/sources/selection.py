@@ -34,8 +34,8 @@ from pipeline.sources.kinds import list_files
 from pipeline.sources.span_cache import SpanCache
 from shards.errors import plural
 from shards.format.carried import CarriedType
+from shards.terminal.amounts import format_amount
 from shards.terminal.display import printable
-from shards.terminal.progress import format_amount
 
 WHOLE_BYTES = 256 << 20
 """A source with at most this many stored bytes is always read whole, which takes seconds."""

@@ -195,6 +195,8 @@ def audit(
         )
     _show_examples(shard_set, report.checks)
     out.mkdir(parents=True, exist_ok=True)
+    # A report takes audit.json as the sign that the counts are of the same audit.
+    (out / REPORT_FILE).unlink(missing_ok=True)
     write_token_counts(out / TOKENS_FILE, totals, vocabulary)
     with atomic_open(out / REPORT_FILE) as file:
         file.write((format_json(report.to_dict()) + "\n").encode())

@@ -14,7 +14,7 @@ from shards.format.vocabulary import Vocabulary
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    pass
 
 TOKENS_FILE = "tokens.parquet"
 
@@ -49,23 +49,20 @@ def write_token_counts(path: Path, totals: Totals, vocabulary: Vocabulary) -> No
         pq.write_table(pa.table(columns), file, compression="zstd")
 
 
-def read_column(path: Path, name: str) -> npt.NDArray[Any]:
-    """Return a column of numbers of `tokens.parquet`.
-
-    Raises:
-        KeyError: the file has no such column.
-    """
-    return np.from_dlpack(read_values(path, name).combine_chunks())
-
-
-def read_special(path: Path) -> npt.NDArray[np.bool_]:
-    """Return which ids are special by `tokens.parquet`, bool `(vocab_size,)`."""
-    return np.array(read_values(path, "special").to_pylist(), np.bool_)
-
-
 def read_values(path: Path, name: str) -> Any:
-    """Return a column of `tokens.parquet` as an Arrow array in chunks."""
+    """Return a column of `tokens.parquet` as an Arrow array."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        return cast("Any", file.read(columns=[name], use_threads=False).column(name))
+        return cast("Any", file.read(columns=[name], use_threads=False).column(name)).combine_chunks()
+
+
+def count_rows(path: Path) -> int:
+    """Return the number of ids in `tokens.parquet`.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    import pyarrow.parquet as pq
+
+    return pq.read_metadata(path).num_rows

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _show(found: Export, seconds: float) -> Iterator[str]:
-    from shards.terminal.progress import format_speed
+    from shards.terminal.amounts import format_speed
 
     for split, counts in found.splits.items():
         yield f"{split}: {plural(counts['tokens'], 'token')} in {plural(counts['documents'], 'document')}"

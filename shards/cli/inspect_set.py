@@ -71,7 +71,7 @@ def find_shard(shard_set: ShardSet, name: str) -> Shard:
 def _describe_set(shard_set: ShardSet, shards: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the manifest's numbers, with sizes and ratios."""
     manifest = shard_set.manifest
-    own = manifest.model_dump(
+    own: dict[str, Any] = manifest.model_dump(
         include={"name", "dtype", "vocab_size", "tokenizer", "splits", "sources", "mix", "phases"}
     )
     named = {"path": str(shard_set.store), "manifest_sha256": shard_set.manifest_sha256}

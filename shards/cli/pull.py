@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _show(done: Pulled, out: Path, seconds: float) -> Iterator[str]:
-    from shards.terminal.progress import format_speed
+    from shards.terminal.amounts import format_speed
 
     for name in done.refetched:
         yield f"{name}: fetched twice: its bytes were wrong at first"

@@ -13,7 +13,7 @@ from shards.terminal.arguments import add_set, add_workers, check_place, parse_p
 from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
-    from shards.report.write import Report
+    from shards.report.render import Report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     """Return the facts of the page."""
     from shards.report.other_tokenizer import parse_compare
-    from shards.report.write import write_report
+    from shards.report.write import report_to_dict, write_report
     from shards.terminal.progress import show_progress
 
     check_place(options.set)
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> Outcome:
             workers=options.workers,
             progress=progress,
         )
-    return Outcome(report.to_dict(), _show(report))
+    return Outcome(report_to_dict(report), _show(report))
 
 
 def _show(report: Report) -> Iterator[str]:
@@ -67,6 +67,6 @@ def _show(report: Report) -> Iterator[str]:
     for name in (PAGE_FILE, CARD_FILE):
         path = report.out / name
         yield f"{path}: {path.stat().st_size:,} bytes"
-    yield f"audit: {VERDICT_WORDS[report.contents.audit['verdict']]}"
-    if report.contents.comparison is None:
+    yield f"audit: {VERDICT_WORDS[report.audit['verdict']]}"
+    if report.comparison is None:
         yield "bytes per token are not compared: GPT-2's tokenizer is not in the Hub's cache; give --compare FILE"

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 def _show(report: ValidationResult) -> Iterator[str | list[dict[str, Any]]]:
     """Yield the problems, a table on a terminal, then one line that sums up."""
-    from shards.terminal.progress import format_speed
+    from shards.terminal.amounts import format_speed
 
     if sys.stdout.isatty():
         yield [

@@ -27,28 +27,30 @@ HUB_LICENSES = frozenset((
 """Identifiers that the Hub accepts for a licence; it refuses a card with any other."""
 # fmt: on
 
-_SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"))
-_LARGER = ((10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"), (10**11, "10B<n<100B"))
+_SCALES = {3: "1K", 4: "10K", 5: "100K", 6: "1M", 7: "10M", 8: "100M", 9: "1B", 10: "10B", 11: "100B", 12: "1T"}
+"""Numbers of rows in the Hub's words, by the power of ten."""
 
 
 def card_header(facts: SetFacts) -> dict[str, Any]:
     """Return the header's keys in the order they are written. Rows, for the Hub, are documents."""
-    header: dict[str, Any] = {"pretty_name": facts.name, **_license([source.license for source in facts.sources])}
-    header["task_categories"] = ["text-generation"]
-    header["tags"] = ["tokenmill", "tokenized", "pretraining"]
-    header["size_categories"] = [size_category(facts.documents)]
-    repositories = [place.split(" ")[0] for source in facts.sources if source.kind == "hub" for place in source.places]
-    if repositories:
-        header["source_datasets"] = list(dict.fromkeys(repositories))
     names = {"train": "train", "val": "validation"}
-    files = [{"split": names[split], "path": f"{split}-*.docs.parquet"} for split in facts.splits]
-    header["configs"] = [{"config_name": "documents", "data_files": files}]
-    return header
+    files = [{"split": names[split], "path": f"{split}-*.docs.parquet"} for split in facts.manifest.splits]
+    repositories = list(dict.fromkeys(source.repository for source in facts.sources if source.repository))
+    return {
+        "pretty_name": facts.manifest.name,
+        **_license([source.license for source in facts.sources]),
+        "task_categories": ["text-generation"],
+        "tags": ["tokenmill", "tokenized", "pretraining"],
+        "size_categories": [size_category(facts.documents)],
+        **({"source_datasets": repositories} if repositories else {}),
+        "configs": [{"config_name": "documents", "data_files": files}],
+    }
 
 
 def size_category(documents: int) -> str:
     """Return the size category of a card, in the Hub's words, for a number of rows."""
-    return next((name for most, name in (*_SIZES, *_LARGER) if documents < most), "100B<n<1T")
+    digits = min(len(str(documents)), 12)
+    return "n<1K" if digits < 4 else f"{_SCALES[digits - 1]}<n<{_SCALES[digits]}"
 
 
 def public_place(place: str) -> str:
@@ -86,8 +88,3 @@ def yaml_header(values: dict[str, Any]) -> str:
     """Return a data card's header between its two lines; ASCII only, so that every character is exact and visible."""
     body = yaml.safe_dump(values, sort_keys=False, allow_unicode=False, default_flow_style=False, width=1 << 30)
     return f"---\n{body}---\n"
-
-
-def python_literal(text: str) -> str:
-    """Return a string literal of Python for a card's code, ASCII only."""
-    return ascii(text)

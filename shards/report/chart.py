@@ -1,6 +1,6 @@
 """A chart as a list of marks, with ticks and scales. A template draws it as SVG and escapes every text.
 
-No plotting library is used: it would put 100 KB of paths and fonts into each picture, in fixed colours. All colours
+No plotting library is used: it would put 100 kB of paths and fonts into each picture, in fixed colours. All colours
 come from the style sheet, by class, so that a chart follows the light, dark and print styles. Coordinates are rounded
 to a tenth: smaller files, and the same bytes everywhere.
 """
@@ -11,34 +11,25 @@ import math
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 CHARACTER_WIDTH = 6.9
 """Average width of a character of 12.5 px sans-serif text. Some letters are wider, so labels leave some room."""
 
-Tag = Literal["line", "rect", "circle", "path", "text"]
-Anchor = Literal["start", "middle", "end"]
 Scale = Callable[[float], float]
-
-
-@dataclass(frozen=True)
-class Mark:
-    """One element: its tag, its attributes, and its text or its tooltip."""
-
-    tag: Tag
-    attributes: dict[str, str]
-    text: str = ""
 
 
 @dataclass
 class Chart:
-    """A chart of `width` by `height` px; a screen reader reads `title` and `description`."""
+    """A chart of `width` by `height` px; a screen reader reads `title` and `description`.
+
+    A mark is one element: its tag, its attributes, and its text or its tooltip.
+    """
 
     title: str
     description: str
     width: float
     height: float = 0.0
-    marks: list[Mark] = field(default_factory=list[Mark])
+    marks: list[tuple[str, dict[str, str], str]] = field(default_factory=list[tuple[str, dict[str, str], str]])
 
     def line(self, x1: float, y1: float, x2: float, y2: float, style: str) -> None:
         """Add a straight line."""
@@ -49,9 +40,9 @@ class Chart:
         shown = max(width, 0.5) if width > 0 else 0.0
         self._add("rect", {"x": x, "y": y, "width": shown, "height": max(height, 0.0), "class": style}, tooltip)
 
-    def circle(self, x: float, y: float, radius: float, style: str, tooltip: str = "") -> None:
+    def circle(self, x: float, y: float, radius: float, style: str) -> None:
         """Add a dot."""
-        self._add("circle", {"cx": x, "cy": y, "r": radius, "class": style}, tooltip)
+        self._add("circle", {"cx": x, "cy": y, "r": radius, "class": style})
 
     def draw_path(self, points: Sequence[tuple[float, float]], style: str, *, close: bool = False) -> None:
         """Add a line through points; closed, an area."""
@@ -59,14 +50,14 @@ class Chart:
             steps = " L".join(f"{_shorten(x)} {_shorten(y)}" for x, y in points)
             self._add("path", {"d": f"M{steps}{'Z' if close else ''}", "class": style})
 
-    def text(self, x: float, y: float, text: str, style: str = "label", anchor: Anchor = "start") -> None:
-        """Add a text whose baseline is at y."""
+    def text(self, x: float, y: float, text: str, style: str = "label", anchor: str = "start") -> None:
+        """Add a text whose baseline is at y, with its `start`, `middle` or `end` at x."""
         attributes: dict[str, str | float] = {"x": x, "y": y, "class": style}
         self._add("text", attributes | ({} if anchor == "start" else {"text-anchor": anchor}), text)
 
-    def _add(self, tag: Tag, attributes: dict[str, str | float], text: str = "") -> None:
+    def _add(self, tag: str, attributes: dict[str, str | float], text: str = "") -> None:
         rounded = {key: value if isinstance(value, str) else _shorten(value) for key, value in attributes.items()}
-        self.marks.append(Mark(tag, rounded, text))
+        self.marks.append((tag, rounded, text))
 
 
 def _shorten(value: float) -> str:
@@ -96,16 +87,18 @@ def round_ticks(most: float, number: int = 5) -> list[float]:
 
 def decade_ticks(low: float, high: float, number: int = 7) -> list[float]:
     """Return powers of ten from `low` to `high`, every second or third if there are many."""
-    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
-    every = max(1, math.ceil((last - first + 1) / number))
-    return [10.0**power for power in range(first, last + 1, every)]
+    return _power_ticks(10.0, low, high, number)
 
 
-def doubling_ticks(low: float, high: float, number: int = 8) -> list[int]:
+def doubling_ticks(low: float, high: float, number: int = 8) -> list[float]:
     """Return powers of two from `low` to `high`, at most about `number` of them."""
-    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    return _power_ticks(2.0, low, high, number)
+
+
+def _power_ticks(base: float, low: float, high: float, number: int) -> list[float]:
+    first, last = math.ceil(math.log(low, base) - 1e-9), math.floor(math.log(high, base) + 1e-9)
     every = max(1, math.ceil((last - first + 1) / number))
-    return [1 << power for power in range(first, last + 1, every)]
+    return [base**power for power in range(first, last + 1, every)]
 
 
 def fit(text: str, width: float) -> str:

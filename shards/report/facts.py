@@ -1,4 +1,4 @@
-"""Collect the facts of a set from its manifest and its recipe, as plain values.
+"""The facts of a set for a report: its manifest as it is, and what its recipe states of sources and tokenizer.
 
 The recipe is a JSON object that others may have written. A value of an unexpected type is left out, never guessed.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
-from shards.format.manifest import Manifest, MixEntry
+from shards.format.manifest import Manifest, MixEntry, SourceCounts, SourceEntry, Split
 from shards.format.reader import ShardSet
 
 MAX_LINE = 300
@@ -20,111 +20,86 @@ MAX_LINE = 300
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 _KEYS_SHOWN_APART = ("name", "kind", "weight", "paths", "repo", "config", "split", "revision", "license")
+_NOTHING = SourceCounts(tokens=0, documents=0)
 
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """One source. Token counts include EOS; `documents` and `tokens` count the training split."""
+    """One source: what the manifest counts, and what the recipe states.
 
-    name: str
+    Attributes:
+        entry: what the build found.
+        share: its row of the mix.
+        train, val: tokens (EOS included) and documents in each split.
+        kind: its kind in the recipe; empty if the recipe states none.
+        repository: its repository on the Hub, if it is from there.
+        places: paths, or the repository with its configuration and split, as the recipe states them.
+        license: as the recipe states it.
+        settings: its other keys in the recorded recipe that have a value, as JSON. A resolved recipe does not say which
+            of them were set and which are defaults.
+    """
+
+    entry: SourceEntry
+    share: MixEntry
+    train: SourceCounts
+    val: SourceCounts
     kind: str
+    repository: str | None
     places: list[str]
-    """Paths, or the Hub's repository with its configuration and split, as the recipe states them."""
-    revision: str
     license: str | None
     settings: dict[str, str]
-    """Its other keys in the recorded recipe that have a value, as JSON. A resolved recipe does not say which of them
-    were set and which are defaults."""
-    weight: float
-    requested: float
-    achieved: float
-    requested_tokens: int
-    tokens: int
-    documents: int
-    val_tokens: int
-    val_documents: int
-    tokens_available: int
-    documents_available: int
-    unread_files: int
-    unread_bytes: int
-    dropped: dict[str, int]
-    epochs: int
 
-
-@dataclass(frozen=True)
-class PhaseFacts:
-    """One phase of the mix: its part of the training tokens, its totals, and its rows of the mix."""
-
-    name: str
-    share: float
-    requested_tokens: int
-    tokens: int
-    documents: int
-    shards: int
-    mix: list[MixEntry]
-
-
-@dataclass(frozen=True)
-class ShardFacts:
-    """One shard: tokens, documents, and bytes of its three files."""
-
-    name: str
-    split: str
-    tokens: int
-    documents: int
-    tokens_bytes: int
-    bytes: int
-    phase: str | None = None
-
-
-@dataclass(frozen=True)
-class SplitFacts:
-    """Totals of a split."""
-
-    requested_tokens: int
-    tokens: int
-    documents: int
-    shards: int
-
-
-@dataclass(frozen=True)
-class TokenizerFacts:
-    """The tokenizer, without its entries."""
-
-    vocab_size: int
-    dtype: str
-    sha256: str
-    eos: str
-    special_tokens: dict[str, int]
-    settings: dict[str, str]
-    """Its keys in the recorded recipe that have a value, as JSON, defaults included."""
+    @property
+    def name(self) -> str:
+        """The name of the source."""
+        return self.entry.name
 
 
 @dataclass(frozen=True)
 class SetFacts:
-    """A whole set."""
+    """A whole set.
 
-    name: str
+    Attributes:
+        manifest: its manifest.
+        manifest_sha256: the digest of the manifest.
+        recipe_text: its recipe.
+        bytes: bytes of all its files, the manifest included.
+        sources: its sources.
+        tokenizer_settings: the keys of the tokenizer in the recorded recipe that have a value, as JSON, with defaults.
+    """
+
+    manifest: Manifest
     manifest_sha256: str
-    recipe_sha256: str
-    recipe_file: str
     recipe_text: str
-    tokens: int
-    documents: int
     bytes: int
-    """Bytes of all files of the set, the manifest included."""
-    tokens_bytes: int
-    splits: dict[str, SplitFacts]
     sources: list[SourceFacts]
-    tokenizer: TokenizerFacts
-    shards: list[ShardFacts] = field(default_factory=list[ShardFacts])
-    phases: list[PhaseFacts] = field(default_factory=list[PhaseFacts])
-    """In the order of training; empty in a set without phases."""
+    tokenizer_settings: dict[str, str]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of both splits."""
+        return sum(shard.tokens for shard in self.manifest.shards)
+
+    @property
+    def documents(self) -> int:
+        """Documents of both splits."""
+        return sum(shard.documents for shard in self.manifest.shards)
+
+    @property
+    def tokens_bytes(self) -> int:
+        """Bytes of the compressed tokens."""
+        return sum(shard.files.tokens.bytes for shard in self.manifest.shards)
+
+    @property
+    def eos(self) -> str:
+        """The text of the token that ends every document."""
+        tokenizer = self.manifest.tokenizer
+        return next((text for text, token in tokenizer.special_tokens.items() if token == tokenizer.eos_id), "")
 
     @property
     def rebuildable(self) -> bool:
-        """Whether the recipe names sources that a build reads: files, or the Hub."""
-        return bool(self.sources) and all(source.kind in ("files", "hub") for source in self.sources)
+        """Whether the recipe says of every source where a build reads it."""
+        return bool(self.sources) and all(source.places for source in self.sources)
 
 
 def describe_facts(shard_set: ShardSet) -> SetFacts:
@@ -136,111 +111,61 @@ def describe_facts(shard_set: ShardSet) -> SetFacts:
     manifest = shard_set.manifest
     recipe_text = shard_set.store.read(manifest.recipe.file).decode("utf-8", "backslashreplace")
     recipe = _read_recipe(recipe_text)
-    shards = [
-        ShardFacts(
-            entry.name,
-            entry.split,
-            entry.tokens,
-            entry.documents,
-            entry.files.tokens.bytes,
-            entry.files.tokens.bytes + entry.files.documents.bytes + entry.files.metadata.bytes,
-            entry.phase,
-        )
-        for entry in manifest.shards
-    ]
     others = ("manifest.json", manifest.recipe.file, manifest.tokenizer.file)
+    sizes = [file.bytes for shard in manifest.shards for file in shard.files.entries]
+    tokenizer = _table(recipe.get("tokenizer"))
+    shown = {"special_tokens", "eos_token", "vocab_size"}
+    if tokenizer.get("file") is not None:
+        shown.add("sample_bytes")  # a given tokenizer is not trained
     return SetFacts(
-        name=manifest.name,
-        manifest_sha256=shard_set.manifest_sha256,
-        recipe_sha256=manifest.recipe.sha256,
-        recipe_file=manifest.recipe.file,
-        recipe_text=recipe_text,
-        tokens=sum(shard.tokens for shard in shards),
-        documents=sum(shard.documents for shard in shards),
-        bytes=sum(shard.bytes for shard in shards) + sum(shard_set.store.size(name) for name in others),
-        tokens_bytes=sum(shard.tokens_bytes for shard in shards),
-        splits={
-            name: SplitFacts(split.requested_tokens, split.tokens, split.documents, len(shard_set.splits[name]))
-            for name, split in manifest.splits.items()
-        },
-        sources=_describe_sources(manifest, recipe),
-        tokenizer=_describe_tokenizer(manifest, recipe),
-        shards=shards,
-        phases=[
-            PhaseFacts(
-                phase.name,
-                phase.share,
-                phase.requested_tokens,
-                phase.tokens,
-                phase.documents,
-                sum(shard.phase == phase.name for shard in shards),
-                phase.mix,
-            )
-            for phase in manifest.phases
-        ],
+        manifest,
+        shard_set.manifest_sha256,
+        recipe_text,
+        sum(sizes) + sum(shard_set.store.size(name) for name in others),
+        _describe_sources(manifest, recipe),
+        _list_settings(tokenizer, shown),
     )
 
 
 def _describe_sources(manifest: Manifest, recipe: dict[str, Any]) -> list[SourceFacts]:
     listed = recipe.get("sources")
-    stated: dict[str, dict[str, Any]] = {}
-    for item in cast("list[Any]", listed) if isinstance(listed, list) else []:
-        own = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
-        if (name := _text(own.get("name"))) is not None:
-            stated[name] = own
+    tables = [_table(item) for item in cast("list[Any]", listed)] if isinstance(listed, list) else []
+    stated = {name: table for table in tables if (name := _text(table.get("name")))}
     mix = {row.source: row for row in manifest.mix}
     facts: list[SourceFacts] = []
-    for source in manifest.sources:
-        own, row = stated.get(source.name, {}), mix.get(source.name)
-        train, val = (
-            manifest.splits[split].sources.get(source.name) if split in manifest.splits else None
-            for split in ("train", "val")
-        )
+    for entry in manifest.sources:
+        own = stated.get(entry.name, {})
+        share = MixEntry(source=entry.name, requested=0.0, achieved=0.0, requested_tokens=0, achieved_tokens=0)
         facts.append(
             SourceFacts(
-                name=source.name,
-                kind=_text(own.get("kind")) or "not stated",
+                entry,
+                mix.get(entry.name, share),
+                _counts(manifest, "train", entry.name),
+                _counts(manifest, "val", entry.name),
+                kind=_text(own.get("kind")) or "",
+                repository=_text(own.get("repo")),
                 places=_places(own),
-                revision=source.revision,
                 license=_text(own.get("license")),
                 settings=_list_settings(own, _KEYS_SHOWN_APART),
-                weight=source.weight,
-                requested=row.requested if row else 0.0,
-                achieved=row.achieved if row else 0.0,
-                requested_tokens=row.requested_tokens if row else 0,
-                tokens=train.tokens if train else 0,
-                documents=train.documents if train else 0,
-                val_tokens=val.tokens if val else 0,
-                val_documents=val.documents if val else 0,
-                tokens_available=source.tokens_available,
-                documents_available=source.documents_available,
-                unread_files=source.unread_files,
-                unread_bytes=source.unread_bytes,
-                dropped={reason: count for reason, count in source.dropped.items() if count},
-                epochs=source.epochs,
             )
         )
     return facts
 
 
-def _describe_tokenizer(manifest: Manifest, recipe: dict[str, Any]) -> TokenizerFacts:
-    entry = manifest.tokenizer
-    section = recipe.get("tokenizer")
-    keys = cast("dict[str, Any]", section) if isinstance(section, dict) else {}
-    eos = next((text for text, token in entry.special_tokens.items() if token == entry.eos_id), "")
-    shown = {"special_tokens", "eos_token", "vocab_size"}
-    if keys.get("file") is not None:
-        shown.add("sample_bytes")
-    settings = _list_settings(keys, shown)
-    return TokenizerFacts(manifest.vocab_size, manifest.dtype, entry.sha256, eos, entry.special_tokens, settings)
+def _counts(manifest: Manifest, split: Split, source: str) -> SourceCounts:
+    entry = manifest.splits.get(split)
+    return entry.sources.get(source, _NOTHING) if entry else _NOTHING
 
 
 def _read_recipe(text: str) -> dict[str, Any]:
     try:
-        recipe: Any = json.loads(text)
+        return _table(json.loads(text))
     except (ValueError, RecursionError):  # the format requires JSON only because readers of sources need it
         return {}
-    return cast("dict[str, Any]", recipe) if isinstance(recipe, dict) else {}
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _places(source: dict[str, Any]) -> list[str]:

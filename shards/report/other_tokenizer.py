@@ -23,37 +23,19 @@ COMPARED_TOKENS = 1 << 14
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """A sample of one source: its bytes of text, and its tokens by our tokenizer and by the other one."""
-
-    bytes: int
-    tokens: int
-    other_tokens: int
-
-    @property
-    def ours(self) -> float:
-        """Bytes of text per token of our tokenizer."""
-        return self.bytes / max(1, self.tokens)
-
-    @property
-    def other(self) -> float:
-        """Bytes of text per token of the other tokenizer."""
-        return self.bytes / max(1, self.other_tokens)
-
-    @property
-    def more_tokens(self) -> float:
-        """How many more tokens our tokenizer uses than the other, as a fraction."""
-        return self.tokens / max(1, self.other_tokens) - 1
-
-
-@dataclass(frozen=True)
 class TokenizerComparison:
-    """Two tokenizers on the same sample, by source; EOS is not counted."""
+    """Two tokenizers on the same sample, by source; EOS is not counted.
+
+    Attributes:
+        name, sha256, vocab_size: the other tokenizer.
+        sources: of each source `bytes` of text, `tokens` by our tokenizer and `other_tokens`; bytes per token of `ours`
+            and of the `other`; `more_tokens`, how many more tokens ours uses, as a fraction.
+    """
 
     name: str
     sha256: str
     vocab_size: int
-    sources: dict[str, Ratio]
+    sources: dict[str, dict[str, float]]
 
 
 def find_gpt2(cache: Path | None = None) -> Path | None:
@@ -101,7 +83,7 @@ def compare_other_tokenizer(
     other.encode_special_tokens = True  # text that spells a special token is text
     other.no_truncation()
     other.no_padding()
-    ratios: dict[str, Ratio] = {}
+    ratios: dict[str, dict[str, float]] = {}
     for source, own in places.items():
         texts: list[str] = []
         tokens = size = 0
@@ -112,5 +94,13 @@ def compare_other_tokenizer(
             texts.append(text.decode("utf-8", "replace"))
         encoded = other.encode_batch_fast(texts, add_special_tokens=False)
         if tokens:
-            ratios[source] = Ratio(size, tokens, sum(len(encoding.ids) for encoding in encoded))
+            others = sum(len(encoding.ids) for encoding in encoded)
+            ratios[source] = {
+                "bytes": size,
+                "tokens": tokens,
+                "other_tokens": others,
+                "ours": size / tokens,
+                "other": size / max(1, others),
+                "more_tokens": tokens / max(1, others) - 1,
+            }
     return TokenizerComparison(name, hashlib.sha256(data).hexdigest(), other.get_vocab_size(), ratios)

@@ -6,13 +6,12 @@ Each source has its own row, so that for any number of sources no colours are ne
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import numpy as np
-
-from shards.audit.histogram import bin_middles
+from shards.audit.histogram import coarse_edges
 from shards.errors import plural
+from shards.format.manifest import ShardEntry
 from shards.report.chart import (
     CHARACTER_WIDTH,
     Chart,
@@ -24,72 +23,60 @@ from shards.report.chart import (
     logarithmic,
     round_ticks,
 )
-from shards.report.facts import SetFacts, ShardFacts
-from shards.report.numbers import compact, percent, size
+from shards.report.facts import SetFacts
 from shards.report.other_tokenizer import TokenizerComparison
 from shards.report.vocabulary import VocabularyFacts
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from shards.terminal.amounts import compact, format_size
 
 ROW, BAR = 46.0, 13.0
 MAX_ROWS = 40
 """Maximum sources drawn, in the recipe's order; the tables have all."""
 SLOTS = {"wide": 110, "narrow": 48}
 """Maximum columns in the picture of the shards; if there are more shards, several share a column."""
-PER_DOUBLING = 4
 
 
 def plot_mix(facts: SetFacts, width: float) -> Chart:
     """Draw the requested and the achieved share of each source."""
-    sources = facts.sources[:MAX_ROWS]
-    most = max([source.requested for source in sources] + [source.achieved for source in sources], default=1.0)
-    said = "; ".join(f"{s.name}: {percent(s.requested)} asked for, {percent(s.achieved)} got" for s in sources)
+    rows = [source.share for source in facts.sources[:MAX_ROWS]]
+    most = max([row.requested for row in rows] + [row.achieved for row in rows], default=1.0)
+    said = "; ".join(f"{row.source}: {row.requested:.2%} asked for, {row.achieved:.2%} got" for row in rows)
     chart = Chart("The mix: shares of the training tokens by source", said, width)
     ticks = [tick for tick in round_ticks(most, 5) if tick <= 1.0 + 1e-9]
     scale = linear(0, max(most, ticks[-1]), 1, width - 1)
-    bottom = _row_axis(chart, ticks, scale, len(sources), [f"{100 * tick:g} %" for tick in ticks])
-    for number, source in enumerate(sources):
-        y = number * ROW
-        _row_label(chart, y, source.name, f"{percent(source.achieved)} of {percent(source.requested)}")
-        top = y + ROW - BAR - 9
-        chart.rect(1, top, scale(source.achieved) - 1, BAR, "bar", f"got {percent(source.achieved, 4)}")
-        x = scale(source.requested)
+    chart.height = _row_axis(chart, ticks, scale, len(rows), [f"{100 * tick:g}%" for tick in ticks])
+    for number, row in enumerate(rows):
+        label = f"{row.achieved:.2%} of {row.requested:.2%}"
+        top = _draw_bar(chart, number, row.source, label, scale(row.achieved), f"got {row.achieved:.4%}")
+        x = scale(row.requested)
         chart.line(x, top - 4, x, top + BAR + 4, "goal")
-    chart.height = bottom
     return chart
 
 
-def plot_lengths(facts: SetFacts, lengths: npt.NDArray[np.int64], medians: dict[str, int], width: float) -> Chart:
+def plot_lengths(rows: Sequence[dict[str, Any]], width: float) -> Chart:
     """Draw the lengths of documents, one row for each source with its own height, and the audit's median."""
-    rows = [number for number in range(len(facts.sources)) if lengths[number].any()][:MAX_ROWS]
-    edges, groups = _length_groups()
-    held = np.zeros((len(lengths), len(edges) - 1))
-    for number in rows:
-        held[number] = np.bincount(groups, weights=lengths[number], minlength=len(edges) - 1)
-    used = np.flatnonzero(held.any(axis=0))
-    first, last = (int(used[0]), int(used[-1])) if len(used) else (0, 1)
-    names = [source.name for source in facts.sources]
-    said = "; ".join(f"{names[number]}: median {plural(medians[names[number]], 'token')}" for number in rows)
+    rows, edges = rows[:MAX_ROWS], coarse_edges()
+    held = [{int(low): documents for low, documents in row["histogram"].items()} for row in rows]
+    used = [edges.index(low) for own in held for low in own] or [0, 1]
+    first, last = min(used), max(used)
+    said = "; ".join(f"{row['source']}: median {plural(row['p50'], 'token')}" for row in rows)
     chart = Chart("Document lengths by source, in tokens", said, width)
     scale = logarithmic(edges[first], edges[last + 1], 1, width - 1)
-    row, area = 78.0, 44.0
+    height, area = 78.0, 44.0
     ticks = doubling_ticks(edges[first], edges[last + 1], 8 if width > 500 else 5)
-    bottom = _row_axis(chart, ticks, scale, len(rows), [f"{tick:,}" for tick in ticks], row=row)
-    for place, number in enumerate(rows):
-        base = place * row + row - 8
-        density = held[number] / np.diff(np.log2(edges))
-        heights = area * density / max(float(density.max()), 1e-9)
+    chart.height = _row_axis(chart, ticks, scale, len(rows), [f"{tick:,.0f}" for tick in ticks], row=height)
+    for place, (row, own) in enumerate(zip(rows, held, strict=True)):
+        base = place * height + height - 8
+        # Bins are not equally wide, so their areas are compared, not their heights.
+        spans = list(zip(edges[first : last + 1], edges[first + 1 : last + 2], strict=True))
+        density = [own.get(low, 0) / math.log2(high / low) for low, high in spans]
         points = [(scale(edges[first]), base)]
-        for index in range(first, last + 1):
-            y = base - float(heights[index])
-            points += [(scale(edges[index]), y), (scale(edges[index + 1]), y)]
+        for (low, high), value in zip(spans, density, strict=True):
+            y = base - area * value / max(*density, 1e-9)
+            points += [(scale(low), y), (scale(high), y)]
         chart.draw_path([*points, (scale(edges[last + 1]), base)], "area", close=True)
-        median = medians[names[number]]
-        x = scale(max(median, edges[first]))
+        x = scale(max(row["p50"], edges[first]))
         chart.line(x, base - area - 2, x, base + 3, "goal")
-        _row_label(chart, place * row, names[number], f"median {median:,}")
-    chart.height = bottom
+        _row_label(chart, place * height, row["source"], f"median {row['p50']:,}")
     return chart
 
 
@@ -106,9 +93,7 @@ def plot_id_frequencies(vocabulary: VocabularyFacts, width: float) -> Chart:
     high = max(10.0, most, vocabulary.rare_below)
     across = logarithmic(1, seen, left, width - right)
     up = logarithmic(0.8, high * 1.3, bottom, top)
-    for tick in decade_ticks(1, high):
-        chart.line(left, up(tick), width - right, up(tick), "grid")
-        chart.text(left - 8, up(tick) + 4, compact(tick), "tick", "end")
+    _left_axis(chart, decade_ticks(1, high), up, left, right, compact)
     for tick in decade_ticks(1, seen, 6):
         chart.line(across(tick), bottom, across(tick), bottom + 4, "axis")
         chart.text(across(tick), bottom + 19, compact(tick), "tick", "middle")
@@ -130,51 +115,44 @@ def plot_bytes_per_token(ratios: dict[str, float], comparison: TokenizerComparis
     """Draw the bytes per token of each source; with another tokenizer, both on the same sample."""
     others: dict[str, float] = {}
     if comparison is not None:
-        ratios = {name: ratio.ours for name, ratio in comparison.sources.items()}
-        others = {name: ratio.other for name, ratio in comparison.sources.items()}
+        ratios = {name: ratio["ours"] for name, ratio in comparison.sources.items()}
+        others = {name: ratio["other"] for name, ratio in comparison.sources.items()}
     rows = list(ratios.items())[:MAX_ROWS]
-    most = max([*ratios.values(), *others.values()], default=1.0)
     said = "; ".join(
         f"{name}: {ratio:.2f}{f', the other {others[name]:.2f}' if name in others else ''}" for name, ratio in rows
     )
     chart = Chart("Bytes of text that a token holds, by source", said, width)
-    ticks = round_ticks(most, 5)
+    ticks = round_ticks(max([*ratios.values(), *others.values()], default=1.0), 5)
     scale = linear(0, ticks[-1], 1, width - 1)
     chart.height = _row_axis(chart, ticks, scale, len(rows), [f"{tick:g}" for tick in ticks])
     for number, (name, ratio) in enumerate(rows):
-        y, other = number * ROW, others.get(name)
-        beside = "" if other is None or comparison is None else f"; {fit(comparison.name, 90)} {other:.2f}"
-        _row_label(chart, y, name, f"{ratio:.2f}{beside}")
-        top = y + ROW - BAR - 9
-        chart.rect(1, top, scale(ratio) - 1, BAR, "bar")
-        if other is not None:
-            chart.circle(scale(other), top + BAR / 2, 5.5, "ring")
+        label = f"{ratio:.2f}"
+        if comparison is not None:
+            label += f"; {fit(comparison.name, 90)} {others[name]:.2f}"
+        top = _draw_bar(chart, number, name, label, scale(ratio))
+        if comparison is not None:
+            chart.circle(scale(others[name]), top + BAR / 2, 5.5, "ring")
     return chart
 
 
 def plot_shards(facts: SetFacts, width: float) -> Chart:
     """Draw the compressed size of each shard's tokens, in the set's order; many shards share a column."""
-    slots = SLOTS["wide" if width > 500 else "narrow"]
-    groups = group_plotted_shards(facts.shards, slots)
-    held = [shard.tokens_bytes for shard in facts.shards] or [0]
-    most = max(held)
-    said = f"{plural(len(facts.shards), 'shard')} of {size(min(held))} to {size(most)}."
+    shards = facts.manifest.shards
+    groups = group_plotted_shards(shards, SLOTS["wide" if width > 500 else "narrow"])
+    held = [shard.files.tokens.bytes for shard in shards] or [0]
+    said = f"{plural(len(shards), 'shard')} of {format_size(min(held))} to {format_size(max(held))}."
     chart = Chart("Sizes of the shards' compressed tokens, in the set's order", said, width)
     left, top, bottom = 58.0, 10.0, 170.0
-    unit, name = next(((scale, unit) for scale, unit in _SIZES if most >= scale), (1, "B"))
-    ticks = round_ticks(most / unit, 4)
+    ticks = round_ticks(max(held), 4)
     up = linear(0, ticks[-1], bottom, top)
-    for tick in ticks:
-        chart.line(left, up(tick), width, up(tick), "grid")
-        chart.text(left - 8, up(tick) + 4, f"{tick:g} {name}", "tick", "end")
+    _left_axis(chart, ticks, up, left, 0.0, format_size)
     step = min(34.0, (width - left) / max(1, len(groups)))
     for number, group in enumerate(groups):
-        sizes = [shard.tokens_bytes / unit for shard in group]
+        sizes = [shard.files.tokens.bytes for shard in group]
         mean, x = sum(sizes) / len(sizes), left + number * step
         style = "bar" if group[0].split == "train" else "bar-val"
         names = group[0].name if len(group) == 1 else f"{group[0].name} to {group[-1].name}"
-        y = up(mean)
-        chart.rect(x + step * 0.12, y, step * 0.76, bottom - y, style, f"{names}: {mean:,.3g} {name}")
+        chart.rect(x + step * 0.12, up(mean), step * 0.76, bottom - up(mean), style, f"{names}: {format_size(mean)}")
         if len(group) > 1:
             chart.line(x + step / 2, up(min(sizes)), x + step / 2, up(max(sizes)), "goal")
     chart.line(left, bottom, width, bottom, "axis")
@@ -182,13 +160,10 @@ def plot_shards(facts: SetFacts, width: float) -> Chart:
     return chart
 
 
-_SIZES = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
-
-
-def group_plotted_shards(shards: Sequence[ShardFacts], slots: int) -> list[list[ShardFacts]]:
+def group_plotted_shards(shards: Sequence[ShardEntry], slots: int) -> list[list[ShardEntry]]:
     """Group neighbouring shards of one split for their plot, so that there are about `slots` groups."""
     each = max(1, math.ceil(len(shards) / slots))
-    groups: list[list[ShardFacts]] = []
+    groups: list[list[ShardEntry]] = []
     for shard in shards:
         if groups and groups[-1][0].split == shard.split and len(groups[-1]) < each:
             groups[-1].append(shard)
@@ -197,11 +172,12 @@ def group_plotted_shards(shards: Sequence[ShardFacts], slots: int) -> list[list[
     return groups
 
 
-def _length_groups() -> tuple[list[int], npt.NDArray[np.int64]]:
-    """Return edges of whole lengths, about four per doubling, and the group of each of `histogram.BINS`."""
-    edges = sorted({math.ceil(2 ** (step / PER_DOUBLING)) for step in range(32 * PER_DOUBLING + 1)})
-    groups = np.searchsorted(np.array(edges), bin_middles(), "right") - 1
-    return edges, np.clip(groups, 0, len(edges) - 2)
+def _left_axis(
+    chart: Chart, ticks: Sequence[float], up: Scale, left: float, right: float, name: Callable[[float], str]
+) -> None:
+    for tick in ticks:
+        chart.line(left, up(tick), chart.width - right, up(tick), "grid")
+        chart.text(left - 8, up(tick) + 4, name(tick), "tick", "end")
 
 
 def _row_axis(
@@ -219,6 +195,14 @@ def _row_axis(
         anchor = "start" if x < half else "end" if x > chart.width - half else "middle"
         chart.text(min(max(x, 0.0), chart.width), bottom + 14, label, "tick", anchor)
     return bottom + 20
+
+
+def _draw_bar(chart: Chart, number: int, name: str, label: str, end: float, tooltip: str = "") -> float:
+    """Draw the row of this number with a bar; return the top of the bar."""
+    _row_label(chart, number * ROW, name, label)
+    top = (number + 1) * ROW - BAR - 9
+    chart.rect(1, top, end - 1, BAR, "bar", tooltip)
+    return top
 
 
 def _row_label(chart: Chart, y: float, name: str, value: str) -> None:

@@ -13,15 +13,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 from shards.audit.rules import VERDICT_ADVICE, VERDICT_WORDS
-from shards.report import markdown, numbers, visible_text
+from shards.report import card, markdown, visible_text
 from shards.report.audited import rows_of
-from shards.report.card import card_header, public_place, public_reason, python_literal, yaml_header
 from shards.report.chart import Chart
 from shards.report.facts import SetFacts
 from shards.report.other_tokenizer import COMPARED_DOCUMENTS, TokenizerComparison
@@ -35,107 +34,102 @@ from shards.report.plots import (
 )
 from shards.report.shown_documents import ShownDocument
 from shards.report.vocabulary import VocabularyFacts
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+from shards.terminal.amounts import compact, format_size
 
 WIDE, NARROW = 720.0, 342.0
 """Widths in px that each chart is drawn for: a text column on a desktop, and a phone held upright."""
 
 TEMPLATES = Path(__file__).parent / "templates"
 
-MAX_RECIPE_CHARACTERS = 30_000
-MAX_SHARD_ROWS = 60
-MAX_FINDINGS = 8
+_LIMITS = {"most_recipe": 30_000, "most_shards": 60, "most_findings": 8, "most_drawn": MAX_ROWS}
+"""How many characters of the recipe, shards, findings of a check and sources a page shows."""
 
 
 @dataclass(frozen=True)
-class PageContents:
-    """Everything a report shows.
+class Report:
+    """A report: everything it shows.
 
     Attributes:
+        out: its folder.
         facts: the set, from its manifest and recipe.
         vocabulary: its ids, from the audit's counts.
         audit: audit.json.
-        lengths: documents by source and length, int64 `(sources, histogram.BINS)`.
         samples: documents to show, by source.
         comparison: another tokenizer on the same text, if there is one.
     """
 
+    out: Path
     facts: SetFacts
     vocabulary: VocabularyFacts
     audit: dict[str, Any]
-    lengths: npt.NDArray[np.int64]
     samples: dict[str, list[ShownDocument]]
     comparison: TokenizerComparison | None
 
-    def rows(self, check: str) -> list[dict[str, Any]]:
-        """Return the audit's rows of a check."""
-        return rows_of(self.audit, check)
+    @property
+    def by_source(self) -> dict[str, dict[str, Any]]:
+        """The audit's findings on lengths of documents, by source."""
+        return {row["source"]: row for row in rows_of(self.audit, "lengths")}
 
     @property
     def bytes_per_token(self) -> dict[str, float]:
         """Bytes of text per training token of each source; EOS counts as a token without text."""
-        return {row["source"]: row["bytes"] / row["tokens"] for row in self.rows("bytes_per_token")}
+        return {row["source"]: row["bytes"] / row["tokens"] for row in rows_of(self.audit, "bytes_per_token")}
 
     @property
     def text_bytes(self) -> int:
         """Bytes of text in training."""
-        return sum(row["bytes"] for row in self.rows("bytes_per_token"))
+        return sum(row["bytes"] for row in rows_of(self.audit, "bytes_per_token"))
 
     @property
     def whole_bytes_per_token(self) -> float:
         """Bytes of text per training token over the set."""
-        return self.text_bytes / max(1, sum(row["tokens"] for row in self.rows("bytes_per_token")))
+        return self.text_bytes / max(1, sum(row["tokens"] for row in rows_of(self.audit, "bytes_per_token")))
 
 
-def render_page(contents: PageContents) -> str:
+def render_page(report: Report) -> str:
     """Return the page: one HTML file that needs nothing else."""
-    values = _values(contents) | read_style(TEMPLATES / "style.css") | {"charts": _draw_charts(contents)}
+    values = _values(report) | read_style(TEMPLATES / "style.css") | {"charts": _draw_charts(report)}
     return make_render_environment().get_template("page.html.jinja").render(values)
 
 
-def render_card(contents: PageContents) -> str:
+def render_card(report: Report) -> str:
     """Return the data card: Markdown under the header that the Hub reads."""
-    header = yaml_header(card_header(contents.facts))
-    return header + make_render_environment().get_template("card.md.jinja").render(_values(contents))
+    header = card.yaml_header(card.card_header(report.facts))
+    return header + make_render_environment().get_template("card.md.jinja").render(_values(report))
 
 
-def _draw_charts(contents: PageContents) -> dict[str, dict[str, Chart]]:
+def _draw_charts(report: Report) -> dict[str, dict[str, Chart]]:
     """Return each chart in both widths: `charts["mix"]["wide"]`."""
     charts: dict[str, dict[str, Chart]] = {}
-    medians = {row["source"]: row["p50"] for row in contents.rows("lengths")}
     for name, width in (("wide", WIDE), ("narrow", NARROW)):
         drawn = {
-            "mix": plot_mix(contents.facts, width),
-            "lengths": plot_lengths(contents.facts, contents.lengths, medians, width),
-            "ranks": plot_id_frequencies(contents.vocabulary, width),
-            "bytes": plot_bytes_per_token(contents.bytes_per_token, contents.comparison, width),
-            "shards": plot_shards(contents.facts, width),
+            "mix": plot_mix(report.facts, width),
+            "lengths": plot_lengths(list(report.by_source.values()), width),
+            "ranks": plot_id_frequencies(report.vocabulary, width),
+            "bytes": plot_bytes_per_token(report.bytes_per_token, report.comparison, width),
+            "shards": plot_shards(report.facts, width),
         }
         for chart, picture in drawn.items():
             charts.setdefault(chart, {})[name] = picture
     return charts
 
 
-def _values(contents: PageContents) -> dict[str, Any]:
-    return {
-        "contents": contents,
-        "facts": contents.facts,
-        "vocabulary": contents.vocabulary,
-        "audit": contents.audit,
+def _values(report: Report) -> dict[str, Any]:
+    manifest = report.facts.manifest
+    return _LIMITS | {
+        "report": report,
+        "facts": report.facts,
+        "manifest": manifest,
+        "vocabulary": report.vocabulary,
+        "audit": report.audit,
         "compared_documents": COMPARED_DOCUMENTS,
-        "verdicts": Counter(check["verdict"] for check in contents.audit["checks"]),
+        "verdicts": Counter(check["verdict"] for check in report.audit["checks"]),
         "verdict_words": VERDICT_WORDS,
         "verdict_advice": VERDICT_ADVICE,
-        "train": contents.facts.splits.get("train"),
-        "val": contents.facts.splits.get("val"),
-        "by_source": {row["source"]: row for row in contents.rows("lengths")},
-        "most_recipe": MAX_RECIPE_CHARACTERS,
-        "most_shards": MAX_SHARD_ROWS,
-        "most_findings": MAX_FINDINGS,
-        "most_drawn": MAX_ROWS,
+        "train": manifest.splits.get("train"),
+        "val": manifest.splits.get("val"),
+        "split_shards": Counter(shard.split for shard in manifest.shards),
+        "phase_shards": Counter(shard.phase for shard in manifest.shards),
     }
 
 
@@ -164,17 +158,25 @@ def make_render_environment(*folders: Path) -> jinja2.Environment:
         "code": markdown.code_span,
         "cell": markdown.code_cell,
         "plain": markdown.plain_span,
-        "public_place": public_place,
-        "public_reason": public_reason,
         "sentence": markdown.sentence,
         "fence": markdown.fence,
-        "literal": python_literal,
-        "signed": numbers.signed,
-        "signed_percent": numbers.signed_percent,
-        "count": numbers.count,
-        "compact": numbers.compact,
-        "size": numbers.size,
-        "percent": numbers.percent,
+        "public_place": card.public_place,
+        "public_reason": card.public_reason,
+        "literal": ascii,
+        "compact": compact,
+        "size": format_size,
+        "count": "{:,.0f}".format,
+        "percent": _percent,
+        "signed": _signed,
+        "signed_percent": "{:+.1%}".format,
     }
     environment.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
     return environment
+
+
+def _percent(share: float, digits: int = 2) -> str:
+    return f"{share:.{digits}%}"
+
+
+def _signed(number: int) -> str:
+    return f"{number:+,}" if number else "0"

@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import codecs
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shards.format.document_table import iter_documents, read_bytes, rows_by_source, wrong_document_table
+import numpy as np
+
+from shards.errors import plural
+from shards.format.document_table import iter_documents, number_sources, read_bytes, wrong_document_table
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.trace.locate import Place, find_places
 
 if TYPE_CHECKING:
-    pass
+    import numpy.typing as npt
 
 SHOWN_CHARACTERS = 700
 """Maximum shown of each document."""
@@ -40,23 +42,28 @@ def draw_shown_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]
     Raises:
         ShardSetError: a document table is not what the manifest says.
     """
+    numbers = {source.name: code for code, source in enumerate(shard_set.manifest.sources)}
+    places: dict[str, list[Place]] = {name: [] for name in numbers}
     train = shard_set.manifest.splits.get("train")
-    wanted: defaultdict[int, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for name, held in train.sources.items() if train else ():
-        ordinals = sorted({(2 * part + 1) * held.documents // (2 * number) for part in range(number)})
-        first = 0
-        for index, shard in enumerate(shard_set.shards):
-            counts = shard.entry.sources.get(name) if shard.entry.split == "train" else None
-            after = first + (counts.documents if counts else 0)
-            own = [ordinal - first for ordinal in ordinals if first <= ordinal < after]
-            if own:
-                wanted[index][name] += own
-            first = after
-    places: dict[str, list[Place]] = {source.name: [] for source in shard_set.manifest.sources}
-    for index, by_source in sorted(wanted.items()):
-        shard = shard_set.shards[index]
-        for place in find_places(shard, _find_ordinals(shard, by_source)):
-            places[place.source].append(place)
+    if train is None:
+        return places
+    # The documents of a source have ordinals over the set: the shards before hold the first ones.
+    ordinals = {
+        name: np.unique([(2 * part + 1) * held.documents // (2 * number) for part in range(number)])
+        for name, held in train.sources.items()
+    }
+    before = dict.fromkeys(numbers, 0)
+    for shard in shard_set.splits["train"]:
+        wanted: dict[int, npt.NDArray[np.int64]] = {}
+        for name, counts in shard.entry.sources.items():
+            own = ordinals[name] - before[name]
+            own = own[(own >= 0) & (own < counts.documents)]
+            before[name] += counts.documents
+            if len(own):
+                wanted[numbers[name]] = own
+        if wanted:
+            for place in find_places(shard, _find_ordinals(shard, numbers, wanted)):
+                places[place.source].append(place)
     return places
 
 
@@ -71,18 +78,16 @@ def read_shown_document(
     return ShownDocument(place, text[:characters], whole and len(text) <= characters)
 
 
-def _find_ordinals(shard: Shard, wanted: dict[str, list[int]]) -> list[int]:
+def _find_ordinals(shard: Shard, numbers: dict[str, int], wanted: dict[int, npt.NDArray[np.int64]]) -> list[int]:
     """Return the numbers in their shard of the documents that are the n-th of their source there."""
+    batches = iter_documents(shard, ["source"])
+    sources = np.concatenate([number_sources(shard, batch, numbers) for batch in batches])
     found: list[int] = []
-    seen: defaultdict[str, int] = defaultdict(int)
-    first = 0
-    for batch in iter_documents(shard, ["source"]):
-        for name, rows in rows_by_source(batch):
-            places = [ordinal - seen[name] for ordinal in wanted.get(name, [])]
-            found += [first + int(rows[place]) for place in places if 0 <= place < len(rows)]
-            seen[name] += len(rows)
-        first += batch.num_rows
-    expected = sum(len(ordinals) for ordinals in wanted.values())
-    if len(found) != expected:
-        raise wrong_document_table(shard, f"documents by source: {dict(seen)}, fewer than the manifest says")
-    return sorted(found)
+    for code, ordinals in wanted.items():
+        rows = np.flatnonzero(sources == code)
+        if len(rows) <= ordinals[-1]:
+            raise wrong_document_table(
+                shard, f"has {plural(len(rows), 'document')} of a source, fewer than the manifest says"
+            )
+        found += rows[ordinals].tolist()
+    return found

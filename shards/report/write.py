@@ -4,8 +4,7 @@ They are written next to the set (`DIR.report`), whose own folder holds only the
 equal audits (and the same tokenizer to compare with) give equal bytes: they contain no time and no host. The card is
 published, so it shows only the file's name of a local path that is absolute or leads to a parent folder.
 
-Runs the audit if none is stored for this set, and passes once over the document tables; the rest takes a few seconds.
-Memory does not grow with the set: histograms, and a few documents of each source.
+Runs the audit if none is stored for this set; the rest takes a few seconds. Memory does not grow with the set.
 
 A report judges nothing that the audit does not judge, and uploads nothing.
 """
@@ -14,16 +13,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shards.errors import ShardSetError
-from shards.report.audited import find_or_audit, is_audited
-from shards.report.document_lengths import count_document_lengths
+from shards.report.audited import find_or_audit
 from shards.report.facts import describe_facts
 from shards.report.other_tokenizer import COMPARED_DOCUMENTS, GPT2, compare_other_tokenizer, find_gpt2
-from shards.report.render import PageContents, render_card, render_page
+from shards.report.render import Report, render_card, render_page
 from shards.report.shown_documents import draw_shown_places, read_shown_document
 from shards.report.vocabulary import describe_vocabulary
 from shards.stores.files import atomic_open
@@ -40,33 +37,28 @@ SAMPLES = 2
 """Maximum documents shown of each source."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """A report that was written: its folder and its contents."""
-
-    out: Path
-    contents: PageContents
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of the report: every fact of the page but the samples' texts and the curves."""
-        contents, facts = self.contents, dataclasses.asdict(self.contents.facts)
-        del facts["recipe_text"]
-        for phase in facts["phases"]:
-            phase["mix"] = [row.model_dump() for row in phase["mix"]]
-        return facts | {
-            "out": str(self.out),
-            "files": [PAGE_FILE, CARD_FILE],
-            "verdict": contents.audit["verdict"],
-            "checks": {check["name"]: check["verdict"] for check in contents.audit["checks"]},
-            "bytes_per_token": {"set": contents.whole_bytes_per_token} | {"sources": contents.bytes_per_token},
-            "compared_with": None if contents.comparison is None else dataclasses.asdict(contents.comparison),
-            "lengths": {row["source"]: row for row in contents.rows("lengths")},
-            "longest_entries": [dataclasses.asdict(entry) for entry in contents.vocabulary.longest],
-            "rarest_entries": [dataclasses.asdict(entry) for entry in contents.vocabulary.rarest],
-            "samples": {
-                name: [sample.place.to_dict() for sample in samples] for name, samples in contents.samples.items()
-            },
-        }
+def report_to_dict(report: Report) -> dict[str, Any]:
+    """Return the JSON object of a report: every fact of the page but the manifest's, the samples' texts and curves."""
+    facts, comparison = report.facts, report.comparison
+    stated = ("name", "kind", "places", "license", "settings")
+    return {
+        "name": facts.manifest.name,
+        "manifest_sha256": facts.manifest_sha256,
+        "tokens": facts.tokens,
+        "documents": facts.documents,
+        "bytes": facts.bytes,
+        "sources": [{name: getattr(source, name) for name in stated} for source in facts.sources],
+        "out": str(report.out),
+        "files": [PAGE_FILE, CARD_FILE],
+        "verdict": report.audit["verdict"],
+        "checks": {check["name"]: check["verdict"] for check in report.audit["checks"]},
+        "bytes_per_token": {"set": report.whole_bytes_per_token, "sources": report.bytes_per_token},
+        "compared_with": None if comparison is None else dataclasses.asdict(comparison),
+        "lengths": report.by_source,
+        "longest_entries": report.vocabulary.longest,
+        "rarest_entries": report.vocabulary.rarest,
+        "samples": {name: [sample.place.to_dict() for sample in samples] for name, samples in report.samples.items()},
+    }
 
 
 def write_report(
@@ -92,8 +84,8 @@ def write_report(
 
     Raises:
         ShardSetError: the set is not whole.
-        ValueError: the set's tokenizer is not byte-level, the other file is not a tokenizer, or `out` is in the set's
-        folder.
+        InputError: the set's tokenizer is not byte-level, the other file is not a tokenizer, or `out` is in the set's
+            folder.
         FileExistsError: `out` holds an `index.html` or `README.md` that no report wrote.
         OSError: a file cannot be read or written.
     """
@@ -107,13 +99,9 @@ def write_report(
     shard_set = structure.shard_set
     if structure.problems or shard_set is None:
         raise ShardSetError(structure.problems)
-    vocabulary = shard_set.vocabulary
-    passes = _Passes(1 if is_audited(shard_set, audit) else 2, progress)
-    audited = find_or_audit(shard_set, audit, workers=workers, progress=passes.advance)
-    passes.done = passes.number - 1
-    lengths = count_document_lengths(shard_set, workers=workers, progress=passes.advance)
+    found = find_or_audit(shard_set, audit, workers=workers, progress=progress)
     samples = {
-        name: [read_shown_document(shard_set.shard(place.shard), place, vocabulary) for place in places]
+        name: [read_shown_document(shard_set.shard(place.shard), place, shard_set.vocabulary) for place in places]
         for name, places in draw_shown_places(shard_set, SAMPLES).items()
     }
     if compare_with is None and (gpt2 := find_gpt2()) is not None:
@@ -121,18 +109,16 @@ def write_report(
     comparison = None
     if compare_with is not None:
         name, file = compare_with
-        comparison = compare_other_tokenizer(
-            shard_set, draw_shown_places(shard_set, COMPARED_DOCUMENTS), name=name, file=file
-        )
-    contents = PageContents(
-        describe_facts(shard_set), describe_vocabulary(audited), audited.found, lengths, samples, comparison
-    )
-    page, card = render_page(contents), render_card(contents)
+        places = draw_shown_places(shard_set, COMPARED_DOCUMENTS)
+        comparison = compare_other_tokenizer(shard_set, places, name=name, file=file)
+    vocabulary = describe_vocabulary(found, audit)
+    report = Report(out, describe_facts(shard_set), vocabulary, found, samples, comparison)
+    rendered = {CARD_FILE: render_card(report), PAGE_FILE: render_page(report)}
     out.mkdir(parents=True, exist_ok=True)
-    for name, rendered in ((CARD_FILE, card), (PAGE_FILE, page)):
+    for name, text in rendered.items():
         with atomic_open(out / name) as file:
-            file.write(rendered.encode())
-    return Report(out, contents)
+            file.write(text.encode())
+    return report
 
 
 def _check_replaceable(out: Path) -> None:
@@ -146,16 +132,3 @@ def _check_replaceable(out: Path) -> None:
             raise FileExistsError(
                 f"{out / name}: not written by a report, so not replaced. Give another --out, or move it."
             )
-
-
-@dataclass
-class _Passes:
-    """Passes over the set as one progress."""
-
-    number: int
-    progress: Progress
-    done: int = 0
-
-    def advance(self, done: int, total: int) -> None:
-        """Report what is done of the current pass."""
-        self.progress(self.done * total + done, self.number * total)

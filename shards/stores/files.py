@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from shards.errors import InputError
+from shards.terminal.amounts import format_size
 
 TMP_SUFFIX = ".tmp"
 STAGING_SUFFIX = ".unfinished"
@@ -130,15 +131,11 @@ def check_room(needs: Sequence[tuple[str, Path, int]], remedy: str) -> None:
         free = shutil.disk_usage(_existing(group[0][1])).free
         total = sum(size for _, _, size in group)
         if total > free:
-            parts = ", ".join(f"{_show(size)} for {what} in {folder}" for what, folder, size in group)
-            found = f"{_show(free)} are free, {_show(total - free)} too few"
-            problems.append(f"disk: needs {_show(total)} ({parts}); {found}. Free some. {remedy}")
+            parts = ", ".join(f"{format_size(size)} for {what} in {folder}" for what, folder, size in group)
+            found = f"{format_size(free)} are free, {format_size(total - free)} too few"
+            problems.append(f"disk: needs {format_size(total)} ({parts}); {found}. Free some. {remedy}")
     if problems:
         raise InputError(problems)
-
-
-def _show(size: int) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 10**9 else f"{size / 1e6:.1f} MB"
 
 
 def _existing(folder: Path) -> Path:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shards.terminal.amounts import format_amount, format_speed
 from shards.terminal.display import printable, say
 
 if TYPE_CHECKING:
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 LINE_SECONDS = 5.0
 """Seconds between two lines if stderr is not a terminal."""
 
-_SCALES = {
-    "bytes": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")),
-    "tokens": ((1e9, "G tokens"), (1e6, "M tokens")),
-}
 _BAR_CELLS = 8
 """Least width of the bar."""
 
@@ -78,8 +75,10 @@ class Meter:
         known = 0 < self.total >= self.done  # totals may be estimates: past one, neither share nor time left is known
         share = f"{100 * self.done // self.total} %" if known else ""
         left = format_time_left(seconds * (self.total - self.done) / worked) if known and worked > 0 else ""
-        amount = format_amount(self.done, self.unit, of=self.total if known else 0) if known or self.done else ""
-        speed = format_speed(worked, seconds, self.unit) if self.unit in _SCALES else ""
+        amount = format_amount(self.done, self.unit) if known or self.done else ""
+        if known:
+            amount = f"{amount.removesuffix(f' {self.unit}')} of {format_amount(self.total, self.unit)}"
+        speed = format_speed(worked, seconds, self.unit) if self.unit in ("bytes", "tokens") else ""
         return [share, left, amount, *map(printable, self.figures), speed]
 
     def draw(self, width: int) -> Table:
@@ -100,18 +99,6 @@ class Meter:
         table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
         table.add_row(*cells)
         return table
-
-
-def format_amount(count: float, unit: str, *, of: int = 0) -> str:
-    """Return a count such as `1.5 MB` or `1,000 steps`, or of a total: `1.5 of 2.0 MB`."""
-    scale, unit = next((scale for scale in _SCALES.get(unit, ()) if max(count, of) >= scale[0]), (1.0, unit))
-    counts = [f"{number / scale:,.{1 if scale > 1 else 0}f}" for number in (count, of)]
-    return f"{' of '.join(counts if of else counts[:1])} {unit}"
-
-
-def format_speed(count: float, seconds: float, unit: str) -> str:
-    """Return a speed such as `1.5 MB/s`; an empty text if it is unknown or less than one a second."""
-    return f"{format_amount(count / seconds, unit)}/s" if count >= seconds > 0 else ""
 
 
 def format_time_left(seconds: float) -> str:

@@ -124,6 +124,9 @@ def test_lengths_and_bytes_by_source(good_audit, plan):
         assert (row.values["longest"], row.values["mean"]) == (lengths.max(), round(lengths.mean(), 1))
         assert row.values["p50"] == pytest.approx(np.median(lengths), rel=0.03)
         assert row.values["p95"] == pytest.approx(np.percentile(lengths, 95), rel=0.03)
+        histogram = row.values["histogram"]
+        assert sum(histogram.values()) == len(lengths)
+        assert all(histogram.get(length, 0) == (lengths == length).sum() for length in range(1, 5))
     for row in good_audit.check("bytes_per_token").findings:
         mine = [d for d in split_documents(plan, "train") if d.source == row.values["source"]]
         assert row.values["bytes"] == sum(len(d.text) for d in mine)

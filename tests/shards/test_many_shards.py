@@ -8,7 +8,6 @@ import pytest
 from shards.audit.audit import audit
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import open_set
-from shards.report.document_lengths import count_document_lengths
 from shards.trace.search import Query
 from shards.trace.trace import trace
 from shards.validation.validate import validate
@@ -30,7 +29,6 @@ COMMANDS = {
     "trace token": lambda folder, out: trace(folder, Query("token", "5"), limit=3),
     "trace text": lambda folder, out: trace(folder, Query("text", "naïve"), limit=3),
     "audit": lambda folder, out: audit(folder, out=out, workers=1),
-    "report's lengths": lambda folder, out: count_document_lengths(open_set(folder), workers=1),
     "validate": lambda folder, out: validate(folder, level="full"),
 }
 

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from shards.terminal import progress
-from shards.terminal.progress import Meter, format_amount, format_speed, format_time_left, show_progress
+from shards.terminal.amounts import format_amount, format_speed
+from shards.terminal.progress import Meter, format_time_left, show_progress
 from tests.support.terminal import run_in_terminal
 
 SCRIPT = """
@@ -72,11 +73,11 @@ def test_lines_come_every_few_seconds(monkeypatch, capsys):
     ("done", "total", "expected"),
     [
         (0, 0, ""),
-        (0, 1_000_000, "0 %, 0.0 of 1.0 MB"),
-        (115, 100, "115 bytes, 12 bytes/s"),
-        (999_999, 1_000_000, "99 %, about 1 s left, 1.0 of 1.0 MB, 100.0 kB/s"),
-        (1_000_000, 1_000_000, "100 %, 1.0 of 1.0 MB, 100.0 kB/s"),
-        (3, 1_000, "0 %, about 55 min left, 0.0 of 1.0 kB"),
+        (0, 1_000_000, "0 %, 0 B of 1 MB"),
+        (115, 100, "115 B, 12 B/s"),
+        (999_999, 1_000_000, "99 %, about 1 s left, 1 MB of 1 MB, 100 kB/s"),
+        (1_000_000, 1_000_000, "100 %, 1 MB of 1 MB, 100 kB/s"),
+        (3, 1_000, "0 %, about 55 min left, 3 B of 1 kB"),
     ],
 )
 def test_only_what_is_known_is_said(done, total, expected, monkeypatch):
@@ -88,13 +89,13 @@ def test_only_what_is_known_is_said(done, total, expected, monkeypatch):
 
 def test_amounts_speeds_and_times():
     assert [format_amount(count, "tokens") for count in (12_345, 2_000_000, 3.21e9)] == [
-        "12,345 tokens",
-        "2.0 M tokens",
-        "3.2 G tokens",
+        "12.3 K tokens",
+        "2 M tokens",
+        "3.21 B tokens",
     ]
     assert [format_speed(*given, "tokens") for given in ((0, 5), (5, 0), (1, 9), (30_000, 1))] == [
         *[""] * 3,
-        "30,000 tokens/s",
+        "30 K tokens/s",
     ]
     times = [format_time_left(seconds) for seconds in (-1, 0, 0.2, 89, 200, 7_300, 500_000)]
     assert times == ["", ""] + [f"about {time} left" for time in ("1 s", "89 s", "3 min", "2 h", "6 days")]

@@ -20,20 +20,20 @@ from tokenizers import Tokenizer
 from shards.__main__ import main
 from shards.audit.audit import AUDIT_VERSION
 from shards.format import writer
-from shards.format.manifest import Manifest, read_metadata
+from shards.format.manifest import Manifest, ShardEntry, read_metadata
 from shards.format.reader import open_set
 from shards.report import write
 from shards.report.audited import find_or_audit, is_audited
 from shards.report.card import size_category
 from shards.report.chart import decade_ticks, doubling_ticks, fit, round_ticks
-from shards.report.facts import ShardFacts, describe_facts
+from shards.report.facts import describe_facts
 from shards.report.markdown import code_cell, code_span, fence, sentence
-from shards.report.numbers import compact, size
 from shards.report.other_tokenizer import find_gpt2, parse_compare
 from shards.report.plots import group_plotted_shards
 from shards.report.render import render_card, render_page
-from shards.report.write import Report, write_report
+from shards.report.write import report_to_dict, write_report
 from shards.stores.store import local_file
+from shards.terminal.amounts import compact, format_size
 from shards.terminal.display import printable
 from shards.validation.validate import validate
 from tests.support.chromium import Page, find_chromium, run_chromium
@@ -52,20 +52,12 @@ HOSTILE_TEXT = (
 LICENSES = {"prose": "CC-BY-4.0", HOSTILE_SOURCE: '"><img src=z onerror=window.ran=7>'}
 
 
-@dataclasses.dataclass(frozen=True)
-class Made(Report):
-    """A report, and where its audit is."""
-
-    audit: Path
-
-
 @pytest.fixture(scope="module")
 def report(good_set, tmp_path_factory):
     """Return the report of the good set; its own tokenizer stands for another."""
     folder = tmp_path_factory.mktemp("report")
     with_own = ("itself", good_set / "tokenizer.json")
-    made = write_report(good_set, out=folder / "report", audit=folder / "audit", compare_with=with_own)
-    return Made(**vars(made), audit=folder / "audit")
+    return write_report(good_set, out=folder / "report", audit=folder / "audit", compare_with=with_own)
 
 
 @pytest.fixture(scope="module")
@@ -167,19 +159,13 @@ def read_header(report):
 
 def test_facts_are_the_manifests(report, good_set, plan):
     manifest = read_metadata(Manifest, local_file(good_set / "manifest.json"))
-    facts = report.to_dict()
+    facts = report_to_dict(report)
     assert (facts["name"], facts["tokens"]) == ("good", sum(shard.tokens for shard in manifest.shards))
     assert facts["bytes"] == sum(file.stat().st_size for file in good_set.iterdir())
-    assert [(s["name"], s["tokens"], s["tokens_bytes"]) for s in facts["shards"]] == [
-        (shard.name, shard.tokens, shard.files.tokens.bytes) for shard in manifest.shards
-    ]
-    for source, row in zip(facts["sources"], manifest.mix, strict=True):
+    for stated, source, row in zip(facts["sources"], report.facts.sources, manifest.mix, strict=True):
         train, val = (manifest.splits[split].sources[row.source] for split in ("train", "val"))
-        assert (source["name"], source["requested"], source["achieved"]) == (row.source, row.requested, row.achieved)
-        assert (source["tokens"], source["documents"]) == (train.tokens, train.documents)
-        assert (source["val_tokens"], source["val_documents"]) == (val.tokens, val.documents)
-        assert source["places"] == [f"{row.source}-*.json"]
-        assert source["license"] is None
+        assert (source.share, source.train, source.val) == (row, train, val)
+        assert (stated["name"], stated["places"], stated["license"]) == (row.source, [f"{row.source}-*.json"], None)
         own = [d for part in plan.documents["train"] for d in part if d.source == row.source]
         text, tokens = sum(len(d.text) for d in own), sum(len(d.tokens) for d in own)
         assert facts["bytes_per_token"]["sources"][row.source] == pytest.approx(text / tokens)
@@ -187,42 +173,39 @@ def test_facts_are_the_manifests(report, good_set, plan):
     longest = facts["longest_entries"][0]
     assert longest["bytes"] == max(len(entry) for entry in byte_entries(Tokenizer.from_str(plan.tokenizer))[:298])
     assert longest["count"] == counts[longest["id"]]
-    curve = report.contents.vocabulary
+    curve = report.vocabulary
     assert curve.counts[0] == counts.max()
     assert curve.ranks[-1] == curve.seen == (counts > 0).sum()
     page = check_harmless((report.out / "index.html").read_text(encoding="utf-8"))
-    for number in (facts["tokens"], facts["documents"], *(source["tokens"] for source in facts["sources"])):
+    rows = [row.train.tokens for row in report.facts.sources] + [shard.tokens for shard in manifest.shards]
+    for number in (facts["tokens"], facts["documents"], *rows):
         assert f"{number:,}" in page
     assert validate(good_set, level="quick").ok
 
 
-def test_lengths_and_samples_are_the_documents(report, plan):
-    everything = [d for parts in plan.documents.values() for part in parts for d in part]
-    for number, name in enumerate(("prose", "code")):
-        assert report.contents.lengths[number].sum() == sum(d.source == name for d in everything)
-        assert len(report.contents.samples[name]) == 2
-        for sample in report.contents.samples[name]:
+def test_samples_are_the_documents(report, plan):
+    for name in ("prose", "code"):
+        assert len(report.samples[name]) == 2
+        for sample in report.samples[name]:
             document = plan.documents["train"][int(sample.place.shard[-1])][sample.place.document]
             text = document.text.decode()
             assert (document.source, sample.text, sample.whole) == (name, text[:700], len(text) <= 700)
-    exact = Counter(len(d.tokens) for d in everything if len(d.tokens) < 64)
-    assert report.contents.lengths[:, :64].sum(axis=0).tolist() == [exact[length] for length in range(64)]
 
 
 def test_comparison_counts_the_same_text(report, plan):
     table = {d.hash: d for part in plan.documents["train"] for d in part}
-    ratios = report.contents.comparison.sources
+    ratios = report.comparison.sources
     assert set(ratios) == {"prose", "code"}
     for ratio in ratios.values():
-        assert ratio.tokens == ratio.other_tokens > 0
-        assert ratio.ours == ratio.other
-    assert ratios["prose"].bytes < sum(len(d.text) for d in table.values())
+        assert ratio["tokens"] == ratio["other_tokens"] > 0
+        assert (ratio["ours"], ratio["more_tokens"]) == (ratio["other"], 0)
+    assert ratios["prose"]["bytes"] < sum(len(d.text) for d in table.values())
 
 
 def test_same_set_gives_same_bytes(report, good_set, tmp_path):
     copy = tmp_path / "another-name"
     shutil.copytree(good_set, copy)
-    shutil.copytree(report.audit, tmp_path / "another-name.audit")
+    shutil.copytree(report.out.parent / "audit", tmp_path / "another-name.audit")
     again = write_report(copy, workers=2, compare_with=("itself", good_set / "tokenizer.json"))
     assert again.out == tmp_path / "another-name.report"
     for name in ("index.html", "README.md"):
@@ -232,15 +215,15 @@ def test_same_set_gives_same_bytes(report, good_set, tmp_path):
 
 
 def test_audit_of_another_set_is_not_shown(report, good_set, tmp_path):
-    shutil.copytree(report.audit, tmp_path / "audit")
+    shutil.copytree(report.out.parent / "audit", tmp_path / "audit")
     path = tmp_path / "audit/audit.json"
     held = json.loads(path.read_text())
     path.write_text(json.dumps(held | {"verdict": "bad"}))
     first = write_report(good_set, out=tmp_path / "report", audit=tmp_path / "audit")
-    assert first.to_dict()["verdict"] == "bad"
+    assert first.audit["verdict"] == "bad"
     path.write_text(json.dumps(held | {"verdict": "bad", "manifest_sha256": "0" * 64}))
     second = write_report(good_set, out=tmp_path / "report", audit=tmp_path / "audit")
-    assert second.to_dict()["verdict"] == held["verdict"] == json.loads(path.read_text())["verdict"]
+    assert second.audit["verdict"] == held["verdict"] == json.loads(path.read_text())["verdict"]
 
 
 def test_hostile_page_holds_nothing_foreign(hostile):
@@ -290,7 +273,7 @@ def test_browser_runs_nothing_and_fits(report, hostile, tmp_path):
             assert page.requests() == [url]
             assert page.complaints() == []
             assert page.evaluate("typeof window.ran") == "undefined"
-            assert page.evaluate("document.title") == f"{printable(made.contents.facts.name)}: a token set"
+            assert page.evaluate("document.title") == f"{printable(made.facts.manifest.name)}: a token set"
             assert page.evaluate(foreign) == 0
             assert page.evaluate(handlers) == []
             page.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")
@@ -308,13 +291,13 @@ def test_browser_runs_nothing_and_fits(report, hostile, tmp_path):
 
 
 def test_command_line(report, good_set, tmp_path, capsys):
-    audited = ["--audit", str(report.audit), "--workers", "1"]
+    audited = ["--audit", str(report.out.parent / "audit"), "--workers", "1"]
     assert main(["report", str(good_set), "--out", str(tmp_path / "out"), *audited, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["name"] == "good"
     assert printed["out"] == str(tmp_path / "out")
     assert set(printed["checks"]) == {
-        c["name"] for c in json.loads((report.audit / "audit.json").read_text())["checks"]
+        c["name"] for c in json.loads((report.out.parent / "audit" / "audit.json").read_text())["checks"]
     }
     for wrong in (["--out", str(good_set / "report")], ["--compare", "gpt2=nowhere.json"]):
         assert main(["report", str(good_set), *audited, *wrong]) == 2
@@ -330,7 +313,16 @@ def test_command_line(report, good_set, tmp_path, capsys):
 @pytest.mark.parametrize("name", ["README.md", "index.html"])
 def test_files_that_are_not_a_reports_stay(report, good_set, tmp_path, capsys, name):
     out = shutil.copytree(report.out, tmp_path / "out")
-    arguments = ["report", str(good_set), "--out", str(out), "--audit", str(report.audit), "--workers", "1"]
+    arguments = [
+        "report",
+        str(good_set),
+        "--out",
+        str(out),
+        "--audit",
+        str(report.out.parent / "audit"),
+        "--workers",
+        "1",
+    ]
     assert main(arguments) == 0
     (out / name).write_text("# my own project\n")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
@@ -351,9 +343,10 @@ def test_card_tells_no_private_folder(report):
         "corpus/x.parquet": "`corpus/x.parquet`",
     }
     dropped = {"in block list /home/anna/blocked.parquet": 2, "too short": 1}
-    facts = report.contents.facts
-    source = dataclasses.replace(facts.sources[0], places=list(places), dropped=dropped)
-    contents = dataclasses.replace(report.contents, facts=dataclasses.replace(facts, sources=[source]))
+    facts = report.facts
+    entry = facts.sources[0].entry.model_copy(update={"dropped": dropped})
+    source = dataclasses.replace(facts.sources[0], places=list(places), entry=entry)
+    contents = dataclasses.replace(report, facts=dataclasses.replace(facts, sources=[source]))
     card, page = render_card(contents), render_page(contents)
     assert "anna" not in card
     assert f"| {', '.join(dict.fromkeys(places.values()))} (files) |" in card
@@ -396,7 +389,7 @@ def test_any_text_stays_text_in_markdown(text):
 
 def test_numbers_and_ticks():
     assert [compact(n) for n in (7, 999, 1000, 5_760_057, 30.6e9)] == ["7", "999", "1 K", "5.76 M", "30.6 B"]
-    assert [size(n) for n in (12, 9_066_216, 1.5e12)] == ["12 B", "9.07 MB", "1.5 TB"]
+    assert [format_size(n) for n in (12, 999_700, 9_066_216, 1.5e12)] == ["12 B", "1 MB", "9.07 MB", "1.5 TB"]
     assert round_ticks(0.87) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
     assert round_ticks(5.0)[-1] == 5.0
     assert round_ticks(5.01)[-1] >= 5.01
@@ -436,8 +429,8 @@ def test_colours_have_contrast():
 
 
 def test_many_shards_share_columns():
-    shards = [ShardFacts(f"train-{k:05d}", "train", 1, 1, k, k) for k in range(1000)]
-    shards += [ShardFacts("val-00000", "val", 1, 1, 1, 1)]
+    names = [*((f"train-{k:05d}", "train") for k in range(1000)), ("val-00000", "val")]
+    shards = [ShardEntry.model_construct(name=name, split=split) for name, split in names]
     groups = group_plotted_shards(shards, 110)
     assert [shard for group in groups for shard in group] == shards
     assert len(groups) <= 111
@@ -464,7 +457,7 @@ def test_settings_of_tables_and_long_lists_are_listed_whole(plan, hostile, tmp_p
     sources = [{"name": name, "kind": "files", "paths": ["a.txt"]} | recorded for name in plan.weights]
     write_set(tmp_path / "set", dataclasses.replace(plan, recipe=json.dumps({"name": "good", "sources": sources})))
     report = write_report(tmp_path / "set", out=tmp_path / "report")
-    (first, _) = report.contents.facts.sources
+    (first, _) = report.facts.sources
     expected = {f"drop_if_matches[{number}]": json.dumps(text) for number, text in enumerate(patterns)}
     expected |= {'keep."metadata.url"': "\"!= ''\"", "clean.gopher.when": '"mix"', "clean.kinds": '["email", "ip"]'}
     assert first.settings == expected | {f"clean.gopher.{name}": str(value) for name, value in limits.items()}

@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from shards.stores.files import write_folder, write_text
+from shards.terminal.amounts import format_size
 from trainer.checkpoint.folders import (
     CHECKSUMS_FILE,
     MODEL_FILE,
@@ -94,7 +95,7 @@ def check_disk(folder: Path, needed: int, what: Path | str) -> None:
     needed += 1 << 20
     free = shutil.disk_usage(folder).free
     if free < needed:
-        found = f"{needed / 1e6:,.1f} MB are needed, {free / 1e6:,.1f} MB are free. Delete something"
+        found = f"{format_size(needed)} are needed, {format_size(free)} are free. Delete something"
         raise OSError(errno.ENOSPC, found, str(what))
 
 

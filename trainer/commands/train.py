@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError, remedy_of
+from shards.terminal.amounts import format_amount
 from shards.terminal.arguments import add_recipe, parse_path, parse_place, parse_size
 from shards.terminal.display import print_json, print_rows, print_summary, say
-from shards.terminal.progress import format_amount
 
 if TYPE_CHECKING:
     from shards.stores.cache import Cache

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shards.report.chart import Chart, Scale, decade_ticks, linear, logarithmic, round_ticks
-from shards.report.numbers import compact
+from shards.terminal.amounts import compact
 
 COLUMNS = {"wide": 72, "narrow": 36}
 TOP, HEIGHT, LEFT, RIGHT = 26.0, 144.0, 44.0, 12.0

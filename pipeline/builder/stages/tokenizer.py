@@ -18,7 +18,7 @@ from pipeline.tokenizer import sample, train
 from pipeline.tokenizer.encoder import read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.errors import plural
-from shards.terminal.progress import format_amount
+from shards.terminal.amounts import format_amount, format_size
 
 _SAMPLE_SHORT = 0.9
 """A sample smaller than this share of what was asked for is reported."""
@@ -65,7 +65,7 @@ def run_tokenizer(build: RunningBuild) -> None:
     result = stage.results[0]
     drawn = sum(facts["text_bytes"] for facts in result["sample"].values())
     if stage.ran:
-        build.say(f"tokenizer: trained on {drawn / 1e6:,.1f} MB of text")
+        build.say(f"tokenizer: trained on {format_size(drawn)} of text")
     else:
         build.say(f"tokenizer: kept from {build.folder_of('tokenizer', task)}")
     if stage.ran and drawn < _SAMPLE_SHORT * size:

@@ -1,0 +1,42 @@
+"""Amounts as people read them: three digits with a scale, such as `9.07 MB`, `5.76 M tokens` or `1.5 MB/s`."""
+
+from __future__ import annotations
+
+_SCALES = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+_COUNT_SCALES = {"T": " T", "G": " B", "M": " M", "k": " K"}
+
+
+def format_size(size: float) -> str:
+    """Return a size in bytes, such as `7.9 MB`; a MB is 1,000,000 bytes."""
+    return _scale(size, {scale: f" {scale}B" for _, scale in _SCALES}) or f"{size:,.0f} B"
+
+
+def compact(number: float) -> str:
+    """Return a number of three digits with a scale, such as `5.86 M`; a B is a billion."""
+    return _scale(number, _COUNT_SCALES) or _three_digits(number)
+
+
+def format_amount(count: float, unit: str) -> str:
+    """Return a count of a unit: a size for `bytes`, `5.86 M tokens`, or `1,000 steps`."""
+    if unit == "bytes":
+        return format_size(count)
+    return f"{compact(count)} tokens" if unit == "tokens" else f"{count:,.0f} {unit}"
+
+
+def format_speed(count: float, seconds: float, unit: str) -> str:
+    """Return a speed such as `1.5 MB/s`; an empty text if it is unknown or less than one a second."""
+    return f"{format_amount(count / seconds, unit)}/s" if count >= seconds > 0 else ""
+
+
+def _scale(number: float, names: dict[str, str]) -> str:
+    for scale, name in _SCALES:
+        if number >= scale * 0.9995:  # 999.6 k would be shown as 1000 k
+            return f"{_three_digits(number / scale)}{names[name]}"
+    return ""
+
+
+def _three_digits(number: float) -> str:
+    if number >= 99.95:
+        return f"{number:,.0f}"
+    text = f"{number:.1f}" if number >= 9.995 else f"{number:.2f}"
+    return text.rstrip("0").rstrip(".")
