@@ -20,7 +20,7 @@ def format_amount(count: float, unit: str) -> str:
     """Return a count of a unit: a size for `bytes`, `5.86 M tokens`, or `1,000 steps`."""
     if unit == "bytes":
         return format_size(count)
-    return f"{compact(count)} tokens" if unit == "tokens" else f"{count:,.0f} {unit}"
+    return f"{compact(count) if unit == 'tokens' else format(count, ',.0f')} {unit}"
 
 
 def format_speed(count: float, seconds: float, unit: str) -> str:
