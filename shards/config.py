@@ -41,26 +41,16 @@ class Settings(BaseModel):
         return list(cls.model_fields)
 
 
-class SettingsError(InputError):
-    """Settings that cannot be used. Carries one line for each fault."""
-
-    def __init__(self, where: str, faults: list[str]):
-        super().__init__([f"{where}: {fault}" for fault in faults])
-        self.args = (where, faults)  # pickle rebuilds the error from these
-        self.where = where
-        self.faults = faults
-
-    def __str__(self) -> str:
-        return "\n".join(
-            [f"{self.where}: {plural(len(self.faults), 'problem')}", *(f"  {fault}" for fault in self.faults)]
-        )
+def settings_error(where: str, faults: Sequence[str]) -> InputError:
+    """Return the error of settings that cannot be used: one problem for each fault, at a place such as the file."""
+    return InputError([f"{where}: {fault}" for fault in faults])
 
 
 def load_settings(model: type[ModelT], path: Path) -> ModelT:
     """Read a TOML file, or a .json file of the same keys, into a model.
 
     Raises:
-        SettingsError: with every fault: its key, what was found, what was expected, and the nearest key when a key is
+        InputError: with every fault: its key, what was found, what was expected, and the nearest key when a key is
             unknown.
     """
     return check_settings(model, read_document(path), where=str(path))
@@ -85,7 +75,7 @@ def check_settings(
         faults: faults that are already known.
 
     Raises:
-        SettingsError: with every fault.
+        InputError: with every fault.
     """
     faults = list(faults)
     result: ModelT | None = None
@@ -96,7 +86,7 @@ def check_settings(
     for check in checks:
         faults += [fault for fault in check(data) if fault not in faults]
     if faults or result is None:
-        raise SettingsError(where, faults)
+        raise settings_error(where, faults)
     return result
 
 
@@ -115,18 +105,18 @@ def read_document(path: Path) -> dict[str, Any]:
     """Read a config, a TOML or a .json file, into a raw document.
 
     Raises:
-        SettingsError: the file cannot be read, is not valid, or holds no table.
+        InputError: the file cannot be read, is not valid, or holds no table.
     """
     kind, parse = ("JSON", json.loads) if path.suffix == ".json" else ("TOML", tomllib.loads)
     try:
         data: Any = parse(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingsError(str(path), [f"cannot be read: {error.strerror}. Expected a recipe in {kind}"]) from error
+        raise settings_error(str(path), [f"cannot be read: {error.strerror}. Expected a recipe in {kind}"]) from error
     except (ValueError, RecursionError) as error:  # the errors of both formats, and of UTF-8
-        raise SettingsError(str(path), [f"not valid {kind}: {error}"]) from error
+        raise settings_error(str(path), [f"not valid {kind}: {error}"]) from error
     if isinstance(data, dict):
         return cast("dict[str, Any]", data)
-    raise SettingsError(str(path), [f"expected a table of keys, got {type(data).__name__}"])
+    raise settings_error(str(path), [f"expected a table of keys, got {type(data).__name__}"])
 
 
 def apply_override(data: dict[str, Any], override: str) -> Iterator[str]:
@@ -183,32 +173,27 @@ def did_you_mean(word: str, words: list[str]) -> str:
 
 def _to_faults(model: type[BaseModel], details: list[dict[str, Any]], data: dict[str, Any]) -> list[str]:
     """Return pydantic's errors in our words: one fault for each place, whatever types the key may have."""
-    faults: list[str] = []
-    alternatives: dict[str, list[dict[str, Any]]] = {}
+    by_place: dict[str, list[dict[str, Any]]] = {}
     for detail in details:
         steps = list(_walk(detail["loc"], data, is_missing=detail["type"] == "missing"))
-        loc = tuple(part for part, _ in steps)
         place = ".".join(name for _, name in steps) or "file"
-        if detail["type"] == "extra_forbidden":
-            parent = _model_at(model, loc[:-1])
-            faults.append(f"{place}: unknown key.{nearest(str(loc[-1]), parent.key_names()) if parent else ''}")
-        elif detail["type"] == "missing":
-            faults.append(f"{place}: required key is missing.")
-        elif detail["type"] == "too_short" and not detail["input"]:
-            faults.append(f"{place}: an empty list; expected at least one item. Leave the key out, or name one.")
-        else:
-            if place not in alternatives:
-                faults.append(place)  # its message follows when all types that were tried are known
-            alternatives.setdefault(place, []).append(detail)
-    return [_describe(fault, alternatives[fault]) if fault in alternatives else fault for fault in faults]
+        by_place.setdefault(place, []).append(detail | {"loc": tuple(part for part, _ in steps)})
+    return [f"{place}: {_describe(model, own)}" for place, own in by_place.items()]
 
 
-def _describe(place: str, details: list[dict[str, Any]]) -> str:
+def _describe(model: type[BaseModel], details: list[dict[str, Any]]) -> str:
     """Return the fault of one place from the errors of each type that the key may have."""
-    value = details[0]["input"]
+    first, value = details[0], details[0]["input"]
+    if first["type"] == "extra_forbidden":
+        parent = _model_at(model, first["loc"][:-1])
+        return f"unknown key.{nearest(str(first['loc'][-1]), list(parent.model_fields)) if parent else ''}"
+    if first["type"] == "missing":
+        return "required key is missing."
+    if first["type"] == "too_short" and not value:
+        return "an empty list; expected at least one item. Leave the key out, or name one."
     own = [str(detail["ctx"]["error"]) for detail in details if detail["type"] == "value_error"]
     if own:  # of a check of ours: the value has the right type
-        return f"{place}: {own[0]}; got {_show(value)}"
+        return f"{own[0]}; got {_show(value)}"
     expected = list(dict.fromkeys(_expected(detail) for detail in details))
     names = [name for detail in details for name in re.findall("'([^']*)'", detail.get("ctx", {}).get("expected", ""))]
     hint = did_you_mean(value, names) if isinstance(value, str) else ""
@@ -216,7 +201,7 @@ def _describe(place: str, details: list[dict[str, Any]]) -> str:
         hint = f" Write it without quotes: {value.strip()}"
     elif not hint and isinstance(value, bool | int | float) and "string_type" in {detail["type"] for detail in details}:
         hint = f' Write it in quotes: "{_show(value)}"'
-    return f"{place}: expected {' or '.join(expected)}; got {_show(value)}{hint and '.'}{hint}"
+    return f"expected {' or '.join(expected)}; got {_show(value)}{hint and '.'}{hint}"
 
 
 _EXPECTED = {

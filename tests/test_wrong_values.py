@@ -27,12 +27,13 @@ from pipeline.recipe.schema import Recipe
 from pipeline.sources.globs import check_globs
 from shards.__main__ import ABOUT
 from shards.__main__ import main as shards_main
-from shards.config import SettingsError, _models_in
+from shards.config import _models_in
 from shards.errors import InputError
 from shards.terminal import command_names
 from shards.terminal.parser import Parser
 from shards.terminal.program import build_parser
 from tests.support.builds import call_here
+from tests.support.good_recipe import faults_in
 from trainer.__main__ import COMMANDS as TRAINER_COMMANDS
 from trainer.__main__ import build_parser as build_trainer_parser
 from trainer.__main__ import main as trainer_main
@@ -113,10 +114,8 @@ def find_faults(model: type[BaseModel], recipe: dict[str, Any]) -> list[str]:
             read_recipe(recipe, checks=(check_globs, check_entries))
         else:
             parse_recipe(recipe)
-    except SettingsError as error:
-        return error.faults
     except InputError as error:
-        return [str(problem) for problem in error.problems]
+        return faults_in(error)
     return []
 
 

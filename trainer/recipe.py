@@ -6,15 +6,13 @@ Widths are in features, lengths in tokens, batches in sequences. Torch is not im
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from shards.config import Settings, SettingsError, apply_override, check_settings, read_document, read_partly
-from shards.errors import InputError
+from shards.config import Settings, apply_override, check_settings, read_document, read_partly, settings_error
 from shards.terminal.shipped_recipes import find_other_kind, find_recipe, shipped_folder
 
 SHIPPED = shipped_folder(Path(__file__).parent, "train")
@@ -311,14 +309,13 @@ def load_train_recipe(path: Path, overrides: list[str] | None = None) -> TrainRe
     Raises:
         InputError: with every fault of the file and of the overrides.
     """
-    with _one_problem_a_fault():
-        # File, overrides, schema, rules: all faults in one report.
-        file = find_recipe(path, SHIPPED)
-        data = read_document(file)
-        if other := find_other_kind(data, "train"):
-            raise SettingsError(str(file), [other])
-        faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
-        return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)
+    # File, overrides, schema, rules: all faults in one report.
+    file = find_recipe(path, SHIPPED)
+    data = read_document(file)
+    if other := find_other_kind(data, "train"):
+        raise settings_error(str(file), [other])
+    faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
+    return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)
 
 
 def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:
@@ -327,16 +324,7 @@ def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:
     Raises:
         InputError: this version does not know such a recipe.
     """
-    with _one_problem_a_fault():
-        return check_settings(TrainRecipe, tables, where="recipe of the checkpoint", checks=(check_rules,))
-
-
-@contextmanager
-def _one_problem_a_fault() -> Generator[None]:
-    try:
-        yield
-    except SettingsError as error:
-        raise InputError([f"{error.where}: {fault}" for fault in error.faults]) from error
+    return check_settings(TrainRecipe, tables, where="recipe of the checkpoint", checks=(check_rules,))
 
 
 def find_changes(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:

@@ -43,7 +43,7 @@ def read_start_record(run: Path) -> StartRecord | None:
     """Read from a run folder the record of the checkpoint that it began from; None if it began from step 0.
 
     Raises:
-        SettingsError: the file is not such a record.
+        InputError: the file is not such a record.
     """
     file = run / START_FILE
     return load_settings(StartRecord, file) if file.is_file() else None
@@ -53,7 +53,7 @@ def read_set_record(run: Path) -> SetRecord | None:
     """Return the record of the set that a run was trained on; None if there is none, as in runs of version 0.1.0.
 
     Raises:
-        SettingsError: the file is not such a record.
+        InputError: the file is not such a record.
     """
     file = run / SET_FILE
     return load_settings(SetRecord, file) if file.is_file() else None

@@ -39,7 +39,7 @@ def load_checked_recipe(
         The recipe, with the SHA-256 of each block list.
 
     Raises:
-        SettingsError: with every fault, including globs that match nothing and block lists that cannot be read.
+        InputError: with every fault, including globs that match nothing and block lists that cannot be read.
         MissingExtraError: a library that cleaning needs is not installed.
     """
     folder = None

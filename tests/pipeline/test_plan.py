@@ -487,9 +487,9 @@ def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError) as caught:
         check_room([("scratch", folder, 2 * 10**18), ("the set", tmp_path, 10**18)], REMEDY)
     message = str(caught.value)
-    assert "disk: needs 3000000000.00 GB (2000000000.00 GB for scratch in" in message
-    assert f"1000000000.00 GB for the set in {tmp_path})" in message
-    assert "GB are free" in message
+    assert "disk: needs 3,000,000 TB (2,000,000 TB for scratch in" in message
+    assert f"1,000,000 TB for the set in {tmp_path})" in message
+    assert "B are free" in message
     # Two folders of one file system share its space.
     free = 10**6
 

@@ -17,8 +17,8 @@ from pydantic import BaseModel
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe import schema as recipes
 from pipeline.recipe.reference import BEGIN, END
-from shards.config import SettingsError
-from tests.support.good_recipe import GOOD, faults_of
+from shards.errors import InputError
+from tests.support.good_recipe import GOOD, faults_in, faults_of
 
 
 def test_a_good_recipe(load: Any) -> None:
@@ -275,6 +275,6 @@ def test_shipped_recipes_name_known_keys_only() -> None:
     for path in paths:
         try:
             load_checked_recipe(path)
-        except SettingsError as error:
-            faults += error.faults
+        except InputError as error:
+            faults += faults_in(error)
     assert not [fault for fault in faults if "matches no file" not in fault and "cannot be listed" not in fault]

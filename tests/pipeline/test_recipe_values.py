@@ -13,7 +13,7 @@ from pipeline.__main__ import main
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.key_values import parse_size
 from pipeline.recipe.schema import Recipe
-from shards.config import SettingsError
+from shards.errors import InputError
 from tests.support.good_recipe import GOOD, faults_of
 
 OVERRIDES = [
@@ -72,12 +72,12 @@ def test_a_set_s_recipe_json_is_a_recipe(load: Any, tmp_path: Path) -> None:
     assert load_checked_recipe(tmp_path / "recipe.json", overrides=["sources.prose.weight=5"]).sources[0].weight == 5
     for text in ("{", "[1]", '"x"', "3", "[" * 100_000):
         (tmp_path / "recipe.json").write_text(text)
-        with pytest.raises(SettingsError, match=r"not valid JSON|expected a table of keys"):
+        with pytest.raises(InputError, match=r"not valid JSON|expected a table of keys"):
             load_checked_recipe(tmp_path / "recipe.json")
     data = json.loads(recipe.to_json())
     data["sources"][0]["wieght"] = 3
     (tmp_path / "recipe.json").write_text(json.dumps(data))
-    with pytest.raises(SettingsError, match=r"sources\.prose\.wieght: unknown key\. Did you mean 'weight'"):
+    with pytest.raises(InputError, match=r"sources\.prose\.wieght: unknown key\. Did you mean 'weight'"):
         load_checked_recipe(tmp_path / "recipe.json")
 
 

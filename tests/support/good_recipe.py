@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pipeline.recipe.schema import Recipe
-from shards.config import SettingsError
+from shards.errors import InputError
 
 GOOD = """\
 name = "good"
@@ -24,7 +24,12 @@ vocab_size = 300
 """
 
 
+def faults_in(error: InputError) -> list[str]:
+    """Return the faults of a recipe, without the file before each."""
+    return [str(problem).partition(": ")[2] for problem in error.problems]
+
+
 def faults_of(load: Callable[..., Recipe], *arguments: str) -> list[str]:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(InputError) as caught:
         load(*arguments)
-    return caught.value.faults
+    return faults_in(caught.value)
