@@ -62,13 +62,13 @@ def test_it_plans(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
 def test_a_recipe_may_be_a_dict(recipe: Path) -> None:
     tables = tomllib.loads(recipe.read_text())
     assert pipeline.load_recipe(tables).to_json() == pipeline.load_recipe(recipe).to_json()
-    with pytest.raises(InputError, match=r"recipe: 1 problem\n  tokenizer\.vocab_size: 9 is too small"):
+    with pytest.raises(InputError, match=r"recipe: tokenizer\.vocab_size: 9 is too small"):
         pipeline.load_recipe(tables, overrides=["tokenizer.vocab_size=9"])
     assert tables["tokenizer"]["vocab_size"] == 300
 
 
 def test_errors_are_exceptions(recipe: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no-recipe\.toml: 1 problem\n  cannot be read"):
+    with pytest.raises(InputError, match=r"no-recipe\.toml: cannot be read"):
         pipeline.build_set("no-recipe.toml", out=tmp_path / "set")
     with pytest.raises(InputError, match=r"tokenizer\.vocab_size: 9 is too small"):
         pipeline.plan_set(recipe, overrides=["tokenizer.vocab_size=9"])
