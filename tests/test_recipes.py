@@ -142,7 +142,7 @@ def test_stale_tables_are_written_anew(tmp_path: Path) -> None:
     assert done.stdout.endswith(": updated\n")
     assert readme.read_text(encoding="utf-8") == fresh
     (tmp_path / "none.md").write_text("# No place")
-    with pytest.raises(keys.MarkerError, match="lacks the lines"):
+    with pytest.raises(InputError, match="lacks the lines"):
         keys.write_reference_into(tmp_path / "none.md")
 
 

@@ -12,7 +12,7 @@ from pipeline.demo.corpus import gather_missing_corpus
 from pipeline.engine.stage_progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
 from pipeline.recipe import paths
-from pipeline.recipe.clean_table import list_clean
+from pipeline.recipe.raw_tables import list_clean
 from pipeline.recipe.read import read_recipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.globs import check_globs

@@ -60,8 +60,8 @@ def find_preloaded_modules(recipe: str | Path | dict[str, Any] | Recipe, overrid
 def _has_presets(tables: Any, overrides: Sequence[str]) -> bool:
     if not any("clean" in part for part in (repr(tables), *overrides)):
         return False
-    from pipeline.recipe.clean_table import list_clean
     from pipeline.recipe.presets import PRESETS
+    from pipeline.recipe.raw_tables import list_clean
     from shards.config import apply_override
 
     changed = copy.deepcopy(tables)

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 from math import isfinite
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel
 
 from pipeline.recipe.key_values import parse_count
 from pipeline.recipe.presets import PRESETS
+from pipeline.recipe.raw_tables import list_of, named_tables, table_of
 from pipeline.recipe.schema import NUM_BYTES, ShardsRecipe, TokenizerRecipe
 from pipeline.recipe.sources import SourceRecipe
 from pipeline.recipe.variants import Variants
-from shards.config import item_names
 from shards.errors import plural
 
 _KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
@@ -31,26 +31,17 @@ def check_sources(data: dict[str, Any]) -> Iterator[str]:
     sources = named_tables(data, "sources")
     for place, source in sources:
         yield from _check_source(place, source)
-    names = [str(source["name"]) for _, source in sources if "name" in source]
-    section = data.get("tokenizer")
-    weights = cast("dict[str, Any]", section).get("sample_weights") if isinstance(section, dict) else None
-    if isinstance(weights, dict) and sorted(cast("dict[str, Any]", weights)) != sorted(names):
-        got = sorted(cast("dict[str, Any]", weights))
-        yield f"tokenizer.sample_weights: expected one weight for each of {sorted(names)}, got {got}"
-    yield from _check_sample_limits(data, dict(sources))
-
-
-def _check_sample_limits(data: dict[str, Any], sources: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Yield the faults of `tokenizer.sample_limits`: tables of what the sample is not cleaned by when documents are."""
-    section, of_all = data.get("tokenizer"), data.get("clean")
-    given = cast("dict[str, Any]", section).get("sample_limits") if isinstance(section, dict) else None
-    for name, tables in cast("dict[str, Any]", given).items() if isinstance(given, dict) else ():
-        source = next((source for source in sources.values() if source.get("name") == name), None)
-        clean: dict[str, Any] = {}
-        for part in (of_all, source.get("clean")) if source else ():
-            clean |= cast("dict[str, Any]", part) if isinstance(part, dict) else {}
+    names = sorted(str(source["name"]) for _, source in sources if "name" in source)
+    section = table_of(data.get("tokenizer"))
+    weights = section.get("sample_weights")
+    if isinstance(weights, dict) and sorted(table_of(weights)) != names:
+        yield f"tokenizer.sample_weights: expected one weight for each of {names}, got {sorted(table_of(weights))}"
+    # Limits of the sample: tables of what the sample is not cleaned by when documents are.
+    for name, tables in table_of(section.get("sample_limits")).items():
+        source = next((source for _, source in sources if source.get("name") == name), None)
+        clean = table_of(data.get("clean")) | table_of(source.get("clean")) if source else {}
         mixed = [preset for preset in PRESETS if _applies_in_mix(clean.get(preset))]
-        for preset, table in cast("dict[str, Any]", tables).items() if isinstance(tables, dict) else ():
+        for preset, table in table_of(tables).items():
             if preset not in mixed or not _applies_in_mix(table):
                 expected = ", ".join(mixed) or "none"
                 yield (
@@ -60,7 +51,30 @@ def _check_sample_limits(data: dict[str, Any], sources: dict[str, dict[str, Any]
 
 
 def _applies_in_mix(table: Any) -> bool:
-    return isinstance(table, dict) and cast("dict[str, Any]", table).get("when", "mix") == "mix"
+    return isinstance(table, dict) and table_of(table).get("when", "mix") == "mix"
+
+
+def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
+    yield from _check_foreign(SourceRecipe, place, source)
+    carried = [str(item).rpartition(":")[0] or str(item) for item in list_of(source.get("carry"))]
+    if source.get("content", "column") == "column":
+        for key in _given(SourceRecipe, source, _KEYS_OF_CONTENT):
+            yield f"{place}.{key}: only with content = 'software-heritage'. Leave it out, or set `content`."
+        text = source.get("text", _default(SourceRecipe, "text"))
+        if text in (item.strip() for item in carried):
+            yield f"{place}.carry: {text!r} is the text itself, which the tokens hold. Leave it out."
+    else:
+        if _given(SourceRecipe, source, ("text",)):
+            yield f"{place}.text: the text comes from `content`, not from a column. Leave it out."
+        if source.get("carry"):
+            yield f"{place}.carry: only with content = 'column': what is fetched keeps no column. Leave it out."
+    encoding = str(source.get("encoding", "utf-8"))
+    try:
+        str(source.get("separator", "")).encode(encoding)
+    except UnicodeEncodeError:
+        yield f"{place}.separator: cannot be written in {encoding}, so no file has it. Correct one of them."
+    except (LookupError, UnicodeError):
+        pass  # the model reports the encoding
 
 
 def check_phases(data: dict[str, Any]) -> Iterator[str]:
@@ -79,7 +93,7 @@ def check_phases(data: dict[str, Any]) -> Iterator[str]:
     own = {str(source["name"]): source.get("weight") for _, source in named_tables(data, "sources") if "name" in source}
     used: set[str] = set()
     for place, phase in phases:
-        given = phase.get("weights", {})
+        given = table_of(phase.get("weights"))
         if unknown := sorted(given.keys() - own.keys()):
             yield f"{place}.weights: no source has the name {', '.join(map(repr, unknown))}; expected some of {[*own]}"
         weights = {name: given.get(name, weight) for name, weight in own.items()}
@@ -92,8 +106,7 @@ def check_phases(data: dict[str, Any]) -> Iterator[str]:
 
 def _is_phase(phase: dict[str, Any]) -> bool:
     """Return whether the rules between phases can be applied to a raw one; the model reports what is wrong with it."""
-    share, weights = phase.get("share"), phase.get("weights", {})
-    numbers = [share, *(cast("dict[str, Any]", weights).values() if isinstance(weights, dict) else [None])]
+    numbers = [phase.get("share"), *table_of(phase.get("weights")).values()]
     return "name" in phase and all(
         isinstance(number, int | float) and not isinstance(number, bool) and isfinite(number) and number >= 0
         for number in numbers
@@ -102,10 +115,9 @@ def _is_phase(phase: dict[str, Any]) -> bool:
 
 def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
     """Yield the faults between the keys of `[tokenizer]`."""
-    section = data.get("tokenizer")
-    if not isinstance(section, dict):
+    if not isinstance(data.get("tokenizer"), dict):
         return
-    section = cast("dict[str, Any]", section)
+    section = table_of(data["tokenizer"])
     if section.get("file") is not None:
         for key in _given(TokenizerRecipe, section, _KEYS_OF_TRAINING):
             yield (
@@ -119,7 +131,7 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
     eos = section.get("eos_token", _default(TokenizerRecipe, "eos_token"))
     if not isinstance(specials, list):
         return
-    specials = cast("list[Any]", specials)
+    specials = list_of(specials)
     if isinstance(eos, str) and eos not in specials:
         yield f"tokenizer.eos_token: {eos!r} is not among special_tokens {specials}"
     if isinstance(bos := section.get("bos", False), str) and bos not in specials:
@@ -137,54 +149,16 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
 
 def check_shards(data: dict[str, Any]) -> Iterator[str]:
     """Yield the fault between the keys of `[shards]`. A set's recipe.json has both; there the name is the default."""
-    section = data.get("shards")
-    if not isinstance(section, dict):
-        return
-    section = cast("dict[str, Any]", section)
+    section = table_of(data.get("shards"))
     name = section.get("compression", _default(ShardsRecipe, "compression"))
     if section.get("zstd_level") is not None and name != _default(ShardsRecipe, "compression"):
         yield f"shards.zstd_level: takes the place of `compression`, which is {name!r}. Leave one of them out."
-
-
-def named_tables(data: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the tables to check of a key such as `sources`, with places such as `sources.prose`; any shape will do."""
-    tables: Any = data
-    for part in key.split("."):
-        tables = cast("dict[str, Any]", tables).get(part) if isinstance(tables, dict) else None
-    items = cast("list[Any]", tables) if isinstance(tables, list) else []
-    named = zip(item_names(items), items, strict=True)
-    return [(f"{key}.{name}", cast("dict[str, Any]", item)) for name, item in named if isinstance(item, dict)]
 
 
 def _check_names(data: dict[str, Any], key: str, what: str) -> Iterator[str]:
     names = [str(table["name"]) for _, table in named_tables(data, key) if "name" in table]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"{key}: {names.count(name)} {what} are called {name!r}; expected distinct names"
-
-
-def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
-    content = source.get("content", "column")
-    yield from _check_foreign(SourceRecipe, place, source)
-    if content != "software-heritage":
-        for key in _given(SourceRecipe, source, _KEYS_OF_CONTENT):
-            yield f"{place}.{key}: only with content = 'software-heritage'. Leave it out, or set `content`."
-    elif _given(SourceRecipe, source, ("text",)):
-        yield f"{place}.text: the text comes from `content`, not from a column. Leave it out."
-    try:
-        str(source.get("separator", "")).encode(str(source.get("encoding", "utf-8")))
-    except UnicodeEncodeError:
-        encoding = source.get("encoding", "utf-8")
-        yield f"{place}.separator: cannot be written in {encoding}, so no file has it. Correct one of them."
-    except (LookupError, UnicodeError):
-        pass  # the model reports the encoding
-    carry = source.get("carry")
-    if carry and content == "software-heritage":
-        yield f"{place}.carry: only with content = 'column': what is fetched keeps no column. Leave it out."
-    if isinstance(carry, list):
-        text = source.get("text", _default(SourceRecipe, "text"))
-        items = [str(item).rpartition(":")[0] or str(item) for item in cast("list[Any]", carry)]
-        if content == "column" and text in (item.strip() for item in items):
-            yield f"{place}.carry: {text!r} is the text itself, which the tokens hold. Leave it out."
 
 
 def _check_foreign(model: type[Variants], place: str, table: dict[str, Any]) -> Iterator[str]:

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from pipeline.recipe.clean_table import CleanTable
 from pipeline.recipe.key_values import SizeBytes, distinct
+from pipeline.recipe.presets import CleanTable
 
 PersonalKind = Literal[
     "private_key",

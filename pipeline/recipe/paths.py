@@ -10,7 +10,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,24 +46,6 @@ def explain_path(folder: Path, path: str) -> str:
             f"{rule}. There are files at {here}: write {move_path(path, old=Path.cwd(), new=folder)!r} in the recipe."
         )
     return f"{rule}. Correct the path."
-
-
-def list_path_keys(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield each table of a raw recipe, of any shape, that may name paths, with the key that names them."""
-    for name in ("sources", "evaluations"):
-        tables = data.get(name)
-        for table in cast("list[Any]", tables) if isinstance(tables, list) else []:
-            if isinstance(table, dict):
-                yield cast("dict[str, Any]", table), "paths"
-                yield cast("dict[str, Any]", table), "exclude"
-    if isinstance(data.get("tokenizer"), dict):
-        yield data["tokenizer"], "file"
-    yield data, "drop_hashes"
-    from pipeline.recipe.clean_table import list_clean  # late: loads pydantic, for which a build's workers would wait
-
-    for _, clean in list_clean(data):
-        if isinstance(clean.get("language"), dict):
-            yield clean["language"], "model"
 
 
 def move_path_value(value: Any, *, old: Path, new: Path) -> Any:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from pipeline.recipe.clean_table import CleanTable
+from shards.config import Settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,6 +67,23 @@ Share = Annotated[float | Literal["off"], BeforeValidator(_limit_between(0, 1))]
 """A limit on a share, from 0 to 1."""
 Amount = Annotated[float | Literal["off"], BeforeValidator(_limit_between(0, None))]
 """A limit on a count, a length or a ratio, from 0."""
+
+
+class CleanTable(Settings):
+    """Base of the presets and the filters."""
+
+    name: ClassVar[str]
+    """The table's name in `clean`."""
+
+    @property
+    def label(self) -> str:
+        """The name under which its dropped documents are counted: `clean.LABEL`."""
+        return self.name
+
+    @property
+    def table(self) -> str:
+        """Its table in a recipe; a source's own table replaces the recipe's."""
+        return f"[sources.clean.{self.name}] or [clean.{self.name}]"
 
 
 class Preset(CleanTable):

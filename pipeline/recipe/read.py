@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.recipe import paths
 from pipeline.recipe.checks import check_phases, check_shards, check_sources, check_tokenizer
+from pipeline.recipe.raw_tables import list_path_keys, table_of
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import small_phases
 from shards.config import apply_override, check_settings, read_document, settings_error
@@ -49,7 +50,7 @@ def read_recipe(
     if other := find_other_kind(data, "data"):
         raise settings_error(where, [other])
     folder = Path(os.path.abspath(folder or parent))  # without `..`: the same paths from any working directory
-    written = [table.get(key) for table, key in paths.list_path_keys(data)]
+    written = [table.get(key) for table, key in list_path_keys(data)]
     faults = [fault for override in overrides for fault in apply_override(data, override)]
     _move_overrides(data, written, folder)
     file_checks = tuple(_bind(check, folder) for check in checks)
@@ -74,17 +75,17 @@ def _find_folder(recipe: Path, data: dict[str, Any]) -> Path:
     if recipe.name != "recipe.json" or own.find(RECIPE_FOLDER_FILE) is None:
         return recipe.parent
     folder = find_recipe_folder(own) or recipe.parent
-    section = data.get("tokenizer")
-    if isinstance(section, dict) and section.get("file") == OWN_TOKENIZER:  # pyright: ignore[reportUnknownMemberType]
+    section = table_of(data.get("tokenizer"))
+    if section.get("file") == OWN_TOKENIZER:
         section["file"] = paths.move_path(OWN_TOKENIZER, old=Path(os.path.abspath(recipe.parent)), new=folder)
     return folder
 
 
 def _move_overrides(data: dict[str, Any], written: list[Any], folder: Path) -> None:
     """Let the paths that overrides have put into a recipe begin at its folder, as those that are `written` in it do."""
-    for table, key in paths.list_path_keys(data):
+    for table, key in list_path_keys(data):
         value = table.get(key)
-        if not any(value is one for one in written):
+        if value is not None and not any(value is one for one in written):
             table[key] = paths.move_path_value(value, old=Path.cwd(), new=folder)
 
 

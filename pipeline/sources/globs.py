@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.recipe import paths
-from pipeline.recipe.checks import named_tables
+from pipeline.recipe.raw_tables import list_of, named_tables
 from pipeline.recipe.sources import FilesSource, SourceRecipe
 from pipeline.sources.base import File, SourceError
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, version_of_status
@@ -106,8 +106,7 @@ def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
         if SourceRecipe.kind_of(source) is not FilesSource:
             continue
         for key, check in (("paths", _check_glob), ("exclude", _check_excluded)):
-            globs = source.get(key)
-            for glob in globs if isinstance(globs, list) else ():
+            for glob in list_of(source.get(key)):
                 if isinstance(glob, str):  # the model reports the others
                     yield from check(place, source, glob, folder)
 

@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 from pyarrow.feather import write_feather
 
 from pipeline.sources.base import SourceError
@@ -25,50 +24,11 @@ from pipeline.sources.formats.detect import ending_of
 from tests.support.builds import list_spans_of
 
 LINES = "".join(json.dumps({"text": f"document {n}", "url": "https://example.org"}) + "\n" for n in range(5)).encode()
-ARRAY = json.dumps([{"text": "a"}, {"text": "b"}]).encode()
-
-
-@pytest.mark.parametrize("name", ["c4-train.00000.json.gz", "a.json", "part-00000", "part-00000.zst", "a.data.gz"])
-def test_json_lines_are_recognised(name: str, tmp_path: Path, source: Any, read_all: Any) -> None:
-    compress = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}.get(Path(name).suffix, bytes)
-    (tmp_path / name).write_bytes(compress(LINES))
-    rows = read_all(source(tmp_path / name))
-    assert [text for _, _, text in rows] == [f"document {n}" for n in range(5)]
-
-
-TWO: dict[str, bytes] = {
-    "a.json": ARRAY,
-    "a.json.gz": gzip.compress(ARRAY),
-    "a.json.xz": lzma.compress(ARRAY),
-    "data": b'[\n {"text": "a"},\n{"text": "b"}]',
-    "a.csv": b"text,label\na,1\nb,2\n",
-    "a.csv.xz": lzma.compress(b"text,label\na,1\nb,2\n"),
-    "a.tab": b"text\tlabel\na\t1\nb\t2\n",
-}
-
-
-@pytest.mark.parametrize("name", TWO)
-def test_arrays_and_tables_are_recognised(name: str, tmp_path: Path, source: Any, read_all: Any) -> None:
-    (tmp_path / name).write_bytes(TWO[name])
-    texts = [text for _, _, text in read_all(source(tmp_path / name))]
-    assert [bytes(text, "utf-8") if isinstance(text, str) else text for text in texts] == [b"a", b"b"]
 
 
 def test_one_long_json_line_is_recognised(tmp_path: Path, source: Any, read_all: Any) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"text": "x" * 200_000}))
     assert [len(text) for _, _, text in read_all(source(tmp_path / "a.json"))] == [200_000]
-
-
-@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
-def test_an_empty_file_named_json_holds_no_record(name: str, tmp_path: Path, source: Any) -> None:
-    (tmp_path / name).write_bytes(gzip.compress(b"") if name.endswith(".gz") else b"")
-    (tmp_path / "b.json").write_bytes(LINES)
-    assert {span.name for span in list_spans_of(source(tmp_path / "*.json*"))} <= {name, "b.json"}
-
-
-def test_parquet_without_its_ending_is_recognised(tmp_path: Path, source: Any, read_all: Any) -> None:
-    pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "part-0")
-    assert [text for _, _, text in read_all(source(tmp_path / "part-0"))] == ["a", "b"]
 
 
 REFUSED = {

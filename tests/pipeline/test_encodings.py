@@ -80,19 +80,6 @@ def test_cuts_do_not_change_the_documents(encoding: str, tmp_path: Path, source:
     assert found == [document.encode() for document in documents]
 
 
-def test_a_file_is_cut_at_the_separator_in_its_own_bytes(tmp_path: Path, source: Any) -> None:
-    """A newline of EBCDIC is no 0x0A; one byte of it is that of another character in ASCII."""
-    (tmp_path / "a.txt").write_bytes("\n".join("one%two" for _ in range(100)).encode("cp037"))
-    recipe = source(tmp_path / "a.txt", encoding="cp037", separator="\n")
-    texts = [
-        text
-        for span in kinds.list_spans(recipe, kinds.list_files(recipe), 50)
-        for batch in kinds.read_span(recipe, span)
-        for text in batch.text.to_pylist()
-    ]
-    assert texts == [b"one%two"] * 100
-
-
 @pytest.mark.parametrize(
     ("encoding", "data", "marked"),
     [

@@ -18,6 +18,7 @@ from tests.support.good_recipe import GOOD, faults_of
 
 OVERRIDES = [
     ("mix.tokens=1_000", lambda recipe: recipe.mix.tokens == 1000),
+    *((f"mix.tokens={text}", lambda recipe: recipe.mix.tokens == 45_000) for text in ("45e3", "45K", "0.045M")),
     ("mix.tokens=max", lambda recipe: recipe.mix.tokens == "max"),
     ("mix.when_short = shrink", lambda recipe: recipe.mix.when_short == "shrink"),
     ("sources.0.weight=2.5", lambda recipe: recipe.sources[0].weight == 2.5),
@@ -121,6 +122,10 @@ def test_bad_sizes(text: str) -> None:
         (["plan", "--gpu-usd-per-hour", "nan"], "--gpu-usd-per-hour: expected a number from 0 to 1000000, got 'nan'"),
         (["build", "--connections", "2.5"], "--connections: expected a whole number from 1, got '2.5'"),
         (["plan", "--tokens", "5x"], "--tokens: expected a number of tokens such as 1e9, 1B, 500M, or max; got '5x'"),
+        *(
+            (["build", f"--tokens={text}"], "expected a number of tokens such as 1e9")
+            for text in ("lots", "1.5", "0", "-3")
+        ),
         (["build", "--cache-limit", "1 gb"], "--cache-limit: expected bytes as a number"),
     ],
 )

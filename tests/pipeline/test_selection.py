@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import shards
 from pipeline.builder.build import BuildResult, build
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
@@ -22,7 +21,7 @@ from pipeline.sources import files, selection
 from pipeline.sources.base import UNIT_BYTES, Span
 from pipeline.sources.selection import Selection, open_sources
 from shards.validation.validate import validate
-from tests.support.builds import digests, list_spans_of, run_build
+from tests.support.builds import digests, list_spans_of
 
 FILES = 24
 ROWS = 12
@@ -313,20 +312,3 @@ def test_part_sizes() -> None:
     assert selection.part_bytes(0) == selection.LEAST_PART_BYTES
     assert selection.part_bytes(64 * (1 << 20)) == selection.part_bytes(64 * (1 << 20) + 10**7) == 1 << 20
     assert selection.part_bytes(10**15) == UNIT_BYTES
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("text", ["45_000", "45e3", "45K", "0.045M"])
-def test_tokens_on_the_command_line(text: str, corpus: Path, tmp_path: Path) -> None:
-    path = tmp_path / "recipe.toml"
-    path.write_text(RECIPE.replace("{corpus}", str(corpus)))
-    result = run_build(path, tmp_path / "set", "--tokens", text, "--validate", "quick")
-    assert result["splits"]["train"]["requested_tokens"] == 45_000
-    assert shards.open_set(tmp_path / "set").manifest.splits["train"].requested_tokens == 45_000
-
-
-@pytest.mark.parametrize("text", ["lots", "1.5", "0", "-3"])
-def test_tokens_that_are_none(text: str, tmp_path: Path, run_cli: Any) -> None:
-    result = run_cli("build", "r.toml", "--out", "set", f"--tokens={text}")
-    assert result.returncode == 2
-    assert "expected a number of tokens such as 1e9, 1B, 500M, or max" in result.stderr

@@ -81,3 +81,11 @@ def warc_record(
     fields |= {name.replace("_", "-"): value for name, value in headers.items()}
     lines = [f"{name}: {value}" for name, value in fields.items() if value is not None]
     return "\r\n".join(["WARC/1.0", *lines, "", ""]).encode() + block + b"\r\n\r\n"
+
+
+def http_response(body: bytes, content_type: str = "text/plain", *headers: str) -> bytes:
+    """Return a WARC record of an answer over HTTP."""
+    lines = ["HTTP/1.1 200 OK", f"Content-Type: {content_type}", *headers, "", ""]
+    return warc_record(
+        "\r\n".join(lines).encode() + body, "response", Content_Type="application/http; msgtype=response"
+    )
