@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.clean.filters import FilteredDocument
-from pipeline.clean.limits import SHOWN, CleaningError, FallenDocument
+from pipeline.clean.limits import CleaningError
 from pipeline.clean.malformed import (
     NULL,
     Examples,
@@ -21,7 +20,8 @@ from pipeline.clean.malformed import (
     null_remedy,
     null_share,
 )
-from pipeline.clean.patterns import SHOWN_MATCHES, Match, pattern_reason
+from pipeline.clean.patterns import SHOWN_MATCHES, pattern_reason
+from pipeline.clean.tally import SHOWN, DroppedDocument
 from pipeline.sources.base import SourceError
 from shards.errors import InputError, plural
 from shards.terminal.display import printable
@@ -60,11 +60,12 @@ def check_pattern_matches(source: SourceRecipe, results: Iterable[dict[str, Any]
         f"source {source.name!r}: drop_if_matches drops {matched:,} of {plural(documents, 'document')} ({share:.2%}), "
         f"more than max_dropped = {source.max_dropped} allows. Examples:"
     ]
-    kept = [Match(**match) for done in results for match in done.get("matches", [])]
+    kept = _shown(results)
     for pattern, count in counts.items():
         if count:
             lines.append(f"  {count:,} match {printable(pattern)}")
-            lines += [f"    {_show(match)}" for match in kept if match.pattern == pattern][:SHOWN_MATCHES]
+            own = [f"    {one.where}: {printable(one.text)}" for one in kept if one.reason == pattern_reason(pattern)]
+            lines += own[:SHOWN_MATCHES]
     enough = min(1.0, math.ceil(share * 100) / 100)
     lines.append(
         f"Correct the pattern, or set max_dropped = {enough} in this source to go on without them: then nothing is "
@@ -73,9 +74,8 @@ def check_pattern_matches(source: SourceRecipe, results: Iterable[dict[str, Any]
     raise MatchError("\n".join(lines))
 
 
-def _show(match: Match) -> str:
-    text = f"{printable(match.before)}>>>{printable(match.hit)}<<<{printable(match.after)}"
-    return f"{printable(match.span)} row {match.row}: {text}"
+def _shown(results: Iterable[dict[str, Any]]) -> list[DroppedDocument]:
+    return [DroppedDocument(**item) for done in results for item in done.get("shown", [])]
 
 
 def check_malformed(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> str:
@@ -156,14 +156,14 @@ def check_encoded(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> No
     documents = _count_cleaned(source, results)
     presets: Counter[str] = Counter()
     for done in results:
-        presets.update(done["fallen"]["presets"])
-    items = [item for done in results for item in done["fallen"]["shown"]]
+        presets.update(done.get("steps", {}))
+    items = _shown(results)
     check_dropped(
         source,
         source.clean.presets("encode"),
         documents=documents,
         dropped=presets,
-        show=lambda name: [FallenDocument(**item["document"]) for item in items if item["preset"] == name],
+        show=lambda name: [item for item in items if item.step == name],
     )
 
 
@@ -173,7 +173,7 @@ def _count_cleaned(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> i
     count = 0
     for done in results:
         count += done["documents"] + sum(number for reason, number in done["dropped"].items() if reason in reasons)
-        count += sum(done.get("filtered", {}).get("steps", {}).values())
+        count += sum(done.get("steps", {}).get(table.label, 0) for table in source.clean.filters())
     return count
 
 
@@ -239,9 +239,9 @@ def check_filtered(source: SourceRecipe, results: Sequence[dict[str, Any]]) -> s
     steps: Counter[str] = Counter()
     edited: Counter[str] = Counter()
     for done in results:
-        steps.update(done["filtered"]["steps"])
-        edited.update(done["filtered"]["edited"])
-    shown = [FilteredDocument(**item) for done in results for item in done["filtered"]["shown"]]
+        steps.update(done.get("steps", {}))
+        edited.update(done.get("edited", {}))
+    shown = _shown(results)
     check_dropped(
         source,
         tables,

@@ -137,7 +137,7 @@ class _Inquiry:
 
     def _count(self, name: str, result: dict[str, Any]) -> None:
         self._dropped[name].update(result["dropped"])
-        for kind, counts in result.get("filtered", {}).get("masked", {}).items():
+        for kind, counts in result.get("masked", {}).items():
             self._masked[kind] += counts["documents"]
 
     def _place_of(self, digest: str, index: int) -> tuple[str, int]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from pipeline.builder.encode_alarms import check_dropped
 from pipeline.builder.running_build import RunningBuild
-from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, CleaningError, FallenDocument
+from pipeline.clean.limits import CleaningError
+from pipeline.clean.tally import SHOWN, TEXT_CHARACTERS, DroppedDocument
 from pipeline.encode.run import Run
 from pipeline.encode.run_text import read_run_start
 from pipeline.recipe.schema import Recipe
@@ -80,22 +81,23 @@ def check_mix_alarms(recipe: Recipe, cleaning: dict[str, Any], runs: Iterable[Ru
 
 def _show_documents(
     source: dict[str, Any], runs: Mapping[str, Run], tokenizer: bytes
-) -> Callable[[str], list[FallenDocument]]:
+) -> Callable[[str], list[DroppedDocument]]:
     """Return what finds the documents of a preset with the lowest hashes: a random draw of those that it drops."""
 
-    def show(preset: str) -> list[FallenDocument]:
+    def show(preset: str) -> list[DroppedDocument]:
         vocabulary = read_vocabulary(tokenizer)
         own = [(item, limit) for limit in source["limits"] if limit["preset"] == preset for item in limit["random"]]
         first = {item["hash"]: (item, limit) for item, limit in reversed(own)}
         return [
-            FallenDocument(
+            DroppedDocument(
+                preset,
                 item["place"],
                 item["row"],
                 limit["reason"],
+                read_run_start(runs[item["run"]], item["index"], vocabulary, characters=TEXT_CHARACTERS),
                 limit["measure"],
                 item["value"],
                 limit["value"],
-                read_run_start(runs[item["run"]], item["index"], vocabulary, characters=TEXT_CHARACTERS),
             )
             for _, (item, limit) in sorted(first.items())[:SHOWN]
         ]

@@ -13,16 +13,13 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from pipeline.clean.tally import Documents, Tally
 from shards.config import nearest
 from shards.errors import InputError, import_extra
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pyarrow as pa
-
-    from pipeline.recipe.filters import DatatroveFilter
+    from pipeline.recipe.schema import SourceRecipe
 
 _MODULE = "datatrove.pipeline.filters"
 REFUSED = {
@@ -41,52 +38,36 @@ REFUSED = {
 _TRIAL = "The committee met on Monday and agreed that the new bridge would be open to everyone before the winter. " * 6
 
 
-class FilterError(InputError):
-    """A filter that failed on a document. The message names both."""
-
-    def __init__(self, message: str, row: int = 0):
-        super().__init__(message)
-        self.args = (message, row)  # pickle rebuilds the error from these
-        self.row = row
-
-    def at(self, place: str, row: int) -> FilterError:
-        """Return the error with the place of the document."""
-        return FilterError(f"{printable(place)} row {row}: {self}", row)
+def identify_datatrove(source: SourceRecipe) -> list[Any] | None:
+    """Return what decides which documents datatrove's filters reject; None if the source names no filter."""
+    if not source.clean.datatrove:
+        return None
+    return [versions(), *([table.filter, table.arguments] for table in source.clean.datatrove)]
 
 
-def find_rejected(
-    text: pa.LargeStringArray, rows: npt.NDArray[np.unsignedinteger], table: DatatroveFilter
-) -> tuple[dict[int, str], int]:
-    """Ask a filter about documents.
-
-    Args:
-        text: the documents, `(documents,)`, without nulls.
-        rows: their rows.
-        table: the filter.
-
-    Returns:
-        The rejected documents in order, each with its reason; and how many documents the filter changed.
+def drop_rejected(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
+    """Drop the documents that the filters of a source reject, filter after filter.
 
     Raises:
-        FilterError: it raised an error.
+        InputError: a filter raised an error.
     """
-    filter_ = _open_filter(table.filter, json.dumps(table.arguments, sort_keys=True))
-    found: dict[int, str] = {}
-    edited = 0
-    for index, value in enumerate(text):
-        original = str(value.as_py())
-        try:
-            kept, reason, after = _ask(filter_, original, str(rows[index]))
-        except Exception as error:
-            message = f"datatrove's {table.filter} failed: {type(error).__name__}: {printable(str(error))}"
-            raise FilterError(
-                f"{message}. Drop such documents before it (min_bytes, drop_if_matches), or leave the filter out.",
-                int(rows[index]),
-            ) from error
-        edited += after != original
-        if not kept:
-            found[index] = f"{table.filter}: {reason}" if reason else table.filter
-    return found, edited
+    for table in source.clean.datatrove or ():
+        filter_ = _open_filter(table.filter, json.dumps(table.arguments, sort_keys=True))
+        found: dict[int, str] = {}
+        for index, data in enumerate(documents):
+            row, original = int(documents.rows[index]), str(data, "utf-8")
+            try:
+                kept, reason, after = _ask(filter_, original, str(row))
+            except Exception as error:
+                failed = f"datatrove's {table.filter} failed: {type(error).__name__}: {printable(str(error))}"
+                remedy = "Drop such documents before it (min_bytes, drop_if_matches), or leave the filter out."
+                raise InputError(f"{tally.describe_row(row)}: {failed}. {remedy}") from error
+            if after != original:
+                tally.edited[table.label] += 1
+            if not kept:
+                found[index] = f"{table.filter}: {reason}" if reason else table.filter
+        documents = tally.drop(table.label, documents, found)
+    return documents
 
 
 def versions() -> list[str | None]:

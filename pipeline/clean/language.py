@@ -13,15 +13,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe import paths
 from shards.config import nearest
 from shards.errors import InputError, import_extra
 from shards.stores.files import hash_file
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from pipeline.recipe.filters import Language
+    from pipeline.recipe.schema import SourceRecipe
 
 _LABEL = "__label__"
 _MAGIC, _VERSION = 793712314, 12
@@ -29,38 +28,35 @@ _MAGIC, _VERSION = 793712314, 12
 _CENTROIDS = 256
 
 
-class ModelError(InputError):
-    """A file that is not a fastText model, or not the one that the recipe means."""
+def identify_language(source: SourceRecipe) -> list[Any] | None:
+    """Return what decides which documents are dropped for their language; None if none are."""
+    table = source.clean.language
+    if table is None or not table.is_on:
+        return None
+    keep = sorted(table.keep)
+    return [version("fasttext-predict"), table.sha256 or table.model, keep, table.min_score, table.first_bytes]
 
 
-def find_other_languages(text: pa.LargeStringArray, table: Language, folder: Path) -> dict[int, str]:
-    """Return the documents that are in none of the languages to keep, in order, each with its reason.
-
-    Args:
-        text: the documents, `(documents,)`, without nulls.
-        table: the model and the languages.
-        folder: where the model's path begins.
+def drop_other_languages(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
+    """Drop the documents that are in none of the languages to keep.
 
     Raises:
-        ModelError: the model's file has changed.
+        InputError: the model's file has changed.
     """
-    model = _open_model(paths.join_path(folder, table.file), table.sha256)
+    table = source.clean.language
+    if table is None or not table.is_on:
+        return documents
+    model = _open_model(paths.join_path(source.folder, table.file), table.sha256)
     wanted = {_LABEL + language for language in table.keep}
     found: dict[int, str] = {}
-    for index, value in enumerate(text):
-        line = _first_bytes(value.as_buffer().to_pybytes(), table.first_bytes).replace("\n", " ")
+    for index, data in enumerate(documents):
+        line = _first_bytes(bytes(data), table.first_bytes).replace("\n", " ")
         labels, _ = model.predict(line, k=-1, threshold=table.min_score)
         if wanted.isdisjoint(labels):
             (best, *_), _ = model.predict(line, k=1)
             low = ", score below min_score" if best in wanted else ""
             found[index] = f"language: {best.removeprefix(_LABEL)}{low}"
-    return found
-
-
-def identity_of_model(table: Language) -> list[Any]:
-    """Return the identity of a language model, for digests: what decides which documents are dropped."""
-    keep = sorted(table.keep)
-    return [version("fasttext-predict"), table.sha256 or table.model, keep, table.min_score, table.first_bytes]
+    return tally.drop(table.label, documents, found)
 
 
 def check_model(path: str, sha256: str, keep: list[Any]) -> Iterator[str]:
@@ -76,7 +72,7 @@ def check_model(path: str, sha256: str, keep: list[Any]) -> Iterator[str]:
     except OSError as error:
         yield f"{path} cannot be read: {error.strerror}"
         return
-    except ModelError as error:
+    except InputError as error:
         yield f"{path}: {error}"
         return
     if sha256 not in ("", found):
@@ -90,20 +86,18 @@ def read_languages(data: bytes) -> list[str]:
     """Return the languages that a fastText model tells apart.
 
     Raises:
-        ModelError: the bytes are not such a model, or not all of it.
+        InputError: the bytes are not such a model, or not all of it.
     """
+    if len(data) >= 8 and struct.unpack_from("<ii", data) != (_MAGIC, _VERSION):
+        raise InputError("no fastText model. Expected a file such as lid.176.ftz or lid.176.bin")
     try:
-        if struct.unpack_from("<ii", data) != (_MAGIC, _VERSION):
-            raise ModelError("no fastText model. Expected a file such as lid.176.ftz or lid.176.bin")
         labels, end = _read_model(data)
     except (struct.error, ValueError) as error:
-        if isinstance(error, ModelError):
-            raise
-        raise ModelError(f"a fastText model that was cut off after {len(data):,} bytes. Fetch it again") from error
+        raise InputError(f"a fastText model that was cut off after {len(data):,} bytes. Fetch it again") from error
     if end > len(data):
-        raise ModelError(f"a fastText model that was cut off: {len(data):,} of {end:,} bytes. Fetch it again")
+        raise InputError(f"a fastText model that was cut off: {len(data):,} of {end:,} bytes. Fetch it again")
     if not labels:
-        raise ModelError("a fastText model without labels, which cannot tell languages apart")
+        raise InputError("a fastText model without labels, which cannot tell languages apart")
     return labels
 
 
@@ -149,5 +143,5 @@ def _first_bytes(data: bytes, count: int | None) -> str:
 @lru_cache(maxsize=2)
 def _open_model(path: str, sha256: str) -> Any:
     if sha256 and hash_file(Path(path)) != sha256:
-        raise ModelError(f"{path}: its SHA-256 is not {sha256} any more. Restore the model")
+        raise InputError(f"{path}: its SHA-256 is not {sha256} any more. Restore the model")
     return import_extra("fasttext").load_model(path)

@@ -8,59 +8,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.clean.measures.measure import measure_documents
+from pipeline.clean.measures import measure
+from pipeline.clean.tally import SHOWN, Documents, Tally
 from shards.errors import InputError
-from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pyarrow as pa
 
     from pipeline.recipe.presets import Limit
     from pipeline.recipe.schema import SourceRecipe
 
-SHOWN = 10
-"""Documents that a build shows when it stops, and that an encode task keeps of each preset."""
-TEXT_CHARACTERS = 100
-"""The text of a document that is shown there."""
-
 
 class CleaningError(InputError):
     """A preset drops more of a source than its recipe allows."""
-
-
-@dataclass(frozen=True, slots=True)
-class FallenDocument:
-    """A document that fell, as an error shows it."""
-
-    place: str
-    """The label of its span."""
-    row: int
-    reason: str
-    measure: str
-    value: float
-    limit: float
-    text: str
-    """Its first characters."""
-
-    def __str__(self) -> str:
-        found = f"{self.measure} is {self.value:.6g}, limit {self.limit:.6g}"
-        return f"{printable(self.place)} row {self.row}: {self.reason}: {found}: {printable(self.text)}"
-
-
-@dataclass(slots=True)
-class Fallen:
-    """The documents of some spans that fell before encoding."""
-
-    presets: Counter[str] = field(default_factory=Counter[str])
-    """How many of them each preset would drop alone, by its name."""
-    shown: list[tuple[int, Limit, float, str]] = field(default_factory=list[Any])
-    """Some of each preset's: the row, the first limit that it breaks, its measure, the beginning of its text."""
 
 
 def find_fallen(
@@ -121,42 +85,35 @@ def count_first(first: npt.NDArray[np.int64], limits: Sequence[Limit], dropped: 
             dropped[limits[number].reason] += count
 
 
-def find_kept(
-    text: pa.LargeStringArray,
-    rows: npt.NDArray[np.unsignedinteger],
-    source: SourceRecipe,
-    dropped: Counter[str],
-    fallen: Fallen | None = None,
-) -> npt.NDArray[np.bool_]:
-    """Apply the limits of the source's presets with `when = "encode"`: find the documents that they leave.
+def identify_limits(source: SourceRecipe) -> dict[str, Any] | None:
+    """Return what decides which documents fall before encoding, and what is measured; None if no preset is on.
 
-    Args:
-        text: the documents, `(documents,)`, without nulls, none empty.
-        rows: their rows.
-        source: the source.
-        dropped: the counts by reason are added to it.
-        fallen: what fell is added to it.
-
-    Returns:
-        Which documents stay, `(documents,)`.
+    Of presets with `when = "mix"` only the measures count: their limits are applied later.
     """
+    if not source.clean.presets():
+        return None
+    limits = {limit.reason: limit.value for limit in source.clean.limits("encode")}
+    return {"code": measure.CODE_VERSION, "measures": source.clean.mix_measures(), "limits": limits}
+
+
+def drop_beyond_limits(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
+    """Drop the documents that fall by the limits of presets with `when = "encode"`, each under its first reason."""
     limits = source.clean.limits("encode")
+    if not limits:
+        return documents
     names = sorted({limit.measure for limit in limits})
-    if not limits or not len(text):
-        return np.ones(len(text), bool)
-    values = measure_documents(text, names)
+    values = measure.measure_documents(documents.text, names)
     found = find_fallen(values, names, limits)
     first = find_first_limit(found)
-    count_first(first, limits, dropped)
-    if fallen is not None:
-        for preset in dict.fromkeys(limit.preset for limit in limits):
-            own = [number for number, limit in enumerate(limits) if limit.preset == preset]
-            hit = np.flatnonzero(found[own].any(axis=0))
-            room = max(0, SHOWN - fallen.presets[preset])
-            fallen.presets[preset] += len(hit)
-            for index in hit[:room].tolist():
-                limit = limits[own[int(found[own, index].argmax())]]
-                start = str(memoryview(cast("Any", text)[index].as_buffer())[: 4 * TEXT_CHARACTERS], "utf-8", "ignore")
-                value = float(values[index, names.index(limit.measure)])
-                fallen.shown.append((int(rows[index]), limit, value, start[:TEXT_CHARACTERS]))
-    return first < 0
+    count_first(first, limits, tally.dropped)
+    for preset in dict.fromkeys(limit.preset for limit in limits):
+        own = [number for number, limit in enumerate(limits) if limit.preset == preset]
+        hit = np.flatnonzero(found[own].any(axis=0))
+        room = max(0, SHOWN - tally.steps[preset])
+        tally.steps += Counter({preset: len(hit)})
+        for index in hit[:room].tolist():
+            limit = limits[own[int(found[own, index].argmax())]]
+            facts = {"measure": limit.measure, "value": float(values[index, names.index(limit.measure)])}
+            row, text = int(documents.rows[index]), documents.start_of(index)
+            tally.show(preset, row, limit.reason, text, **facts, limit=float(limit.value))
+    return documents.only(first < 0)

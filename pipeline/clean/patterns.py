@@ -8,88 +8,53 @@ RE2 matches the patterns in time linear in the text, for any pattern. One pass s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import unwrap_mask, wrap_texts
+from pipeline.arrow_arrays import unwrap_mask, wrap_numbers, wrap_texts
+from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.key_values import MATCH_GROUP, in_group
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from pipeline.recipe.schema import SourceRecipe
 
+LABEL = "drop_if_matches"
 SHOWN_MATCHES = 3
 """Number of documents kept per pattern and unit, and shown per pattern when the build stops."""
 EXCERPT_BYTES = 60
 """Text kept on each side of a match."""
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A document that was dropped: its row, the pattern, and the first match with the text around it."""
-
-    row: int
-    pattern: str
-    before: str
-    hit: str
-    after: str
-    span: str = ""
-    """Label of the row's span."""
-
-
-def find_pattern_matches(
-    text: pa.LargeStringArray,
-    rows: npt.NDArray[np.uint32],
-    patterns: Sequence[str],
-    dropped: Counter[str],
-    matches: list[Match] | None = None,
-) -> npt.NDArray[np.bool_]:
-    """Find the documents that a pattern matches.
-
-    Args:
-        text: the documents, `(documents,)`, without nulls.
-        rows: their rows.
-        patterns: in their order: a document that several match is counted for the first.
-        dropped: the counts by reason are added to it.
-        matches: `SHOWN_MATCHES` of each pattern are kept there.
-
-    Returns:
-        Which documents match, `(documents,)`.
-    """
+def drop_matches(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
+    """Drop the documents that a pattern matches, each counted for the first one that does."""
+    if not source.drop_if_matches:
+        return documents
     import pyarrow.compute as pc
 
+    text = documents.text
     found = np.zeros(len(text), bool)
-    for pattern in _passes(tuple(patterns)):
+    for pattern in _passes(tuple(source.drop_if_matches)):
         found |= unwrap_mask(pc.match_substring_regex(text, pattern))
     left = np.flatnonzero(found)
-    for pattern in patterns:
-        if not len(left):
-            break
-        held = text.take(pa.Array.from_buffers(pa.int64(), len(left), [None, pa.py_buffer(left.data)]))
+    for pattern in source.drop_if_matches if len(left) else ():
+        held = text.take(wrap_numbers(pa.int64(), left))
         own = unwrap_mask(pc.match_substring_regex(held, pattern))
-        if own.any():
-            dropped[pattern_reason(pattern)] += int(own.sum())
-            if matches is not None:
-                room = SHOWN_MATCHES - sum(match.pattern == pattern for match in matches)
-                matches += [_describe(text, index, int(rows[index]), pattern) for index in left[own][:room].tolist()]
+        reason = pattern_reason(pattern)
+        room = SHOWN_MATCHES - tally.dropped[reason]
+        for index in left[own][: max(0, room)].tolist():
+            tally.show(LABEL, int(documents.rows[index]), reason, _describe(text, index, pattern))
+        tally.dropped += Counter({reason: int(own.sum())})
         left = left[~own]
-    return found
+    return documents.only(~found)
 
 
 def count_pattern_matches(source: SourceRecipe, dropped: Mapping[str, int]) -> int:
     """Return how many documents the source's patterns dropped."""
     return sum(dropped.get(pattern_reason(pattern), 0) for pattern in source.drop_if_matches)
-
-
-def pattern_matches_to_json(matches: Iterable[Match], span: str) -> list[dict[str, Any]]:
-    """Return matches of one span as JSON values."""
-    return [asdict(match) | {"span": span} for match in matches]
 
 
 @lru_cache(maxsize=16)
@@ -107,7 +72,8 @@ def _passes(patterns: tuple[str, ...]) -> tuple[str, ...]:
     return (together,)
 
 
-def _describe(text: pa.LargeStringArray, index: int, row: int, pattern: str) -> Match:
+def _describe(text: pa.LargeStringArray, index: int, pattern: str) -> str:
+    """Return the first match of a pattern in a document, with the text around it."""
     import pyarrow.compute as pc
 
     from shards.trace.excerpt import cut_excerpt
@@ -115,7 +81,7 @@ def _describe(text: pa.LargeStringArray, index: int, row: int, pattern: str) -> 
     place: Any = pc.extract_regex_span(text.slice(index, 1), in_group(pattern))[0].as_py()  # pyright: ignore
     start, length = place[MATCH_GROUP]
     excerpt = cut_excerpt(text[index].as_buffer().to_pybytes(), start, start + length, around=EXCERPT_BYTES)
-    return Match(row, pattern, excerpt.before, excerpt.hit, excerpt.after)
+    return f"{excerpt.before}>>>{excerpt.hit}<<<{excerpt.after}"
 
 
 def pattern_reason(pattern: str) -> str:

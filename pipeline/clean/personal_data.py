@@ -10,57 +10,72 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
 from pipeline.arrow_arrays import unwrap_mask, wrap_numbers
+from pipeline.clean import personal_kinds
 from pipeline.clean.personal_kinds import GROUPS, Kind, kinds_of
+from pipeline.clean.tally import Documents, Tally
 from shards.format.content_hash import hash_document
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pipeline.recipe.filters import PersonalKind
+    from pipeline.recipe.schema import SourceRecipe
 
 
 MaskedCounts = dict[str, dict[str, int]]
 """`{kind: {"documents": count, "occurrences": count}}`, as in a run's receipt."""
 
 
-@dataclass(slots=True)
-class Masked:
-    """Masked hits, by kind."""
-
-    documents: Counter[str] = field(default_factory=Counter[str])
-    occurrences: Counter[str] = field(default_factory=Counter[str])
-
-    def to_json(self) -> MaskedCounts:
-        """Return the counts as JSON values."""
-        return {
-            kind: {"documents": self.documents[kind], "occurrences": count}
-            for kind, count in sorted(self.occurrences.items())
-        }
+def identify_personal_data(source: SourceRecipe) -> list[Any] | None:
+    """Return what decides which personal data are found, and what is done about them; None if none are looked for."""
+    table = source.clean.personal_data
+    if table is None or not table.is_on:
+        return None
+    return [personal_kinds.CODE_VERSION, table.action, table.all_kinds]
 
 
-def mask_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind], masked: Masked) -> pa.LargeStringArray:
+def clean_personal_data(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
+    """Mask personal data, or drop the documents that hold some, as the source says."""
+    table = source.clean.personal_data
+    if table is None or not table.is_on:
+        return documents
+    if table.action == "mask":
+        return Documents(mask_personal_data(documents.text, table.all_kinds, tally), documents.rows)
+    found = find_personal_data(documents.text, table.all_kinds)
+    reasons = {index: f"personal data: {kind}" for index, kind in found.items()}
+    return tally.drop(table.label, documents, reasons, show_text=False)
+
+
+def mask_document(source: SourceRecipe, text: bytes) -> bytes:
+    """Return the text of one document as the source masks it."""
+    table = source.clean.personal_data
+    if table is None or table.action != "mask":
+        return text
+    return mask_text(text, kinds_of(table.all_kinds))
+
+
+def mask_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind], tally: Tally) -> pa.LargeStringArray:
     """Return the documents with placeholders for personal data.
 
     Args:
         text: the documents, `(documents,)`, without nulls.
         kinds: what to look for.
-        masked: the counts are added to it.
+        tally: the counts are added to it.
     """
     offsets, data = _buffers(text)
     lengths = np.diff(offsets)
     changed: dict[int, bytes] = {}
     for index, found in _candidates(text, tuple(kinds)):
         original = bytes(data[offsets[index] : offsets[index + 1]])
-        after = mask_text(original, found, masked)
+        after = mask_text(original, found, tally)
         if after != original:
             changed[index] = after
             lengths[index] = len(after)
@@ -77,7 +92,7 @@ def mask_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind],
     return pa.Array.from_buffers(pa.large_string(), len(text), buffers)  # pyright: ignore[reportReturnType]
 
 
-def mask_text(original: bytes, kinds: Sequence[Kind], masked: Masked | None = None) -> bytes:
+def mask_text(original: bytes, kinds: Sequence[Kind], tally: Tally | None = None) -> bytes:
     """Return one document's text with placeholders for its personal data."""
     seed: int | None = None
     after = original
@@ -94,9 +109,9 @@ def mask_text(original: bytes, kinds: Sequence[Kind], masked: Masked | None = No
             found[kind.name] += 1
         if pieces:
             after = b"".join([*pieces, after[done:]])
-    if masked is not None:
-        masked.occurrences.update(found)
-        masked.documents.update(found.keys())
+    if tally is not None:
+        tally.masked.update(found)
+        tally.masked_documents.update(found.keys())
     return after
 
 
@@ -145,18 +160,15 @@ def _join_hints(kinds: Sequence[Kind]) -> str:
 
 def _buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], memoryview]:
     """Return the offsets of the documents, int64 `(documents + 1,)`, and the bytes that they point into."""
-    if not len(text):
-        return np.zeros(1, np.int64), memoryview(b"")
-    _, offsets, data = text.buffers()
-    edges = np.frombuffer(cast("Any", offsets), np.int64)
-    return edges[text.offset : text.offset + len(text) + 1], memoryview(data or b"")
+    documents = Documents(text, np.zeros(0, np.uint32))
+    return documents.offsets, documents.data
 
 
 def count_masked(results: Iterable[dict[str, Any]]) -> MaskedCounts:
     """Add up the personal data that were masked in the units with these results, by kind."""
-    masked = Masked()
+    tally = Tally()
     for done in results:
-        for kind, counts in done.get("filtered", {}).get("masked", {}).items():
-            masked.documents[kind] += counts["documents"]
-            masked.occurrences[kind] += counts["occurrences"]
-    return masked.to_json()
+        for kind, counts in done.get("masked", {}).items():
+            tally.masked_documents[kind] += counts["documents"]
+            tally.masked[kind] += counts["occurrences"]
+    return tally.masked_to_json()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.clean.filters import apply_mask
+from pipeline.clean.personal_data import mask_document
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import File, SourceError, span_of_part
 from pipeline.sources.kinds import list_files, list_spans, read_span
@@ -18,7 +18,7 @@ def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[b
     """Read documents by their provenance, as the set holds them: what the recipe masks is masked."""
     recipe = _parse_source(source)
     found = read_documents_again(source, unit, rows)
-    return [None if text is None else apply_mask(recipe, text) for text in found]
+    return [None if text is None else mask_document(recipe, text) for text in found]
 
 
 def read_documents_again(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pipeline.clean.filters import identify_filter
-from pipeline.clean.measures import measure
+from pipeline.clean.steps import identify_steps
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Span, spans_to_json
 
@@ -17,21 +16,12 @@ def files_by_name(spans: Sequence[Sequence[Span]], names: Sequence[str]) -> dict
 
 
 def reading_keys(source: SourceRecipe, _payload: Any = None) -> dict[str, Any]:
-    """Return the keys of a source that determine the documents of given spans: not its name, weight or paths.
-
-    Of presets with `when = "mix"` only the measures count: their limits are applied later.
-    """
+    """Return the keys of a source that determine the documents of given spans: not its name, weight or paths."""
     elsewhere = source.place_keys() | {"weight", "name", "license", "clean", "carry"}
     elsewhere |= {"max_missing", "max_dropped", "max_malformed", "max_null"}
     reading = source.model_dump(exclude=elsewhere)
-    if source.clean.presets():
-        reading["clean"] = limits_by_preset(source, "encode") | {
-            "code": measure.CODE_VERSION,
-            "measures": source.clean.mix_measures(),
-        }
-    if filters := source.clean.filters():
-        reading["filters"] = [identify_filter(table) for table in filters]
-    return reading
+    # A key that is not set leaves the digest as it was before there was such a key.
+    return {key: value for key, value in reading.items() if value not in (None, [])} | identify_steps(source)
 
 
 def limits_by_preset(source: SourceRecipe, when: Literal["mix", "encode"]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary, unwrap_mask
-from pipeline.clean.documents import Documents
+from pipeline.clean.tally import Documents
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Span, TextBatch
 from pipeline.sources.kinds import list_files, list_spans, read_span

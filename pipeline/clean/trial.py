@@ -3,17 +3,17 @@
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.clean.documents import LONG, SHORT, clean_batch
-from pipeline.clean.filters import Filtered, apply_mask
 from pipeline.clean.limits import describe_fallen
 from pipeline.clean.measures.measure import measure_documents
+from pipeline.clean.personal_data import mask_document
+from pipeline.clean.steps import LONG, SHORT, clean_batch
+from pipeline.clean.tally import Tally
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import TextBatch
 
@@ -43,13 +43,12 @@ def try_document(source: SourceRecipe, text: bytes) -> Trial:
         InputError: a filter's library or model is not there.
     """
     batch = TextBatch(pa.array([text], pa.large_binary()), np.zeros(1, np.uint32))
-    dropped: Counter[str] = Counter()
-    filtered = Filtered()
-    documents = clean_batch(source, batch, dropped, filtered=filtered)
-    kinds = dict(sorted(filtered.masked.occurrences.items()))
+    tally = Tally()
+    documents = clean_batch(source, batch, tally)
+    kinds = dict(sorted(tally.masked.items()))
     if len(documents):
         return Trial(None, [], bytes(next(iter(documents))), kinds)
-    (reason,) = dropped
+    (reason,) = tally.dropped
     return Trial(reason, _describe(source, text, reason), text, kinds)
 
 
@@ -62,5 +61,5 @@ def _describe(source: SourceRecipe, text: bytes, reason: str) -> list[tuple[str,
     if reason not in {limit.reason for limit in limits}:
         return []
     names = sorted({limit.measure for limit in limits})
-    document = pa.array([apply_mask(source, text).decode()], pa.large_string())
+    document = pa.array([mask_document(source, text).decode()], pa.large_string())
     return describe_fallen(measure_documents(document, names)[0], names, limits)

@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from pipeline.clean.documents import Documents, DocumentStream
+from pipeline.clean.documents import DocumentStream
 from pipeline.clean.evaluations.hits import HIT_DTYPE, load_finder
 from pipeline.clean.measures.measure import measure_documents
 from pipeline.clean.reading_keys import reading_keys
+from pipeline.clean.tally import Documents
 from pipeline.encode.run import (
     DOCUMENT_DTYPE,
     DOCUMENTS_FILE,
@@ -159,24 +160,19 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     rows, files = _write_run(folder, parts, task)
     timer.lap("write_s")
     cleaned: dict[str, Any] = {}
-    if task.source.clean.presets("encode"):
-        cleaned["fallen"] = {"presets": stream.dropped_by_preset, "shown": stream.fallen}
-    if task.source.clean.filters():
-        cleaned["filtered"] = stream.filtered
     if names := task.source.clean.mix_measures():
         cleaned["measures"] = names
     if encoder.kept is not None:
         cleaned["kept"] = kept.to_receipt()
     if task.carried:
         cleaned["carried"] = task.carried
-    cleaned |= stream.malformed.to_json() | stream.undivided.to_json()
+    cleaned |= stream.tally.to_json() | stream.undivided.to_json()
     return cleaned | {
         "labels": _span_labels(rows, task.unit),
         "documents": len(rows),
         "tokens": tokens,
         "text_bytes": text_bytes,
-        "dropped": dict(stream.dropped),
-        "matches": stream.matches,
+        "dropped": dict(stream.tally.dropped),
         "checked_documents": checked,
         "retries": count_retries() - retries,
         "slow_encoder": encoder.slow_because,

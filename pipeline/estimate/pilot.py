@@ -29,9 +29,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
-from pipeline.clean.documents import clean_batch, describe_drops, drop_remedy
 from pipeline.clean.evaluations import items
 from pipeline.clean.malformed import Examples, count_malformed, describe_examples, malformed_remedy
+from pipeline.clean.steps import clean_batch, describe_drops, drop_remedy
+from pipeline.clean.tally import Tally
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, token_dtype
 from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import write_receipt
@@ -232,7 +233,7 @@ def _check_samples_left(recipe: Recipe, samples: list[Extract]) -> None:
     reasons: set[str] = set()
     others = False
     for source, sample in zip(recipe.sources, samples, strict=True):
-        dropped = sum((piece.dropped for piece in sample.pieces), Counter[str]())
+        dropped = sum((piece.tally.dropped for piece in sample.pieces), Counter[str]())
         reasons.update(dropped)
         records = sum(piece.rows for piece in sample.pieces)
         line = f"source {source.name!r}: no document of its sample is left"
@@ -242,7 +243,7 @@ def _check_samples_left(recipe: Recipe, samples: list[Extract]) -> None:
         if malformed:
             examples = Examples()
             for piece in sample.pieces:
-                examples.update(piece.malformed)
+                examples.update(piece.tally.malformed)
             line += f"{describe_examples(examples)}\n{malformed_remedy(source, malformed / records, examples)}"
         lines.append(line)
     lines += [drop_remedy(reasons)] if others else []
@@ -308,7 +309,7 @@ def _clean_sample(recipe: Recipe, source: SourceRecipe, texts: list[bytes]) -> l
         return texts
     sampled = source.model_copy(update={"clean": source.clean.for_sample(limits)})
     batch = TextBatch(wrap_texts(pa.large_binary(), texts), np.arange(len(texts), dtype=np.uint32))
-    return [bytes(text) for text in clean_batch(sampled, batch, Counter())]
+    return [bytes(text) for text in clean_batch(sampled, batch, Tally())]
 
 
 def _is_all(selection: Selection, sample: Extract) -> bool:
@@ -344,16 +345,16 @@ def _measure_source(
     rows = sum(piece.rows for piece in pieces)
     documents = sum(piece.documents for piece in pieces)
     dropped: dict[str, float] = {}
-    for reason, count in (item for piece in pieces for item in piece.dropped.items()):
+    for reason, count in (item for piece in pieces for item in piece.tally.dropped.items()):
         dropped[reason] = dropped.get(reason, 0.0) + count / rows
-    limits = recipe.sources[index].clean.limits("encode")
-    filtered = sum((piece.filtered for piece in pieces), Counter[str]())
-    reached = documents + filtered.total() + rows * sum(dropped.get(limit.reason, 0.0) for limit in limits)
-    fallen = sum((piece.fallen for piece in pieces), filtered)
-    presets = {name: count / reached for name, count in fallen.items()}
+    clean = recipe.sources[index].clean
+    steps = sum((piece.tally.steps for piece in pieces), Counter[str]())
+    reached = documents + sum(steps[table.label] for table in clean.filters())
+    reached += rows * sum(dropped.get(limit.reason, 0.0) for limit in clean.limits("encode"))
+    presets = {name: count / reached for name, count in steps.items()}
     malformed, undivided = Examples(), Undivided()
     for piece in pieces:
-        malformed.update(piece.malformed)
+        malformed.update(piece.tally.malformed)
         undivided.update(piece.undivided)
     if not texts:
         ratios = SourcePilot(0.0, 0.0, 0.0, dropped, 1.0, 0, sample.cpu_s / stated, 0.0, presets=presets)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,10 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary, wrap_texts
-from pipeline.clean.documents import Documents, DocumentStream, clean_batch
-from pipeline.clean.filters import Filtered
-from pipeline.clean.limits import Fallen
-from pipeline.clean.malformed import Examples
+from pipeline.clean.documents import DocumentStream
+from pipeline.clean.steps import clean_batch
+from pipeline.clean.tally import Documents, Tally
 from pipeline.estimate.duplicates import HashTable
 from pipeline.sources.base import Columns, SourceError, Span, TextBatch
 from pipeline.sources.kinds import list_spans, read_span
@@ -61,22 +59,14 @@ class Piece:
     """Text of the documents kept."""
     texts: list[bytes] = field(default_factory=list[bytes])
     """Some of the documents kept."""
-    dropped: Counter[str] = field(default_factory=Counter[str])
-    """Dropped rows by reason."""
-    malformed: Examples = field(default_factory=Examples)
-    """Some of the malformed records."""
+    tally: Tally = field(default_factory=Tally)
+    """What the steps of cleaning did."""
     undivided: Undivided = field(default_factory=Undivided)
     """Text files in which the separator never occurs."""
-    fallen: Counter[str] = field(default_factory=Counter[str])
-    """Documents that each preset with `when = "encode"` would drop alone, by its name."""
-    filtered: Counter[str] = field(default_factory=Counter[str])
-    """Documents that each filter dropped, by its label."""
     keys: list[bytes] = field(default_factory=list[bytes])
     """SHA-1 of the archive's files that the kept rows name."""
     length: float | None = None
     """Mean bytes of such a file; None if the rows do not state it."""
-    slow_s: float = 0.0
-    """Seconds of one core that slow filters took."""
     carried: list[pa.Table] = field(default_factory=list[pa.Table])
     """The carried values of the documents read."""
 
@@ -134,7 +124,7 @@ def read_pilot_pieces(selection: Selection, text_bytes: int) -> Extract:
                 content = _fetch_content(selection.source, pieces)
                 break
     # Python runs such filters one after the other: what is left is the time of reading.
-    wall_s = max(wall_s / 100, wall_s - sum(piece.slow_s for piece in pieces))
+    wall_s = max(wall_s / 100, wall_s - sum(piece.tally.slow_s for piece in pieces))
     hashes = HashTable.of([text for piece in pieces for text in piece.texts])
     _thin(pieces, text_bytes)
     return Extract(pieces, wall_s, cpu_s, content, hashes)
@@ -214,7 +204,7 @@ def _read_content(source: SourceRecipe, span: Span) -> Piece:
     piece = Piece(stated_bytes=float(span.text_bytes), stored_bytes=span.stored_bytes)
     for batch in read_span(source, span):
         piece.rows += len(batch.text) + sum(batch.rejected.values())
-        piece.dropped.update(batch.rejected)
+        piece.tally.dropped.update(batch.rejected)
         found = (parse_key(value) for value in as_large_binary(batch.text).to_pylist())
         piece.keys += [key for key in found if key is not None]
     piece.length = _content_length(source, span)
@@ -247,13 +237,10 @@ def _fetch_content(source: SourceRecipe, pieces: list[Piece]) -> ContentSpeed:
         fetched = [outcome for outcome in map(outcomes.__getitem__, keys) if isinstance(outcome, bytes)]
         decoded = [decode_archived(gzip.decompress(outcome), source.fallback_encoding) for outcome in fetched]
         texts = wrap_texts(pa.large_binary(), [text for text in decoded if text is not None])
-        found: Counter[str] = Counter()
-        fallen, filtered = Fallen(), Filtered()
-        batch = TextBatch(texts, np.arange(len(texts), dtype=np.uint32))
-        documents = clean_batch(source, batch, found, fallen=fallen, filtered=filtered)
+        tally = Tally()
+        documents = clean_batch(source, TextBatch(texts, np.arange(len(texts), dtype=np.uint32)), tally)
         piece.texts = [bytes(text) for text in documents]
-        own = ((piece.dropped, found), (piece.fallen, fallen.presets), (piece.filtered, filtered.steps))
-        for counts, new in own:
+        for counts, new in ((piece.tally.dropped, tally.dropped), (piece.tally.steps, tally.steps)):
             counts.update({name: round(n * len(piece.keys) / len(keys)) for name, n in new.items()})
         mean = piece.length or sum(map(len, piece.texts)) / max(1, len(piece.texts))
         piece.documents = len(piece.keys) * len(piece.texts) / max(1, len(keys))
@@ -267,8 +254,5 @@ def _add(piece: Piece, stream: DocumentStream, documents: Documents) -> None:
     piece.text_bytes += documents.num_bytes
     piece.texts += map(bytes, documents)
     piece.carried += [documents.carried] if documents.carried is not None else []
-    piece.dropped, piece.slow_s = stream.dropped, stream.slow_s
-    piece.malformed, piece.undivided = stream.malformed, stream.undivided
-    piece.fallen = Counter(stream.dropped_by_preset)
-    piece.filtered = Counter(stream.filtered["steps"])
-    piece.rows = int(piece.documents) + stream.dropped.total()
+    piece.tally, piece.undivided = stream.tally, stream.undivided
+    piece.rows = int(piece.documents) + stream.tally.dropped.total()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import tokenizers
 
-    from pipeline.clean.documents import Documents
+    from pipeline.clean.tally import Documents
 
 SHOWN = 3
 """Rewritten documents, and unknown parts of documents, that are kept as examples of each unit."""

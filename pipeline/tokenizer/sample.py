@@ -120,13 +120,14 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
         report(file.tell(), 0)
         if taken >= budget:
             break
+    dropped = stream.tally.dropped
     facts: dict[str, Any] = {"text_bytes": taken, "documents": documents, "left_out": left_out}
-    facts |= {"records": stream.documents + stream.dropped.total(), "dropped": dict(stream.dropped)}
+    facts |= {"records": stream.documents + dropped.total(), "dropped": dict(dropped)}
     if source.drop_if_matches:
-        matched = count_pattern_matches(source, stream.dropped)
+        matched = count_pattern_matches(source, dropped)
         facts |= {"looked_at": seen + matched, "matched": matched}
     if source.clean:
-        fell = sum(stream.dropped.get(limit.reason, 0) for limit in source.clean.limits("encode"))
+        fell = sum(dropped[limit.reason] for limit in source.clean.limits("encode"))
         facts |= {"measured": seen + fell, "fell": fell}
     return facts
 

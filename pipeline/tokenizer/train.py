@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.clean.documents import describe_drops, drop_remedy
+from pipeline.clean.steps import describe_drops, drop_remedy
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.timer import Timer
 from pipeline.numba_compiler import is_to_compile

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.arrow_arrays import as_large_binary
-from pipeline.clean.documents import EMPTY, LONG, SHORT, clean_batch
 from pipeline.clean.malformed import NULL
+from pipeline.clean.steps import EMPTY, LONG, SHORT, clean_batch
+from pipeline.clean.tally import Tally
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import TextBatch
@@ -34,16 +35,16 @@ def clean(values: list[Any], type_: pa.DataType, **keys: Any) -> tuple[list[tupl
     if type_ != pa.binary():
         whole = whole.view(pa.string()).cast(type_) if not pa.types.is_large_string(type_) else large(whole)
     batch = TextBatch(whole.slice(2, len(values)), np.arange(100, 100 + len(values), dtype=np.uint32), {"not x > 1": 4})
-    dropped = Counter({"not x > 1": 1})
-    documents = clean_batch(recipe(**keys), batch, dropped)
+    tally = Tally(dropped=Counter({"not x > 1": 1}))
+    documents = clean_batch(recipe(**keys), batch, tally)
     assert documents.text.type == pa.large_string()
     assert documents.text.null_count == 0
     documents.text.validate(full=True)
     data, offsets = documents.data, documents.offsets.tolist()
     pieces = [bytes(data[start:stop]) for start, stop in itertools.pairwise(offsets)]
     assert [text.encode() for text in documents.text.to_pylist()] == pieces
-    assert dropped.pop("not x > 1") == 5
-    return list(zip(documents.rows.tolist(), pieces, strict=True)), dropped
+    assert tally.dropped.pop("not x > 1") == 5
+    return list(zip(documents.rows.tolist(), pieces, strict=True)), tally.dropped
 
 
 def large(array: pa.Array) -> pa.Array:
@@ -104,7 +105,7 @@ def reason_of(value: bytes | None) -> str | None:
 
 def test_text_is_not_copied() -> None:
     text = pa.array(["some text"] * 100, pa.large_string())
-    documents = clean_batch(recipe(), TextBatch(text, np.arange(100, dtype=np.uint32)), Counter())
+    documents = clean_batch(recipe(), TextBatch(text, np.arange(100, dtype=np.uint32)), Tally())
     assert documents.text.buffers()[2].address == text.buffers()[2].address
     strings = pa.array(["some text"] * 100, pa.string())
     assert as_large_binary(strings).buffers()[2].address == strings.buffers()[2].address

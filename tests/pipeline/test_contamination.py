@@ -25,7 +25,6 @@ import pipeline
 from pipeline.__main__ import main
 from pipeline.builder.clean_report.pages import render_pages
 from pipeline.builder.clean_report.read import read_clean_report
-from pipeline.clean.documents import Documents
 from pipeline.clean.evaluations import hits as hits_module
 from pipeline.clean.evaluations.hits import LEAST_HITS, REACH, HitFinder
 from pipeline.clean.evaluations.items import (
@@ -39,6 +38,7 @@ from pipeline.clean.evaluations.items import (
     load_items,
 )
 from pipeline.clean.evaluations.word_ngrams import find_hashed_words
+from pipeline.clean.tally import Documents
 from pipeline.encode.run import Run
 from pipeline.mix import different_documents
 from pipeline.mix.contamination import CONTAMINATION_FILE, EXCUSED_FILE

@@ -23,10 +23,11 @@ from datatrove.pipeline.filters.base_filter import BaseFilter, get_filter_result
 import shards
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.clean import datatrove_filters as module
-from pipeline.clean.datatrove_filters import REFUSED, FilterError
-from pipeline.clean.documents import DocumentStream, clean_batch
-from pipeline.clean.filters import Filtered
+from pipeline.clean.datatrove_filters import REFUSED
+from pipeline.clean.documents import DocumentStream
 from pipeline.clean.reading_keys import reading_keys
+from pipeline.clean.steps import clean_batch
+from pipeline.clean.tally import Tally
 from pipeline.encode.run import Run
 from pipeline.engine.tasks import digest_of
 from pipeline.estimate.pilot import measure_pilot
@@ -88,16 +89,15 @@ def test_a_filter_drops_what_it_drops_alone(name: str, arguments: dict[str, Any]
     alone = getattr(datatrove_filters, name)(**arguments)
     results = [get_filter_result(alone.filter(Document(text=text, id=""))) for text in documents]
     reasons = [f"{name}: {reason}" if reason else name for kept, reason in results if not kept]
-    dropped: Counter[str] = Counter()
-    filtered = Filtered()
+    tally = Tally()
     batch = TextBatch(pa.array(documents, pa.large_string()), np.arange(len(documents), dtype=np.uint32))
-    left = clean_batch(source_of(table(name, arguments)), batch, dropped, filtered=filtered)
+    left = clean_batch(source_of(table(name, arguments)), batch, tally)
     assert left.rows.tolist() == [row for row, (kept, _) in enumerate(results) if kept]
     assert left.text.to_pylist() == [text for text, (kept, _) in zip(documents, results, strict=True) if kept]
-    assert dropped == Counter(reasons)
+    assert tally.dropped == Counter(reasons)
     assert 0 < len(reasons) < len(documents)
-    assert filtered.steps == {f"datatrove.{name}": len(reasons)}
-    assert bool(filtered.edited) == (name == "C4QualityFilter")
+    assert tally.steps == {f"datatrove.{name}": len(reasons)}
+    assert bool(tally.edited) == (name == "C4QualityFilter")
 
 
 def test_filters_are_asked_in_their_order() -> None:
@@ -105,10 +105,10 @@ def test_filters_are_asked_in_their_order() -> None:
     tables = [table("RegexFilter", {"regex_exp": "one"}), table("C4ParagraphFilter", {})]
     batch = TextBatch(pa.array(documents, pa.large_string()), np.arange(4, dtype=np.uint32))
     for order in (tables, tables[::-1]):
-        dropped: Counter[str] = Counter()
-        assert not len(clean_batch(source_of(*order), batch, dropped))
+        tally = Tally()
+        assert not len(clean_batch(source_of(*order), batch, tally))
         first = {"RegexFilter": 2, "C4ParagraphFilter: < 3 paragraphs": 2}
-        assert dropped == (first if order is tables else {"C4ParagraphFilter: < 3 paragraphs": 4})
+        assert tally.dropped == (first if order is tables else {"C4ParagraphFilter: < 3 paragraphs": 4})
 
 
 def test_every_filter_is_offered_or_refused() -> None:
@@ -196,9 +196,6 @@ def test_what_decides_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert digest(table("C4ParagraphFilter", {}, max_dropped=0.9)) == digest(one)
     before = digest(one), digest()
     monkeypatch.setattr(module, "versions", lambda: ["99", None])
-    from pipeline.clean import filters
-
-    monkeypatch.setattr(filters, "versions", lambda: ["99", None])
     assert (digest(one) == before[0], digest() == before[1]) == (False, True)
 
 
@@ -222,7 +219,7 @@ def test_a_filter_that_fails_stops_with_the_place(recipe: Callable[..., Path], m
     loaded = load_checked_recipe(path)
     monkeypatch.setattr(datatrove_filters.GopherRepetitionFilter, "filter", fail)
     stream = DocumentStream(loaded.sources[0], open_sources(loaded)[0].listed)
-    with pytest.raises(FilterError) as caught:
+    with pytest.raises(shards.errors.InputError) as caught:
         list(stream)
     assert str(caught.value).startswith(
         "a.jsonl row 1: datatrove's GopherRepetitionFilter failed: ZeroDivisionError: \\x1b division. "

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.clean.documents import clean_batch
-from pipeline.clean.language import ModelError, read_languages
+from pipeline.clean.language import read_languages
 from pipeline.clean.reading_keys import reading_keys
+from pipeline.clean.steps import clean_batch
+from pipeline.clean.tally import Tally
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
@@ -59,9 +60,9 @@ def recipe(tmp_path: Path) -> Callable[..., Path]:
 
 
 def clean(recipe: Recipe, texts: list[str]) -> tuple[list[int], Counter[str]]:
-    dropped: Counter[str] = Counter()
+    tally = Tally()
     batch = TextBatch(pa.array(texts, pa.large_string()), np.arange(len(texts), dtype=np.uint32))
-    return clean_batch(recipe.sources[0], batch, dropped).rows.tolist(), dropped
+    return clean_batch(recipe.sources[0], batch, tally).rows.tolist(), tally.dropped
 
 
 def test_documents_in_other_languages_are_dropped(recipe: Callable[..., Path]) -> None:
@@ -124,7 +125,7 @@ def test_every_cut_of_a_model_is_refused() -> None:
     data = MODEL.read_bytes()
     assert len(read_languages(data)) == 176
     for size in [*range(200), *range(200, len(data), 9973), len(data) - 1]:
-        with pytest.raises(ModelError):
+        with pytest.raises(InputError):
             read_languages(data[:size])
 
 
@@ -148,7 +149,7 @@ def test_a_task_finds_the_model_on_any_host(recipe: Callable[..., Path], monkeyp
     sent = SourceRecipe.model_validate(json.loads(source.located().model_dump_json()))
     monkeypatch.chdir("/")
     batch = TextBatch(pa.array(OTHERS, pa.large_string()), np.arange(4, dtype=np.uint32))
-    assert not len(clean_batch(sent, batch, Counter()))
+    assert not len(clean_batch(sent, batch, Tally()))
 
 
 def test_a_build_drops_and_its_recipe_builds_the_same(recipe: Callable[..., Path], tmp_path: Path) -> None:

@@ -39,10 +39,10 @@ def test_the_others_are_read_with_their_rows(
         (row, bytes(text).decode()) for _, docs in stream for row, text in zip(docs.rows.tolist(), docs, strict=True)
     ]
     assert read == list(zip((n for n in range(300) if n not in bad), texts, strict=True))
-    assert stream.dropped == {MALFORMED: 7}
-    assert len(stream.malformed.shown) == 3
-    assert stream.malformed.shown[0].startswith("a.jsonl: record 0: ")
-    assert "{" in stream.malformed.shown[0], "the record is shown"
+    assert stream.tally.dropped == {MALFORMED: 7}
+    assert len(stream.tally.malformed.shown) == 3
+    assert stream.tally.malformed.shown[0].startswith("a.jsonl: record 0: ")
+    assert "{" in stream.tally.malformed.shown[0], "the record is shown"
 
 
 def test_without_a_budget_the_first_one_stops(tmp_path: Path, source: Any, read_all: Any) -> None:
@@ -98,7 +98,7 @@ def test_units_do_not_change_the_count(tmp_path: Path, source: Any, monkeypatch:
         streams = [DocumentStream(recipe, unit.spans) for unit in make_units(0, spans)]
         documents = sum(len(docs) for stream in streams for _, docs in stream)
         counts.add(documents)
-        assert sum(stream.dropped[MALFORMED] for stream in streams) == 400 - documents
+        assert sum(stream.tally.dropped[MALFORMED] for stream in streams) == 400 - documents
     assert counts == {355}
 
 

@@ -6,7 +6,6 @@ import json
 import random
 import re
 import subprocess
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +15,13 @@ import pytest
 
 from pipeline.builder.encode_alarms import MatchError, check_pattern_matches
 from pipeline.clean import patterns as matches
-from pipeline.clean.documents import EMPTY, LONG, clean_batch
-from pipeline.clean.patterns import find_pattern_matches, pattern_matches_to_json, pattern_reason
+from pipeline.clean.patterns import drop_matches, pattern_reason
+from pipeline.clean.steps import EMPTY, LONG, clean_batch
+from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.key_values import check_pattern
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.sources import FilesSource
-from pipeline.sources.base import TextBatch
+from pipeline.sources.base import Span, TextBatch
 from tests.support.good_recipe import GOOD, faults_of
 
 Load = Callable[..., Recipe]
@@ -35,12 +35,17 @@ def make_texts(seed: int, number: int) -> list[str]:
     return ["".join(rng.choices([*pieces, "plain words "], k=rng.randrange(1, 6))) for _ in range(number)]
 
 
-def find(texts: list[str], patterns: list[str], shown: list[matches.Match] | None = None) -> tuple[Any, dict[str, int]]:
+def find(texts: list[str], patterns: list[str], span: str = "f") -> tuple[list[bool], Tally]:
     """Look in texts that are the middle of an array."""
-    array = pa.array(["PersonX", *texts, "PersonX"], pa.large_string()).slice(1, len(texts))
-    dropped: Counter[str] = Counter()
+    array: Any = pa.array(["PersonX", *texts, "PersonX"], pa.large_string()).slice(1, len(texts))
+    tally = Tally(lambda row: (Span("", span, "", "jsonl", "b", 0, 1, 1, None, 1), row))
     rows = np.arange(50, 50 + len(texts), dtype=np.uint32)
-    return find_pattern_matches(array, rows, patterns, dropped, shown).tolist(), dropped
+    left = drop_matches(source_of(drop_if_matches=patterns), Documents(array, rows), tally)
+    return [row not in set(left.rows.tolist()) for row in rows.tolist()], tally
+
+
+def source_of(**keys: Any) -> FilesSource:
+    return FilesSource(name="s", weight=1.0, paths=["x"], **keys)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -49,39 +54,38 @@ def test_documents_match_as_pythons_re_says_and_count_for_the_first_pattern(seed
     texts = make_texts(seed, 200)
     patterns = PATTERNS[:count]
     reference = [next((p for p in patterns if re.search(p, text, re.ASCII)), None) for text in texts]
-    shown: list[matches.Match] = []
-    found, dropped = find(texts, patterns, shown)
+    found, tally = find(texts, patterns)
     assert found == [pattern is not None for pattern in reference]
-    assert dropped == {pattern_reason(p): reference.count(p) for p in patterns if p in reference}
+    assert tally.dropped == {pattern_reason(p): reference.count(p) for p in patterns if p in reference}
     for pattern in patterns:
-        own = [match for match in shown if match.pattern == pattern]
+        own = [match for match in tally.shown if match.reason == pattern_reason(pattern)]
         holding = [row for row, p in enumerate(reference) if p == pattern][: matches.SHOWN_MATCHES]
         assert [match.row - 50 for match in own] == holding
         for match in own:
             first = re.search(pattern, texts[match.row - 50], re.ASCII)
             assert first is not None
-            assert match.hit == first[0]
-            assert texts[match.row - 50].startswith(match.before + match.hit + match.after)
+            before, _, rest = match.text.partition(">>>")
+            assert rest.startswith(f"{first[0]}<<<")
+            assert texts[match.row - 50].startswith(before + first[0])
 
 
 def test_no_pattern_takes_more_than_linear_time() -> None:
     # Python's re would take longer than the universe has lasted.
-    assert find(["a" * 50_000 + "!"], ["(a+)+$", "(a|aa)+$"]) == ([False], {})
+    found, tally = find(["a" * 50_000 + "!"], ["(a+)+$", "(a|aa)+$"])
+    assert (found, tally.dropped) == ([False], {})
 
 
 def test_excerpts_are_short_and_cut_between_characters() -> None:
-    shown: list[matches.Match] = []
-    find(["世" * 1000 + "PersonX" + "é" * 1000, "a" * 100_000], ["PersonX", "a+"], shown)
-    assert [match.hit for match in shown] == ["PersonX", "a" * 2 * matches.EXCERPT_BYTES]
-    assert shown[0].before == "世" * (matches.EXCERPT_BYTES // 3)
-    assert len(str(pattern_matches_to_json(shown, "file"))) < 1000
+    _, tally = find(["世" * 1000 + "PersonX" + "é" * 1000, "a" * 100_000], ["PersonX", "a+"])
+    first, second = (match.text for match in tally.shown)
+    assert first == f"{'世' * (matches.EXCERPT_BYTES // 3)}>>>PersonX<<<{'é' * (matches.EXCERPT_BYTES // 2)}"
+    assert second == f">>>{'a' * 2 * matches.EXCERPT_BYTES}<<<"
 
 
 def clean(texts: list[str], **keys: Any) -> tuple[list[str], list[int], dict[str, int]]:
-    source = FilesSource(name="s", weight=1.0, paths=["x"], **keys)
-    dropped: Counter[str] = Counter()
-    left = clean_batch(source, TextBatch(pa.array(texts), np.arange(len(texts), dtype=np.uint32)), dropped)
-    return [str(text) for text in left.text.to_pylist()], left.rows.tolist(), dropped
+    tally = Tally()
+    left = clean_batch(source_of(**keys), TextBatch(pa.array(texts), np.arange(len(texts), dtype=np.uint32)), tally)
+    return [str(text) for text in left.text.to_pylist()], left.rows.tolist(), tally.dropped
 
 
 def test_cleaning_drops_what_matches_after_what_cannot_be() -> None:
@@ -134,8 +138,8 @@ def test_patterns_for_all_come_first_in_each_source_and_stay_there(load: Load, t
     assert again.to_json() == recipe.to_json()
 
 
-def result(documents: int, dropped: dict[str, int], shown: list[matches.Match], span: str) -> dict[str, Any]:
-    return {"documents": documents, "dropped": dropped, "matches": pattern_matches_to_json(shown, span)}
+def result(documents: int, dropped: dict[str, int]) -> dict[str, Any]:
+    return {"documents": documents, "dropped": dropped}
 
 
 def test_more_than_the_share_stops_with_counts_and_samples() -> None:
@@ -143,10 +147,9 @@ def test_more_than_the_share_stops_with_counts_and_samples() -> None:
     patterns = ["PersonX", "@.@", "none"]
     results: list[dict[str, Any]] = []
     for part in range(2):
-        shown: list[matches.Match] = []
-        found, dropped = find(texts[part::2], patterns, shown)
-        results.append(result(found.count(False), dropped | {"text is null": 50}, shown, f"part-{part}\x07"))
-    source = FilesSource(name="s", weight=1.0, paths=["x"], drop_if_matches=patterns, max_dropped=0.03)
+        found, tally = find(texts[part::2], patterns, f"part-{part}\x07")
+        results.append(result(found.count(False), tally.dropped | {"text is null": 50}) | tally.to_json())
+    source = source_of(drop_if_matches=patterns, max_dropped=0.03)
     check_pattern_matches(source, results)  # six of 200: not more
     with pytest.raises(MatchError) as caught:
         check_pattern_matches(source.model_copy(update={"max_dropped": 0.029}), results)
@@ -162,13 +165,11 @@ def test_more_than_the_share_stops_with_counts_and_samples() -> None:
 
 
 def test_a_source_of_which_all_matches_or_nothing_is_left() -> None:
-    source = FilesSource(name="s", weight=1.0, paths=["x"], drop_if_matches=["a"], max_dropped=1.0)
-    check_pattern_matches(source, [result(0, {pattern_reason("a"): 7}, [], "f")])
+    source = source_of(drop_if_matches=["a"], max_dropped=1.0)
+    check_pattern_matches(source, [result(0, {pattern_reason("a"): 7})])
     check_pattern_matches(source, [])
     with pytest.raises(MatchError, match=r"7 of 7 documents \(100.00%\).*(?s:.*)max_dropped = 1.0"):
-        check_pattern_matches(
-            source.model_copy(update={"max_dropped": 0.99}), [result(0, {pattern_reason("a"): 7}, [], "f")]
-        )
+        check_pattern_matches(source.model_copy(update={"max_dropped": 0.99}), [result(0, {pattern_reason("a"): 7})])
 
 
 def test_a_plan_says_what_patterns_take(

@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 
 import shards
 from pipeline.clean import personal_kinds
-from pipeline.clean.personal_data import Masked, find_personal_data, mask_personal_data, mask_text
+from pipeline.clean.personal_data import find_personal_data, mask_personal_data, mask_text
 from pipeline.clean.personal_kinds import GROUPS, kinds_of
 from pipeline.clean.reading_keys import reading_keys
+from pipeline.clean.tally import Tally
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.filters import PERSONAL_KINDS
@@ -47,8 +48,8 @@ def hits(text: str) -> list[tuple[str, str]]:
     return [(kind.name, data[a:b].decode()) for kind in KINDS for a, b in kind.find(data)]
 
 
-def masked(texts: list[str]) -> tuple[list[str], Masked]:
-    counts = Masked()
+def masked(texts: list[str]) -> tuple[list[str], Tally]:
+    counts = Tally()
     array = pa.array(["john@gmail.com", *texts, "john@gmail.com"], pa.large_string()).slice(1, len(texts))
     found = mask_personal_data(array, PERSONAL_KINDS, counts)
     found.validate(full=True)
@@ -87,7 +88,7 @@ def test_every_planted_piece_is_masked_and_nothing_else_changes() -> None:
         assert text.endswith(end)
         placeholders = [placeholder.decode() for kind in kinds_of([piece.kind]) for placeholder in kind.placeholders]
         assert text[len(begin) : len(text) - len(end)] in placeholders, piece
-    assert counts.occurrences == counts.documents == Counter(piece.kind for piece in pieces)
+    assert counts.masked == counts.masked_documents == Counter(piece.kind for piece in pieces)
     assert sum(find_personal_data(pa.array(texts, pa.large_string()), PERSONAL_KINDS)) == sum(range(PLANTED))
 
 
@@ -205,7 +206,7 @@ def test_a_key_stays_a_block_and_the_text_between_blocks_stays() -> None:
     pieces = [piece for piece in plant(PLANTED) if piece.kind == "private_key"]
     text = f"first {pieces[0].text} between, about a -----BEGIN RSA PRIVATE KEY----- line {pieces[1].text} last"
     (after,), counts = masked([text])
-    assert counts.occurrences == {"private_key": 2}
+    assert counts.masked == {"private_key": 2}
     for piece in pieces[:2]:
         begin, end = piece.text.split(piece.secret)
         text = text.replace(piece.text, f"{begin}EXAMPLE{end}")
@@ -266,9 +267,9 @@ TEXTS = st.lists(st.sampled_from(ALPHABET), max_size=14).map("".join)
 @example("2a02:170a:93f6::192.0.2.64")  # an address in an address
 def test_masking_twice_is_masking_once(text: str) -> None:
     once = mask_text(text.encode(), KINDS)
-    counts = Masked()
+    counts = Tally()
     assert mask_text(once, KINDS, counts) == once
-    assert not counts.occurrences
+    assert not counts.masked
     once.decode()
 
 
@@ -283,11 +284,11 @@ def test_every_text_with_a_hit_matches_the_hint_of_its_kind(text: str) -> None:
 @given(st.lists(TEXTS, max_size=6), st.randoms(use_true_random=False))
 def test_a_document_is_masked_by_itself_alone(texts: list[str], rng: random.Random) -> None:
     """The reference masks one text at a time, with every kind, without the fast pass."""
-    reference = Masked()
+    reference = Tally()
     expected = [mask_text(text.encode(), KINDS, reference).decode() for text in texts]
     found, counts = masked(texts)
     assert found == expected
-    assert (counts.documents, counts.occurrences) == (reference.documents, reference.occurrences)
+    assert (counts.masked_documents, counts.masked) == (reference.masked_documents, reference.masked)
     order = rng.sample(range(len(texts)), len(texts))
     assert masked([texts[index] for index in order])[0] == [expected[index] for index in order]
 
@@ -304,8 +305,8 @@ def test_placeholders_depend_on_the_document_and_on_the_hit() -> None:
 
 def test_only_the_chosen_kinds_are_looked_for() -> None:
     text = pa.array(["ann@web.de at 93.184.216.34"], pa.large_string())
-    assert mask_personal_data(text, ["ipv4"], Masked())[0].as_py().startswith("ann@web.de at 192.0.2.")
-    assert mask_personal_data(text, ["card_number"], Masked()) is text
+    assert mask_personal_data(text, ["ipv4"], Tally())[0].as_py().startswith("ann@web.de at 192.0.2.")
+    assert mask_personal_data(text, ["card_number"], Tally()) is text
     assert find_personal_data(text, ["ipv4", "email"]) == {0: "email"}  # not in the order of the argument
 
 

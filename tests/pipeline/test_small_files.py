@@ -60,7 +60,7 @@ def test_small_files_are_cleaned_together(files: Any, source: Any, kind: str) ->
     assert spans.tolist() == list(range(10, FILES)), "the ten shortest are dropped; the others keep their file"
     assert documents.rows.tolist() == [0] * (FILES - 10)
     assert [bytes(text).decode() for text in documents] == [f"document {number}" for number in range(10, FILES)]
-    assert stream.dropped == {"shorter than min_bytes": 10}
+    assert stream.tally.dropped == {"shorter than min_bytes": 10}
 
 
 def test_a_match_names_its_own_file(files: Any, source: Any) -> None:
@@ -68,8 +68,8 @@ def test_a_match_names_its_own_file(files: Any, source: Any) -> None:
     stream = DocumentStream(recipe, list_spans(recipe, list_files(recipe)))
     [(spans, _)] = list(stream)
     assert sorted(set(range(FILES)) - set(spans.tolist())) == list(range(170, 180))
-    assert [(match["span"], match["row"], match["hit"]) for match in stream.matches] == [
-        (f"0{number}.md", 0, f"document {number}") for number in (170, 171, 172)
+    assert [(match.place, match.row, match.text.partition("<<<")[0]) for match in stream.tally.shown] == [
+        (f"0{number}.md", 0, f">>>document {number}") for number in (170, 171, 172)
     ]
 
 

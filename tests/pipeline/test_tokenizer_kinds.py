@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from pipeline.clean.documents import Documents
+from pipeline.clean.tally import Documents
 from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.kept_text import KeptText, check_unknown

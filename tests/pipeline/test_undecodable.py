@@ -92,7 +92,7 @@ def test_files_in_another_encoding_stop_the_build(tmp_path: Path, source: Any) -
     recipe = source(tmp_path / "*.md", encoding="latin-1")
     stream = DocumentStream(recipe, list_spans_of(recipe))
     assert [bytes(text).decode() for _, documents in stream for text in documents] == texts
-    assert not stream.dropped
+    assert not stream.tally.dropped
 
 
 def test_one_file_in_another_encoding_gets_a_source_of_its_own(tmp_path: Path, source: Any) -> None:
@@ -172,8 +172,8 @@ def test_each_format_counts_and_shows_it(case: str, tmp_path: Path, source: Any)
     name, data, keys, reason, shown = FORMATS[case]
     (tmp_path / name).write_bytes(data)
     stream = read(source(tmp_path / name, max_malformed=1.0, **keys))
-    assert stream.dropped == {reason: 1}
-    assert shown in stream.malformed.shown[0]
+    assert stream.tally.dropped == {reason: 1}
+    assert shown in stream.tally.malformed.shown[0]
     with pytest.raises(SourceError, match="max_malformed"):
         read(source(tmp_path / name, **keys))
 

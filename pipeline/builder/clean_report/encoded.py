@@ -9,6 +9,7 @@ from typing import Any
 import xxhash
 
 from pipeline.builder.stored_build import Build
+from pipeline.clean.patterns import LABEL
 from pipeline.clean.personal_data import count_masked
 from pipeline.encode.run import CONNECTIONS, Run
 
@@ -39,8 +40,7 @@ def _count(results: list[dict[str, Any]]) -> dict[str, Any]:
     examples: list[dict[str, Any]] = []
     for done in results:
         dropped.update(done["dropped"])
-        examples += [item["document"] for item in done.get("fallen", {}).get("shown", [])]
-        examples += done.get("filtered", {}).get("shown", [])
+        examples += [item for item in done.get("shown", []) if item["step"] != LABEL]
     return {"dropped": dict(dropped), "masked": count_masked(results), "examples": _draw(examples)}
 
 
@@ -51,5 +51,5 @@ def _draw(examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for item in sorted(examples, key=lambda item: xxhash.xxh3_64_intdigest(f"{item['place']} {item['row']}".encode())):
         seen[item["reason"]] += 1
         if seen[item["reason"]] <= EXAMPLES:
-            drawn.append({"value": None, "limit": None} | {key: item[key] for key in item if key != "step"})
+            drawn.append({key: item[key] for key in item if key != "step"})
     return drawn

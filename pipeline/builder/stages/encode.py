@@ -12,8 +12,8 @@ from pipeline.builder.encode_alarms import (
     check_pattern_matches,
 )
 from pipeline.builder.running_build import RunningBuild
-from pipeline.clean.documents import describe_drops, drop_remedy
 from pipeline.clean.measures import measure
+from pipeline.clean.steps import describe_drops, drop_remedy
 from pipeline.encode import encode
 from pipeline.encode.run import Run, RunList, token_dtype
 from pipeline.engine.executors import LocalExecutor

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import prepare_measures
-from pipeline.clean.documents import describe_drops
+from pipeline.clean.steps import describe_drops
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
 from pipeline.engine.tasks import Task, make_task

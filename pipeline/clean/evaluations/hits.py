@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from pipeline.clean.documents import Documents
 from pipeline.clean.evaluations.items import LEAST_WORDS, LONG_WORDS, NGRAM_WORDS, Items, load_items
 from pipeline.clean.evaluations.word_ngrams import Ngrams, find_hashed_words
+from pipeline.clean.tally import Documents
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
-from pipeline.clean.documents import Documents, DocumentStream
+from pipeline.clean.documents import DocumentStream
 from pipeline.clean.evaluations.normal_form import UNICODE_VERSION
 from pipeline.clean.evaluations.word_ngrams import Ngrams, find_hashed_words
 from pipeline.clean.reading_keys import files_by_name, reading_keys
+from pipeline.clean.tally import Documents
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload
@@ -171,7 +172,7 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
             text_bytes += documents.num_bytes
             report(text_bytes, 0)
         items = np.concatenate([*own, np.zeros(0, ITEM_DTYPE)])
-        counts.append(_count(evaluation, items, stream.dropped, spans))
+        counts.append(_count(evaluation, items, stream.tally.dropped, spans))
         rows.append(items)
     items = collect_items(np.concatenate(rows), ngrams)
     buffer = io.BytesIO()

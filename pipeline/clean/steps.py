@@ -1,0 +1,139 @@
+"""The steps of cleaning before encoding, in their order; each drops documents, counted by reason, or masks text.
+
+A step is one object: the keys that set it, what it does, and what decides its result beside these keys. The module of a
+step says how it works. Encoding, the tokenizer's sample, a plan, `trace --hash` and digests use all steps of `STEPS`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.arrow_arrays import as_large_binary, unwrap_mask, wrap_mask
+from pipeline.clean.datatrove_filters import drop_rejected, identify_datatrove
+from pipeline.clean.language import drop_other_languages, identify_language
+from pipeline.clean.limits import drop_beyond_limits, identify_limits
+from pipeline.clean.malformed import NULL, invalid_reason
+from pipeline.clean.patterns import drop_matches
+from pipeline.clean.personal_data import clean_personal_data, identify_personal_data
+from pipeline.clean.tally import Documents, Tally
+from pipeline.sources.base import NOT_PLAIN, SHOWN_MALFORMED, TextBatch
+from shards.errors import plural
+
+if TYPE_CHECKING:
+    from pipeline.recipe.schema import SourceRecipe
+
+EMPTY = "text is empty"
+SHORT = "shorter than min_bytes"
+LONG = "longer than max_bytes"
+
+
+class Step(NamedTuple):
+    """One step of cleaning."""
+
+    keys: str
+    """The keys of a source that set it, for messages."""
+    apply: Callable[[SourceRecipe, Documents, Tally], Documents]
+    """Returns the documents that the step leaves and counts the others in the tally; it is given one at least."""
+    identify: Callable[[SourceRecipe], Any] = lambda source: None
+    """Returns JSON values that decide the step's result: the tables of `clean` that it reads, versions of its code and
+    of libraries; None if it is off. Other keys of a source that are set decide every result, and need not be named."""
+    is_slow: bool = False
+    """Whether it takes longer than encoding."""
+
+
+def _drop_by_length(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
+    lengths = np.diff(documents.offsets)
+    least, most = source.min_bytes, source.max_bytes if source.max_bytes is not None else np.iinfo(np.int64).max
+    empty = int((lengths == 0).sum())
+    counts = {EMPTY: empty, SHORT: int((lengths < least).sum()) - empty, LONG: int((lengths > most).sum())}
+    tally.dropped.update({reason: count for reason, count in counts.items() if count})
+    return documents.only((lengths >= least) & (lengths <= most))
+
+
+STEPS = (
+    Step("the length bounds", _drop_by_length),
+    Step("`drop_if_matches`", drop_matches),
+    Step("`clean.personal_data`", clean_personal_data, identify_personal_data),
+    Step("the presets of `clean`", drop_beyond_limits, identify_limits),
+    Step("`clean.language`", drop_other_languages, identify_language, is_slow=True),
+    Step("`clean.datatrove`", drop_rejected, identify_datatrove, is_slow=True),
+)
+"""Every step, in order."""
+
+
+def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documents:
+    """Turn rows into documents: drop those that cannot be encoded or that the recipe drops; mask what it masks.
+
+    Args:
+        source: the source.
+        batch: rows of it.
+        tally: what is done is added to it.
+
+    Raises:
+        InputError: a filter failed.
+    """
+    tally.dropped.update(batch.rejected)
+    text, rows = as_large_binary(batch.text), batch.rows
+    if text.null_count:
+        valid = unwrap_mask(text.is_valid())
+        tally.dropped[NULL] += len(text) - int(valid.sum())
+        text, rows = text.filter(wrap_mask(valid)), rows[valid]
+    documents = _drop_undecodable(source, text, Documents(cast("Any", text.view(pa.large_string())), rows), tally)
+    for step in STEPS:
+        if not len(documents):
+            break
+        started = time.thread_time()
+        documents = step.apply(source, documents, tally)
+        tally.slow_s += time.thread_time() - started if step.is_slow else 0.0
+    return documents
+
+
+def _drop_undecodable(source: SourceRecipe, text: pa.LargeBinaryArray, documents: Documents, tally: Tally) -> Documents:
+    try:
+        documents.text.validate(full=True)  # one pass over the whole buffer: 0.1 ms per MB
+    except pa.ArrowInvalid:
+        valid = np.array([_is_utf8(value.as_buffer()) for value in text], bool)
+        tally.dropped[invalid_reason(source)] += len(text) - int(valid.sum())
+        for index in np.flatnonzero(~valid)[:SHOWN_MALFORMED].tolist():
+            if tally.locate is not None:
+                span, row = tally.locate(int(documents.rows[index]))
+                tally.malformed.add(source, span, row, cast("Any", text)[index].as_buffer().to_pybytes())
+        return documents.only(valid)
+    return documents
+
+
+def _is_utf8(data: pa.Buffer) -> bool:
+    try:
+        str(memoryview(data), "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def identify_steps(source: SourceRecipe) -> dict[str, Any]:
+    """Return what decides the result of the steps beside the keys of a source, by the step's keys."""
+    found = {step.keys: step.identify(source) for step in STEPS}
+    return {keys: identity for keys, identity in found.items() if identity is not None}
+
+
+def drop_remedy(reasons: Collection[str]) -> str:
+    """Return what to do about sources whose records are all dropped for some reasons, without a full stop."""
+    of_warc = all(reason.endswith((" record", NOT_PLAIN)) for reason in reasons)
+    if of_warc and any(reason.endswith(NOT_PLAIN) for reason in reasons):
+        return "Use the WET files of the crawl, or extract the text of the pages first"
+    *keys, last = ("`keep`", "`text`", *(step.keys for step in STEPS))
+    return f"Correct {', '.join(keys)} or {last}"
+
+
+def describe_drops(dropped: Mapping[str, int], records: int) -> str:
+    """Return how many of some records are dropped, and why, the most frequent reason first; empty if none is."""
+    if not (count := sum(dropped.values())):
+        return ""
+    listed = ", ".join(f"{reason}: {number:,}" for reason, number in Counter(dropped).most_common())
+    return f"{count:,} of {plural(records, 'record')} {'is' if count == 1 else 'are'} dropped ({listed})"

@@ -1,0 +1,177 @@
+"""Documents on their way through the steps of cleaning, and the tally of what the steps did with them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.arrow_arrays import wrap_mask
+from pipeline.clean.malformed import Examples
+from shards.terminal.display import printable
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from pipeline.sources.base import Span
+
+SHOWN = 10
+"""Documents that a build shows when it stops, and that an encode task keeps of each step."""
+TEXT_CHARACTERS = 100
+"""The text of a document that is shown there."""
+
+
+@dataclass(slots=True)
+class Documents:
+    """Documents of a source: ready to encode, when all steps have passed."""
+
+    text: pa.LargeStringArray
+    """`(num_documents,)`, no nulls, valid UTF-8."""
+    rows: npt.NDArray[np.uint32]
+    """Row of each document in its span, `(num_documents,)`."""
+    carried: pa.Table | None = None
+    """The columns that were asked for, `(num_documents, columns)`; None if none were."""
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """Yield the UTF-8 bytes of each document; they point into `data`."""
+        data = self.data
+        return (data[start:stop] for start, stop in itertools.pairwise(self.offsets.tolist()))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of text of all documents."""
+        offsets = self.offsets
+        return int(offsets[-1] - offsets[0])
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """Byte offsets of the documents in `data`, `(num_documents + 1,)`."""
+        buffer: Any = self.text.buffers()[1]
+        if not len(self.text):
+            return np.zeros(1, np.int64)
+        return np.frombuffer(buffer, np.int64)[self.text.offset : self.text.offset + len(self.text) + 1]
+
+    @property
+    def data(self) -> memoryview:
+        """The UTF-8 bytes that `offsets` point into."""
+        return memoryview(self.text.buffers()[2] or b"")
+
+    def only(self, kept: npt.NDArray[np.bool_]) -> Documents:
+        """Return the documents of a mask, `(num_documents,)`."""
+        return self if kept.all() else Documents(self.text.filter(wrap_mask(kept)), self.rows[kept])
+
+    def start_of(self, index: int) -> str:
+        """Return the first characters of a document."""
+        data = self.data[self.offsets[index] : self.offsets[index + 1]]
+        return str(data[: 4 * TEXT_CHARACTERS], "utf-8", "ignore")[:TEXT_CHARACTERS]
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedDocument:
+    """A document that a step of cleaning dropped, as errors and reports show it."""
+
+    step: str
+    """The label of the step: `drop_if_matches`, `gopher`, `datatrove.C4QualityFilter`."""
+    place: str
+    """The label of its span."""
+    row: int
+    reason: str
+    text: str = ""
+    """Its first characters, or those around a match; empty if it was dropped for something that must not be shown."""
+    measure: str = ""
+    value: float | None = None
+    limit: float | None = None
+
+    @property
+    def where(self) -> str:
+        """Its span and row."""
+        return f"{printable(self.place)} row {self.row}"
+
+    def __str__(self) -> str:
+        parts = [self.where, self.reason]
+        parts += [f"{self.measure} is {self.value:.6g}, limit {self.limit:.6g}"] if self.measure else []
+        return ": ".join([*parts, *([printable(self.text)] if self.text else [])])
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the steps of cleaning did with some documents of a source."""
+
+    locate: Callable[[int], tuple[Span, int]] | None = None
+    """Returns the span and the row in it of what `Documents.rows` has; None if those are rows of no span."""
+    dropped: Counter[str] = field(default_factory=Counter[str])
+    """Rows by the reason for which they are dropped."""
+    steps: Counter[str] = field(default_factory=Counter[str])
+    """Documents that each preset or filter drops, by its label; a preset counts all that it would drop alone."""
+    edited: Counter[str] = field(default_factory=Counter[str])
+    """Documents whose text a filter of datatrove changed, by its label; they are encoded unchanged."""
+    masked_documents: Counter[str] = field(default_factory=Counter[str])
+    """Documents in which personal data were masked, by their kind."""
+    masked: Counter[str] = field(default_factory=Counter[str])
+    """Masked personal data, by their kind."""
+    slow_s: float = 0.0
+    """CPU seconds of the steps that take longer than encoding."""
+    shown: list[DroppedDocument] = field(default_factory=list[DroppedDocument])
+    """Some documents of each step."""
+    malformed: Examples = field(default_factory=Examples)
+
+    def describe_row(self, row: int) -> str:
+        """Return where a document is, for a message."""
+        if self.locate is None:
+            return f"row {row}"
+        span, own = self.locate(row)
+        return f"{printable(span.name)} row {own}"
+
+    def show(self, step: str, row: int, reason: str, text: str = "", **measured: Any) -> None:
+        """Keep a dropped document to be shown; `measured` is its measure, value and limit, if one decided."""
+        place = self.locate(row) if self.locate else None
+        name, row = ("", row) if place is None else (place[0].name, place[1])
+        self.shown.append(DroppedDocument(step, name, row, reason, text, **measured))
+
+    def drop(self, step: str, documents: Documents, found: dict[int, str], *, show_text: bool = True) -> Documents:
+        """Count documents that a filter drops, show some of them, and return the others.
+
+        Args:
+            step: the filter's label.
+            documents: the documents.
+            found: the reason of each document that is dropped, by its index, in order.
+            show_text: whether the beginning of their text may be shown.
+        """
+        self.dropped.update(found.values())
+        for index in list(found)[: max(0, SHOWN - self.steps[step])]:
+            text = documents.start_of(index) if show_text else ""
+            self.show(step, int(documents.rows[index]), found[index], text)
+        self.steps[step] += len(found)
+        kept = np.ones(len(documents), bool)
+        kept[list(found)] = False
+        return documents.only(kept)
+
+    def masked_to_json(self) -> dict[str, dict[str, int]]:
+        """Return the masked personal data by kind, as `MaskedCounts`."""
+        return {
+            kind: {"documents": self.masked_documents[kind], "occurrences": count}
+            for kind, count in sorted(self.masked.items())
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what an encode task's result says of cleaning, without what is empty."""
+        facts = {
+            "steps": dict(self.steps),
+            "edited": dict(self.edited),
+            "masked": self.masked_to_json(),
+            "shown": [asdict(document) for document in self.shown],
+        }
+        return {name: value for name, value in facts.items() if value} | self.malformed.to_json()
+
+
+def count_first(reasons: Collection[str], dropped: Counter[str], counts: npt.NDArray[np.int64]) -> None:
+    """Add counts of documents to `dropped`, by reason, without reasons that no document has."""
+    dropped.update({reason: count for reason, count in zip(reasons, counts.tolist(), strict=True) if count})
