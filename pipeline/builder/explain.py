@@ -16,7 +16,7 @@ from typing import Any
 
 from pipeline.builder.python_api import default_work
 from pipeline.builder.stored_build import BUILD_FILE, Build, read_build, stored_build_errors
-from pipeline.clean.rows_by_hash import SourceRow, find_rows_by_hash
+from pipeline.clean.provenance import SourceRow, find_rows_by_hash
 from pipeline.clean.trial import try_document
 from pipeline.encode.run import CONNECTIONS, Run
 from pipeline.engine.tasks import digest_in
