@@ -18,7 +18,6 @@ from typing import Any, Literal, TypeAlias
 from pipeline.builder.build import BuildResult, build
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.builder.kept import KEPT_BYTES
-from pipeline.builder.preloaded_modules import find_preloaded_modules
 from pipeline.builder.running_build import DryRunEnd as DryRunEnd
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.executors import Executor, LocalExecutor
@@ -100,8 +99,7 @@ def build_set(
     work = absolute_place(work) if work else default_work(out)
     with contextlib.ExitStack() as stack:
         if executor is None:
-            local = LocalExecutor(workers or _count_cores(), find_preloaded_modules(recipe, overrides))
-            executor = stack.enter_context(contextlib.closing(local))
+            executor = stack.enter_context(contextlib.closing(LocalExecutor(workers or _count_cores())))
         stack.enter_context(_network_settings(network, cache=_cache_folder(work, scratch)))
         result = build(
             load_recipe(recipe, overrides=overrides, progress=progress),

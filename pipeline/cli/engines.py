@@ -88,9 +88,6 @@ def open_executor(options: argparse.Namespace) -> Executor:
             setup=options.slurm_setup or "",
             say=say,
         )
-    from pipeline.builder.preloaded_modules import find_preloaded_modules
     from pipeline.engine.executors import LocalExecutor
 
-    return LocalExecutor(
-        options.workers or len(os.sched_getaffinity(0)), find_preloaded_modules(options.recipe, options.overrides)
-    )
+    return LocalExecutor(options.workers or len(os.sched_getaffinity(0)))

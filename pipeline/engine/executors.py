@@ -16,10 +16,9 @@ import resource
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
 from multiprocessing import forkserver, util
 
 from pipeline.engine.receipts import WorkFileDamagedError
@@ -39,9 +38,14 @@ _WORKERS_A_SENDER = 4
 """If files are sent to a store, there is one more process for this many workers. At most as many tasks as there are
 workers compute at the same time; one whose files are on their way leaves its turn to the next."""
 
-_PRELOADED = ["pipeline.encode.encode", "pipeline.assemble.assemble", "pipeline.engine.local_worker"]
+_PRELOADED = [
+    "pipeline.encode.encode",
+    "pipeline.assemble.assemble",
+    "pipeline.clean.measures.families",
+    "pipeline.engine.local_worker",
+]
 """The modules that the fork server loads, by name, since the engine knows no stage: the modules of the tasks that every
-build has many of, 0.15 s in each worker, and last the one that keeps the garbage collector away from what is loaded."""
+build has many of, 0.15 s in each worker, and that of the worker itself."""
 
 # For the worker processes, unless the person has set them. A worker encodes on one thread: OpenBLAS's would
 # only spin. Batches come and go by megabytes: memory that malloc keeps is not zeroed by the kernel again and again,
@@ -106,24 +110,14 @@ class Executor(ABC):
         """End the processes."""
 
 
-@dataclass(frozen=True)
-class Preload:
-    """What the tasks of one build need loaded, besides what those of every build need."""
-
-    modules: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Variables that the modules read; workers do not have them."""
-
-
 class LocalExecutor(Executor):
     """Worker processes of this machine. They are started when a stage has more than one task."""
 
-    def __init__(self, workers: int, preload: Preload | None = None):
+    def __init__(self, workers: int):
         """Start to load the workers' libraries on another core, while this process reads recipe and footers.
 
         Args:
             workers: processes at most.
-            preload: what this build's tasks need loaded.
 
         Raises:
             InputError: the folder for temporary files has too long a path for a socket.
@@ -132,11 +126,9 @@ class LocalExecutor(Executor):
         self._pool: ProcessPoolExecutor | None = None
         self._slots = _Slots(workers, workers)
         if workers > 1:
-            preload = preload or Preload()
-            multiprocessing.set_forkserver_preload([*preload.modules, *_PRELOADED])
+            multiprocessing.set_forkserver_preload(_PRELOADED)
             place = util.get_temp_dir()  # of its socket, deleted when it ends
-            own = dict(preload.environment) | {"TOKENMILL_FORK_SERVER_FOLDER": place}
-            with hide_main_module(), _environment_of_workers(own):
+            with hide_main_module(), _environment_of_workers(place):
                 try:
                     forkserver.ensure_running()
                 except OSError as error:
@@ -303,9 +295,9 @@ def _explain_loss(call: Call, peak_bytes: int | None) -> str:
 
 
 @contextlib.contextmanager
-def _environment_of_workers(more: Mapping[str, str]) -> Generator[None]:
+def _environment_of_workers(place: str) -> Generator[None]:
     """Change this process's environment while the fork server starts; the workers inherit it."""
-    wanted = _WORKER_ENVIRONMENT | dict(more)
+    wanted = _WORKER_ENVIRONMENT | {"TOKENMILL_FORK_SERVER_FOLDER": place}
     if not {"", os.getcwd()} & set(sys.path):
         wanted["PYTHONSAFEPATH"] = "1"  # else Python puts the working directory first on the server's path
     added = {name: value for name, value in wanted.items() if name not in os.environ}

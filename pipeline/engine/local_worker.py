@@ -4,11 +4,9 @@ On import it loads the libraries of the tasks, and ignores interrupts, which the
 ends a worker when the build's process ends, even by SIGKILL, so that no worker outlives its build. The fork server then
 ends too, and deletes the folder of its socket: a build's process may have been killed, and could not.
 """
-# ruff: noqa: E402
 
 # pyright: reportUnknownMemberType=false
 import atexit
-import gc
 import os
 import select
 import shutil
@@ -16,8 +14,6 @@ import signal
 import threading
 import time
 from contextlib import suppress
-
-gc.disable()  # until all is loaded, see the end
 
 import awkward
 import gigatoken  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -56,5 +52,3 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 if server_folder := os.environ.pop("TOKENMILL_FORK_SERVER_FOLDER", None):
     atexit.register(shutil.rmtree, server_folder, ignore_errors=True)  # workers end by os._exit, which skips this
 awkward.from_arrow(pa.nulls(0, pa.large_string()))  # loads the rest of awkward, which saves 0.1 s in each worker
-gc.freeze()  # else a collection in a worker copies every page of the libraries: 0.1 s, measured
-gc.enable()

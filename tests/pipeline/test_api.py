@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 
 import pipeline
-from pipeline.builder.preloaded_modules import TOKENIZER_VARIABLE, find_preloaded_modules
-from pipeline.engine.executors import Preload
 from pipeline.sources.network.settings import Network
 from shards.errors import InputError, TokenmillError
 from tests.support.builds import digests, run_build
@@ -129,37 +127,8 @@ def test_a_fork_server_of_the_program_serves(recipe: Path) -> None:
     assert done.stderr == ""
 
 
-def test_workers_share_the_encoder_of_a_given_tokenizer(recipe: Path) -> None:
-    """The fork server makes it, from any form of the recipe, and an encode task finds it there."""
-    pipeline.build_set(recipe, out="set", workers=1)
-    recipe.write_text(recipe.read_text().replace("vocab_size = 300", 'file = "./set/tokenizer.json"'))
-    forms = recipe, tomllib.loads(recipe.read_text()), pipeline.load_recipe(recipe)
-    found = {find_preloaded_modules(form).environment[TOKENIZER_VARIABLE] for form in forms}
-    assert found == {str(pipeline.load_recipe(recipe).tokenizer_file)}
-    assert not find_preloaded_modules(recipe, ["tokenizer.file=other.json"]).environment
-    program = (
-        "import pipeline; from multiprocessing import get_context\n"
-        "from pipeline.tokenizer.encoder import load_encoder, read_encoder_file\n"
-        "pipeline.build_set('recipe.toml', out='again', workers=2)\n"
-        "info = read_encoder_file(pipeline.load_recipe('recipe.toml').tokenizer_file, eos_token='<|endoftext|>')\n"
-        "call = f'(load({info.path!r}, {info.sha256!r}, {info.task!r}), load.cache_info().hits)[1]'\n"
-        "with get_context('forkserver').Pool(1) as pool:\n"
-        "    print(pool.apply(eval, (call, {'load': load_encoder})))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "1\n"
-
-
-@pytest.mark.parametrize("name", ["pipe", "a\0b", "none.json", "\ud800"])
-def test_what_is_no_file_is_not_loaded_as_a_tokenizer(name: str, tmp_path: Path) -> None:
-    """The fork server would wait for a pipe's content without end; the build refuses it, and a zero byte, by name."""
-    os.mkfifo(tmp_path / "pipe")
-    assert find_preloaded_modules({"tokenizer": {"file": f"{tmp_path}/{name}"}}) == Preload()
-
-
 def test_a_recipe_that_is_no_table_is_left_to_the_build(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.json"
     recipe.write_text('["clean"]')
-    assert find_preloaded_modules(recipe) == Preload()
     with pytest.raises(InputError, match="expected a table of keys, got list"):
         pipeline.build_set(recipe, out=tmp_path / "set", workers=2)

@@ -292,7 +292,8 @@ def test_a_fork_server_that_ends_is_a_lost_worker(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from pipeline.engine.executors import LocalExecutor, Preload
+from pipeline.engine import executors
+from pipeline.engine.executors import LocalExecutor
 from shards.errors import RunError
 from pipeline.engine.tasks import Call, Task
 from shards.stores.store import FolderStore
@@ -300,8 +301,9 @@ from shards.stores.store import FolderStore
 stage = FolderStore(Path(sys.argv[1]))
 function = "tests.support.stage_tasks:die_or_write"
 calls = [Call(function, Task(name, None, 1, name), stage, None) for name in ("t0", "t1")]
+executors._PRELOADED.append("ends_the_server")
 try:
-    LocalExecutor(2, Preload(("ends_the_server",))).run(calls, print)
+    LocalExecutor(2).run(calls, print)
 except RunError as error:
     print(error)
 """

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import gzip
 import os
 import random
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pipeline
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.builder.preloaded_modules import MEASURES_MODULE, find_preloaded_modules
 from pipeline.clean.measures.measure import measure_documents
 from pipeline.clean.measures.names import MEASURES
 from pipeline.recipe.presets import C4, OFF, PRESETS, Code, Fineweb, Gopher, Limit, Preset
@@ -35,7 +31,6 @@ from shards.errors import InputError, MissingExtraError
 from shards.terminal.key_tables import field_docs
 from tests.support.data_like_code import KINDS, write_data_like_code
 from tests.support.slow_measures import SLOW_MEASURES, measure_slowly
-from tests.support.small_recipe import write_small_recipe
 
 WHITE = [char for char in map(chr, range(0x110000)) if char.isspace()]
 PIECES = [
@@ -107,53 +102,6 @@ def test_each_phrase_is_found_wherever_it_begins() -> None:
         found = measure_documents(pa.array(texts, pa.large_string()), names)
         assert (found.sum(axis=1) == 1).all(), phrase
         check_equal(texts)
-
-
-@pytest.mark.parametrize("given", ["file", "tables", "recipe"])
-@pytest.mark.parametrize("preset", PRESETS)
-def test_workers_load_the_measures_of_each_preset(preset: str, given: str, tmp_path: Path) -> None:
-    recipe = write_small_recipe(tmp_path)
-    recipe.write_text(f"{recipe.read_text()}[clean.{preset}]\n")
-    any_form = {"file": recipe, "tables": tomllib.loads(recipe.read_text()), "recipe": None}[given]
-    assert find_preloaded_modules(any_form or pipeline.load_recipe(recipe)).modules == (MEASURES_MODULE,)
-
-
-LOADED: list[tuple[dict[str, Any] | str, list[str], bool]] = [
-    ({"sources": [{"name": "a"}, {"name": "b", "clean": {"c4": {}}}]}, [], True),
-    ({"name": "code", "clean": {"language": {"model": "fineweb"}}}, [], False),
-    ({"name": "x", "sources": 3, "clean": "code"}, ["mix.tokens=1M"], False),
-    ({"name": "x"}, ["clean.fineweb.max_dropped=0.5"], True),
-    ("demo", [], False),
-    ("demo", ["clean.code={}"], True),
-    ("no-such-recipe", [], False),
-    ("no-such-recipe.toml", [], False),
-]
-
-
-@pytest.mark.parametrize(("tables", "overrides", "loaded"), LOADED)
-def test_workers_load_the_measures_where_a_recipe_has_presets(
-    tables: dict[str, Any] | str, overrides: list[str], loaded: bool
-) -> None:
-    before = copy.deepcopy(tables)
-    assert find_preloaded_modules(tables, overrides).modules == ((MEASURES_MODULE,) if loaded else ())
-    assert tables == before
-
-
-@pytest.mark.parametrize("clean", ["[clean.gopher]\nwhen = 'off'\n", ""])
-def test_workers_of_build_set_have_the_measures_loaded(clean: str, tmp_path: Path) -> None:
-    """As those of the command: all of them have the module of the fork server, and do not load it one by one."""
-    recipe = write_small_recipe(tmp_path)
-    recipe.write_text(recipe.read_text() + clean)
-    program = (
-        "import sys, pipeline; from multiprocessing import get_context\n"
-        "pipeline.build_set(sys.argv[1], out=sys.argv[2], workers=2)\n"
-        "with get_context('forkserver').Pool(1) as pool:\n"
-        '    print(pool.apply(eval, (\'"numba" in __import__("sys").modules\',)))\n'
-    )
-    measure_documents(pa.array(["compiled, if it was not"], pa.large_string()), list(MEASURES))
-    command = [sys.executable, "-c", program, str(recipe), str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{bool(clean)}\n"
 
 
 @pytest.mark.long
