@@ -335,6 +335,8 @@ def _poll(done: Callable[[], bool], stop: Event, why: str, opened: int | None = 
         StoppedError: `stop` was set.
     """
     try:
+        if done():  # no wait: a file that was here is no answer of the network
+            return
         with wait_for(why):
             while not done():
                 if stop.wait(POLL_S):

@@ -7,13 +7,11 @@ import hashlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,6 @@ from tests.support.builds import digests, list_spans_of
 from tests.support.servers import corpora as stand_ins
 from tests.support.servers.bucket import Bucket
 from tests.support.servers.http11 import FileSpan
-from tests.support.servers.hub import Hub
 
 pytestmark = pytest.mark.long
 
@@ -207,38 +204,6 @@ def test_a_network_that_fails_leaves_the_same_bytes(
     assert digests(tmp_path / "set") == digests(undisturbed[1])
     assert dropped(result) == dropped(undisturbed[0])
     assert len({record.fault for record in clean.requests}) == 8, "seven kinds of faults, and none"
-
-
-def test_killed_half_way_it_asks_for_the_rest_only(
-    whole: Archive, clean: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
-) -> None:
-    recipe, out = write_recipe(tmp_path, whole), tmp_path / "set"
-    total = undisturbed[0]["requests"]
-    clean.latency_s = 0.02
-    options = ("--connections", "4")
-    for part in (0.3, 0.6):
-        started = subprocess.Popen(
-            command(recipe, out, clean, *options),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        deadline = time.monotonic() + 60
-        while len(clean.requests) < part * total:
-            assert time.monotonic() < deadline
-            assert started.poll() is None
-            time.sleep(0.01)
-        os.killpg(started.pid, signal.SIGKILL)
-        started.wait(10)
-    clean.latency_s = 0.0
-    assert build(recipe, out, clean, *options)["ran"]["fetch"] >= 1
-    asked = [record.path for record in clean.requests]
-    in_flight = 2 * 2 * 2 * 4  # kills, workers, connections and as many answers not yet taken
-    assert total <= len(asked) <= total + in_flight
-    assert digests(out) == digests(undisturbed[1])
-    before = len(asked)
-    assert build(recipe, out, clean)["tasks_run"] == 0
-    assert len(clean.requests) == before
 
 
 def test_where_the_archive_is_and_where_the_work_lies_decide_nothing(
@@ -573,31 +538,6 @@ def test_the_identity_of_documents_is_their_content(
     assert same != other
 
 
-def test_a_source_on_the_hub_names_files_too(tmp_path: Path) -> None:
-    stand = stand_ins.write(tmp_path / "corpora")
-    recipe = tmp_path / "recipe.toml"
-    lines = f'kind = "hub"\nrepo = "{stand_ins.SMOLLM}"\nconfig = "python-edu"'
-    recipe.write_text(RECIPE.replace('paths = ["{folder}/*.parquet"]', lines).format(lines="keep = {score = '>= 4.2'}"))
-    with Hub(stand.root) as hub, Bucket(stand.objects) as server:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TOKENMILL_"))}
-        environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")}
-        environment["TOKENMILL_CONTENT_ENDPOINT"] = f"{server.url}/content"
-        done = subprocess.run(
-            command(recipe, tmp_path / "set", server),
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        result = json.loads(done.stdout)
-        assert dropped(result).keys() >= {"not score >= 4.2"}
-        check = [sys.executable, "-m", "shards", "validate", str(tmp_path / "set"), "--against-sources", "20"]
-        done = subprocess.run(check, env=environment, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "20 documents compared" in done.stdout
-
-
 @pytest.fixture
 def quick_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shards.terminal.progress.LINE_SECONDS", 0.1)
@@ -615,19 +555,3 @@ def test_progress_counts_files(capsys: Any) -> None:
         r"fetch: 200 of 100,000 files, 0 %, [\d,]+ files/s, about (8\d s|9\d s|[23] min) left", second
     ), "400 rows that were settled at once are not taken for speed"
     assert re.fullmatch(r"fetch: 2 tasks in 0\.\d s, 200 files \([\d,]+ files/s\)", last)
-
-
-@pytest.mark.usefixtures("quick_lines")
-def test_progress_past_its_total_says_neither_share_nor_time(capsys: Any) -> None:
-    with Progress().stage("encode", total=100, tasks=2, read=lambda: (2, 115, 0)):
-        time.sleep(0.3)
-    first, *_ = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"encode: 115 bytes, 2 of 2 tasks begun, [\d,.]+ (kB|bytes)/s", first)
-
-
-def test_replaced_spans_keep_the_rest(small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any) -> None:
-    run = Run(small, server, tmp_path, monkeypatch)
-    unit = run.local(run())
-    fields = ("url", "version", "format", "text_bytes", "rows", "stored_bytes")
-    for span, before in zip(unit.spans, run.unit.spans, strict=True):
-        assert replace(span, **{name: getattr(before, name) for name in fields}) == before

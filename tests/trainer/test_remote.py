@@ -24,9 +24,7 @@ from shards.stores.open import open_writable_store
 from tests.support.ranks import assert_near, run_ranks
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.servers.objects import (
-    ACCESS_KEY,
     BUCKET,
-    SECRET_KEY,
     ObjectServer,
     Proxy,
     aws_environment,
@@ -279,20 +277,6 @@ def train_from(url: str, *arguments: str) -> None:
     """Run the command; the function of a process."""
     use_hub(url, pytest.MonkeyPatch())
     main(list(arguments))
-
-
-def test_a_bucket_whose_requests_fail_gives_the_same_run(
-    trainer: Command, recipe_file: Path, from_disk: Path, bucket: Proxy, read_lines: ReadLines, tmp_path: Path
-):
-    bucket.faults.every(5, "reset", "503", "short", "429", "reset-body")
-    done = trainer.run("train", recipe_file, "--shards", S3, "--run", tmp_path / "run")
-    assert done.returncode == 0, done.stderr
-    assert len([one for one in bucket.requests if one.fault]) > 2
-    assert read_lines(tmp_path / "run") == read_lines(from_disk)
-    assert weights(tmp_path / "run") == weights(from_disk)
-    for path in (tmp_path / "run").glob("*.json*"):
-        assert ACCESS_KEY not in path.read_text()
-    assert SECRET_KEY not in done.stderr
 
 
 def test_a_network_that_is_gone_ends_the_run_in_a_clear_error_and_the_next_one_resumes(
