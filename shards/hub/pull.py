@@ -13,7 +13,7 @@ Costs one read of every file for its hash. Memory does not grow with the set.
 from __future__ import annotations
 
 import os
-import shutil
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +23,19 @@ from shards.errors import Problem, ShardSetError, plural
 from shards.format.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest
 from shards.format.reader import ShardSet
 from shards.stores.address import HubAddress
-from shards.stores.files import atomic_open, check_new_folder, check_room, hash_file, sync_folder, write_folder
+from shards.stores.files import (
+    atomic_open,
+    check_new_folder,
+    check_room,
+    delete_path,
+    hash_file,
+    sync_folder,
+    write_folder,
+)
 from shards.stores.hub_store import HubStore, open_hub
 from shards.stores.retry import stop_on
 from shards.stores.store import FolderStore
-from shards.terminal.reporter import Progress
+from shards.terminal.reporter import Progress, no_progress
 from shards.validation.files import check_files
 
 PART_SUFFIX = ".part"
@@ -57,30 +65,20 @@ class Pulled:
     was_there: bool = False
     """True if the folder held the whole set already; it was verified again."""
 
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A file to fetch: its name, size and SHA-256."""
-
-    name: str
-    bytes: int
-    sha256: str
+    def add(self, name: str, size: int) -> None:
+        """Count a file that is verified."""
+        self.names.append(name)
+        self.bytes += size
 
 
-def pull(
-    address: HubAddress,
-    out: Path,
-    *,
-    give_up_s: float | None = None,
-    progress: Progress | None = None,
-) -> Pulled:
+def pull(address: HubAddress, out: Path, *, give_up_s: float | None = None, progress: Progress = no_progress) -> Pulled:
     """Fetch a set into a new folder.
 
     Args:
         address: the address of the set. All files are read at the commit that the revision names at the start.
         out: the folder. It is absent or empty, or it holds this very set; then nothing is fetched.
         give_up_s: seconds for which a failed request is retried; `shards.stores.retry.GIVE_UP_S` when None.
-        progress: called as files are verified.
+        progress: called as files are verified, by one thread at a time.
 
     Raises:
         ShardSetError: there is no valid manifest; a file is missing or has other bytes than the manifest says, twice;
@@ -94,52 +92,51 @@ def pull(
     manifest = ShardSet(store).manifest
     done = Pulled(out, store.commit)
     if _holds_set(store, out):
-        return _verify(manifest, done, progress)
-    wanted = list_files_to_pull(manifest, store)
+        _verify(manifest, done, progress)
+        return done
+    check_listing(manifest, store)
     with write_folder(out, unfinished="keep") as staging:
+        # What an earlier pull has left counts as room that is taken already.
         kept = sum(entry.stat().st_size for entry in os.scandir(staging) if entry.is_file(follow_symlinks=False))
-        check_room([("the set", staging.parent, sum(file.bytes for file in wanted) - kept)], "Or pull elsewhere.")
-        _fetch_all(store, wanted, staging, done, progress)
+        total = sum(store.size(name) for name in manifest.digests)
+        check_room([("the set", staging.parent, total - kept)], "Or pull elsewhere.")
+        _fetch_all(store, manifest.digests, staging, done, lambda fetched: progress(fetched, total))
+        # The manifest comes last, when every file that it names is there and no other one.
         content = store.read(MANIFEST_FILE)
-        _remove_others(staging, {file.name for file in wanted})
+        _remove_others(staging, manifest.digests.keys())
         with atomic_open(staging / MANIFEST_FILE) as file:
             file.write(content)
         problems = check_files(FolderStore(staging)).problems
         if problems:
             raise ShardSetError(problems)
-    done.bytes += len(content)
-    done.names.append(MANIFEST_FILE)
+    done.add(MANIFEST_FILE, len(content))
     return done
 
 
-def list_files_to_pull(manifest: Manifest, store: HubStore) -> list[Wanted]:
-    """Return the files to fetch.
+def check_listing(manifest: Manifest, store: HubStore) -> None:
+    """Compare the Hub's listing with a manifest, before anything is fetched.
 
     Raises:
-        ShardSetError: the Hub lacks a file, or has it with a size or SHA-256 that differs from the manifest. Nothing is
-            fetched.
+        ShardSetError: the Hub lacks a file, or has it with a size or SHA-256 that differs from the manifest.
     """
     sizes = {file.path: file.bytes for shard in manifest.shards for file in shard.files.entries}
-    wanted: list[Wanted] = []
     problems: list[Problem] = []
     for name, sha256 in manifest.digests.items():
         found = store.files.get(name)
         if found is None:
             message = f"not in {store} at commit {store.commit[:12]}: the set there is not whole. Push it again."
             problems.append(Problem("file_missing", name, message))
-            continue
-        expected = sizes.get(name, found.bytes)
-        if found.bytes != expected or (name not in sizes and expected > MAX_METADATA_BYTES):
-            most = f"{expected} by the manifest" if name in sizes else f"at most {MAX_METADATA_BYTES}"
-            message = f"{found.bytes} bytes on the Hub; expected {most}. Push it again."
+        elif name in sizes and found.bytes != sizes[name]:
+            message = f"{found.bytes} bytes on the Hub; expected {sizes[name]} by the manifest. Push it again."
+            problems.append(Problem("file_size", name, message))
+        elif name not in sizes and found.bytes > MAX_METADATA_BYTES:  # the manifest states no size of these
+            message = f"{found.bytes} bytes on the Hub; expected at most {MAX_METADATA_BYTES}. Push it again."
             problems.append(Problem("file_size", name, message))
         elif found.sha256 not in (None, sha256):
             message = f"sha256 is {found.sha256} on the Hub; expected {sha256} by the manifest. Push it again."
             problems.append(Problem("file_checksum", name, message))
-        wanted.append(Wanted(name, expected, sha256))
     if problems:
         raise ShardSetError(_shorten(problems))
-    return wanted
 
 
 def _shorten(problems: list[Problem]) -> list[Problem]:
@@ -157,102 +154,96 @@ def _holds_set(store: HubStore, out: Path) -> bool:
     return manifest.is_file() and store.files[MANIFEST_FILE].holds(hash_file(manifest), manifest)
 
 
-def _verify(manifest: Manifest, done: Pulled, progress: Progress | None) -> Pulled:
+def _verify(manifest: Manifest, done: Pulled, progress: Progress) -> None:
     """Hash a set that the folder holds already. Nothing in it is changed.
 
     Raises:
         ShardSetError: the set is not whole.
     """
     problems = check_files(FolderStore(done.path)).problems
-    files = {} if problems else manifest.digests
-    sizes = {name: (done.path / name).stat().st_size for name in files}
-    total = sum(sizes.values())
-    for name, sha256 in files.items():
-        found = hash_file(done.path / name)
-        if found != sha256:
-            message = f"sha256 is {found}; expected {sha256} by the manifest. Remove {done.path}, and pull it again."
-            problems.append(Problem("file_checksum", name, message))
-        done.names.append(name)
-        done.bytes += sizes[name]
-        if progress is not None:
-            progress(done.bytes, total)
+    if not problems:
+        sizes = {name: (done.path / name).stat().st_size for name in manifest.digests}
+        for name, sha256 in manifest.digests.items():
+            if (found := hash_file(done.path / name)) != sha256:
+                remedy = f"Remove {done.path}, and pull it again."
+                problems.append(
+                    Problem("file_checksum", name, f"sha256 is {found}; expected {sha256} by the manifest. {remedy}")
+                )
+            done.add(name, sizes[name])
+            progress(done.bytes, sum(sizes.values()))
     if problems:
         raise ShardSetError(_shorten(problems))
-    done.names.append(MANIFEST_FILE)
-    done.bytes += (done.path / MANIFEST_FILE).stat().st_size
+    done.add(MANIFEST_FILE, (done.path / MANIFEST_FILE).stat().st_size)
     done.was_there = True
-    return done
 
 
-def _fetch_all(store: HubStore, wanted: list[Wanted], staging: Path, done: Pulled, progress: Progress | None) -> None:
-    """Fetch every wanted file that the staging folder lacks, and add to the counts of `done`."""
-    lock, stop, total = Lock(), Event(), sum(file.bytes for file in wanted)
+def _fetch_all(
+    store: HubStore, digests: Mapping[str, str], staging: Path, done: Pulled, progress: Callable[[int], None]
+) -> None:
+    """Fetch every file that the staging folder lacks, and add to the counts of `done`."""
+    lock, stop = Lock(), Event()
 
-    def fetch(file: Wanted) -> None:
+    def fetch(name: str, sha256: str) -> None:
         with stop_on(stop):
-            fetched_bytes, again = _ensure_file(store, file, staging)
+            fetched_bytes, again = _ensure_file(store, name, sha256, staging)
         with lock:
-            done.names.append(file.name)
-            done.bytes += file.bytes
+            done.add(name, store.size(name))
             done.fetched_bytes += fetched_bytes
-            done.refetched += [file.name] if again else []
-            if progress is not None:
-                progress(done.bytes, total)
+            done.refetched += [name] if again else []
+            progress(done.bytes)
 
     with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="pull") as pool:
-        futures = [pool.submit(fetch, file) for file in wanted]
+        futures = [pool.submit(fetch, *item) for item in digests.items()]
         try:
             for future in futures:
                 future.result()
         except BaseException:
+            # One file failed: the other threads stop at their next request.
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _ensure_file(store: HubStore, file: Wanted, staging: Path) -> tuple[int, bool]:
+def _ensure_file(store: HubStore, name: str, sha256: str, staging: Path) -> tuple[int, bool]:
     """Fetch and verify a file unless the staging folder has it; return the bytes fetched and whether it took two tries.
 
     Raises:
         ShardSetError: its bytes differed from the manifest twice.
     """
     # The partial file's name has the file's name too: two files with equal bytes may be fetched at once.
-    path, part = staging / file.name, staging / f"{file.name}.{file.sha256}{PART_SUFFIX}"
-    if path.is_file() and path.stat().st_size == file.bytes and hash_file(path) == file.sha256:
+    path, part = staging / name, staging / f"{name}.{sha256}{PART_SUFFIX}"
+    if path.is_file() and path.stat().st_size == store.size(name) and hash_file(path) == sha256:
         return 0, False
     fetched = 0
     for again in (False, True):
-        fetched += _download(store, file, part)
+        fetched += _download(store, name, part)
         found = hash_file(part)
-        if found == file.sha256:
+        if found == sha256:
             part.replace(path)
             sync_folder(staging)
             return fetched, again
         part.unlink()
-    message = f"fetched twice, with sha256 {found}; expected {file.sha256} by the manifest. Push the set again."
-    raise ShardSetError([Problem("file_checksum", file.name, message)])
+    message = f"fetched twice, with sha256 {found}; expected {sha256} by the manifest. Push the set again."
+    raise ShardSetError([Problem("file_checksum", name, message)])
 
 
-def _download(store: HubStore, file: Wanted, part: Path) -> int:
+def _download(store: HubStore, name: str, part: Path) -> int:
     """Fetch the rest of a partial file and sync it; return the number of bytes fetched."""
+    size = store.size(name)
     with part.open("ab") as out:
-        if out.tell() > file.bytes:
+        if out.tell() > size:
             out.truncate(0)
         start = end = out.tell()
-        while end < file.bytes:
-            out.write(store.read_range(file.name, end, min(end + PIECE_BYTES, file.bytes)))
+        while end < size:
+            out.write(store.read_range(name, end, min(end + PIECE_BYTES, size)))
             end = out.tell()
         out.flush()
         os.fsync(out.fileno())
     return end - start
 
 
-def _remove_others(staging: Path, names: set[str]) -> None:
+def _remove_others(staging: Path, names: Collection[str]) -> None:
     """Remove the files that an earlier pull of another commit left."""
     for path in staging.iterdir():
-        if path.name in names:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        if path.name not in names:
+            delete_path(path)

@@ -296,7 +296,8 @@ def test_a_network_that_is_gone_ends_the_run_in_a_clear_error_and_the_next_one_r
     told = json.loads(done.stdout)
     assert told["status"] == "failed"
     (problem,) = told["problems"]
-    assert f"{URL}/{third}.bin.zst: gave up after " in problem
+    assert f"{URL}/{third}.bin.zst: bytes 0 to " in problem
+    assert "gave up after " in problem
     assert "HTTP 503" in problem
     assert "Stopped after step " in problem
     assert "Stopped after step 0." not in problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def check_missing(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> No
     rows, dropped = _count(results)
     if not _too_many(source, rows, dropped):
         return
-    lost = sum(dropped.values())
+    lost = dropped.total()
     listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items()))
     remedies = ["Run again to ask for these once more (the others are kept)", "raise `max_missing` to go on without"]
     if dropped.get(archive.NOT_UTF8):
@@ -101,15 +102,14 @@ def ask_again(source: SourceRecipe, folder: Path, tasks: list[Task]) -> None:
                 (folder / task.digest / RECEIPT_FILE).unlink()
 
 
-def _too_many(source: SourceRecipe, rows: int, dropped: dict[str, int]) -> bool:
-    return sum(dropped.values()) > source.max_missing * rows
+def _too_many(source: SourceRecipe, rows: int, dropped: Counter[str]) -> bool:
+    return dropped.total() > source.max_missing * rows
 
 
-def _count(results: Iterable[dict[str, Any]]) -> tuple[int, dict[str, int]]:
+def _count(results: Iterable[dict[str, Any]]) -> tuple[int, Counter[str]]:
     rows = 0
-    dropped: dict[str, int] = {}
+    dropped: Counter[str] = Counter()
     for result in results:
         rows += result["rows"]
-        for reason, count in result["dropped"].items():
-            dropped[reason] = dropped.get(reason, 0) + count
+        dropped.update(result["dropped"])
     return rows, dropped

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -62,7 +63,7 @@ class _Wanted:
 
     rows: list[int] = field(default_factory=list[int])
     keys: list[bytes] = field(default_factory=list[bytes])
-    rejected: dict[str, int] = field(default_factory=dict[str, int])
+    rejected: Counter[str] = field(default_factory=Counter[str])
 
 
 def make_fetch_task(unit: Unit, source: SourceRecipe, folder: Path) -> Task:
@@ -110,18 +111,17 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
 
         # Write the documents of each span.
         spans: list[dict[str, Any]] = []
-        dropped: dict[str, int] = {}
+        dropped: Counter[str] = Counter()
         for span, one in zip(task.unit.spans, wanted, strict=True):
             name = _file_name(task.source, span)
             lost, facts = _write(folder / name, one, journal, failed, task.source.fallback_encoding)
             spans.append({"file": name, **facts})
-            for reason, count in lost.items():
-                dropped[reason] = dropped.get(reason, 0) + count
+            dropped.update(lost)
         timer.lap("write_s")
     return {
         "spans": spans,
         "rows": sum(len(one.rows) for one in wanted),
-        "dropped": dropped,
+        "dropped": dict(dropped),
         "fetched": len(pending),
         "retries": count_retries() - retries,
         "files": {span["file"]: checksum_file(folder / span["file"]) for span in spans},
@@ -138,12 +138,11 @@ def _file_name(source: SourceRecipe, span: Span) -> str:
 def _read_keys(source: SourceRecipe, span: Span) -> _Wanted:
     wanted = _Wanted()
     for batch in kind_of(source).read(source, span):
-        for reason, count in batch.rejected.items():
-            wanted.rejected[reason] = wanted.rejected.get(reason, 0) + count
+        wanted.rejected.update(batch.rejected)
         for row, value in zip(batch.rows.tolist(), as_large_binary(batch.text).to_pylist(), strict=True):
             key = archive.parse_key(value)
             if key is None:
-                wanted.rejected[archive.NOT_SHA1] = wanted.rejected.get(archive.NOT_SHA1, 0) + 1
+                wanted.rejected[archive.NOT_SHA1] += 1
             else:
                 wanted.rows.append(row)
                 wanted.keys.append(key)
@@ -194,9 +193,9 @@ def _fetch(
 
 def _write(
     path: Path, wanted: _Wanted, journal: Journal, failed: dict[bytes, str], fallback_encoding: str | None
-) -> tuple[dict[str, int], dict[str, int]]:
+) -> tuple[Counter[str], dict[str, int]]:
     """Write a span's documents; return the counts of lost rows by reason, and the file's documents and text_bytes."""
-    lost: dict[str, int] = {}
+    lost: Counter[str] = Counter()
     writer = fetched_documents.DocumentWriter(path)
     for row, key in zip(wanted.rows, wanted.keys, strict=True):
         reason = failed.get(key) or (archive.MISSING if journal.is_missing(key) else None)
@@ -209,6 +208,6 @@ def _write(
                 writer.add(row, text)
                 continue
             reason = archive.NOT_UTF8
-        lost[reason] = lost.get(reason, 0) + 1
-    writer.close(wanted.rejected | lost)
+        lost[reason] += 1
+    writer.close(dict(wanted.rejected) | dict(lost))
     return lost, {"documents": writer.documents, "text_bytes": writer.text_bytes}
