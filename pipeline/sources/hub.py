@@ -57,6 +57,7 @@ def pin_revisions(recipe: Recipe, work: WritableStore | None = None, *, keep: bo
                 found[key] = known.get(key) or found.get(key) or resolve_commit(source)
             except SourceError as error:
                 faults.append(str(error))
+    # The commits are kept before anything is read, so that a stopped build goes on with the same ones.
     if faults:
         raise SourceError("\n".join(faults))
     if work is not None and keep and found.keys() - known.keys():
@@ -147,6 +148,7 @@ def _resolve_files(source: HubSource) -> Iterator[File]:
         ) from error
     except FileNotFoundError as error:
         raise SourceError(f"{where}: {error} {say_token()}.") from error
+    # The builder has listed the repository: which files are the split's?
     splits: Any = builder.config.data_files or {}
     if source.split not in splits:
         raise SourceError(

@@ -54,12 +54,14 @@ class SpanCache:
         """
         if self._work is None:
             return list_spans(source, files, unit_bytes)
+        # Which files are as they were? Only the others are opened.
         key = _key_of(source, unit_bytes)
         kept, used = self._kept.get(key, {}), self._used.setdefault(key, {})
         found = {file.name: entry for file in files if (entry := kept.get(file.name)) and _is_of(entry, file)}
         new: dict[str, list[Span]] = {file.name: [] for file in files if file.name not in found}
         for span in list_spans(source, [file for file in files if file.name in new], unit_bytes) if new else ():
             new[span.name].append(span)
+        # The spans of all files in the files' order, and what the next build may use.
         spans: list[Span] = []
         for file in files:
             if (entry := found.get(file.name)) is None:

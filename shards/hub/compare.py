@@ -122,6 +122,7 @@ def refresh_comparison(comparison: Comparison) -> None:
         for file in comparison.files
         if file.name not in there or not there[file.name].holds(file.sha256, file.path)
     ]
+    # A manifest that differs is another set's: which of its files would be left over?
     missing = {file.name for file in comparison.missing}
     if comparison.listing is None or MANIFEST_FILE not in there or MANIFEST_FILE not in missing:
         return
@@ -143,6 +144,7 @@ def _list_remote(comparison: Comparison) -> HubStore | None:
     try:
         listing = open_hub(comparison.address, give_up_s=comparison.give_up_s)
     except StoreError as error:
+        # The Hub says of a branch that is absent, or of gated files, that there is a repository.
         cause = error.__cause__
         comparison.has_repo = isinstance(cause, RevisionNotFoundError | GatedRepoError)
         if isinstance(cause, RevisionNotFoundError | RepositoryNotFoundError) and not isinstance(cause, GatedRepoError):

@@ -71,6 +71,7 @@ def push(
         StoreError: the Hub refuses, another set is there, or requests failed for too long. Files already sent stay on
         the Hub.
     """
+    # Make the repository, and refuse what must not be replaced, before a byte is sent.
     address = comparison.address
     again = partial(retry, give_up_s=comparison.give_up_s)
     done = Pushed()
@@ -83,6 +84,7 @@ def push(
             again(f"{address}: {CARD_FILE}", partial(_check_card, comparison, card))
     done.added, done.added_bytes = [file.name for file in comparison.missing], comparison.missing_bytes
     there = comparison.bytes - comparison.missing_bytes
+    # Upload the large files, which are invisible until a commit names them.
     operations: dict[str, CommitOperationAdd] = {}
     for batch in _batch_files(comparison.missing):
         operations |= {file.name: _make_operation(comparison, file) for file in batch}
@@ -93,6 +95,7 @@ def push(
         there += sum(file.bytes for file in batch)
         if progress is not None:
             progress(there, comparison.bytes)
+    # Commit until a listing shows the whole set.
     commit = partial(_commit, comparison, operations, private=private, replace=replace)
     for _ in range(len(operations) // COMMIT_FILES + MOST_PASSES):
         if again(f"{address}: commit", commit):
@@ -217,6 +220,7 @@ def _commit(
     batch = comparison.missing[:COMMIT_FILES]
     if not batch:
         return True
+    # A file that another program removed meanwhile was never uploaded by this push.
     if lost := [file.name for file in batch if file.name not in operations]:
         raise StoreError(f"{address}: {lost[0]} was there and is now missing. Run the same command again.")
     removed = comparison.leftover

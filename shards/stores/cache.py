@@ -146,6 +146,7 @@ class Cache:
         """Keep bytes under a text, unless the limit or the disk has no room for them."""
         path = self._keyed_path(key)
         part = path.with_name(f".{path.name}{PART_SUFFIX}")
+        # Under the lock to the end: no other process takes this part for a dead one's.
         with self._locked():
             if not self._make_room(len(content) + _DIGEST_BYTES):
                 return
@@ -229,6 +230,7 @@ class Cache:
             _release(descriptor)
             return None
         try:
+            # The bytes count from here on, before the first of them is fetched.
             self._reserve(file, descriptor, stop)
             for again in (False, True):
                 fetch(descriptor)
@@ -238,6 +240,7 @@ class Cache:
                     found = f"fetched twice from {file.address}, with sha256 {_hash(descriptor)}"
                     message = f"{found}; expected {file.sha256} by the manifest. Copy or push the set again."
                     raise ShardSetError([Problem("file_checksum", file.name, message)])
+            # From the exclusive lock to a shared one without a gap.
             with self._locked():
                 part.rename(path)
                 _lock(descriptor, fcntl.LOCK_SH)  # nobody removes it in between: that needs the folder's lock
@@ -279,6 +282,7 @@ class Cache:
 
         Only under the folder's lock.
         """
+        # Count what is there. A part that nobody holds is of a dead process.
         used, whole = 0, list[tuple[int, int, Path]]()
         for path in self._list_files():
             facts = path.stat()
@@ -287,6 +291,7 @@ class Cache:
             used += facts.st_size
             if not path.name.startswith("."):
                 whole.append((facts.st_atime_ns, facts.st_size, path))
+        # Remove what was taken longest ago; what a process reads stays.
         for _, freed, path in sorted(whole):
             if used + size <= self.limit:
                 break

@@ -109,6 +109,7 @@ class CacheStore:
         size, sha256 = self.files[name]
         file = CachedFile(str(self.remote), name, self.set_id, sha256, size)
         stop = Event()
+        # `stop_fetching` finds the fetches of all threads here.
         with self._lock:
             self._fetches.add(stop)
         try:
@@ -146,6 +147,7 @@ class CacheStore:
                     if progress is not None:
                         progress(done, file.bytes)
             except BaseException:
+                # One range failed: the others stop at their next request.
                 stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise

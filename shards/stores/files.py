@@ -123,6 +123,7 @@ def check_room(needs: Sequence[tuple[str, Path, int]], remedy: str) -> None:
     Raises:
         InputError: a file system is too small; the message gives the numbers of each one.
     """
+    # Folders on one disk share its room.
     by_device: dict[int, list[tuple[str, Path, int]]] = {}
     for need in needs:
         by_device.setdefault(_existing(need[1]).stat().st_dev, []).append(need)
@@ -201,6 +202,7 @@ def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove"
             _empty(staging)
         try:
             yield staging
+            # All of it is on disk before the folder gets its name.
             for folder, _, _ in os.walk(staging):
                 sync_folder(Path(folder))
             staging.rename(path)

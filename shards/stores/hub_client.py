@@ -97,6 +97,7 @@ def hub_errors(what: str) -> Generator[None]:
     except TokenmillError:
         raise
     except Exception as error:
+        # The library wraps what went wrong, and quotes signed addresses.
         cause: BaseException = error
         while isinstance(cause, RuntimeError) and cause.__cause__ is not None:  # "Error while uploading ..."
             cause = cause.__cause__

@@ -129,6 +129,7 @@ class HubStore:
                 location = str(response.url.join(response.headers["location"]))
                 _locations[address] = location
             response = self._get(location, wanted)  # a signed address: the token is not sent there
+            # Such an address is good for an hour; the next attempt asks the Hub for another one.
             if response.status_code in (401, 403, 404, 410):
                 _locations.pop(address, None)
                 raise TransientError(f"the address that the Hub gave has expired (HTTP {response.status_code})")
@@ -157,6 +158,7 @@ class HubStore:
 
 def _check_body(what: str, known: RemoteFile, start: int, stop: int, response: httpx2.Response) -> bytes:
     """Return the body of an answer that holds exactly the requested range."""
+    # A server may answer a request for all bytes of a file as if no range was named.
     expected, found = f"bytes {start}-{stop - 1}/{known.bytes}", response.headers.get("content-range", "none")
     whole = response.status_code == 200 and (start, stop) == (0, known.bytes)
     if not whole and (response.status_code != 206 or found != expected):
@@ -202,6 +204,7 @@ def _list_files(address: HubAddress, give_up_s: float | None) -> HubStore:
         info = hub.dataset_info(address.repo, revision=address.revision, expand=["sha", "private"])
         if info.sha is None:
             raise StoreError(f"{address}: the Hub names no commit for {address.revision!r}. Is HF_ENDPOINT right?")
+        # From here on the commit is named, so that files of two commits are not mixed.
         files: dict[str, RemoteFile] = {}
         prefix = address.path("")
         try:
@@ -210,6 +213,6 @@ def _list_files(address: HubAddress, give_up_s: float | None) -> HubStore:
                 if isinstance(entry, RepoFile) and entry.path.startswith(prefix):
                     sha256 = entry.lfs.sha256 if entry.lfs else None
                     files[entry.path[len(prefix) :]] = RemoteFile(entry.size, sha256, entry.blob_id)
-        except EntryNotFoundError:
+        except EntryNotFoundError:  # an absent folder is an empty one
             files = {}
     return HubStore(address, info.sha, files, bool(info.private), give_up_s)

@@ -105,10 +105,12 @@ def to_store_error(
     if passing is not None:
         return passing
     bucket, where = address.bucket, settings.endpoint
+    # What is not there.
     if found.code in _ABSENT_BUCKET_CODES:
         return StoreError(f"{what}: there is no bucket {bucket!r} at {where}. Create it, or correct the address.")
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(f"{what}: does not exist")
+    # What the user's settings can mend: region, credentials, clock, rights.
     if found.status in (301, 307, 308) or found.code in _WRONG_REGION_CODES or "BareRedirect" in found.text:
         region = _REGION.search(found.text)
         right = f"{region[1]!r}" if region else "the bucket's region"
@@ -124,6 +126,7 @@ def to_store_error(
     if found.status == 403:
         known = settings.credentials
         return StoreError(f"{what}: no permission to {doing} at {where} ({found.shown}; {known}). Ask for the right.")
+    # What the store cannot do, or is not.
     if found.status == 416:
         return OSError(f"{what}: ends before the bytes that were requested. Copy or build it again.")
     if "NotPartial" in found.text or "UnexpectedRange" in found.text:
@@ -143,10 +146,11 @@ def to_store_error(
 def passing_error(found: Failure, what: str, settings: Settings, *, answered: bool) -> TransientError | None:
     """Return the error if the failure may pass, else None."""
     if found.kind == "Connect":
+        # An endpoint that has answered before is right, so it gets all the time.
         message = f"nothing answers at {settings.endpoint} (is the endpoint right?)"
         return TransientError(f"{what}: {message}", give_up_s=None if answered else UNREACHABLE_S)
     if "169.254.169.254" in found.text:
-        return None
+        return None  # the address that tells a machine its role: there is none here, and never will be
     if found.status in TRANSIENT_STATUSES or found.code in _PASSING_CODES:
         return TransientError(f"{what}: {settings.endpoint} answered {found.shown}")
     if found.status is None and found.kind in ("Timeout", "Interrupted", "Request", "Body", "Decode"):

@@ -39,6 +39,7 @@ def open_writable_store(place: str | os.PathLike[str]) -> FolderStore | ObjectSt
     if not os.fspath(place):
         remedy = "Is a variable of the shell not set?"
         raise InputError(f"the place is empty: expected a folder or an address. {remedy}")
+    # No scheme: a folder of this machine.
     scheme = scheme_of(place)
     if scheme is None:
         return FolderStore(Path(place))

@@ -31,6 +31,7 @@ def require_abilities(store: WritableStore) -> None:
     lacks: list[str] = []
     first = store.create(name, _CONTENT)
     try:
+        # A store that ignores the condition overwrites the file, so either content may be there.
         if not first or store.create(name, _OTHER):
             lacks.append(
                 f"{store}: cannot create a file only if it is absent: a second creation was not refused. Two builds "

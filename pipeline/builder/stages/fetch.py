@@ -56,6 +56,7 @@ def run_fetch(build: RunningBuild) -> None:
     stage = build.run_stage("fetch", function, distinct, unit="files", first=ask_for_missing, before=check_disk)
     if stage.ran:
         delete_journals(folder)
+    # Judge each source by its own rows; from here on its units read the fetched documents.
     by_digest = {task.digest: result for task, result in zip(distinct, stage.results, strict=True)}
     for index, tasks in by_source.items():
         check_missing(recipe.sources[index], [by_digest[task.digest] for task in tasks])

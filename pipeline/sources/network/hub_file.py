@@ -63,6 +63,7 @@ class RangeFile(io.RawIOBase):
         self._fetch_ahead(0)
 
     def _fetch_ahead(self, current: int) -> None:
+        # Free what was read, and begin what comes next while there is room.
         for group in self._groups[:current]:
             for part in group:
                 self._fetched.pop(part, None)
@@ -114,6 +115,7 @@ class RangeFile(io.RawIOBase):
         start = self._place
         stop = self.size if size is None or size < 0 else min(self.size, start + size)
         self._place = stop
+        # pyarrow reads what was announced, in that order, but may read over the end of a range.
         for index, group in enumerate(self._groups):
             for part in group:
                 if part[0] <= start < part[1] and part in self._fetched:

@@ -63,6 +63,7 @@ class RetryingTransport(httpx2.BaseTransport):
                 response.close()
                 reason = f"HTTP {response.status_code} {response.reason_phrase}"
                 raise TransientError(reason, retry_after_s=retry_after_s(response.headers))
+            # The body is read here, inside the attempt, and handed on as if it had just come.
             length = response.headers.get("content-length")
             if request.method == "HEAD":
                 return response
@@ -100,6 +101,7 @@ def _read_body(request: httpx2.Request, response: httpx2.Response, length: int |
         SourceError: the body is longer than the requested range, or than `_MOST_BODY_BYTES`.
         TransientError: the body arrives too slowly.
     """
+    # Nobody asked for more bytes than these; a server that sends more must not fill the memory.
     asked = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", ""))
     most = int(asked[2]) - int(asked[1]) + 1 if asked and response.status_code == 206 else _MOST_BODY_BYTES
     if length is not None and length > most:

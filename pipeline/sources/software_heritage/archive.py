@@ -181,6 +181,7 @@ def _connect(endpoint: str, timeout_s: float) -> HTTPStore:
 def _fetch(client: HTTPStore, endpoint: str, key: bytes, give_up_s: float) -> Outcome:
     """Fetch one object; retry transient failures and bodies that are wrong."""
     what = f"{endpoint}/{key.hex()}"
+    # A body that is wrong may be another one the next time: a proxy may have cut it.
     fault = DIFFERS
     for tries in range(_TRIES):
         if tries:
@@ -213,6 +214,7 @@ def _request(client: HTTPStore, endpoint: str, name: str) -> Outcome:
         size = answer.meta["size"]
         if size > MAX_BYTES:
             return TOO_LARGE
+        # Connections take turns with large objects, for the memory.
         if size <= _SMALL_BYTES:
             return bytes(answer.bytes())
         with _large:
@@ -233,6 +235,7 @@ def _request(client: HTTPStore, endpoint: str, name: str) -> Outcome:
 
 def _check(key: bytes, body: bytes) -> str | None:
     """Return what is wrong with an object, or None. Memory: one piece of the decompressed file."""
+    # A small gzip may hold gigabytes, so the limit counts what comes out of it.
     hashing = hashlib.sha1(usedforsecurity=False)
     left = MAX_BYTES
     try:

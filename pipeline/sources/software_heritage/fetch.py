@@ -151,6 +151,7 @@ def _read_keys(source: SourceRecipe, span: Span) -> _Wanted:
 
 def _use_again(stage: Path, name: str, wanted: _Wanted, journal: Journal) -> None:
     """Copy files from earlier tasks' documents of the same span into the journal, if their SHA-1 agrees."""
+    # A file's name says which rows it may hold; only its SHA-1 says that a text is the file that a row names.
     keys = dict(zip(wanted.rows, wanted.keys, strict=True))
     for path in stage.glob(f"[!.]*/{name}"):
         try:
@@ -181,6 +182,7 @@ def _fetch(
                 journal.add_missing(key)
             else:
                 failed[key] = outcome
+            # Nothing but failures: a wrong address, not hundreds of missing files.
             if count == _HOPELESS and not had and source.max_missing < 1:
                 raise SourceError(
                     f"source {source.name!r}: {network_settings().content_endpoint} gave none of the first "
@@ -200,6 +202,7 @@ def _write(
     for row, key in zip(wanted.rows, wanted.keys, strict=True):
         reason = failed.get(key) or (archive.MISSING if journal.is_missing(key) else None)
         if reason is None:
+            # Check once more what the disk gave back.
             data = gzip.decompress(journal.read(key))
             if hashlib.sha1(data, usedforsecurity=False).digest() != key:
                 raise SourceError(f"{journal.path}: damaged since it was written. Delete it and run again.")

@@ -93,6 +93,7 @@ class DocumentWriter:
 
 def local_unit(unit: Unit, folder: Path, result: dict[str, Any]) -> Unit:
     """Return a unit that reads the fetched documents in a fetch task's folder; its provenance does not change."""
+    # Only where and how the text is read changes; names and parts, which provenance has, stay.
     spans: list[Span] = []
     for span, facts in zip(unit.spans, result["spans"], strict=True):
         file = result["files"][facts["file"]]

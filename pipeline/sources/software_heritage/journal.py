@@ -38,6 +38,7 @@ class Journal:
         self._endpoint = endpoint.encode()
         self._places: dict[bytes, tuple[int, int]] = {}
         self._missing: set[bytes] = set()
+        # Cut off a torn or damaged tail, so that the next record follows an intact one.
         self._file = path.open("a+b")
         self._end = self._load()
         self._file.truncate(self._end)
@@ -84,6 +85,7 @@ class Journal:
 
     def _append(self, key: bytes, kind: int, body: bytes) -> None:
         self._file.write(_HEAD.pack(key, kind, len(body), _checksum(key, kind, body)) + body)
+        # Flushed at once, so that only a crash of the machine loses a record; synced now and then.
         self._file.flush()
         self._end += _HEAD.size + len(body)
         if time.monotonic() - self._synced > _SYNC_SECONDS:
