@@ -84,6 +84,7 @@ def check_phases(data: dict[str, Any]) -> Iterator[str]:
         return
     yield from _check_names(data, "mix.phases", "phases")
     shares = [Decimal(str(phase["share"])) for _, phase in phases]
+    # The shares of phases that the model refuses are unknown: then their sum says nothing.
     if sum(shares) != 1 and len(phases) == len(named_tables(data, "mix.phases")):
         *before, _ = shares
         left = 1 - sum(before)
@@ -96,6 +97,7 @@ def check_phases(data: dict[str, Any]) -> Iterator[str]:
         given = table_of(phase.get("weights"))
         if unknown := sorted(given.keys() - own.keys()):
             yield f"{place}.weights: no source has the name {', '.join(map(repr, unknown))}; expected some of {[*own]}"
+        # A source that a phase does not name keeps its own weight.
         weights = {name: given.get(name, weight) for name, weight in own.items()}
         used |= {name for name, weight in weights.items() if weight}
         if own and not any(weights.values()):
@@ -118,6 +120,7 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
     if not isinstance(data.get("tokenizer"), dict):
         return
     section = table_of(data["tokenizer"])
+    # A file decides almost everything; a trained tokenizer must have room for what it always holds.
     if section.get("file") is not None:
         for key in _given(TokenizerRecipe, section, _KEYS_OF_TRAINING):
             yield (

@@ -88,6 +88,7 @@ class CleanRecipe(Settings):
     def with_defaults(self, others: CleanRecipe) -> Self:
         """Return the tables that are on; `others` fills in for tables that are missing here."""
         own: dict[str, Any] = {}
+        # A source's own table replaces the recipe's, also to turn it off.
         for name in CleanRecipe.model_fields:
             table = getattr(others if getattr(self, name) is None else self, name)
             if table if isinstance(table, list) else table is not None and table.is_on:

@@ -27,6 +27,7 @@ def parse_size(value: Any) -> Any:
     match = _SIZE.fullmatch(value)
     if not match:
         raise ValueError('expected bytes as a number, or as text such as "1 GB" or "512 MiB"')
+    # `K` and `k` are one unit; `m` would be a thousandth.
     unit = match[2] or ""
     scale = _SCALE[unit.replace("K", "k") if len(unit) == 1 else unit.replace("k", "K")] if unit else 1
     return int(Decimal(match[1]) * scale)
@@ -40,6 +41,7 @@ def parse_count(value: Any) -> Any:
     """
     if isinstance(value, float) and value.is_integer():
         return int(value)
+    # Words such as "max" are for the model; what begins as a number must be one.
     match = _COUNT.fullmatch(value) if isinstance(value, str) else None
     if not match:
         if isinstance(value, str) and value[:1].isdigit():

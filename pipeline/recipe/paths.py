@@ -40,6 +40,7 @@ def explain_path(folder: Path, path: str) -> str:
     """Return the folder that a path is relative to, for an error; and how to write the path if it is right from the
     working directory."""
     rule = f"Paths begin at the recipe's folder, {folder}; paths of --set at the working directory"
+    # Most such errors are a path that is right from where the person is.
     here = join_path(Path.cwd(), path)
     if here != join_path(folder, path) and "://" not in here and glob.glob(here, recursive=True):
         return (
@@ -57,6 +58,7 @@ def move_path_value(value: Any, *, old: Path, new: Path) -> Any:
 
 def _map_local(path: str, change: Callable[[str], str]) -> str:
     """Apply `change` to the part of a path that is relative to some folder."""
+    # Of a chained URL only the last link can be a path of this machine.
     head, link, last = path.rpartition("::")
     if not last or "://" in last or (link and _PROTOCOL.fullmatch(last)):
         return path

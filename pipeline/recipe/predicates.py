@@ -60,6 +60,7 @@ class Predicate:
 
     def excludes(self, least: Any, most: Any) -> bool:
         """Say whether no value within the bounds holds; False if that is not known."""
+        # Bounds of another type than the value, as of a decimal column, prove nothing.
         if any(isinstance(bound, str) != isinstance(self.example, str) for bound in (least, most)):
             return False
         if self.operator == "in":
@@ -83,6 +84,7 @@ class Predicate:
         import pyarrow.compute as pc
 
         try:
+            # Membership is false for a null in Arrow; here a null is neither in nor out.
             if self.operator == "in":
                 if isinstance(values, pa.DictionaryArray):
                     values = values.dictionary_decode()
@@ -123,6 +125,7 @@ def _literal(text: str) -> Any:
         return text == "true"
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
+    # A word that is no number is a text, also without quotes.
     for parse in (int, float):
         try:
             return parse(text)

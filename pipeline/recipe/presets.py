@@ -102,6 +102,7 @@ class Preset(CleanTable):
     def _check_sides(self) -> Self:
         if not self.is_on:  # its limits are kept for the day that it is turned on again
             return self
+        # A minimum above the maximum of one measure drops every document.
         least = {limit.measure: limit.value for limit in self.limits() if limit.side == "min"}
         for limit in self.limits():
             if limit.side == "max" and limit.value < least.get(limit.measure, 0):

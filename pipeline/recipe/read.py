@@ -50,6 +50,7 @@ def read_recipe(
     if other := find_other_kind(data, "data"):
         raise settings_error(where, [other])
     folder = Path(os.path.abspath(folder or parent))  # without `..`: the same paths from any working directory
+    # Overrides come from a command line: paths in them begin at the working directory.
     written = [table.get(key) for table, key in list_path_keys(data)]
     faults = [fault for override in overrides for fault in apply_override(data, override)]
     _move_overrides(data, written, folder)
@@ -61,6 +62,7 @@ def read_recipe(
         checks=(check_sources, check_tokenizer, check_phases, check_shards, *file_checks),
         faults=faults,
     )
+    # A phase smaller than a shard is known only when all numbers are good.
     if isinstance(checked.mix.tokens, int) and (small := small_phases(checked, checked.mix.tokens)):
         raise settings_error(where, small)
     return checked.in_folder(folder)

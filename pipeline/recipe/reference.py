@@ -33,6 +33,7 @@ def reference_markdown() -> str:
         model, many = section
         required = "Required." if field.is_required() else ""
         parts.append(_describe(f"[[{name}]]" if many else f"[{name}]", model, docs.get(name, ""), required))
+        # Tables within tables follow the table that holds them.
         if model is MixRecipe:
             parts.append(_describe("[[mix.phases]]", PhaseRecipe))
         if model is CleanAllRecipe:

@@ -192,6 +192,7 @@ class Recipe(Settings):
     def _give_to_sources(self) -> Self:
         """Copy patterns and presets for all sources into each source. From here on, a source alone decides what is read
         from it."""
+        # The recipe's patterns come first, so that the first reason of a drop does not depend on the source.
         for index, source in enumerate(self.sources):
             patterns = list(dict.fromkeys([*self.drop_if_matches, *source.drop_if_matches]))
             given = {"drop_if_matches": patterns, "clean": source.clean.with_defaults(self.clean)}

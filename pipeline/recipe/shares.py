@@ -152,6 +152,7 @@ class Demand:
 
     def _grant(self, available: Sequence[float | None]) -> Grant:
         mix = self.recipe.mix
+        # A source that was not read to its end bounds nothing yet.
         limits = {s: self.limit(s, tokens) for s, tokens in enumerate(available) if tokens is not None}
         scarcest = min(limits, key=lambda source: limits[source], default=None)
         if scarcest is None:
@@ -162,12 +163,14 @@ class Demand:
             name = self.recipe.sources[scarcest].name
             fault = f"source {name!r}: validation takes all of it. Ask for fewer split.val_tokens, or add data."
             return Grant(0, most, scarcest, fault)
+        # What is asked if the sources allow it, else what they allow, else the fault.
         if mix.tokens == "max":
             return Grant(most, most, scarcest)
         if mix.tokens <= most:
             return Grant(mix.tokens, most, scarcest)
         if mix.when_short == "shrink":
             return Grant(most, most, scarcest)
+        # Every source that is too small is named, with what it would have to give.
         short = {s: available[s] or 0 for s, limit in limits.items() if limit < mix.tokens}
         return Grant(mix.tokens, most, scarcest, self._shortage(mix.tokens, most, short))
 
@@ -175,6 +178,7 @@ class Demand:
         """Return why `wanted` training tokens are too many; `short` holds the sources that are too small."""
         remedies = [f"Ask for at most {plural(most, 'token')}", "give the scarce sources less weight or more files"]
         too_small = "the sources are too small"
+        # Of several remedies, those that work here.
         if self.recipe.mix.when_short == "repeat":
             too_small += f" even in {plural(self.passes, 'epoch')}"
             epochs = max(ceil(self.shares.fractions[s] * wanted / Fraction(tokens)) for s, tokens in short.items())
@@ -231,6 +235,7 @@ def _list_phases(recipe: Recipe) -> tuple[Phase, ...]:
 
 
 def _add_phases(phases: tuple[Phase, ...]) -> Shares:
+    # One phase keeps its fractions as they are: sums of products would be equal, but larger numbers.
     if len(phases) == 1:
         return phases[0].shares
     own = [[phase.share * fraction for fraction in phase.shares.fractions] for phase in phases]

@@ -31,6 +31,7 @@ class Variants(Settings):
     @classmethod
     def key_names(cls) -> list[str]:
         """Return the keys of all kinds, in the order of `recipe.json`."""
+        # Keys that all kinds share come in the order of the first kind.
         own = dict.fromkeys(key for kind in cls.variants() for key in kind.model_fields)
         return list(dict.fromkeys([key for key in cls.ABSENT if key in own] + list(own)))
 

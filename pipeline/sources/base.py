@@ -224,10 +224,12 @@ def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[S
         spans.append(replace(span, stored_bytes=stored, carried_bytes=carried))
 
     for index, group in enumerate(groups):
+        # Row numbers are uint32.
         if group.rows is not None and group.rows >= 1 << 32:
             raise SourceError(
                 f"{whole.name}: row group {index} has {plural(group.rows, 'row')}; expected fewer than 2^32"
             )
+        # A group that does not fit begins the next span; groups are never cut.
         if rows != 0 and text_bytes + group.text_bytes > unit_bytes:
             close()
             start, rows, text_bytes, stored, carried = index, 0, 0, 0, 0
@@ -254,6 +256,7 @@ def make_units(source: int, spans: list[Span]) -> list[Unit]:
     pending: list[Span] = []
     pending_bytes = 0
     for span in spans:
+        # A full unit ends before a span, and by chance after one: a file's change then moves few borders.
         if pending and pending_bytes + span.text_bytes > PACK_BYTES:
             units.append(Unit(source, tuple(pending)))
             pending, pending_bytes = [], 0

@@ -36,6 +36,7 @@ def find_carried_faults(recipe: Recipe, columns: Sequence[Columns]) -> list[str]
     faults: list[str] = []
     for source, own in zip(recipe.sources, columns, strict=True):
         for name, kind in own:
+            # A column belongs to the source that names it first: the others must agree with that one.
             other, expected, where = first.setdefault(name.casefold(), (name, kind, source.name))
             if other != name:
                 faults.append(

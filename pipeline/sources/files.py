@@ -28,6 +28,7 @@ def list_files(source: FilesSource) -> list[File]:
         SourceError: a glob cannot be listed, or no glob matches a file any more.
     """
     try:
+        # A file that several globs match is one file.
         globs = [paths.join_path(source.folder, glob) for glob in source.paths]
         files = {file.name: file for glob in globs for file in expand_glob(glob)}
         for glob in source.exclude:
@@ -67,6 +68,7 @@ def list_spans(source: FilesSource, file: File, unit_bytes: int | None = None) -
     from pipeline.sources.formats import readers
 
     try:
+        # A listing of local files has their versions; of others, each file is asked for its own.
         version = file.version or read_file_version(file.url)
         size = file.stored_bytes if file.version else None  # of a listing that tells the version, and so the size
         format_ = (
@@ -96,6 +98,7 @@ def read(source: FilesSource, span: Span, carried: Columns = ()) -> Iterator[Tex
             )
 
     try:
+        # Before and after: a file that changes meanwhile would give documents of two versions.
         check_unchanged()
         yield from readers.read_rows(source, span, carried)
         check_unchanged()

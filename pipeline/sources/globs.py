@@ -38,10 +38,12 @@ def expand_glob(glob: str) -> list[File]:
         return sorted(_list_local(glob), key=lambda file: file.name)
     import fsspec
 
+    # Of a chain, the first link with a path is the glob; the links after it lead to the archive that holds the files.
     links = glob.split("::")
     place = next((i for i, link in enumerate(links) if "://" in link), len(links) - 1)
     scheme = links[place].partition("://")[0]
     container = "".join(_absolute(link) for link in reversed(links[place + 1 :]))
+    # A glob is listed once with the sizes; a plain URL is asked for alone.
     fs, path = fsspec.url_to_fs(glob)
     if globbing.has_magic(path):
         listed = {name: info for name, info in fs.glob(path, detail=True).items() if info["type"] == "file"}
@@ -49,6 +51,7 @@ def expand_glob(glob: str) -> list[File]:
         listed = {path: fs.info(path)} if fs.isfile(path) else {}
     files: list[File] = []
     for name, info in listed.items():
+        # The name is the archive's path and the member's, so that equal members of two archives are two files.
         member = name.lstrip("/") if container else name
         url = member if "://" in member else f"{scheme}://{member}"
         name = f"{container}/{member.partition('://')[2] or member.lstrip('/')}"
@@ -85,6 +88,7 @@ def _match_local(glob: str) -> list[str]:
 
 def _explain_folder(glob: str, path: str) -> str:
     """Say what to write for a path that is a folder; empty if it is none."""
+    # What is a folder needs a glob; what `datasets` saved as several splits needs the name of one.
     if "://" in path or "::" in path:
         import fsspec
 
@@ -134,6 +138,7 @@ def _check_glob(place: str, source: dict[str, Any], glob: str, folder: Path) -> 
         yield f"{place}.paths: {why}"
         return
     format_ = str(source.get("format", "auto"))
+    # One file of each ending shows which formats the glob has; content is looked at only where no name tells.
     by_name = {file.name: format_of_name(file.name) if format_ == "auto" else format_ for file in files}
     formats = sorted({found or "their content says" for found in by_name.values()})
     cut = [name for name, found in by_name.items() if found in FORMATS and "separator" in FORMATS[found].required]
@@ -156,6 +161,7 @@ def _one_of_each_ending(glob: str) -> list[File]:
     Raises:
         As `expand_glob`.
     """
+    # No status is asked of further files with a known ending: there may be millions.
     files: dict[str, File] = {}
     if "://" in glob or "::" in glob:
         for file in expand_glob(glob):

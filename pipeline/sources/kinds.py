@@ -73,6 +73,7 @@ def list_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None =
     def spans_of_all(part: list[File]) -> list[list[Span] | str]:
         return [spans_of(file) for file in part]
 
+    # Over a network each file takes requests, so files are listed at once; small local ones, many by a thread.
     size = min(_LIST_FILES, -(-len(files) // LIST_THREADS) or 1)
     parts = [files[start : start + size] for start in range(0, len(files), size)]
     with ThreadPoolExecutor(LIST_THREADS) as pool:
@@ -94,6 +95,7 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
     Raises:
         SourceError: the span cannot be read as the recipe says.
     """
+    # What rows name was fetched by a stage of its own, into files with one document a row.
     if span.format == "documents":
         from pipeline.sources.software_heritage import fetched_documents
 

@@ -56,6 +56,7 @@ class Undivided:
             listed = ", ".join(self.shown[separator]) + (f" and {more:,} more" if more else "")
             one = "is read as one document" if count == 1 else "are read as one document each"
             files = f"{count:,} text file{'' if count == 1 else 's'}"
+            # With other line ends there is a separator to set; without, the recipe or the format is wrong.
             if separator:
                 other = json.dumps(separator)
                 remedy = f"Set separator = {other}; if other files have {given}, give these a source of their own"

@@ -24,8 +24,10 @@ def types_in_records(records: Iterable[Any], source: SourceRecipe, where: str) -
     faults: list[str] = []
     found: list[str] = []
     for item in map(parse_carry, source.carry):
+        # A record without the column is fine, unless all are.
         held = [value for row in rows for value in _values(row, item.name.split("."))]
         kinds = dict.fromkeys(_kind_of_json(value) for value in held if value is not None)
+        # JSON writes 2.0 as 2: whole numbers among others are numbers with a point.
         if kinds.keys() == {"int64", "float64"}:
             kinds = {"float64": None}
         if not held:
@@ -75,6 +77,7 @@ def merge_types(
     """
     faults: list[str] = []
     for index, item in enumerate(map(parse_carry, source.carry)):
+        # A stated type counts for all files; else the first file with a value decides.
         if item.type is not None:
             known[item.name] = (item.type, "`carry`")
         for kinds, file in files.items():
@@ -84,6 +87,7 @@ def merge_types(
             expected, first = known.setdefault(item.name, (kind, file))
             if kind == expected or (item.type is not None and (kind, expected) in CONVERTIBLE):
                 continue
+            # Two types: name the one that can hold both, if there is one.
             remedy = "Correct `carry`, or convert the files."
             if item.type is None:
                 both = {kind, expected}
@@ -94,6 +98,7 @@ def merge_types(
             faults.append(
                 f"{file}: column {item.name!r} of `carry` is {kind}; expected {expected} as in {first}. {remedy}"
             )
+        # All values may be null at the head of every file.
         if item.name not in known:
             faults.append(
                 f"{next(iter(files.values()))}: the type of the column {item.name!r} of `carry` is not known before it "

@@ -170,6 +170,7 @@ def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate
     rejected: Counter[str] = Counter()
     for predicate in predicates:
         values = take_path(table, predicate.column)
+        # A row counts under the first predicate that rejects it; a null is a reason of its own.
         null = mask & unwrap_mask(pc.is_null(values))
         passed = mask & unwrap_mask(predicate.mask(values).fill_null(False))
         rejected[f"{predicate.column} is null"] += int(null.sum())
@@ -196,12 +197,14 @@ def take_carried(table: pa.Table | pa.RecordBatch, carried: Columns, where: str)
         column = take_path(table, name)
         if isinstance(column, pa.DictionaryArray):
             column = column.dictionary_decode()
+        # A file may differ from those whose schema was checked, as in a stream of the Hub.
         own = kind_of_type(column.type) or str(column.type)
         if own not in (kind, UNKNOWN_TYPE) and (own, kind) not in CONVERTIBLE:
             raise SourceError(
                 f"{where}: column {name!r} of `carry` is {column.type}; expected {kind}. Correct `carry`."
             )
         try:
+            # The cast finds numbers that do not fit, the validation text that is not UTF-8.
             column = column.cast(arrow_type(kind))
             column.validate(full=True)
         except pa.ArrowInvalid as error:

@@ -73,17 +73,20 @@ def detect_format(url: str, name: str, size: int | None = None, encoding: str = 
         SourceError: the content cannot be one document; the message has the remedy.
         OSError: the file cannot be read or decompressed.
     """
+    # The name decides; then the first bytes; then whether the text looks like JSON lines or an array.
     ending = ending_of(name)
     if found := _BY_NAME.get(ending):
         return found
     head = _read_head(url, name, size)
     if found := next((name for name, (magic, at) in _BY_MAGIC.items() if head.startswith(magic, at)), None):
         return found
+    # From here on it is text, or refused.
     _refuse_known(name, head)
     head = decode_whole(head, encoding)
     _refuse_binary(name, head)
     if _is_json_lines(head):
         return "jsonl"
+    # A name that says JSON must hold records; other text is one document, unless it looks like a data set.
     is_json = ending.startswith(".json")
     if is_json and not head.strip():
         return "jsonl"  # of no record; the file may be empty because nothing was found to put into it
@@ -167,6 +170,7 @@ def _is_json_lines(head: bytes) -> bool:
     """Return whether most of the first lines are JSON objects, one per line."""
     if b"{" not in head:
         return False
+    # The last line of a head that was cut is not judged.
     lines = [line for line in head.split(b"\n") if line.strip()]
     if len(head) == HEAD_BYTES and len(lines) == 1:
         return bool(re.match(rb'\s*\{\s*"', head))  # one line, longer than the head

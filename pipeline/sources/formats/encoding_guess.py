@@ -55,6 +55,7 @@ def explain_fault(text: bytes, encoding: str) -> tuple[str, str]:
     Returns:
         One line for a person; and the encoding that the document probably has, empty if nothing speaks for one.
     """
+    # In another encoding than UTF-8, bytes that do not decode were marked when the file was read.
     if encoding != UTF8:
         return _explain_mark(text, encoding), ""
     try:
@@ -62,6 +63,7 @@ def explain_fault(text: bytes, encoding: str) -> tuple[str, str]:
         return "", ""
     except UnicodeDecodeError as error:
         place, cut = error.start, error.reason == "unexpected end of data"
+    # The fault with some text around it.
     first = max(0, place - _BEFORE)
     part = text[first : place + _AFTER]
     if cut and not text[:place].isascii():
@@ -95,6 +97,7 @@ def guess_encoding(data: bytes) -> str:
         return "utf-32"
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
+    # UTF-16 without a mark: every other byte of ASCII is zero.
     nulls = (data[::2].count(0), data[1::2].count(0))
     if 5 * max(nulls) > len(data) and 5 * min(nulls) < max(nulls):  # a fifth: much of the text is ASCII
         wide = "utf-16-le" if nulls[1] > nulls[0] else "utf-16-be"

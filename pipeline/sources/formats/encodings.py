@@ -39,6 +39,7 @@ def decode_blocks(blocks: Iterator[bytes], encoding: str, *, is_start: bool) -> 
         is_start: whether they begin a file, whose byte order mark is removed.
     """
     blocks = blocks if encoding == UTF8 else _decode(blocks, encoding)
+    # The mark may be cut by blocks, however small they are.
     if is_start:
         head = b""
         for block in blocks:
@@ -71,6 +72,7 @@ def is_cuttable(encoding: str) -> bool:
     """Return whether a file can be cut at a separator's bytes: each byte is a character, or the file is in UTF-8."""
     if encoding == UTF8:
         return True
+    # A decoder that has a state after one byte needs the bytes before a cut.
     for byte in range(256):
         decoder = codecs.getincrementaldecoder(encoding)("replace")
         decoder.decode(bytes([byte]))

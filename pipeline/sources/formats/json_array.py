@@ -34,6 +34,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     if not head:
         return []
     whole = replace(whole, carried=jsonl.check_head(source, whole, head))
+    # A file that was cut short is found at its end, before all of it is scanned.
     if is_compressed(whole.name) or source.encoding != UTF8:
         return [whole]
     with open_file(whole.url) as raw:
@@ -105,6 +106,7 @@ class _Elements:
         Raises:
             SourceError: the data is not one array.
         """
+        # The data begins with an element, after the comma before it; only the first has the bracket in front.
         self._start, self._marks = 0, []
         if self.ended:
             return self._refuse_rest(data, 0)
@@ -113,6 +115,7 @@ class _Elements:
             if self._start > len(data):
                 return 0
             self._check_start(data[self._start - 1 :])
+        # Strings are skipped whole, so that brackets and commas in them do not count.
         depth = 1
         place = self._start
         while match := _MARK.search(data, place):

@@ -72,6 +72,7 @@ def read_records(
         if not piece.strip():
             continue
         table, faults = parse_lines(piece, options, span, row=row, tolerant=source.max_malformed > 0)
+        # Malformed records keep their numbers: rows of the others are those that provenance names.
         num_rows = table.num_rows + len(faults)
         rows = np.delete(np.arange(row, row + num_rows, dtype=np.uint32), [record for record, _ in faults])
         batch = make_batch(source, span, table, rows, carried)
@@ -100,6 +101,7 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> tuple[str, ...
         SourceError: they lack a column or cannot be parsed.
     """
     head = piece[: piece.find(b"\n", _HEAD_BYTES) + 1] or piece
+    # Most files are plain; else Arrow parses the head as it will parse the file.
     if _is_plain(source, head):
         return ()
     _, faults = parse_lines(head, parse_options(source, span.name), span, row=0, tolerant=source.max_malformed > 0)
@@ -188,6 +190,7 @@ _Columns: TypeAlias = "dict[str, pa.DataType | _Columns]"
 
 def parse_options(source: SourceRecipe, name: str, carried: Columns = ()) -> pa_json.ParseOptions:
     """Return options that read only the recipe's columns, with the expected types."""
+    # Dotted names become nested structs. A name that is a value and a struct at once is refused.
     tree: _Columns = {}
     columns: list[tuple[str, pa.DataType]] = [(source.text_column, pa.large_string())]
     columns += [(column, arrow_type(kind)) for column, kind in carried]
@@ -225,6 +228,7 @@ def parse_lines(
         return _read_json(piece, options), []
     except pa.ArrowInvalid:
         lines = [line for line in piece.split(b"\n") if line.strip()]
+    # Arrow refuses the whole piece for one bad record, so bad records are found by halving.
     tables: list[pa.Table] = []
     faults: list[tuple[int, str]] = []
     for part in _parse_parts(lines, options):

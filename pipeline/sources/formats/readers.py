@@ -29,6 +29,7 @@ def cut_file(
         SourceError: the file is broken, lacks a column, or has a format that does not use a key of the source.
     """
     refuse_unused(source, name, format_, FORMATS[format_].keys)
+    # The stated text is an estimate: of a compressed file, by how much text compresses.
     size = int(version.partition(" ")[0])
     per_byte = _CONTENT_PER_LINE_BYTE if source.content == "software-heritage" else 1
     compression = TEXT_PER_STORED_BYTE if is_compressed(name) else 1

@@ -33,6 +33,7 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
     with open_file(span.url) as raw:
         for piece, done in read_pieces(raw, span, separator, source.encoding):
             documents = pc.split_pattern(wrap_texts(pa.large_binary(), [piece]), pattern).flatten()
+            # One piece, one document: the separator may be one that the file does not have.
             is_whole = len(documents) == 1 and row == span.start == 0
             if not documents[-1].as_buffer().size:
                 documents = documents[:-1]  # a separator ends a document; no empty one comes after the last

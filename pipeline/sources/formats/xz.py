@@ -35,6 +35,7 @@ class _XzReader(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         while True:
             data = b""
+            # After a stream comes another one, padding, or the end; anything else is damage.
             if self._decoder.eof:
                 if not (data := self._find_next_stream()):
                     return 0

@@ -111,6 +111,7 @@ def read_document(member: Member, encoding: str) -> bytes:
         raise MemberError(
             'is an archive or a data set of its own, by its name; `paths = ["zip://*.jsonl::FILE"]` reads some'
         )
+    # A data set or binary data in a member would become one document.
     data = read_content(member)
     if kind := describe_known(data):
         raise MemberError(f"holds {kind}, not text")
@@ -137,6 +138,7 @@ def check_name(name: str) -> None:
     Raises:
         MemberError: the name is absolute or has a part `..`.
     """
+    # Names are provenance alone, but such an archive is not to be trusted.
     parts = name.replace("\\", "/").split("/")
     if not parts[0] or re.fullmatch(r"[A-Za-z]:", parts[0]):
         raise MemberError("has an absolute path")

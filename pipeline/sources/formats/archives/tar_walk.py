@@ -66,6 +66,7 @@ class Walk:
             OSError: it cannot be decompressed.
         """
         while self._compressed or self._pos < self._span.stop:
+            # One member: headers that extend it, its own header, its content up to a whole block.
             offset = self._pos
             header, extended = self._read_headers()
             if header is None:
@@ -73,6 +74,7 @@ class Walk:
                 return
             stored = self._size(header, extended)
             kind = "sparse file" if _SPARSE in extended else _KINDS.get(header.type, "file")
+            # These may state the size of what they point at, and hold nothing.
             if kind in ("link", "device", "folder"):
                 stored = 0
             data, end = self._pos, self._pos + -(-stored // _BLOCK) * _BLOCK
@@ -109,6 +111,7 @@ class Walk:
                 while is_continued:
                     is_continued = self._read(_BLOCK)[_SPARSE_MAP_CONTINUED]
                 return header, {**self._shared, **extended}
+            # A header that extends the next one: a long name, or records of the pax format.
             if not 0 <= header.size <= _MAX_HEADER_BYTES:
                 raise self._broken(f"states a header of {header.size} bytes at byte {self._pos - _BLOCK}")
             data = self._read(header.size)
@@ -123,6 +126,7 @@ class Walk:
         """Parse records such as `18 path=some/name\\n`."""
         records: dict[str, str] = {}
         while data.strip(b"\0"):
+            # Each record begins with its own length, line end included.
             digits, _, _ = data.partition(b" ")
             length = int(digits) if digits.isdigit() and len(digits) < 8 else 0
             key, equals, value = data[len(digits) + 1 : length - 1].partition(b"=")
@@ -153,6 +157,7 @@ class Walk:
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
     def _skip(self, count: int) -> None:
+        # A plain file is left out by a seek, a compressed one must be read.
         if count and not self._compressed:
             if self._pos + count > self._span.stop:
                 missing = self._pos + count - self._span.stop
@@ -186,6 +191,7 @@ def cut_at_members(
     Raises:
         SourceError: the archive is broken.
     """
+    # Only a plain local file can be entered in the middle.
     cuts = [0]
     with open_file(whole.url) as raw:
         walk = Walk(raw, whole)

@@ -84,6 +84,7 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
                 where += f", {printable(record.values[0] or 'without a URL')}"
                 documents.refuse(where, fault, "Leave the file out of `paths`")
                 continue
+            # What holds no text is counted by its kind.
             if text is None:
                 documents.not_read[_why_not_text(record)] += 1
                 continue
@@ -116,6 +117,7 @@ def _read_http_body(block: bytes) -> bytes | None:
         MemberError: it cannot be decoded, or is too long.
     """
     try:
+        # A response is parsed alone, as a record of its own, so that decoding cannot run into the next one.
         response = next(_open_records(io.BytesIO(_RESPONSE % len(block) + block), parse_http=True, auto_decode="all"))
         if _media_type(response.http_content_type) != _PLAIN:
             return None
@@ -164,6 +166,7 @@ def _read_record(record: Any, number: int) -> _Record:
     stated = headers.get("Content-Length") or ""
     if not stated.isascii() or not stated.isdigit():
         raise MemberError(f"its Content-Length is {stated!r}; expected a number")
+    # Blocks that cannot be documents are skipped, but counted: fastwarc takes a cut file for a short one.
     length = int(stated)
     kind, content_type = (headers.get("WARC-Type") or "").lower(), _media_type(headers.get("Content-Type"))
     block = record.reader.read() if _may_be_text(kind, content_type) and length <= MAX_BYTES else None

@@ -122,6 +122,7 @@ def _read_samples(documents: Documents, members: Iterator[TarMember]) -> Iterato
     """Yield the samples that have a text or a record; count the members that are not read."""
     is_chosen = choose_members(documents.source.members)
     for row, (key, group) in enumerate(itertools.groupby(members, key=lambda member: split_name(member.name)[0])):
+        # Members of one key are neighbours: a sample is whole when the next key begins.
         sample = _Sample(row, key or "")
         for member in group:
             if not should_read(member, is_chosen, documents):
@@ -160,6 +161,7 @@ def _to_line(sample: _Sample) -> bytes:
     """Return a sample's record as a line of JSON with its key; line ends in JSON stand only between its parts."""
     if sample.record is None:
         return json.dumps({KEY: sample.key}).encode()
+    # The key is put in front of the record's own columns, without parsing them.
     line = sample.record.removeprefix(codecs.BOM_UTF8).replace(b"\n", b" ").replace(b"\r", b" ").strip()
     if not line.startswith(b"{"):
         return line or b"null"
@@ -187,6 +189,7 @@ def _parse(documents: Documents, samples: list[_Sample]) -> tuple[pa.Table, list
 
 
 def _make_batch(documents: Documents, samples: list[_Sample]) -> TextBatch:
+    # The text is the member's, else the record's column.
     table, samples = _parse(documents, samples)
     column: Any = take_path(table, documents.source.text_column)
     texts = [sample.text if sample.text is not None else column[row].as_py() for row, sample in enumerate(samples)]
@@ -210,6 +213,7 @@ def _check_head(source: SourceRecipe, whole: Span) -> tuple[str, ...]:
         raise SourceError(f"{whole.name}: {_NO_SAMPLE}")
     _, samples = _parse(documents, samples)
     records = [json.loads(_to_line(sample).decode("utf-8", "replace")) for sample in samples]
+    # A text column is needed only if no sample has a text of its own.
     needs_column = all(sample.text is None for sample in samples)
     columns = [source.text_column, *source.keep] if needs_column else [*source.keep]
     try:

@@ -80,6 +80,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     offsets, lengths = array("Q"), array("Q")
     with open_file(whole.url) as raw:
         for entry in _read_directory(raw, whole):
+            # A span ends before the member that would overfill it.
             if number > start and (text + entry.size > unit_bytes or number - start == SPAN_MEMBERS):
                 spans.append(_span(whole, start, number, text, stored))
                 start, text, stored = number, 0, 0
@@ -101,6 +102,7 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
         SourceError: a member is malformed and the source's `max_malformed` is 0, or the archive is broken.
     """
     with open_file(span.url) as raw:
+        # The directory of a span is held, not that of the archive.
         entries = list(itertools.islice(_read_directory(raw, span), span.start, span.stop))
         members = (Member(entry.name, entry.kind, entry.size, partial(_read, raw, entry)) for entry in entries)
         yield from read_members(Documents(source, span, carried, [MEMBER]), members, lambda: 0)
@@ -112,6 +114,7 @@ def _span(whole: Span, start: int, stop: int, text: int, stored: int) -> Span:
 
 def _refuse_overlaps(whole: Span, offsets: np.ndarray, lengths: np.ndarray) -> None:
     """Refuse an archive whose members share bytes: some kilobytes can hold petabytes in that way."""
+    # In the order of the file, each member must end before the next one begins.
     order = np.argsort(offsets, kind="stable")
     starts, stops = offsets[order], (offsets + lengths)[order] + np.uint64(_LOCAL.size)
     if (stops[:-1] > starts[1:]).any():
@@ -138,6 +141,7 @@ def _parse_entry(span: Span, fields: tuple[int, ...], name: bytes, extra: bytes,
     _, _, system, _, flags, method, _, _, crc, stored, size, _, _, _, _, _, attributes, offset = fields
     if 0xFFFFFFFF in (stored, size, offset):
         stored, size, offset = _read_zip64(span, extra, stored, size, offset)
+    # Offsets count from the start of the archive, before which other bytes may stand.
     offset += base
     if offset < 0 or offset + stored > int(span.version.partition(" ")[0]):
         raise _broken(span, f"lists a member at byte {offset} that is not in the file: it is cut short or damaged")
@@ -168,6 +172,7 @@ def _kind_of(name: str, system: int, mode: int) -> MemberKind:
 def _find_directory(raw: BinaryIO, span: Span) -> tuple[int, int, int, int]:
     """Return where the directory is: its start, its bytes, its number of entries, and what is added to all offsets."""
     size = int(span.version.partition(" ")[0])
+    # The end record is at the end, before a comment of its stated length.
     tail_start = max(0, size - _END.size - _MAX_COMMENT)
     raw.seek(tail_start)
     tail = raw.read(size - tail_start)
@@ -181,6 +186,7 @@ def _find_directory(raw: BinaryIO, span: Span) -> tuple[int, int, int, int]:
     end = tail_start + at
     if 0xFFFF in (disk, count) or 0xFFFFFFFF in (length, offset):
         end, disk, disk_of_directory, count, length, offset = _find_directory_64(raw, span, end, tail[at:])
+    # The directory ends where its end record begins: what stands before the archive moves all offsets.
     start = end - length
     if disk or disk_of_directory:
         raise _broken(span, "is one part of several of an archive")
@@ -209,6 +215,7 @@ def _read(raw: BinaryIO, entry: _Entry) -> bytes:
         raise MemberError("is encrypted")
     if entry.method not in (_STORED, _DEFLATED):
         raise MemberError(f"is compressed by {_METHODS.get(entry.method, f'method {entry.method}')}; Deflate is read")
+    # The header beside the content repeats the names in another length.
     raw.seek(entry.offset)
     head = raw.read(_LOCAL.size)
     if len(head) < _LOCAL.size or head[:4] != b"PK\3\4":
@@ -216,6 +223,7 @@ def _read(raw: BinaryIO, entry: _Entry) -> bytes:
     name_bytes, extra_bytes = _LOCAL.unpack(head)[9:]
     raw.seek(name_bytes + extra_bytes, 1)
     stored = raw.read(min(entry.stored, _MOST_STORED))
+    # One byte more than stated is enough to see a bomb.
     data = stored
     if entry.method == _DEFLATED:
         decoder = zlib.decompressobj(-15)

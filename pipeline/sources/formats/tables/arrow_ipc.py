@@ -40,6 +40,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
             _check_ends(file, whole)
             in_file = _is_file(file)
             schema = (pa.ipc.open_file(file) if in_file else pa.ipc.open_stream(file)).schema
+        # A file has a list of its batches; a stream is walked, if it is local and each batch stands alone.
         whole = replace(whole, carried=check_columns(schema, source, whole.name))
         if in_file:
             return join_groups(whole, _measure_batches(source, whole, schema), unit_bytes)
@@ -82,6 +83,7 @@ def _check_ends(file: Any, whole: Span) -> None:
     Raises:
         SourceError: it is such a file.
     """
+    # A stream that was cut between two batches lacks only its end mark.
     head = file.read(8)
     file.seek(max(0, whole.stop - 8))
     tail = file.read(8)
@@ -105,6 +107,7 @@ def _measure_batches(source: SourceRecipe, whole: Span, schema: pa.Schema) -> li
     if not is_local(whole.url):
         return [Group(None, whole.text_bytes // max(1, count), whole.stop // max(1, count))] * count
     groups: list[Group] = []
+    # A new map for every few batches: those that were measured leave the memory.
     for start in range(0, count, _MAPPED_BATCHES):
         with _open(whole, mapped=True) as file:
             reader = pa.ipc.open_file(file, options=options)
@@ -158,6 +161,7 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
     with _refuse_broken(span.name), _open(span) as file:
         for number, batch in enumerate(_read_batches(file, span, columns), span.start if span.kind == "rg" else 0):
             _validate(batch, columns, f"{span.name}: record batch {number}")
+            # A record batch is as large as its writer made it: its text is given on in parts.
             text_bytes = take_path(batch, source.text_column).nbytes
             step = max(1, batch.num_rows * BATCH_BYTES // max(1, text_bytes))
             for start in range(0, batch.num_rows, step):

@@ -73,6 +73,7 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
         for piece, _, _ in read_cut(raw, replace(span, start=0), records.find_end, source.encoding):
             start = 0
             if not header.names:
+                # Empty lines may stand before the header.
                 start = len(piece) - len(piece.lstrip(b"\r\n"))
                 if start == len(piece):
                     length += start
@@ -95,6 +96,7 @@ def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name:
     for column, key in keys.items():
         if column in names:
             continue
+        # The column is there if the line is split by another mark: then the delimiter is wrong.
         other = next((mark for mark in "\t;|," if column in re.split(re.escape(mark), ",".join(names))), None)
         remedy = f"Correct `{key}`; or, if the file has no header, put a line with the columns' names first."
         if len(names) == 1 and other:
@@ -121,6 +123,7 @@ class _Records:
             place = first + 1
             if first and data[first - 1] not in self._before:
                 continue  # within a field without quotes, where it is a character like others
+            # A doubled quote is one of the text; a single one ends the field.
             while (last := data.find(b'"', place)) >= 0 and data[last + 1 : last + 2] == b'"':
                 place = last + 2
             place = last + 1 if last >= 0 else len(data) + 1
@@ -187,6 +190,7 @@ class _Reader:
 
     def read(self, data: bytes) -> TextBatch:
         """Return a block's records that are well-formed and that the predicates keep."""
+        # Two kinds of fault: a record with too few or too many fields, and a value of another type.
         table, faults = self._parse(data)
         num_rows = table.num_rows + len(faults)
         rows = np.delete(np.arange(self.row, self.row + num_rows, dtype=np.uint32), sorted(faults))
@@ -200,6 +204,7 @@ class _Reader:
             columns = converted[1 : 1 + len(self._carried)]
             batch.carried = pa.Table.from_arrays(columns, names=[name for name, _ in self._carried])
         kept = pa.Table.from_arrays(converted[1 + len(self._carried) :], names=[name for name, _ in self._kept])
+        # Records with a bad value leave the batch; those with bad fields were never in the table.
         if own:
             whole = np.ones(table.num_rows, bool)
             whole[list(own)] = False
@@ -224,6 +229,7 @@ class _Reader:
             faults[record.number - 1] = f"{found}: {printable(record.text[:_EXCERPT])}"
             return "skip"
 
+        # Columns are asked for by place: two that nobody wants may have one name.
         names = [str(place) for place in range(len(self._header.names))]  # of the file, two may be equal
         wanted = [str(self._header.names.index(column)) for column in self._columns]
         table = pa_csv.read_csv(
@@ -272,6 +278,7 @@ def _convert(column: Any, kind: Any) -> tuple[Any, dict[int, str]]:
         return convert(column), {}
     except pa.ArrowInvalid:
         pass
+    # One value at a time, only for a block with a bad one.
     values: list[Any] = []
     bad: dict[int, str] = {}
     for place in range(len(column)):

@@ -57,6 +57,7 @@ def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.Parque
                     pre_buffer=False,  # would read the gaps between columns too; the file itself fetches ahead
                     page_checksum_verification=True,
                 )
+            # Local files are mapped; others are read by ranges, the next ones ahead.
             elif is_local(url):
                 mapped = stack.enter_context(pa.memory_map(os.path.expanduser(url)))
                 file = pq.ParquetFile(mapped, page_checksum_verification=True)
@@ -168,6 +169,7 @@ class _Reader:
         statistics: Any = chunk.statistics if chunk is not None else None
         if statistics is None or not statistics.has_null_count:
             return Counter()
+        # All rows fall if none is between the bounds; nulls fall by a reason of their own.
         nulls = int(statistics.null_count)
         others = group.num_rows - nulls
         if others and not (statistics.has_min_max and first.excludes(statistics.min, statistics.max)):
