@@ -161,32 +161,26 @@ def test_a_part_is_read_and_said_to_be_one(
     assert compared.compared_documents == compared.documents > 50
 
 
-def test_the_same_bytes_for_any_workers_and_nothing_to_do_again(load: Any, run: Any, tmp_path: Path) -> None:
+def test_the_same_bytes_for_any_workers_stopped_and_again(
+    load: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe = load()
     first = run(recipe, "one")
     assert first.stages["mix"].ran > 1, "the first taking is short, so that the loop is part of this test"
     run(recipe, "two", workers=2)
-    assert digests(tmp_path / "one") == digests(tmp_path / "two")
     assert run(recipe, "one").tasks_run == 0
-    assert digests(tmp_path / "one") == digests(tmp_path / "two")
+    with monkeypatch.context() as patch:
 
+        def stop(self: Selection, needed: int, found: int) -> None:
+            raise KeyboardInterrupt
 
-def test_a_build_goes_on_where_it_stopped(load: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = load()
-    run(recipe, "whole")
-    take_for = Selection.take_for
-
-    def stop(self: Selection, needed: int, found: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Selection, "take_for", stop)
-    with pytest.raises(KeyboardInterrupt):
-        run(recipe, "stopped")
-    monkeypatch.setattr(Selection, "take_for", take_for)
+        patch.setattr(Selection, "take_for", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(recipe, "stopped")
     encoded = len(list((tmp_path / "stopped.work" / "encode").glob("*/receipt.json")))
     again = run(recipe, "stopped")
     assert again.stages["encode"].ran == len(again.stages["encode"].results) - encoded
-    assert digests(tmp_path / "stopped") == digests(tmp_path / "whole")
+    assert digests(tmp_path / "stopped") == digests(tmp_path / "one") == digests(tmp_path / "two")
 
 
 def test_more_is_taken_until_a_source_that_gives_little_has_given_enough(load: Any, run: Any) -> None:

@@ -1,5 +1,6 @@
 """Columns that a source carries into the document tables: their types in its files, and the one type of each."""
 
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,11 +56,12 @@ def _kind_of_json(value: Any) -> str:
 
 def _values(record: Any, path: list[str]) -> Iterator[Any]:
     """Yield the value at a path of a JSON record, if it has one."""
+    value = record
     for part in path:
-        if not isinstance(record, dict) or part not in record:
+        if not isinstance(value, dict) or part not in value:
             return
-        record = record[part]
-    yield record
+        value = value[part]
+    yield value
 
 
 def merge_types(

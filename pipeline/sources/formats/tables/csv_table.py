@@ -21,7 +21,16 @@ import pyarrow.csv as pa_csv
 from pipeline.arrow_arrays import wrap_mask
 from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import ALLOW, MALFORMED, SHOWN_MALFORMED, Columns, SourceError, Span, TextBatch
+from pipeline.sources.base import (
+    ALLOW,
+    MALFORMED,
+    SHOWN_MALFORMED,
+    Columns,
+    SourceError,
+    Span,
+    TextBatch,
+    describe_place,
+)
 from pipeline.sources.formats.byte_io import MOST_BYTES, is_compressed, join_pieces, open_file, read_cut
 from pipeline.sources.formats.columns import keep_rows, refuse_twins
 from pipeline.sources.formats.detect import ending_of
@@ -183,8 +192,10 @@ class _Reader:
     def __init__(self, source: SourceRecipe, span: Span, header: _Header, carried: Columns):
         self._source, self._span, self._header = source, span, header
         self._predicates = parse_keep(source.keep)
-        self._carried: list[tuple[str, Any]] = [(name, arrow_type(kind)) for name, kind in carried]
-        self._kept: list[tuple[str, Any]] = [(one.column, one.json_type()) for one in self._predicates]
+        # A column may be carried as one type and compared as another: it is converted for each use.
+        self._uses: dict[str, tuple[str, Any]] = {"text": (source.text_column, pa.large_binary())}
+        self._uses |= {f"carry {name}": (name, arrow_type(kind)) for name, kind in carried}
+        self._uses |= {f"keep {one.column}": (one.column, one.json_type()) for one in self._predicates}
         self._columns = list(dict.fromkeys([source.text_column, *source.keep, *(name for name, _ in carried)]))
         self.row = 0
 
@@ -198,23 +209,22 @@ class _Reader:
         faults |= {int(rows[place]) - self.row: fault for place, fault in own.items()}
         if faults and not self._source.max_malformed:
             record = min(faults)
-            raise SourceError(f"{self._describe(record, faults[record])}. Repair the record{ALLOW}.")
-        batch = TextBatch(converted[0], rows)
-        if self._carried:
-            columns = converted[1 : 1 + len(self._carried)]
-            batch.carried = pa.Table.from_arrays(columns, names=[name for name, _ in self._carried])
-        kept = pa.Table.from_arrays(converted[1 + len(self._carried) :], names=[name for name, _ in self._kept])
+            place = describe_place(self._span, self.row + record)
+            raise SourceError(f"{place}: {faults[record]}. Repair the record{ALLOW}.")
         # Records with a bad value leave the batch; those with bad fields were never in the table.
         if own:
-            whole = np.ones(table.num_rows, bool)
-            whole[list(own)] = False
-            mask = wrap_mask(whole)
-            carried = None if batch.carried is None else batch.carried.filter(mask)
-            batch, kept = TextBatch(batch.text.filter(mask), rows[whole], carried=carried), kept.filter(mask)
+            whole = ~np.isin(np.arange(table.num_rows), list(own))
+            converted, rows = converted.filter(wrap_mask(whole)), rows[whole]
+        carried = _take_use(converted, "carry ")
+        batch = TextBatch(converted["text"].combine_chunks(), rows, carried=carried if carried.num_columns else None)
+        kept = _take_use(converted, "keep ")
         batch = keep_rows(batch, kept, self._predicates)
         if faults:
             batch.rejected[MALFORMED] = len(faults)
-            batch.malformed = [self._describe(record, faults[record]) for record in sorted(faults)[:SHOWN_MALFORMED]]
+            batch.malformed = [
+                f"{describe_place(self._span, self.row + record)}: {faults[record]}"
+                for record in sorted(faults)[:SHOWN_MALFORMED]
+            ]
         self.row += num_rows
         return batch
 
@@ -230,7 +240,7 @@ class _Reader:
             return "skip"
 
         # Columns are asked for by place: two that nobody wants may have one name.
-        names = [str(place) for place in range(len(self._header.names))]  # of the file, two may be equal
+        names = [str(place) for place in range(len(self._header.names))]
         wanted = [str(self._header.names.index(column)) for column in self._columns]
         table = pa_csv.read_csv(
             cast("Any", pa.BufferReader(data)),
@@ -244,19 +254,21 @@ class _Reader:
         )
         return table.rename_columns(self._columns).combine_chunks(), faults
 
-    def _convert(self, table: pa.Table) -> tuple[list[Any], dict[int, str]]:
-        """Return the text, the columns to carry and those of the predicates; and the faults of rows by their place."""
-        columns = [table.column(self._source.text_column).combine_chunks()]
+    def _convert(self, table: pa.Table) -> tuple[pa.Table, dict[int, str]]:
+        """Return the columns by their use, and the faults of rows by their place."""
+        columns: dict[str, Any] = {}
         faults: dict[int, str] = {}
-        for name, kind in [*self._carried, *self._kept]:
-            column, bad = _convert(table.column(name).combine_chunks(), kind)
-            columns.append(column)
-            faults |= {place: f"column {name!r} holds {value}, which is not {kind}" for place, value in bad.items()}
-        return columns, faults
+        for use, (name, kind) in self._uses.items():
+            columns[use] = column = table.column(name).combine_chunks()
+            if use != "text":
+                columns[use], bad = _convert(column, kind)
+                faults |= {place: f"column {name!r} holds {value}, which is not {kind}" for place, value in bad.items()}
+        return pa.table(columns), faults
 
-    def _describe(self, record: int, fault: str) -> str:
-        part = f" after byte {self._span.start}" if self._span.start else ""
-        return f"{self._span.name}: record {self.row + record}{part}: {fault}"
+
+def _take_use(table: pa.Table, use: str) -> pa.Table:
+    names = [name for name in table.column_names if name.startswith(use)]
+    return table.select(names).rename_columns([name.removeprefix(use) for name in names])
 
 
 def _convert(column: Any, kind: Any) -> tuple[Any, dict[int, str]]:
