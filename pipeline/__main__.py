@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import signal
 import sys
 from typing import Any, NoReturn
 
-from pipeline.cli import build, clean_report, demo_corpus, keys, plan, prune
-from shards.terminal.arguments import add_version
-from shards.terminal.command_names import called_as
 from shards.terminal.exit_status import run_command
-from shards.terminal.parser import Parser
+from shards.terminal.program import build_parser, run_called
 
 _GC_THRESHOLD = 50_000
 """New objects before the garbage collector runs. With Python's 700, it goes through all modules again and again while
 they are loaded: 0.05 to 0.1 s of a build's start."""
+
+ABOUT = "Build a shard set from a recipe: exact token mix, the same bytes however it is run."
 
 EPILOG = """\
 examples:
@@ -32,31 +30,15 @@ exit status: 0 done, 1 failed on the way or the set has problems, 2 could not ru
 def main(arguments: list[str] | None = None) -> int:
     """Run a command of `python -m pipeline`; return the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
-
-    def run() -> int:
-        options = _parser().parse_args(given)
-        return options.run(options)
-
-    interrupted = "interrupted; finished work is kept. Run the same command again to resume."
-    return run_command(run, as_json="--json" in given, interrupted=interrupted)
+    return run_command(
+        lambda: run_called(build_parser("pipeline", ABOUT, given, EPILOG), given),
+        as_json="--json" in given,
+        interrupted="interrupted; finished work is kept. Run the same command again to resume.",
+    )
 
 
 def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        prog=called_as("pipeline"),
-        description="Build a shard set from a recipe: exact token mix, the same bytes however it is run.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_version(parser)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (build, plan, clean_report, prune, demo_corpus, keys):
-        command.add_command(commands)
-    return parser
 
 
 def run_process(arguments: list[str]) -> NoReturn:

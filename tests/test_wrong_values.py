@@ -19,13 +19,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from pipeline.__main__ import _parser as pipeline_parser
 from pipeline.__main__ import main as pipeline_main
 from pipeline.mix.block_lists import check_entries
 from pipeline.recipe.read import read_recipe
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.globs import check_globs
-from shards.__main__ import ABOUT
 from shards.__main__ import main as shards_main
 from shards.config import _models_in
 from shards.errors import InputError
@@ -149,11 +147,10 @@ UNTRANSLATED_FLAG = re.compile(
 
 def list_parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Yield the parser of every command of the three packages."""
-    for name, command in commands_of(pipeline_parser()).items():
-        yield f"pipeline {name}", command
-    every = tuple(command_names.commands_of("shards"))
-    for name, command in commands_of(build_parser("shards", ABOUT, every)).items():
-        yield f"shards {name}", command
+    for package in ("pipeline", "shards"):
+        every = tuple(command_names.commands_of(package))
+        for name, command in commands_of(build_parser(package, "about", every)).items():
+            yield f"{package} {name}", command
     for name in TRAINER_COMMANDS:
         yield f"trainer {name}", commands_of(build_trainer_parser([name]))[name]
 

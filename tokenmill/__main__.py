@@ -31,6 +31,9 @@ def main(arguments: list[str]) -> int:
 
         print(f"tokenmill {version('tokenmill')}")
         return 0
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(help_text(), end="", file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else COULD_NOT_RUN
     from tokenmill.clash import find_clashes
 
     if clashes := find_clashes():
@@ -38,9 +41,6 @@ def main(arguments: list[str]) -> int:
         return COULD_NOT_RUN
     from shards.terminal.command_names import COMMANDS, commands_of
 
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(help_text(), end="", file=sys.stdout if arguments else sys.stderr)
-        return 0 if arguments else COULD_NOT_RUN
     name, *rest = arguments
     if name not in COMMANDS:
         import difflib  # late: half of the time of --help

@@ -1,28 +1,19 @@
-"""`build`: build a shard set from a recipe."""
+"""Build a shard set from a recipe. Run the same command again to resume."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from pipeline.cli.engines import add_engine, open_executor
 from pipeline.cli.flags import add_network, add_recipe, parse_build_place, parse_size, read_network
 from shards.terminal.arguments import parse_path
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 
-if TYPE_CHECKING:
-    from shards.terminal.arguments import Subparsers
 
-
-def add_command(commands: Subparsers) -> None:
-    """Add `build`."""
-    parser = commands.add_parser(
-        "build",
-        help="build a shard set",
-        description="Build a shard set from a recipe. Run the same command again to resume.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `build`."""
     add_recipe(parser)
     parser.add_argument(
         "--out",
@@ -69,10 +60,8 @@ def add_command(commands: Subparsers) -> None:
         action="store_true",
         help="print which tasks would run, why, and how long they take; with --engine slurm, also the first job",
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_network(parser)
     add_engine(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,10 +1,14 @@
-"""`clean-report`: show what the last mix dropped or reports, from a build's work folder."""
+"""Show what the last mix dropped or reported, with example documents, to choose limits by looking.
+
+It shows each limit of presets with when = "mix", near-duplicates, and documents that hold items of evaluation sets.
+The build need not have finished.
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.cli.flags import parse_build_place
 from shards.errors import plural
@@ -13,9 +17,6 @@ from shards.terminal.arguments import parse_path, whole_number
 from shards.terminal.display import format_json, print_lines, print_rows
 from shards.terminal.exit_status import WHOLE
 
-if TYPE_CHECKING:
-    from shards.terminal.arguments import Subparsers
-
 _TEXT_CHARACTERS = 100
 _EXCERPT = 60
 """Characters that are printed on each side of a copied item."""
@@ -23,15 +24,8 @@ _EXCUSED = 20
 """Items with common phrases that are printed of each evaluation set."""
 
 
-def add_command(commands: Subparsers) -> None:
-    """Add `clean-report`."""
-    parser = commands.add_parser(
-        "clean-report",
-        help="show what cleaning drops: limits, near-duplicates, test items",
-        description="Show what the last mix dropped or reported, with example documents, to choose limits by looking: "
-        'each limit of presets with when = "mix", near-duplicates, and documents that hold items of evaluation sets. '
-        "The build need not have finished.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `clean-report`."""
     parser.add_argument(
         "place", type=parse_build_place, metavar="WORK", help="the work folder of a build, or its set (OUT)"
     )
@@ -50,10 +44,6 @@ def add_command(commands: Subparsers) -> None:
         "limits, documents on either side of each, near-duplicates and copied test items side by side. Replaces only "
         "pages that this command wrote",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print everything as JSON: counts, histograms, examples with their text"
-    )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

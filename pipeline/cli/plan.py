@@ -1,11 +1,13 @@
-"""`plan`: say what a build of a recipe reads, writes, takes and costs."""
+"""Estimate what a build reads, writes, takes and costs. Writes nothing.
+
+The estimate comes from the files' footers and a few megabytes of every source that go through the build's own steps.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeline.cli.flags import ENGINES, add_network, add_recipe, read_network
 from shards.errors import InputError
@@ -13,18 +15,9 @@ from shards.terminal.arguments import number_in, positive_number
 from shards.terminal.display import say
 from shards.terminal.exit_status import COULD_NOT_RUN, WHOLE
 
-if TYPE_CHECKING:
-    from shards.terminal.arguments import Subparsers
 
-
-def add_command(commands: Subparsers) -> None:
-    """Add `plan`."""
-    parser = commands.add_parser(
-        "plan",
-        help="estimate what a build reads, writes, takes and costs",
-        description="Estimate what a build reads, writes, takes and costs, from the files' footers and from a few "
-        "megabytes of every source that go through the build's own steps. Writes nothing.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `plan`."""
     add_recipe(parser)
     parser.add_argument(
         "--no-probe", action="store_true", help="read footers only, no text; token counts are then a guess"
@@ -62,9 +55,7 @@ def add_command(commands: Subparsers) -> None:
         machines.add_argument(
             f"--{what}-usd-per-hour", type=number_in(0, 10**6), metavar="USD", help=f"also estimate what {about}"
         )
-    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     add_network(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

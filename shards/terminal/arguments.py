@@ -10,13 +10,9 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 from shards.errors import InputError
-
-if TYPE_CHECKING:
-    Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
-    """The type that `ArgumentParser.add_subparsers` returns; argparse has no public name for it."""
 
 
 def number_in(least: float, most: float, kind: type[float] = float) -> Callable[[str], float]:
