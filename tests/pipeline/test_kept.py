@@ -94,7 +94,7 @@ def test_a_budget_of_nothing_keeps_nothing(recipe: Path, out: Path) -> None:
     other = build_here(recipe, out, *OTHER, "--keep", "0")
     assert all(not first[stage] & tasks_in(out)[stage] for stage in STAGES)
     (note,) = (note for note in other["notes"] if note.startswith("encode: the results of the set before are not kept"))
-    assert re.search(r": [1-9][\d.]* kB, more than the 0 bytes that --keep leaves$", note)
+    assert re.search(r": [1-9][\d.]* kB, more than the 0 B that --keep leaves$", note)
     small = build_here(recipe, out, "--keep", "30 KB")
     assert not any(note.startswith("tokenizer:") for note in small["notes"] if "not kept" in note)
 
