@@ -198,7 +198,7 @@ def span_of_part(spans: list[Span], part: str) -> Span | None:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A row group as the file's footer describes it."""
+    """A row group as the file's footer describes it, or a member of an archive."""
 
     rows: int | None
     """None if the footer does not state it."""
@@ -209,8 +209,8 @@ class Group:
     """Bytes of the other columns that the source carries."""
 
 
-def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[Span]:
-    """Join a file's row groups into spans of up to `unit_bytes` of text each.
+def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int, most: int | None = None) -> list[Span]:
+    """Join a file's row groups, or its members, into spans of up to `unit_bytes` of text and `most` groups each.
 
     Raises:
         SourceError: a row group has 2^32 rows or more.
@@ -220,7 +220,7 @@ def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[S
     rows: int | None = 0
 
     def close() -> None:
-        span = replace(whole, kind="rg", start=start, stop=stop, text_bytes=text_bytes, rows=rows)
+        span = replace(whole, start=start, stop=stop, text_bytes=text_bytes, rows=rows)
         spans.append(replace(span, stored_bytes=stored, carried_bytes=carried))
 
     for index, group in enumerate(groups):
@@ -230,7 +230,7 @@ def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[S
                 f"{whole.name}: row group {index} has {plural(group.rows, 'row')}; expected fewer than 2^32"
             )
         # A group that does not fit begins the next span; groups are never cut.
-        if rows != 0 and text_bytes + group.text_bytes > unit_bytes:
+        if rows != 0 and (text_bytes + group.text_bytes > unit_bytes or index - start == most):
             close()
             start, rows, text_bytes, stored, carried = index, 0, 0, 0, 0
         stop = index + 1

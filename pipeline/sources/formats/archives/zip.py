@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from pipeline.sources.base import Columns, SourceError, Span, TextBatch
+from pipeline.sources.base import Columns, Group, SourceError, Span, TextBatch, join_groups
 from pipeline.sources.formats.archives.documents import Documents, MemberError
 from pipeline.sources.formats.archives.members import (
     MAX_BYTES,
@@ -75,22 +75,16 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     if not whole.stop:
         return []
     whole = replace(whole, kind="m", carried=check_member_columns(source, whole.name))
-    spans: list[Span] = []
-    start = text = stored = number = 0
     offsets, lengths = array("Q"), array("Q")
-    with open_file(whole.url) as raw:
+
+    def list_groups(raw: BinaryIO) -> Iterator[Group]:
         for entry in _read_directory(raw, whole):
-            # A span ends before the member that would overfill it.
-            if number > start and (text + entry.size > unit_bytes or number - start == SPAN_MEMBERS):
-                spans.append(_span(whole, start, number, text, stored))
-                start, text, stored = number, 0, 0
-            text += entry.size
-            stored += entry.stored
-            number += 1
             offsets.append(entry.offset)
             lengths.append(entry.stored)
-    if number > start:
-        spans.append(_span(whole, start, number, text, stored))
+            yield Group(1, entry.size, entry.stored)
+
+    with open_file(whole.url) as raw:
+        spans = join_groups(whole, list_groups(raw), unit_bytes, SPAN_MEMBERS)
     _refuse_overlaps(whole, np.array(offsets), np.array(lengths))
     return spans
 
@@ -103,13 +97,9 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
     """
     with open_file(span.url) as raw:
         # The directory of a span is held, not that of the archive.
-        entries = list(itertools.islice(_read_directory(raw, span), span.start, span.stop))
+        entries = list(itertools.islice(_read_directory(raw, span, span.start), span.stop - span.start))
         members = (Member(entry.name, entry.kind, entry.size, partial(_read, raw, entry)) for entry in entries)
         yield from read_members(Documents(source, span, carried, [MEMBER]), members, lambda: 0)
-
-
-def _span(whole: Span, start: int, stop: int, text: int, stored: int) -> Span:
-    return replace(whole, start=start, stop=stop, rows=stop - start, text_bytes=text, stored_bytes=stored)
 
 
 def _refuse_overlaps(whole: Span, offsets: np.ndarray, lengths: np.ndarray) -> None:
@@ -121,8 +111,8 @@ def _refuse_overlaps(whole: Span, offsets: np.ndarray, lengths: np.ndarray) -> N
         raise _broken(whole, "holds members whose contents overlap, as in a bomb")
 
 
-def _read_directory(raw: BinaryIO, span: Span) -> Iterator[_Entry]:
-    """Yield the entries of the directory, in order."""
+def _read_directory(raw: BinaryIO, span: Span, first: int = 0) -> Iterator[_Entry]:
+    """Yield the entries of the directory, in order, from a number on; those before are passed by, not parsed."""
     start, size, count, base = _find_directory(raw, span)
     raw.seek(start)
     for number in range(count):
@@ -132,7 +122,8 @@ def _read_directory(raw: BinaryIO, span: Span) -> Iterator[_Entry]:
         fields = _ENTRY.unpack(head)
         name_bytes, extra_bytes, comment_bytes = fields[11:14]
         rest = raw.read(name_bytes + extra_bytes + comment_bytes)
-        yield _parse_entry(span, fields, rest[:name_bytes], rest[name_bytes : name_bytes + extra_bytes], base)
+        if number >= first:
+            yield _parse_entry(span, fields, rest[:name_bytes], rest[name_bytes : name_bytes + extra_bytes], base)
     if raw.tell() != start + size:
         raise _broken(span, f"has a directory of {raw.tell() - start} bytes, not {size}: it is damaged")
 

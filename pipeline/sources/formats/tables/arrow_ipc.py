@@ -43,11 +43,11 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
         # A file has a list of its batches; a stream is walked, if it is local and each batch stands alone.
         whole = replace(whole, carried=check_columns(schema, source, whole.name))
         if in_file:
-            return join_groups(whole, _measure_batches(source, whole, schema), unit_bytes)
+            return join_groups(replace(whole, kind="rg"), _measure_batches(source, whole, schema), unit_bytes)
         stream = _walk(whole.url, whole.name, whole.version) if is_local(whole.url) else None
         if stream is None:
             return [whole]
-        return join_groups(whole, _measure_messages(source, whole, stream), unit_bytes)
+        return join_groups(replace(whole, kind="rg"), _measure_messages(source, whole, stream), unit_bytes)
 
 
 @contextlib.contextmanager

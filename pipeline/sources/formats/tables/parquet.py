@@ -91,7 +91,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
         content_bytes = _mean_content_bytes(file) if source.content == "software-heritage" else None
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     measured = (_measure_group(source, group, content_bytes) for group in groups)
-    return join_groups(replace(whole, carried=types), measured, unit_bytes)
+    return join_groups(replace(whole, kind="rg", carried=types), measured, unit_bytes)
 
 
 def _measure_group(source: SourceRecipe, group: pq.RowGroupMetaData, content_bytes: float | None) -> Group:
