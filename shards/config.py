@@ -186,7 +186,7 @@ def _describe(model: type[BaseModel], details: list[dict[str, Any]]) -> str:
     first, value = details[0], details[0]["input"]
     if first["type"] == "extra_forbidden":
         parent = _model_at(model, first["loc"][:-1])
-        return f"unknown key.{nearest(str(first['loc'][-1]), list(parent.model_fields)) if parent else ''}"
+        return f"unknown key.{nearest(str(first['loc'][-1]), parent.key_names()) if parent else ''}"
     if first["type"] == "missing":
         return "required key is missing."
     if first["type"] == "too_short" and not value:

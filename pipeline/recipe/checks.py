@@ -167,7 +167,9 @@ def _check_names(data: dict[str, Any], key: str, what: str) -> Iterator[str]:
 def _check_foreign(model: type[Variants], place: str, table: dict[str, Any]) -> Iterator[str]:
     """Yield the keys of other kinds that have a value."""
     for key in model.foreign_keys(table):
-        if table[key] != model.ABSENT.get(key) and table[key] != []:
+        shared = key in model.model_fields
+        unset = _default(model, key) if shared else model.ABSENT.get(key)
+        if table[key] not in (unset, []):
             yield f"{place}.{key}: {model.kind_of(table).REMEDY}"
 
 

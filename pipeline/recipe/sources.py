@@ -189,6 +189,7 @@ class FilesSource(SourceRecipe):
 class HubSource(SourceRecipe):
     """A data set on the Hub."""
 
+    WITHOUT = ("encoding", "members")
     REMEDY = "not a key of kind = 'hub'. Leave it out, or set `kind`."
 
     kind: SourceKind = "hub"

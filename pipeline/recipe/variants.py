@@ -15,6 +15,8 @@ class Variants(Settings):
 
     ABSENT: ClassVar[dict[str, Any]] = {}
     """The keys that a set's `recipe.json` begins with, and what it holds for a kind without them; `...`: nothing."""
+    WITHOUT: ClassVar[tuple[str, ...]] = ()
+    """Keys of the base class that mean nothing for a kind."""
     REMEDY: ClassVar[str] = ""
     """The fault of a key of another kind in a table of this one, with the remedy."""
 
@@ -37,8 +39,9 @@ class Variants(Settings):
 
     @classmethod
     def foreign_keys(cls, table: dict[str, Any]) -> list[str]:
-        """Return the keys of a raw table that only other kinds have."""
-        own = cls.kind_of(table).model_fields
+        """Return the keys of a raw table that only other kinds use."""
+        kind = cls.kind_of(table)
+        own = kind.model_fields.keys() - set(kind.WITHOUT)
         return [key for key in cls.key_names() if key in table and key not in own]
 
     @model_validator(mode="wrap")

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.recipe.sources import HubSource
 from pipeline.sources.base import UNKNOWN_TYPE, Columns, File, SourceError, Span, TextBatch
-from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.formats.detect import format_of_name
 from pipeline.sources.network.range_cache import keep_fetched
 from shards.errors import import_extra
@@ -178,10 +177,8 @@ def list_spans(source: HubSource, file: File, unit_bytes: int | None = None) -> 
         with keep_fetched():  # the footer is read again when the file is read
             spans = readers.cut_file(source, file.url, file.name, file.version, "parquet", unit_bytes)
         return [replace(span, revision=file.revision) for span in spans]
-    from pipeline.sources.formats import readers
     from pipeline.sources.network import hf_streaming
 
-    readers.refuse_unused(source, file.name, "stream", FORMATS["parquet"].keys)
     return [replace(hf_streaming.whole_file(file), carried=(UNKNOWN_TYPE,) * len(source.carry))]
 
 

@@ -218,6 +218,24 @@ def test_keys_that_do_not_fit_the_format(load: Any) -> None:
     assert [fault.split(":")[0] for fault in faults] == ["sources.prose.separator", "sources.code.keep"]
 
 
+FOREIGN = {
+    "repo = 'a/b'": "sources.s.repo: not a key of kind = 'files'. Leave it out, or set `kind`.",
+    "kind = 'hub'\nrepo = 'a/b'\nexclude = ['x']": "sources.s.exclude: not a key of kind = 'hub'.",
+    "kind = 'hub'\nrepo = 'a/b'\nmembers = ['x']": "sources.s.members: not a key of kind = 'hub'.",
+    "kind = 'hub'": "sources.s.repo: required key is missing.",
+    "kind = 'hub'\nrepoo = 'a/b'": "sources.s.repoo: unknown key. Did you mean 'repo'?",
+    "content = 'software-heritage'\ntext = 'x'": "sources.s.text: the text comes from `content`, not from a column.",
+    "blob_id = 'x'": "sources.s.blob_id: only with content = 'software-heritage'.",
+}
+
+
+@pytest.mark.parametrize("keys", FOREIGN)
+def test_keys_of_another_kind_are_refused(keys: str, load: Any) -> None:
+    paths = "" if "hub" in keys else "paths = ['{folder}/*.jsonl']"
+    text = f"name = 'x'\n[[sources]]\nname = 's'\nweight = 1\n{paths}\n{keys}\n[tokenizer]\nvocab_size = 300\n"
+    assert [fault for fault in faults_of(load, text) if fault.startswith(FOREIGN[keys])]
+
+
 def test_globs_that_cannot_be_listed(load: Any) -> None:
     urls = '["nosuch://x/*", "zip://*.txt::/missing.zip", "file:///missing/*.txt", "\\u0000"]'
     faults = faults_of(load, GOOD, f"sources.prose.paths={urls}")

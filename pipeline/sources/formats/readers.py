@@ -28,7 +28,7 @@ def cut_file(
     Raises:
         SourceError: the file is broken, lacks a column, or has a format that does not use a key of the source.
     """
-    refuse_unused(source, name, format_, FORMATS[format_].keys)
+    _refuse_unused(source, name, format_)
     # The stated text is an estimate: of a compressed file, by how much text compresses.
     size = int(version.partition(" ")[0])
     per_byte = _CONTENT_PER_LINE_BYTE if source.content == "software-heritage" else 1
@@ -38,18 +38,8 @@ def cut_file(
     return FORMATS[format_].load().cut_file(source, whole, unit_bytes or UNIT_BYTES)
 
 
-def refuse_unused(source: SourceRecipe, name: str, format_: str, used: tuple[str, ...]) -> None:
-    """Refuse keys of a source that have no effect on a file.
-
-    Args:
-        source: the source.
-        name: the file.
-        format_: how it is read.
-        used: the keys of the source that have an effect then.
-
-    Raises:
-        SourceError: naming the key, and the formats that use it.
-    """
+def _refuse_unused(source: SourceRecipe, name: str, format_: str) -> None:
+    used = FORMATS[format_].keys
     if source.keep and "keep" not in used:
         needed = list_formats_with("keep")
         raise SourceError(f"{name}: is read as {format_} and has no columns; predicates need {needed}.")
