@@ -1,6 +1,6 @@
-"""Measured throughput of recipes: tokens/s, MFU and peak memory of real training steps.
+"""Measure the throughput of recipes: tokens/s, MFU and peak memory of real training steps.
 
-`trainer.commands.bench_steps` says what is measured. Each recipe has a process of its own, so that none finds another's
+Each recipe has a process of its own, so that none finds another's
 memory, caches or compiled code, and that the failure of one costs no figure of the others. One GPU, or the CPU;
 validation and checkpoints are in no figure. Takes minutes for each recipe, most of them to compile.
 """
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from shards.errors import InputError, plural
 from shards.terminal.arguments import parse_path, positive_number
 from shards.terminal.command_names import called_as
-from shards.terminal.display import print_json
+from shards.terminal.exit_status import PROBLEMS, WHOLE
+from shards.terminal.program import Outcome
 from trainer.commands.fit import expect_memory
 from trainer.commands.train import wait_without_spinning
 from trainer.commands.vocabulary_size import add_set_of_vocabulary, settle_vocabulary
@@ -58,9 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_set_of_vocabulary(parser)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Print what was measured; exit status 1 if a recipe failed, for example because memory was too small."""
-    from shards.terminal.display import print_rows, say
+def run(options: argparse.Namespace) -> Outcome:
+    """Return what was measured; exit status 1 if a recipe failed, for example because memory was too small."""
+    from shards.terminal.display import say
     from trainer.recipe import load_train_recipe
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
@@ -73,14 +74,10 @@ def run(options: argparse.Namespace) -> int:
     rows = [bench(recipe, options.steps) for recipe in recipes]
     measured = [row for row in rows if "error" not in row]
     failed = [row for row in rows if "error" in row]
-    if options.json:
-        print_json({"recipes": rows})
-    elif measured:
-        print_rows(measured)
-        print(NOTES)
     for row in failed:
         say(f"error: {row['recipe']}: {row['error']}")
-    return 1 if failed else 0
+    shown = [measured, *NOTES.splitlines()] if measured else []
+    return Outcome({"recipes": rows}, shown, PROBLEMS if failed else WHOLE)
 
 
 def bench(recipe: TrainRecipe, steps: int) -> dict[str, Any]:

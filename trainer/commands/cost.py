@@ -1,4 +1,4 @@
-"""Dollars per billion tokens, and for a whole recipe, on GPUs at prices that you enter.
+"""Compare GPUs in dollars per billion tokens, and for a whole recipe, at prices that you enter.
 
 There is no table of prices: it would be wrong within weeks. Throughput is entered (`tokenmill bench` measures it in
 minutes) or taken from a run; it is not guessed from another card's, for small models reach very different fractions of
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from shards.errors import InputError, plural
 from shards.terminal.arguments import parse_path
 from shards.terminal.command_names import called_as
-from shards.terminal.display import print_json
+from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
     from trainer.recipe import TrainRecipe
@@ -31,9 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", action="append", required=True, metavar="NAME=USD:TOKENS_PER_S|RUN", help=about)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Print the comparison, the cheapest card first."""
-    from shards.terminal.display import print_rows
+def run(options: argparse.Namespace) -> Outcome:
+    """Return the comparison, the cheapest card first."""
     from trainer.recipe import load_train_recipe
 
     recipe = load_train_recipe(options.recipe)
@@ -45,11 +44,8 @@ def run(options: argparse.Namespace) -> int:
         )
     tokens = train.steps * train.global_batch * train.seq_len
     costs = sorted((price(text, recipe, tokens) for text in options.gpu), key=lambda c: c["usd_per_billion_tokens"])
-    if options.json:
-        print_json({"tokens": tokens, "gpus": costs})
-    else:
-        print_rows(costs, title=f"{plural(train.steps, 'step')}, {plural(tokens, 'token')}")
-    return 0
+    title = f"{plural(train.steps, 'step')}, {plural(tokens, 'token')}"
+    return Outcome({"tokens": tokens, "gpus": costs}, [title, costs])
 
 
 def price(text: str, recipe: TrainRecipe, tokens: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A run's model as a folder that transformers loads with no code of ours.
+"""Write a run's model as a folder that transformers loads with no code of ours.
 
     AutoModelForCausalLM.from_pretrained(DIR)      AutoTokenizer.from_pretrained(DIR)
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
 from shards.terminal.arguments import parse_path
-from shards.terminal.display import print_json
+from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,12 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
-    """Export a checkpoint: write its folder, whole or not at all, and print what it holds."""
+def run(options: argparse.Namespace) -> Outcome:
+    """Export a checkpoint: write its folder, whole or not at all; return what it holds."""
     import torch
 
     from shards.stores.files import write_folder, write_text
-    from shards.terminal.display import print_summary, say
+    from shards.terminal.display import say
     from trainer.checkpoint.save import write_tensors
     from trainer.commands.trained_model import load_training_run
     from trainer.run_folder import TOKENIZER_FILE
@@ -91,11 +91,7 @@ def run(options: argparse.Namespace) -> int:
         write_tensors(folder / "model.safetensors", weights, {"format": "pt"})
     parameters = sum(tensor.numel() for tensor in weights.values())
     result = {"path": str(out), "step": loaded.step, "parameters": parameters, "dtype": options.dtype}
-    if options.json:
-        print_json(result)
-    else:
-        print_summary(files["config.json"]["architectures"][0], result)
-    return 0
+    return Outcome(result, [files["config.json"]["architectures"][0], [result]])
 
 
 def export_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: int) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Which micro-batches fit in a GPU's memory, before one is rented. Runs the recipe's own model without memory or GPU.
+"""Estimate which micro-batches fit in a GPU's memory, before one is rented, with the recipe's own model and no GPU.
 
 A step runs on tensors that have shapes but no storage, at two depths and two micro-batches. Its memory is linear in
 layers and in micro-batch, so four runs give the rest. One GPU is assumed, and bf16 unless the recipe says fp32. Takes
@@ -16,13 +16,14 @@ fine-tuning that also offloads. `PYTORCH_ALLOC_CONF=expandable_segments:True` lo
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shards.errors import plural
 from shards.terminal.arguments import add_recipe, parse_size
-from shards.terminal.display import print_json
+from shards.terminal.exit_status import PROBLEMS, WHOLE
+from shards.terminal.program import Outcome
 from trainer.commands.vocabulary_size import add_set_of_vocabulary, settle_vocabulary
 
 if TYPE_CHECKING:
@@ -51,30 +52,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_set_of_vocabulary(parser)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Print what fits; exit status 1 if nothing does."""
-    from shards.terminal.display import print_rows, print_summary
+def run(options: argparse.Namespace) -> Outcome:
+    """Return what fits; exit status 1 if nothing does."""
     from trainer.recipe import load_train_recipe
 
     memory = parse_size("--gpu-memory", options.gpu_memory, least=1_000_000)
     recipe = settle_vocabulary(load_train_recipe(options.recipe, options.overrides), options.shards)
     result = estimate_memory(recipe, memory, measure_memory(recipe))
+    return Outcome(result, _show(recipe, result), PROBLEMS if result["recommended"] is None else WHOLE)
+
+
+def _show(recipe: TrainRecipe, result: dict[str, Any]) -> Iterator[str | list[dict[str, Any]]]:
+    """Yield the parts of a step's memory in GB, each micro-batch, and what to choose."""
     best = result["recommended"]
-    if options.json:
-        print_json(result)
-        return 0 if best else 1
-    in_gb = {key: result[key] / 1e9 for key in ("weights", "gradients", "optimizer", "context", "usable")}
-    print_summary(f"{recipe.name}: {plural(result['parameters'], 'parameter')}; in GB:", in_gb)
+    yield f"{recipe.name}: {plural(result['parameters'], 'parameter')}; in GB:"
+    yield [{key: result[key] / 1e9 for key in ("weights", "gradients", "optimizer", "context", "usable")}]
     sizes = ("activations", "logits", "total")
-    print_rows([{**row, **{key: row[key] / 1e9 for key in sizes}} for row in result["estimates"]])
+    yield [{**row, **{key: row[key] / 1e9 for key in sizes}} for row in result["estimates"]]
     if recipe.train.compile:
-        print("selective and full are counted without the compiler; compiled, they need less")
-    if best:
-        chosen = f'train.activation_checkpointing = "{best["activation_checkpointing"]}"'
-        print(f"train.micro_batch = {best['micro_batch']}, {chosen}")
+        yield "selective and full are counted without the compiler; compiled, they need less"
+    if best is None:
+        yield "nothing fits: lower seq_len or the model's size, or choose a larger card"
     else:
-        print("nothing fits: lower seq_len or the model's size, or choose a larger card")
-    return 0 if best else 1
+        chosen = f'train.activation_checkpointing = "{best["activation_checkpointing"]}"'
+        yield f"train.micro_batch = {best['micro_batch']}, {chosen}"
 
 
 def measure_memory(recipe: TrainRecipe, choices: Sequence[Choice] = CHOICES) -> Points:

@@ -1,4 +1,4 @@
-"""`keys` (`tokenmill train-keys`): the tables of a train recipe's keys as Markdown, from its schema."""
+"""List every key of a train recipe as Markdown tables, from its schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots of a run from its metrics.jsonl, as PNG and SVG.
+"""Draw a run from its metrics.jsonl, as PNG and SVG.
 
 Training loss, smoothed with the raw one behind it, and validation loss with the phases and their goals; validation loss
 and bits per byte by source, and in the mix of each phase of the set; learning rate, throughput and dollars. The set's
@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import bisect
 import itertools
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import parse_path
+from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "If the package tensorboard is installed, training writes events to RUN/tensorboard."
 
 
-def run(options: argparse.Namespace) -> int:
-    """Draw the plots and print their paths."""
+def run(options: argparse.Namespace) -> Outcome:
+    """Draw the plots and return their paths."""
     from trainer.metrics import METRICS_FILE, read_metrics
     from trainer.recipe import load_train_recipe
     from trainer.run_folder import RECIPE_FILE
@@ -81,8 +81,7 @@ def run(options: argparse.Namespace) -> int:
     paths = [str(folder / "metrics.png"), str(folder / "metrics.svg")]
     for path in paths:
         figure.savefig(path, dpi=120)
-    print(json.dumps({"plots": paths}) if options.json else "\n".join(paths))
-    return 0
+    return Outcome({"plots": paths}, paths)
 
 
 def draw_plots(records: list[Record], phases: list[PhaseConfig], *, title: str) -> Figure:

@@ -1,4 +1,4 @@
-"""Text from a run's newest checkpoint: each prompt, and the model's continuation of it."""
+"""Continue prompts with a model: its newest checkpoint, or the one that is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print the documents that a step of a run was trained on; `trainer.commands.step_documents` finds them.
+"""Find the documents of a training step's batch, with their source, unit and row, and the text that was read.
 
 A sudden spike of the loss has its cause in a batch; this shows the batch, and writes its hashes for a data recipe's
 `drop_hashes`. The set is found where the run was trained on it, unless `--shards` says where it is now.
@@ -7,12 +7,13 @@ A sudden spike of the loss has its cause in a batch; this shows the batch, and w
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import parse_path, parse_place, positive_number, whole_number
-from shards.terminal.display import print_json
+from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
     from trainer.commands.step_documents import Batch
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `trace`."""
-    parser.description = (
-        "Find the documents of a training step's batch, with their source, unit and row, and the text that was read."
-    )
     parser.add_argument("run", type=parse_path, metavar="RUN", help="the folder of a training run")
     parser.add_argument("--step", type=positive_number, required=True, metavar="N", help="a training step, from 1")
     parser.add_argument(
@@ -49,10 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
-    """Print the documents of the batch, and write the block list if asked to."""
+def run(options: argparse.Namespace) -> Outcome:
+    """Return the documents of the batch, and write the block list if asked to."""
     from shards.format.reader import open_set
-    from shards.terminal.display import printable, say
+    from shards.terminal.display import say
     from shards.trace.block_list import check_block_list_path, write_block_list
     from trainer.commands.step_documents import find_step_documents, read_training_run
 
@@ -69,13 +67,7 @@ def run(options: argparse.Namespace) -> int:
     if options.out is not None:
         listed = write_block_list(options.out, batch.hashes, shard_set, asked=batch.asked)
         written = {"out": str(options.out), "hashes": listed}
-    if options.json:
-        print_json(batch.to_dict() | written)
-        return 0
-    print_traced_batch(batch)
-    if written:
-        print(f"block list: {printable(written['out'])}, {plural(written['hashes'], 'hash')}")
-    return 0
+    return Outcome(batch.to_dict() | written, _show(batch, written))
 
 
 def _find_set(run: Path) -> Path | str:
@@ -95,10 +87,10 @@ def _find_set(run: Path) -> Path | str:
     return place
 
 
-def print_traced_batch(batch: Batch) -> None:
-    """Print each row's documents, the text of the row between >>> and <<<, then counts by source and a summary."""
+def _show(batch: Batch, written: dict[str, Any]) -> Iterator[str | list[dict[str, Any]]]:
+    """Yield each row's documents, the text of the row between >>> and <<<, then counts by source and a summary."""
     from shards.cli.trace import show_place
-    from shards.terminal.display import describe_shown, print_lines, print_rows, printable
+    from shards.terminal.display import describe_shown
 
     row = None
     for document in batch.shown:
@@ -106,14 +98,12 @@ def print_traced_batch(batch: Batch) -> None:
         place, window, last = document.place, document.window, document.position + document.in_window
         if document.batch_row != row:
             row = document.batch_row
-            tokens = f"tokens {window.start} to {window.stop - 1}, epoch {window.epoch}"
-            print(printable(f"row {row}: {place.shard} {tokens}"))
+            yield f"row {row}: {place.shard} tokens {window.start} to {window.stop - 1}, epoch {window.epoch}"
         where = f"tokens {document.position} to {last - 1} of {place.tokens} in this row"
-        print_lines(show_place(place, where, document.excerpt))
-    print_rows([{"source": name, **counts} for name, counts in batch.sources.items()])
-    rows, documents = plural(batch.rows, "row"), plural(batch.documents, "document")
+        yield from show_place(place, where, document.excerpt)
+    yield [{"source": name, **counts} for name, counts in batch.sources.items()]
+    tokens, documents = plural(batch.tokens, "token"), plural(batch.documents, "document")
     shown = describe_shown(len(batch.shown), batch.parts)
-    print(
-        f"step {batch.step} of {printable(str(batch.run))}: {rows}, {plural(batch.tokens, 'token')} of "
-        f"{documents}{shown}"
-    )
+    yield f"step {batch.step} of {batch.run}: {plural(batch.rows, 'row')}, {tokens} of {documents}{shown}"
+    if written:
+        yield f"block list: {written['out']}, {plural(written['hashes'], 'hash')}"

@@ -1,6 +1,7 @@
-"""Training a model on a shard set: opens the run, trains the model, and prints how the run ended.
+"""Train a model on a shard set; the same command again resumes where training stopped.
 
-Before torch is imported, the recipe is checked and OpenMP is told how to wait.
+The exit status is 3 at an off-ramp: the goal of a phase was missed, or its budget is spent. A checkpoint is saved then,
+and after SIGINT or SIGTERM.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING
 from shards.errors import InputError, remedy_of
 from shards.terminal.amounts import format_amount
 from shards.terminal.arguments import add_recipe, parse_path, parse_place, parse_size
-from shards.terminal.display import print_json, print_rows, print_summary, say
+from shards.terminal.display import say
+from shards.terminal.exit_status import WHOLE
+from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
     from shards.stores.cache import Cache
@@ -82,8 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
-    """Train and return the exit status; `trainer.__main__` lists them."""
+def run(options: argparse.Namespace) -> Outcome | int:
+    """Train; return how the run ended, on the first rank, with its exit status: `trainer.__main__` lists them."""
     from trainer.recipe import load_train_recipe
 
     recipe = load_train_recipe(options.recipe, options.overrides)
@@ -110,13 +113,12 @@ def run(options: argparse.Namespace) -> int:
         raise InputError(f"{error}{remedy_of(error)}") from error
     with closing(session):
         # From here on a failure leaves a run that can be resumed.
-        outcome = run_training(session, show, go_on=options.go_on)
-        if is_first_rank():
-            print_outcome(outcome, as_json=options.json)
-    if outcome.off_ramp is not None:
-        show(f"stopped: {outcome.off_ramp}. {session.saved} was saved; --go-on continues from there.")
-        return OFF_RAMP
-    return 128 + outcome.interrupted_by if outcome.interrupted_by else 0
+        ended = run_training(session, show, go_on=options.go_on)
+        status = 128 + ended.interrupted_by if ended.interrupted_by else WHOLE
+        if ended.off_ramp is not None:
+            show(f"stopped: {ended.off_ramp}. {session.saved} was saved; --go-on continues from there.")
+            status = OFF_RAMP
+        return describe_outcome(ended, status) if is_first_rank() else status
 
 
 def _open_cache(options: argparse.Namespace, show: Callable[[str], None]) -> Cache | None:
@@ -155,8 +157,8 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def print_outcome(outcome: TrainingLoop, *, as_json: bool) -> None:
-    """Print how a run ended: a JSON object, or tables."""
+def describe_outcome(outcome: TrainingLoop, exit_status: int) -> Outcome:
+    """Return how a run ended: its totals, then its phases and those of the set's mix."""
     from shards.format.windows.order import account_tokens
     from trainer.phases.ledger import summarise_phases
     from trainer.phases.mix_phases import summarise_mix
@@ -184,9 +186,7 @@ def print_outcome(outcome: TrainingLoop, *, as_json: bool) -> None:
     }
     phases = summarise_phases(session.recipe.phases, outcome.log.records)
     mix = summarise_mix(outcome.log.records)
-    if as_json:
-        print_json({**result, "phases": phases} | ({"mix_phases": mix} if mix else {}))
-    else:
-        print_summary(session.recipe.name, result)
-        print_rows(phases)
-        print_rows([{key: value for key, value in row.items() if not key.endswith("_by_source")} for row in mix])
+    data = {**result, "phases": phases} | ({"mix_phases": mix} if mix else {})
+    totals = [{"name": name.replace("_", " "), "value": value} for name, value in result.items() if value is not None]
+    by_mix = [{key: value for key, value in row.items() if not key.endswith("_by_source")} for row in mix]
+    return Outcome(data, [session.recipe.name, totals, phases, by_mix], exit_status)
