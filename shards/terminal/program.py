@@ -59,14 +59,14 @@ def build_parser(package: str, about: str, arguments: Sequence[str], epilog: str
             command.description = inspect.cleandoc(module.__doc__ or "")
             module.add_arguments(command)
             command.add_argument("--json", action="store_true", help="print the result as JSON")
-            command.set_defaults(run=module.run)
+            command.set_defaults(called=module.run)
     return parser
 
 
 def run_called(parser: Parser, arguments: Sequence[str]) -> int:
     """Run the command that a command line calls, print its outcome, and return the exit status."""
     options = parser.parse_args(arguments)
-    outcome = options.run(options)
+    outcome = options.called(options)
     if isinstance(outcome, int):  # the command has printed what it found, as it found it
         return outcome
     if options.json:
