@@ -32,8 +32,6 @@ from shards.terminal.parser import Parser
 from shards.terminal.program import build_parser
 from tests.support.builds import call_here
 from tests.support.good_recipe import faults_in
-from trainer.__main__ import COMMANDS as TRAINER_COMMANDS
-from trainer.__main__ import build_parser as build_trainer_parser
 from trainer.__main__ import main as trainer_main
 from trainer.recipe import TrainRecipe, parse_recipe
 
@@ -147,12 +145,10 @@ UNTRANSLATED_FLAG = re.compile(
 
 def list_parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Yield the parser of every command of the three packages."""
-    for package in ("pipeline", "shards"):
+    for package in ("pipeline", "shards", "trainer"):
         every = tuple(command_names.commands_of(package))
         for name, command in commands_of(build_parser(package, "about", every)).items():
             yield f"{package} {name}", command
-    for name in TRAINER_COMMANDS:
-        yield f"trainer {name}", commands_of(build_trainer_parser([name]))[name]
 
 
 def commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

@@ -271,12 +271,8 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Not
     problems += [f"{where}: {fault}" for fault in order.describe_empty_phases()]
     if problems:
         raise InputError(problems)
-    if order.short_shards:
-        names = ", ".join(train[index].name for index in order.short_shards[:5])
-        say(
-            f"{plural(len(order.short_shards), 'shard')} {'is' if len(order.short_shards) == 1 else 'are'} shorter "
-            f"than one window of {seq_len} + 1 tokens: not used ({names})"
-        )
+    if short := order.describe_short_shards(train):
+        say(short)
     say(
         f"{plural(total, 'train token')}: {plural(order.per_epoch, 'window')} of {seq_len}, "
         f"{plural(order.cropped, 'token')} ({order.cropped / total:.2%}) at shard ends "

@@ -251,13 +251,8 @@ class TokenWindows(Dataset[Sample]):
             raise InputError(f"{found}; expected at least seq_len + 1 = {length + 1}. Choose a smaller seq_len.")
         if faults := self.order.describe_empty_phases():
             raise InputError([f"{self.shard_set.store}: {fault}" for fault in faults])
-        if short := self.order.short_shards:
-            names = ", ".join(shards[index].name for index in short[:5])
-            found = (
-                f"{len(short)} of {plural(len(shards), 'shard')} {'is' if len(short) == 1 else 'are'} shorter than "
-                f"one window of {length} + 1 tokens"
-            )
-            warnings.warn(f"{self.shard_set.store}: {found}: not read ({names})", stacklevel=3)
+        if short := self.order.describe_short_shards(shards):
+            warnings.warn(f"{self.shard_set.store}: {short}", stacklevel=3)
 
 
 def _open_with_cache(

@@ -60,7 +60,7 @@ def bench_train_step(work: Path, quick: bool) -> Figures:
     from trainer.commands.bench_steps import take_our_steps
     from trainer.recipe import load_train_recipe
     from trainer.session import open_session
-    from trainer.training_windows import open_training_windows
+    from trainer.train.step import open_training_windows
 
     (work / "bench-train.toml").write_text(RECIPE)
     recipe = load_train_recipe(work / "bench-train.toml")

@@ -13,7 +13,7 @@ from shards.format.windows.order import WindowOrder, account_tokens, seeded_perm
 from shards.torch.document_boundaries import number_documents
 from shards.trace.window_documents import trace_windows
 from trainer.recipe import TrainConfig
-from trainer.training_windows import open_training_windows
+from trainer.train.step import open_training_windows
 
 TRAIN = TrainConfig(seq_len=32, global_batch=8, micro_batch=8, steps=1, seed=3, document_mask=True)
 GOLDEN_PERMUTATION = [6, 3, 7, 4, 0, 1, 5, 2]

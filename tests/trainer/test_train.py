@@ -18,8 +18,7 @@ from trainer.model.size import flops_per_token
 from trainer.recipe import PhaseConfig, TrainRecipe, load_train_recipe
 from trainer.session import Session, open_session
 from trainer.train.loop import run_training
-from trainer.train.step import fetch_losses, take_step
-from trainer.training_windows import open_training_windows
+from trainer.train.step import fetch_losses, open_training_windows, take_step
 
 
 @pytest.fixture

@@ -22,9 +22,8 @@ from shards.terminal.arguments import parse_path, positive_number
 from shards.terminal.command_names import called_as
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 from shards.terminal.program import Outcome
-from trainer.commands.fit import expect_memory
+from trainer.commands.fit import add_set_of_vocabulary, expect_memory, settle_vocabulary
 from trainer.commands.train import wait_without_spinning
-from trainer.commands.vocabulary_size import add_set_of_vocabulary, settle_vocabulary
 
 if TYPE_CHECKING:
     from trainer.recipe import TrainRecipe

@@ -27,8 +27,7 @@ from shards.torch import TokenWindows
 from trainer.device import choose_device
 from trainer.recipe import TrainRecipe
 from trainer.session import Session, open_session
-from trainer.train.step import fetch_losses, take_step
-from trainer.training_windows import open_training_windows
+from trainer.train.step import fetch_losses, open_training_windows, take_step
 
 WARMUP = 5
 """Steps that are not timed: they compile, start threads and take memory."""

@@ -98,12 +98,13 @@ def _show(batch: Batch, written: dict[str, Any]) -> Iterator[str | list[dict[str
         place, window, last = document.place, document.window, document.position + document.in_window
         if document.batch_row != row:
             row = document.batch_row
-            yield f"row {row}: {place.shard} tokens {window.start} to {window.stop - 1}, epoch {window.epoch}"
+            tokens = f"tokens {window.start} to {window.stop - 1}, epoch {window.epoch}"
+            yield f"row {row}: {place.shard} {tokens}"
         where = f"tokens {document.position} to {last - 1} of {place.tokens} in this row"
         yield from show_place(place, where, document.excerpt)
     yield [{"source": name, **counts} for name, counts in batch.sources.items()]
-    tokens, documents = plural(batch.tokens, "token"), plural(batch.documents, "document")
+    parts = f"{plural(batch.tokens, 'token')} of {plural(batch.documents, 'document')}"
     shown = describe_shown(len(batch.shown), batch.parts)
-    yield f"step {batch.step} of {batch.run}: {plural(batch.rows, 'row')}, {tokens} of {documents}{shown}"
+    yield f"step {batch.step} of {batch.run}: {plural(batch.rows, 'row')}, {parts}{shown}"
     if written:
         yield f"block list: {written['out']}, {plural(written['hashes'], 'hash')}"

@@ -48,8 +48,7 @@ from trainer.phases.mix_phases import describe_borders
 from trainer.run_folder import SAMPLES_FOLDER
 from trainer.session import Session
 from trainer.train.loss_checks import REMEDY, find_loss_fault
-from trainer.train.step import accumulate_gradients, clip_gradients, fetch_losses, take_step
-from trainer.training_windows import open_training_windows
+from trainer.train.step import accumulate_gradients, clip_gradients, fetch_losses, open_training_windows, take_step
 
 FAULT_ROWS = 8
 """Rows of a batch whose documents are named when its loss stops the run."""

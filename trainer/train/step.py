@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -13,11 +14,27 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from shards import ShardSet
 from shards.torch import TokenWindows
 from shards.torch.windows import Sample
 from trainer.device import autocast
 from trainer.optim import learning_rate
+from trainer.recipe import TrainConfig
 from trainer.session import Session
+
+
+def open_training_windows(shard_set: ShardSet, train: TrainConfig, *, stop: int) -> TokenWindows:
+    """Open the windows of a training run; nothing is read yet. Use as a context manager, or close it.
+
+    Args:
+        shard_set: the set.
+        train: `seq_len`, `seed`, and whether samples have `document_ids` (`document_mask`).
+        stop: one past the last window that a step takes or tries; later windows are neither read nor decoded ahead.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the session has said which shards are too short
+        fields = ("document_ids",) if train.document_mask else ()
+        return TokenWindows(shard_set, seq_len=train.seq_len, seed=train.seed, samples=stop, fields=fields)
 
 
 def take_step(session: Session, windows: TokenWindows) -> dict[str, Any]:

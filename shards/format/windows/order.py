@@ -141,6 +141,15 @@ class WindowOrder:
             if phase.first == phase.stop
         ]
 
+    def describe_short_shards(self, shards: Sequence[Shard]) -> str:
+        """Return what is said of shards that are too short for a window; nothing if there are none."""
+        if not self.short_shards:
+            return ""
+        verb = "is" if len(self.short_shards) == 1 else "are"
+        names = ", ".join(shards[index].name for index in self.short_shards[:5])
+        found = f"{len(self.short_shards)} of {plural(len(shards), 'shard')} {verb} shorter than one window"
+        return f"{found} of {self.seq_len} + 1 tokens: not read ({names})"
+
     def count_by_phase(self, first: int, count: int) -> list[tuple[str, int]]:
         """Return how many of the windows [first, first + count) each phase has, in order; nothing without phases."""
         counts: list[tuple[str, int]] = []
