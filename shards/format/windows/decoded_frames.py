@@ -28,7 +28,7 @@ MOST_THREADS = 4
 class DecodedShard:
     """A shard's tokens, decoded as far as they were needed. Safe to share between threads.
 
-    Two threads that need the same frame at the same time both decode it, to the same bytes.
+    Two readers that need the same frame at the same time both decode it, to the same bytes.
     """
 
     def __init__(self, shard: Shard):
@@ -37,6 +37,8 @@ class DecodedShard:
         self._size = shard.dtype.itemsize
         self._tokens = _reserve(0 if shard.cached else shard.num_tokens, shard.dtype)
         self._decoded = np.zeros(-(-shard.num_tokens * self._size // codec.FRAME_BYTES), bool)
+        self._wanted = np.zeros_like(self._decoded)
+        """Frames that a reader decodes itself: `decode_rest` leaves these out."""
         self._fetching = threading.Lock()
         self.is_whole = shard.num_tokens == 0
         """Whether every token is decoded."""
@@ -54,7 +56,9 @@ class DecodedShard:
             if self._shard.cached:
                 self._decode_whole()
             else:
-                self._decode(self._frames_of(starts, length))
+                frames = self._frames_of(starts, length)
+                self._wanted[frames] = True
+                self._decode(frames)
         # One gather over a view of all windows, 6 us for 64 x 513: a matrix of positions takes 43 us, and
         # sliding_window_view 6 us more than as_strided.
         shape = len(self._tokens) - length + 1, length
@@ -68,7 +72,8 @@ class DecodedShard:
         for group in codec.group_frames(self._shard.frames, self._shard.store.request_bytes):
             if self.stopped.is_set():
                 return
-            self._decode(_numbers(group))
+            frames = _numbers(group)
+            self._decode(frames[~self._wanted[frames]])
 
     def _frames_of(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
         """Return the numbers of the frames that hold tokens of the windows, in order."""
