@@ -53,7 +53,7 @@ def test_the_figures_agree_with_each_other(trainer, recipe_file, recipe, monkeyp
 
 def test_the_shipped_recipes_with_goals_are_measured_by_default(trainer, monkeypatch):
     asked: list[TrainRecipe] = []
-    monkeypatch.setattr(bench, "bench", lambda recipe, _: asked.append(recipe) or {"error": "not measured"})
+    monkeypatch.setattr(bench, "bench", lambda recipe, _: asked.append(recipe) or {"recipe": recipe.name, "error": "not measured"})
     assert trainer.run("bench").returncode == 1
     assert [recipe.name for recipe in asked] == list(bench.GOALS)
 
@@ -76,7 +76,7 @@ def test_a_signal_ends_it_at_once_and_leaves_nothing(trainer, recipe_file, tmp_p
         process.send_signal(number)  # to it alone
         assert json.loads(process.stdout.read())["status"] == "interrupted"
     assert process.returncode == 130
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("trainer-bench-*")) == []  # what torch keeps of its compiler may stay
 
 
 def test_a_loss_that_is_not_finite_is_no_figure(trainer, recipe_file):
