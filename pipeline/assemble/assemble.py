@@ -30,7 +30,7 @@ from pipeline.encode.run_carried import CarriedRows
 from pipeline.engine.receipts import FileRange
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, last_part, to_json_values
 from pipeline.engine.timer import Timer
-from pipeline.mix.keep_mask import read_kept
+from pipeline.mix.drops.fates import read_fates
 from pipeline.mix.mix_plan import ShardPlan, Slice
 from shards.format.carried import null_values
 from shards.format.content_hash import join_hashes
@@ -213,7 +213,7 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
 @contextmanager
 def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Generator[list[_Part]]:
     """Read which documents a task's shards need from each run, and prepare to read their tokens."""
-    kept = read_kept(open_store(task.mix), len(runs))
+    fates = read_fates(open_store(task.mix), len(runs))
     # The next task of this process may use the same checksums.
     forget = task.fetch and sum(run.output.checksums_bytes for run in runs) > MOST_CHECKSUMS_BYTES
     slices = _join_slices(task.shards)
@@ -222,7 +222,7 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
     def open_part(number: int, whole: Slice, edges: Edges) -> _Part | None:
         run = replace(runs[number]) if forget else runs[number]
         first, rows = run.read_between(whole.start, whole.stop)
-        places = np.flatnonzero(kept.mask(number, first, first + len(rows)))
+        places = np.flatnonzero(fates.kept(number, first, first + len(rows)))
         rows = rows[places]
         if not len(rows):
             return None

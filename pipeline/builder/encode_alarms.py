@@ -1,16 +1,14 @@
-"""Alarms after encoding: a build stops when cleaning drops more of a source than its recipe allows, and shows what.
+"""Alarms after encoding: a build stops if the steps before encoding drop too much of a source, and shows what.
 
 The alarms of the mix are in `pipeline.builder.mix_alarms`.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.clean.limits import CleaningError
 from pipeline.clean.malformed import (
     NULL,
     Examples,
@@ -22,6 +20,7 @@ from pipeline.clean.malformed import (
 )
 from pipeline.clean.patterns import SHOWN_MATCHES, pattern_reason
 from pipeline.clean.tally import SHOWN, DroppedDocument
+from pipeline.mix.drops.alarm import Excess, find_excess
 from pipeline.sources.base import SourceError
 from shards.errors import InputError, plural
 from shards.terminal.display import printable
@@ -32,97 +31,66 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 
-class MatchError(InputError):
-    """Patterns drop more of a source than its recipe allows."""
-
-
-def check_pattern_matches(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
-    """Raise an alarm if the patterns of `drop_if_matches` drop more of a source than its recipe allows.
+def check_encoded(source: SourceRecipe, results: Sequence[dict[str, Any]]) -> list[str]:
+    """Raise the alarm of the first step before encoding that drops more of a source than its recipe allows.
 
     Args:
         source: the source.
-        results: the results of encoding its units: `documents` left, `dropped` by reason, `matches` that were kept.
-
-    Raises:
-        MatchError: with the counts, and documents with the match marked.
-    """
-    results = list(results)
-    counts = {
-        pattern: sum(done["dropped"].get(pattern_reason(pattern), 0) for done in results)
-        for pattern in source.drop_if_matches
-    }
-    matched = sum(counts.values())
-    documents = matched + sum(done["documents"] for done in results)
-    if matched <= source.max_dropped * documents:
-        return
-    share = matched / documents
-    lines = [
-        f"source {source.name!r}: drop_if_matches drops {matched:,} of {plural(documents, 'document')} ({share:.2%}), "
-        f"more than max_dropped = {source.max_dropped} allows. Examples:"
-    ]
-    kept = _shown(results)
-    for pattern, count in counts.items():
-        if count:
-            lines.append(f"  {count:,} match {printable(pattern)}")
-            own = [f"    {one.where}: {printable(one.text)}" for one in kept if one.reason == pattern_reason(pattern)]
-            lines += own[:SHOWN_MATCHES]
-    enough = min(1.0, math.ceil(share * 100) / 100)
-    lines.append(
-        f"Correct the pattern, or set max_dropped = {enough} in this source to go on without them: then nothing is "
-        "encoded again."
-    )
-    raise MatchError("\n".join(lines))
-
-
-def _shown(results: Iterable[dict[str, Any]]) -> list[DroppedDocument]:
-    return [DroppedDocument(**item) for done in results for item in done.get("shown", [])]
-
-
-def check_malformed(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> str:
-    """Raise an alarm if more of a source's records are malformed than its recipe allows; else describe them.
-
-    Args:
-        source: the source.
-        results: the results of encoding its units: `documents` left, `dropped` by reason, some `malformed` records.
+        results: the results of encoding its units: `documents` left, `dropped` by reason, and some of what each step
+            dropped.
 
     Returns:
-        A few lines with the count and some of the records; empty when there are no malformed ones.
+        What the steps have done that a person should know.
 
     Raises:
-        SourceError: with the same lines, when there are too many.
+        InputError: with the counts, and some documents.
     """
-    results = list(results)
-    dropped, records = _add_up(results)
+    dropped: Counter[str] = Counter()
+    for done in results:
+        dropped.update(done["dropped"])
+    documents = sum(done["documents"] for done in results)
+    shown = [DroppedDocument(**item) for done in results for item in done.get("shown", [])]
+    notes = _check_malformed(source, dropped, documents + dropped.total(), Examples.of_results(list(results)))
+    _check_null(source, dropped, documents + dropped.total())
+    _check_patterns(source, dropped, documents, shown)
+    # Presets and filters decide on the same documents.
+    steps, edited = Counter[str](), Counter[str]()
+    for done in results:
+        steps.update(done.get("steps", {}))
+        edited.update(done.get("edited", {}))
+    came = documents + sum(dropped[limit.reason] for limit in source.clean.limits("encode"))
+    came += sum(steps[table.label] for table in source.clean.filters())
+    tables = [*source.clean.presets("encode"), *source.clean.filters()]
+    check_cleaning(
+        source,
+        [(table, find_excess(steps[table.label], came, table.max_dropped)) for table in tables],
+        lambda label: [document for document in shown if document.step == label],
+    )
+    notes += [
+        f"source {source.name!r}: clean.{label} changed the text of {plural(count, 'document')}; they are encoded "
+        "unchanged"
+        for label, count in edited.items()
+    ]
+    return notes
+
+
+def _check_malformed(source: SourceRecipe, dropped: Counter[str], records: int, examples: Examples) -> list[str]:
     malformed = int(count_malformed(source, dropped))
     if not malformed:
-        return ""
-    share = malformed / records
-    found = (
-        f"source {source.name!r}: {malformed:,} of {plural(records, 'record')} ({share:.2%}) "
-        f"{'is' if malformed == 1 else 'are'} malformed"
-    )
-    examples = Examples.of_results(results)
-    if malformed <= source.max_malformed * records:
-        return f"{found} and dropped{describe_examples(examples)}"
+        return []
+    counted = Excess(malformed, records, source.max_malformed)
+    found = f"source {source.name!r}: {counted.describe('record')} {'is' if malformed == 1 else 'are'} malformed"
+    if not find_excess(*counted):
+        return [f"{found} and dropped{describe_examples(examples)}"]
     raise SourceError(
         f"{found}, more than max_malformed = {source.max_malformed} allows{describe_examples(examples)}\n"
-        f"{malformed_remedy(source, share, examples)}; nothing is then encoded again."
+        f"{malformed_remedy(source, counted.share, examples)}; nothing is then encoded again."
     )
 
 
-def check_null(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
-    """Raise an alarm if more of a source's records have no text than its recipe allows.
-
-    Args:
-        source: the source.
-        results: the results of encoding its units: `documents` left, `dropped` by reason.
-
-    Raises:
-        SourceError: with the count, and the column.
-    """
-    dropped, records = _add_up(results)
+def _check_null(source: SourceRecipe, dropped: Counter[str], records: int) -> None:
     share = null_share(source, dropped, records)
-    if share > source.max_null:
+    if find_excess(share, 1, source.max_null):
         raise SourceError(
             f"source {source.name!r}: {dropped[NULL]:,} of {plural(records, 'record')} ({share:.2%} of those that "
             f"`keep` leaves) have no text, more than max_null = {source.max_null} allows: "
@@ -130,127 +98,56 @@ def check_null(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
         )
 
 
-def _add_up(results: Iterable[dict[str, Any]]) -> tuple[Counter[str], int]:
-    """Return the rows dropped by reason, and the number of all rows."""
-    dropped: Counter[str] = Counter()
-    documents = 0
-    for done in results:
-        dropped.update(done["dropped"])
-        documents += done["documents"]
-    return dropped, documents + dropped.total()
-
-
-def check_encoded(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
-    """Raise an alarm if a preset with `when = "encode"` drops more of a source than its recipe allows.
-
-    Args:
-        source: the source.
-        results: the results of encoding its units: `documents` left, `dropped` by reason, those `fallen`.
-
-    Raises:
-        CleaningError: with counts and documents.
-    """
-    results = list(results)
-    if not source.clean.presets("encode"):
+def _check_patterns(source: SourceRecipe, dropped: Counter[str], documents: int, shown: list[DroppedDocument]) -> None:
+    counts = {pattern: dropped[pattern_reason(pattern)] for pattern in source.drop_if_matches}
+    matched = sum(counts.values())
+    excess = find_excess(matched, matched + documents, source.max_dropped)
+    if excess is None:
         return
-    documents = _count_cleaned(source, results)
-    presets: Counter[str] = Counter()
-    for done in results:
-        presets.update(done.get("steps", {}))
-    items = _shown(results)
-    check_dropped(
-        source,
-        source.clean.presets("encode"),
-        documents=documents,
-        dropped=presets,
-        show=lambda name: [item for item in items if item.step == name],
+    lines = [
+        f"source {source.name!r}: drop_if_matches drops {excess.describe()}, "
+        f"more than max_dropped = {source.max_dropped} allows. Examples:"
+    ]
+    for pattern, count in counts.items():
+        if count:
+            lines.append(f"  {count:,} match {printable(pattern)}")
+            own = [one for one in shown if one.reason == pattern_reason(pattern)]
+            lines += [f"    {one.where}: {printable(one.text)}" for one in own[:SHOWN_MATCHES]]
+    lines.append(
+        f"Correct the pattern, or set max_dropped = {excess.enough} in this source to go on without them: then nothing "
+        "is encoded again."
     )
+    raise InputError("\n".join(lines))
 
 
-def _count_cleaned(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> int:
-    """Return how many documents came to the presets and filters before encoding: those left, and those they dropped."""
-    reasons = {limit.reason for limit in source.clean.limits("encode")}
-    count = 0
-    for done in results:
-        count += done["documents"] + sum(number for reason, number in done["dropped"].items() if reason in reasons)
-        count += sum(done.get("steps", {}).get(table.label, 0) for table in source.clean.filters())
-    return count
-
-
-def check_dropped(
+def check_cleaning(
     source: SourceRecipe,
-    presets: Iterable[Preset | Filter],
-    *,
-    documents: int,
-    dropped: Mapping[str, int],
+    excesses: Iterable[tuple[Preset | Filter, Excess | None]],
     show: Callable[[str], Sequence[object]],
 ) -> None:
-    """Raise the alarm of encoding, and of mixing too, if a preset drops more of a source than its recipe allows.
+    """Raise the alarm of encoding, and of mixing too, if presets or filters drop more of a source than they may.
 
     Args:
         source: the source.
-        presets: the presets, or filters, that were applied.
-        documents: how many documents they were applied to.
-        dropped: how many of them each preset drops, by its name.
-        show: returns some of those.
+        excesses: each of them, and by how much it drops too much.
+        show: returns some of the documents that one drops, by its label.
 
     Raises:
-        CleaningError: with counts and documents of every preset that drops too many.
+        InputError: with counts and documents of each that drops too many.
     """
-    faults: list[str] = []
-    for preset in presets:
-        count = dropped.get(preset.label, 0)
-        if count <= preset.max_dropped * documents:
-            continue
-        share = count / documents
-        enough = min(1.0, math.ceil(share * 100) / 100)
-        moved = "mixed again" if preset.when == "mix" else "encoded again"
-        faults.append(
-            "\n".join(
-                [
-                    f"source {source.name!r}: clean.{preset.label} drops {count:,} of {plural(documents, 'document')} "
-                    f"({share:.2%}), more than max_dropped = {preset.max_dropped} allows. Examples:",
-                    *(f"  {document}" for document in show(preset.label)[:SHOWN]),
-                    f"Change its keys, then the source is {moved}; or set max_dropped = {enough} next to them, in "
-                    f"{preset.table}, to go on without these documents: then nothing is encoded again.",
-                ]
-            )
+    faults = [
+        "\n".join(
+            [
+                f"source {source.name!r}: clean.{table.label} drops {excess.describe()}, more than max_dropped = "
+                f"{table.max_dropped} allows. Examples:",
+                *(f"  {document}" for document in show(table.label)[:SHOWN]),
+                f"Change its keys, then the source is {'mixed' if table.when == 'mix' else 'encoded'} again; or set "
+                f"max_dropped = {excess.enough} next to them, in {table.table}, to go on without these documents: then "
+                "nothing is encoded again.",
+            ]
         )
+        for table, excess in excesses
+        if excess is not None
+    ]
     if faults:
-        raise CleaningError("\n".join(faults))
-
-
-def check_filtered(source: SourceRecipe, results: Sequence[dict[str, Any]]) -> str:
-    """Raise an alarm if a filter drops more of an encoded source than its recipe allows; else return what to note.
-
-    Args:
-        source: the source.
-        results: the results of encoding its units.
-
-    Returns:
-        Which filters have changed text in vain; empty if none has.
-
-    Raises:
-        CleaningError: with counts and documents.
-    """
-    tables = source.clean.filters()
-    if not tables:
-        return ""
-    steps: Counter[str] = Counter()
-    edited: Counter[str] = Counter()
-    for done in results:
-        steps.update(done.get("steps", {}))
-        edited.update(done.get("edited", {}))
-    shown = _shown(results)
-    check_dropped(
-        source,
-        tables,
-        documents=_count_cleaned(source, results),
-        dropped=steps,
-        show=lambda name: [document for document in shown if document.step == name],
-    )
-    return "\n".join(
-        f"source {source.name!r}: clean.{label} changed the text of {plural(count, 'document')}; they are encoded "
-        "unchanged"
-        for label, count in edited.items()
-    )
+        raise InputError("\n".join(faults))

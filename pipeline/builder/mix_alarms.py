@@ -2,163 +2,150 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipeline.builder.encode_alarms import check_dropped
+from pipeline.builder.encode_alarms import check_cleaning
 from pipeline.builder.running_build import RunningBuild
-from pipeline.clean.limits import CleaningError
 from pipeline.clean.tally import SHOWN, TEXT_CHARACTERS, DroppedDocument
 from pipeline.encode.run import Run
 from pipeline.encode.run_text import read_run_start
-from pipeline.recipe.schema import Recipe
-from shards.errors import plural
-from shards.format.vocabulary import read_vocabulary
+from pipeline.engine.receipts import WorkFileDamagedError
+from pipeline.mix.cleaning import read_cleaning
+from pipeline.mix.drops.alarm import Excess
+from pipeline.mix.drops.table import ITEM_REASON, NEAR_DUPLICATE, Step
+from shards.errors import InputError, plural
+from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.terminal.command_names import called_as
 from shards.terminal.display import printable
 
 
-def check_contamination_alarm(recipe: Recipe, counts: Iterable[dict[str, Any]], work: str) -> None:
-    """Raise an alarm if the mix drops more of a source, for items of an evaluation set, than its table allows.
-
-    Args:
-        recipe: the recipe.
-        counts: the counts of `find_contamination` for each set.
-        work: the work folder.
-
-    Raises:
-        CleaningError: with the counts of each set that would drop too much.
-    """
-    faults: list[str] = []
-    for evaluation, found in zip(recipe.evaluations, counts, strict=True):
-        for source, documents in found["documents"].items() if evaluation.action == "drop" else ():
-            read = found["read"][source]
-            share = documents / read
-            if share > evaluation.max_dropped:
-                enough = min(1.0, math.ceil(share * 100) / 100)
-                faults.append(
-                    f"source {source!r}: {documents:,} of {plural(read, 'document')} ({share:.2%}) "
-                    f"{'holds' if documents == 1 else 'hold'} an item of the evaluation set {evaluation.name!r}, more "
-                    f"than its max_dropped = {evaluation.max_dropped} allows. Is {evaluation.text!r} the column of "
-                    f"its items? If so, set its max_dropped = {enough} to go on without these documents: nothing is "
-                    "encoded again."
-                )
-    if faults:
-        command = f"{called_as('pipeline', 'clean-report')} {work} --examples 10"
-        raise CleaningError("\n".join([*faults, f"`{command}` shows them."]))
-
-
-def check_mix_alarms(recipe: Recipe, cleaning: dict[str, Any], runs: Iterable[Run], tokenizer: bytes) -> None:
-    """Raise an alarm if a preset with `when = "mix"` drops more of a source than its recipe allows.
-
-    Args:
-        recipe: the recipe.
-        cleaning: what `pipeline.mix.cleaning.read_cleaning` returned.
-        runs: the runs that were mixed.
-        tokenizer: the `tokenizer.json` that the runs were encoded with.
-
-    Raises:
-        CleaningError: with counts and documents.
-        WorkFileDamagedError: as `read_run_start`.
-    """
-    found = {entry["name"]: entry for entry in cleaning["sources"]}
-    by_digest = {run.digest: replace(run) for run in runs}  # that read their receipts now: one may have been repaired
-    for source in recipe.sources:
-        if source.name not in found:
-            continue
-        entry = found[source.name]
-        check_dropped(
-            source,
-            source.clean.presets("mix"),
-            documents=entry["read"]["documents"],
-            dropped={name: counts["documents"] for name, counts in entry["presets"].items()},
-            show=_show_documents(entry, by_digest, tokenizer),
-        )
-
-
-def _show_documents(
-    source: dict[str, Any], runs: Mapping[str, Run], tokenizer: bytes
-) -> Callable[[str], list[DroppedDocument]]:
-    """Return what finds the documents of a preset with the lowest hashes: a random draw of those that it drops."""
-
-    def show(preset: str) -> list[DroppedDocument]:
-        vocabulary = read_vocabulary(tokenizer)
-        own = [(item, limit) for limit in source["limits"] if limit["preset"] == preset for item in limit["random"]]
-        first = {item["hash"]: (item, limit) for item, limit in reversed(own)}
-        return [
-            DroppedDocument(
-                preset,
-                item["place"],
-                item["row"],
-                limit["reason"],
-                read_run_start(runs[item["run"]], item["index"], vocabulary, characters=TEXT_CHARACTERS),
-                limit["measure"],
-                item["value"],
-                limit["value"],
-            )
-            for _, (item, limit) in sorted(first.items())[:SHOWN]
-        ]
-
-    return show
-
-
-def check_near_duplicates(build: RunningBuild, found: dict[str, Any], *, note: bool) -> None:
-    """Raise an alarm if the mix drops more of a source as near-duplicates than its recipe allows.
+def check_mixed(build: RunningBuild, near: dict[str, Any] | None) -> None:
+    """Raise the alarm of the first step of the mix that drops more of a source than the recipe allows.
 
     Args:
         build: the build.
-        found: `near_duplicates` of the mix's result.
-        note: whether to say how many there are, if they are only reported.
+        near: near-duplicates of the mix's result, with some of each source; None if the build does not look for any.
 
     Raises:
-        CleaningError: with counts and documents of every source of which too many would be dropped.
+        InputError: with counts and documents.
     """
+    if any(source.clean.presets("mix") for source in build.recipe.sources):
+        _check_presets(build)
+    _check_items(build)
+    if near is not None:
+        _check_near_duplicates(build, near)
+
+
+def _check_presets(build: RunningBuild) -> None:
+    def check() -> None:
+        try:
+            limits = {entry["name"]: entry["limits"] for entry in read_cleaning(build.mix)["sources"]}
+            # These runs read their receipts now: one may have been repaired.
+            runs = {run.digest: replace(run) for run in build.runs}
+            vocabulary = read_vocabulary(build.tokenizer.text.encode())
+            for source, own in zip(build.recipe.sources, build.drops, strict=True):
+                presets = source.clean.presets("mix")
+                excesses = [(preset, own.step(preset.name).excess(preset.max_dropped)) for preset in presets]
+                check_cleaning(source, excesses, partial(_show_fallen, limits.get(source.name, []), runs, vocabulary))
+        except WorkFileDamagedError:
+            build.run_list.write()  # a mix task that is repaired reads it
+            raise
+
+    try:
+        build.driver.read(check)
+    except InputError as error:
+        command = f"{called_as('pipeline', 'clean-report')} {build.work}"
+        raise InputError(f"{error}\n`{command}` shows what falls at each limit.") from None
+
+
+def _show_fallen(
+    limits: list[dict[str, Any]], runs: Mapping[str, Run], vocabulary: Vocabulary, preset: str
+) -> list[DroppedDocument]:
+    """Return the documents of a preset with the lowest hashes: a random draw of those that it drops."""
+    own = [(item, limit) for limit in limits if limit["preset"] == preset for item in limit["random"]]
+    first = {item["hash"]: (item, limit) for item, limit in reversed(own)}
+    return [
+        DroppedDocument(
+            preset,
+            item["place"],
+            item["row"],
+            limit["reason"],
+            read_run_start(runs[item["run"]], item["index"], vocabulary, characters=TEXT_CHARACTERS),
+            limit["measure"],
+            item["value"],
+            limit["value"],
+        )
+        for _, (item, limit) in sorted(first.items())[:SHOWN]
+    ]
+
+
+def _check_items(build: RunningBuild) -> None:
+    faults: list[str] = []
+    for evaluation in build.recipe.evaluations:
+        for source, own in zip(build.recipe.sources, build.drops, strict=True):
+            step = own.steps[f"{ITEM_REASON} {evaluation.name}"]
+            excess = step.excess(evaluation.max_dropped)
+            if excess and not step.reports:
+                faults.append(
+                    f"source {source.name!r}: {excess.describe()} {'holds' if excess.found == 1 else 'hold'} an item "
+                    f"of the evaluation set {evaluation.name!r}, more than its max_dropped = {evaluation.max_dropped} "
+                    f"allows. Is {evaluation.text!r} the column of its items? If so, set its max_dropped = "
+                    f"{excess.enough} to go on without these documents: nothing is encoded again."
+                )
+    if faults:
+        command = f"{called_as('pipeline', 'clean-report')} {build.work} --examples 10"
+        raise InputError("\n".join([*faults, f"`{command}` shows them."]))
+
+
+def _check_near_duplicates(build: RunningBuild, near: dict[str, Any]) -> None:
     settings = build.recipe.clean.near_duplicates
     assert settings is not None
     faults: list[str] = []
-    for source in found["sources"]:
-        count = source["documents"] + source["elsewhere_documents"]
-        tokens = source["tokens"] + source["elsewhere_tokens"]
-        if not count:
-            continue
-        share = count / source["read"]
-        counted = f"{count:,} of {plural(source['read'], 'document')} ({share:.2%}, {plural(tokens, 'token')})"
-        if settings.action == "report" and note:
+    for source, own, examples in zip(build.recipe.sources, build.drops, near["sources"], strict=True):
+        step = own.steps[NEAR_DUPLICATE]
+        excess = step.excess(settings.max_dropped)
+        if excess and not step.reports:
+            faults += [
+                f"source {source.name!r}: clean.near_duplicates drops {_describe_near(step)}, more than max_dropped = "
+                f"{settings.max_dropped} allows. Examples:",
+                *_show_pairs(build, examples["shown"][:SHOWN]),
+                f"Raise min_jaccard, then the set is mixed again; or set max_dropped = {excess.enough} in "
+                "[clean.near_duplicates] to go on without them. Nothing is encoded again.",
+            ]
+    if faults:
+        raise InputError("\n".join(faults))
+
+
+def note_near_duplicates(build: RunningBuild) -> None:
+    """Say how many near-duplicates are only reported."""
+    settings = build.recipe.clean.near_duplicates
+    for source, own in zip(build.recipe.sources, build.drops, strict=True):
+        step = own.steps.get(NEAR_DUPLICATE)
+        if settings and step and step.reports and step.found.documents:
             build.note(
-                f"near-duplicates: {source['name']}: {counted} {'is' if count == 1 else 'are'} similar to one that "
-                "stays, by "
+                f"near-duplicates: {source.name}: {_describe_near(step)} "
+                f"{'is' if step.found.documents == 1 else 'are'} similar to one that stays, by "
                 f'{settings.min_jaccard} or more; action = "report" keeps them'
             )
-        if settings.action == "drop" and share > settings.max_dropped:
-            enough = min(1.0, math.ceil(share * 100) / 100)
-            faults.append(
-                "\n".join(
-                    [
-                        f"source {source['name']!r}: clean.near_duplicates drops {counted}, more than "
-                        f"max_dropped = {settings.max_dropped} allows. Examples:",
-                        *_show(build, source["shown"][:SHOWN]),
-                        f"Raise min_jaccard, then the set is mixed again; or set max_dropped = {enough} in "
-                        "[clean.near_duplicates] to go on without them. Nothing is encoded again.",
-                    ]
-                )
-            )
-    if faults:
-        raise CleaningError("\n".join(faults))
 
 
-def _show(build: RunningBuild, shown: list[dict[str, Any]]) -> Iterator[str]:
+def _describe_near(step: Step) -> str:
+    counted = Excess(step.found.documents, step.came.documents, 1.0)
+    return counted.describe(more=f", {plural(step.found.tokens, 'token')}")
+
+
+def _show_pairs(build: RunningBuild, shown: list[dict[str, Any]]) -> Iterator[str]:
     """Yield lines that show near-duplicates with the documents that stay."""
     vocabulary = read_vocabulary(build.tokenizer.text.encode())
     by_digest = {run.digest: run for run in build.runs}
 
     def show(document: dict[str, Any]) -> str:
         run = replace(by_digest[document["run"]])  # that reads its receipt now: it may have been repaired
-        (row,) = run.read_documents(document["index"], document["index"] + 1)
         text = read_run_start(run, document["index"], vocabulary, characters=TEXT_CHARACTERS)
-        return f"{printable(run.labels[int(row['span'])])} row {row['row']} ({document['hash']}): {printable(text)}"
+        return f"{printable(document['place'])} row {document['row']} ({document['hash']}): {printable(text)}"
 
     for pair in shown:
         dropped, kept = (build.driver.read(partial(show, pair[end])) for end in ("dropped", "kept"))

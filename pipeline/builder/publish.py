@@ -20,7 +20,6 @@ from pipeline.tokenizer.kept_text import add_up_kept_text
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.format.manifest import (
     MANIFEST_FILE,
-    BlockListEntry,
     FileEntry,
     Manifest,
     MixEntry,
@@ -98,12 +97,7 @@ def publish(build: RunningBuild) -> Manifest:
         ),
         recipe=RecipeEntry(file=recipe_file.path, sha256=recipe_file.sha256),
         sources=sources,
-        drop_hashes=[
-            BlockListEntry(
-                file=item.name, sha256=item.sha256, hashes=item.hashes, found=item.found, documents=item.documents
-            )
-            for item in plan.block_lists
-        ],
+        drop_hashes=list(plan.block_lists),
         mix=_mix_entries(recipe, demand.shares, [totals.requested_tokens for totals in plan.sources], splits["train"]),
         phases=_phase_entries(demand, plan.train_tokens, shards) if recipe.mix.phases else [],
         carried=build.carried,
@@ -157,7 +151,7 @@ def _phase_entries(demand: Demand, train_tokens: int, shards: list[ShardEntry]) 
 
 def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
     source, totals, own = build.recipe.sources[index], build.plan.sources[index], build.encoded(index)
-    dropped = Counter(totals.dropped)
+    dropped = Counter(build.drops[index].dropped())
     for result in own:
         dropped.update(result["dropped"])
     labels = "\n".join(label for result in own for label in result["labels"])

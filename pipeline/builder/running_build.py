@@ -22,6 +22,7 @@ from pipeline.engine.attempts import default_scratch
 from pipeline.engine.driver import RESULTS_FILE, Driver, StageResult
 from pipeline.engine.tasks import Task
 from pipeline.estimate import disk
+from pipeline.mix.drops.table import SourceDrops
 from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.sources.base import Unit
@@ -64,6 +65,8 @@ class RunningBuild(Build):
     run_list: RunList = field(init=False)
     similar: SimilarPairs | None = field(init=False, default=None)
     """The pairs of similar documents; None if the recipe does not search for them."""
+    drops: list[SourceDrops] = field(init=False)
+    """What the mix drops of each source."""
     plan: MixPlan = field(init=False)
     shards: list[ShardEntry] = field(init=False)
     stages: dict[str, StageResult] = field(init=False, default_factory=dict[str, StageResult])

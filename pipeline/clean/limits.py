@@ -14,17 +14,12 @@ import numpy as np
 
 from pipeline.clean.measures import measure
 from pipeline.clean.tally import SHOWN, Documents, Tally
-from shards.errors import InputError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pipeline.recipe.presets import Limit
     from pipeline.recipe.schema import SourceRecipe
-
-
-class CleaningError(InputError):
-    """A preset drops more of a source than its recipe allows."""
 
 
 def find_fallen(

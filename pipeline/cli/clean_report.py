@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.flags import parse_build_place
 from shards.errors import plural
@@ -16,6 +16,9 @@ from shards.terminal.amounts import format_size
 from shards.terminal.arguments import parse_path, whole_number
 from shards.terminal.display import format_json, print_lines, print_rows
 from shards.terminal.exit_status import WHOLE
+
+if TYPE_CHECKING:
+    from pipeline.mix.drops.table import SourceDrops
 
 _TEXT_CHARACTERS = 100
 _EXCERPT = 60
@@ -50,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
     """Print what `clean-report` shows; return the exit status."""
     from pipeline.builder.clean_report.read import read_clean_report
     from pipeline.builder.stored_build import stored_build_errors
+    from pipeline.mix.drops.table import read_drops
 
     if options.html:
         _check_folder(options.html, options.place)
@@ -68,37 +72,42 @@ def run(options: argparse.Namespace) -> int:
         print_lines([f"{pages[0]}: {plural(len(pages), 'page')}, {format_size(size)}"])
         if not options.examples:
             return WHOLE
-    _print_steps(report)
+    names = [source["name"] for source in report["steps"]]
+    tables = read_drops([source["drops"] for source in report["steps"]])
+    _print_steps(names, tables)
     for source in report["sources"]:
         _print_source(source, examples=options.examples)
     if report["near_duplicates"]:
-        _print_near_duplicates(report["near_duplicates"], examples=options.examples)
+        _print_near_duplicates(report["near_duplicates"], names, tables, examples=options.examples)
     if report["evaluations"]:
         _print_evaluations(report["evaluations"], report["unread"], examples=options.examples)
     return WHOLE
 
 
-def _print_steps(report: dict[str, Any]) -> None:
-    from pipeline.builder.clean_report.step_table import list_steps
-
+def _print_steps(names: list[str], tables: list[SourceDrops]) -> None:
     rows: list[dict[str, Any]] = []
-    for source in list_steps(report):
-        for step in source.steps:
+    for source, drops in zip(names, tables, strict=True):
+        for name, step in drops.shown().items():
             rows.append(
                 {
-                    "source": source.name,
-                    "step": f"{step.name} ({step.note})" if step.note else step.name,
-                    "documents": step.documents,
-                    "share": _share(step.documents, source.documents),
-                    "tokens": "" if step.tokens is None else f"{step.tokens:,}",
-                    "any reason": "" if step.every is None else f"{step.every:,}",
+                    "source": source,
+                    "step": f"{name} ({step.note})" if step.note else name,
+                    "documents": step.first.documents,
+                    "share": _share(step.first.documents, drops.records),
+                    "tokens": "" if step.before_encoding else f"{step.first.tokens:,}",
+                    "any reason": f"{step.every.documents:,}" if step.every else "",
                 }
             )
-        left, share = source.left, _share(source.left["documents"], source.documents)
-        tokens = f"{left['tokens']:,}"
+        left = drops.left
         rows.append(
-            {"source": source.name, "step": "left", "documents": left["documents"], "share": share}
-            | {"tokens": tokens, "any reason": ""}
+            {
+                "source": source,
+                "step": "left",
+                "documents": left.documents,
+                "share": _share(left.documents, drops.records),
+                "tokens": f"{left.tokens:,}",
+                "any reason": "",
+            }
         )
     print_rows(rows, title="documents by the first step that drops them")
     print_lines([""])
@@ -158,20 +167,22 @@ def _list_excused(name: str, items: list[dict[str, Any]]) -> list[str]:
     return lines + _left_out(max(0, len(items) - _EXCUSED), "item", f"is in {EXCUSED_FILE}")
 
 
-def _print_near_duplicates(near: dict[str, Any], *, examples: int) -> None:
+def _print_near_duplicates(near: dict[str, Any], names: list[str], tables: list[SourceDrops], *, examples: int) -> None:
     from pipeline.builder.clean_report.wording import name_ends
+    from pipeline.mix.drops.table import ELSEWHERE, NEAR_DUPLICATE
 
+    steps = [drops.steps[NEAR_DUPLICATE] for drops in tables]
     rows = [
         {
-            "source": source["name"],
-            "documents that came": source["read"],
-            "near-duplicates": source["documents"] + source["elsewhere_documents"],
-            "share of these": _share(source["documents"] + source["elsewhere_documents"], source["read"]),
-            "tokens": source["tokens"] + source["elsewhere_tokens"],
-            "of another source": source["elsewhere_documents"],
+            "source": name,
+            "documents that came": step.came.documents,
+            "near-duplicates": step.first.documents,
+            "share of these": _share(step.first.documents, step.came.documents),
+            "tokens": step.first.tokens,
+            "of another source": step.reason(NEAR_DUPLICATE + ELSEWHERE).first.documents,
         }
-        for source in near["sources"]
-        if source["documents"] + source["elsewhere_documents"]
+        for name, step in zip(names, steps, strict=True)
+        if step.first.documents
     ]
     done = "dropped" if near["action"] == "drop" else 'reported; action = "drop" drops them'
     print_rows(rows, title=f"near-duplicates by {near['min_jaccard']:g} or more: {done}")

@@ -14,6 +14,8 @@ from pipeline.clean.malformed import (
 )
 from pipeline.clean.patterns import pattern_reason
 from pipeline.estimate.source_estimate import TEXT_BYTES_PER_TOKEN
+from pipeline.mix.drops.alarm import find_excess
+from pipeline.mix.drops.table import ITEM_REASON, NEAR_DUPLICATE, Step
 from pipeline.sources.selection import describe_empty
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from shards.cli.mix_table import VALIDATION_PART
@@ -68,7 +70,7 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
         if source.tokens and not source.has_more and asked > VALIDATION_PART * source.tokens:
             part = f"{asked / source.tokens:.1%} of {source.name}, more than {VALIDATION_PART:.0%}"
             lines.append(f"warning: validation takes {part}. Ask for fewer split.val_tokens, or add data")
-    lines += _kept_lines(recipe, estimate)
+    lines += _reported_lines(estimate)
     lines += _too_many_drops(recipe, estimate)
     lines += _time_lines(estimate)
     scratch, output = format_size(estimate.scratch_bytes), format_size(estimate.output_bytes)
@@ -100,27 +102,26 @@ def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
     lines: list[str] = []
     for source, found in zip(recipe.sources, estimate.sources, strict=True):
         matched = sum(found.ratios.dropped.get(pattern_reason(pattern), 0.0) for pattern in source.drop_if_matches)
-        share = matched / (matched + (found.ratios.kept or 0.0)) if matched else 0.0
-        if share > source.max_dropped:
+        if excess := find_excess(matched, matched + (found.ratios.kept or 0.0), source.max_dropped):
             limit = f"more than max_dropped = {source.max_dropped}"
-            lines.append(f"warning: drop_if_matches drops {share:.1%} of {source.name}, {limit}: the build would stop")
-        cleaned = [(table.label, table.max_dropped) for table in (*source.clean.presets(), *source.clean.filters())]
-        for label, most in cleaned:
-            if found.ratios.presets.get(label, 0.0) > most:
-                drops = f"clean.{label} drops {found.ratios.presets[label]:.1%}"
-                lines.append(
-                    f"warning: {drops} of {source.name}, more than its max_dropped = {most}: the build would stop"
-                )
+            what = f"drop_if_matches drops {excess.share:.1%} of {source.name}"
+            lines.append(f"warning: {what}, {limit}: the build would stop")
+        for table in (*source.clean.presets(), *source.clean.filters()):
+            if excess := find_excess(found.ratios.presets.get(table.label, 0.0), 1.0, table.max_dropped):
+                what = f"clean.{table.label} drops {excess.share:.1%} of {source.name}"
+                limit = f"more than its max_dropped = {table.max_dropped}"
+                lines.append(f"warning: {what}, {limit}: the build would stop")
         lines += _too_many_in_mix(recipe, found)
         malformed = count_malformed(source, found.ratios.dropped)
-        if malformed > source.max_malformed:
+        if find_excess(malformed, 1.0, source.max_malformed):
             limit = f"more than max_malformed = {source.max_malformed}"
             what = f"{malformed:.2%} of the records of {source.name} are malformed"
             examples = found.ratios.malformed
             lines += f"warning: {what}, {limit}: the build would stop{describe_examples(examples)}".split("\n")
             lines.append(f"  {malformed_remedy(source, malformed, examples)}")
         lines += [f"warning: {line}" for line in found.ratios.undivided.describe(source)]
-        if (null := null_share(source, found.ratios.dropped, 1.0)) > source.max_null:
+        null = null_share(source, found.ratios.dropped, 1.0)
+        if find_excess(null, 1.0, source.max_null):
             lines.append(
                 f"warning: {null:.2%} of the records of {source.name} have no text, more than max_null = "
                 f"{source.max_null}: the build would stop. {null_remedy(source, null)}"
@@ -130,35 +131,36 @@ def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
 
 def _too_many_in_mix(recipe: Recipe, found: SourceEstimate) -> list[str]:
     """Print which steps of the mix drop more of a source's sample than they may."""
+    steps = {name: step for name, step in found.ratios.mixed.steps.items() if not step.reports}
     near, lines = recipe.clean.near_duplicates, list[str]()
-    share = found.ratios.mixed.near_duplicates
-    if near is not None and near.action == "drop" and share > near.max_dropped:
+    if near is not None and (excess := steps.get(NEAR_DUPLICATE, Step()).excess(near.max_dropped)):
         lines.append(
-            f"warning: clean.near_duplicates drops {share:.1%} of the sample of {found.name}, more than its "
+            f"warning: clean.near_duplicates drops {excess.share:.1%} of the sample of {found.name}, more than its "
             f"max_dropped = {near.max_dropped}: the build would stop"
         )
     for evaluation in recipe.evaluations:
-        share = found.ratios.mixed.items.get(evaluation.name, 0.0)
-        if evaluation.action == "drop" and share > evaluation.max_dropped:
+        step = steps.get(f"{ITEM_REASON} {evaluation.name}", Step())
+        if excess := step.excess(evaluation.max_dropped):
             lines.append(
-                f"warning: {share:.1%} of the sample of {found.name} holds an item of the evaluation set "
+                f"warning: {excess.share:.1%} of the sample of {found.name} holds an item of the evaluation set "
                 f"{evaluation.name!r}, more than its max_dropped = {evaluation.max_dropped}: the build would stop. Is "
                 f"{evaluation.text!r} the column of its items?"
             )
     return lines
 
 
-def _kept_lines(recipe: Recipe, estimate: Estimate) -> list[str]:
+def _reported_lines(estimate: Estimate) -> list[str]:
     """Print what the mix would only report."""
-    near, lines = recipe.clean.near_duplicates, list[str]()
+    lines: list[str] = []
     for source in estimate.sources:
-        if near is not None and near.action == "report" and source.ratios.mixed.near_duplicates:
-            share = f"at least {source.ratios.mixed.near_duplicates:.1%}"
-            lines.append(f'near-duplicates of {source.name}: {share}, which stay (action = "report")')
-        for evaluation in recipe.evaluations:
-            share = source.ratios.mixed.items.get(evaluation.name, 0.0)
-            if evaluation.action == "report" and share:
-                lines.append(f"{share:.2%} of {source.name} holds an item of {evaluation.name}, and stays")
+        for name, step in source.ratios.mixed.steps.items():
+            share = step.found.documents / max(1, step.came.documents)
+            if not step.reports or not share:
+                continue
+            if name == NEAR_DUPLICATE:
+                lines.append(f'near-duplicates of {source.name}: at least {share:.1%}, which stay (action = "report")')
+            else:
+                lines.append(f"{share:.2%} of {source.name} {name}, and stays")
     return lines
 
 

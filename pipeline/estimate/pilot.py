@@ -38,10 +38,12 @@ from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import write_receipt
 from pipeline.estimate.carried_bytes import CarriedBytes, measure_carried
 from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
-from pipeline.estimate.pilot_cleaning import MixedPilot, limit_pilot, mix_pilot
+from pipeline.estimate.pilot_cleaning import mix_pilot, share_left
 from pipeline.estimate.pilot_pieces import Extract, read_pilot_pieces
-from pipeline.mix.keep_mask import Kept, write_kept
+from pipeline.mix.drops.fates import Fates, write_fates
+from pipeline.mix.drops.table import DUPLICATE, SourceDrops, step_of
 from pipeline.mix.mix_plan import ShardPlan, Slice
+from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.base import SourceError, Span, TextBatch, Unit
@@ -102,22 +104,24 @@ class SourcePilot:
     """Text files in which the separator never occurs."""
     presets: dict[str, float] = field(default_factory=dict[str, float])
     """The share of the documents that each preset or filter drops, by its label."""
-    mixed: MixedPilot = field(default_factory=MixedPilot)
-    """The other effects of cleaning in the mix."""
+    mixed: SourceDrops = field(default_factory=SourceDrops)
+    """The documents that each step of the mix drops."""
     carried: CarriedBytes = field(default_factory=CarriedBytes)
     """Of a document."""
 
-    def with_mix(self, mixed: MixedPilot | None) -> SourcePilot:
-        """Return the ratios, with the results for the source of a mix of all samples, if there was one."""
-        if mixed is None:
-            return self
-        dropped = self.dropped | {reason: share * (self.kept or 0.0) for reason, share in mixed.dropped.items()}
+    def with_mix(self, mixed: SourceDrops) -> SourcePilot:
+        """Return the ratios, with the results for the source of a mix of all samples."""
+        read = max(1, mixed.read.documents)
+        presets = {name: step.found.documents / max(1, step.came.documents) for name, step in mixed.steps.items()}
+        dropped = {reason: count for reason, count in mixed.dropped().items() if step_of(reason) != DUPLICATE}
+        left_tokens, left_documents = share_left(mixed)
         return replace(
             self,
             mixed=mixed,
-            dropped={reason: share for reason, share in dropped.items() if share},
-            left_tokens=mixed.left_tokens,
-            left_documents=mixed.left_documents,
+            presets=self.presets | {name: share for name, share in presets.items() if name in PRESETS},
+            dropped=self.dropped | {reason: count / read * (self.kept or 0.0) for reason, count in dropped.items()},
+            left_tokens=left_tokens,
+            left_documents=left_documents,
         )
 
 
@@ -366,8 +370,6 @@ def _measure_source(
     text_bytes, tokens = (sum(facts[name] for _, facts in encoded) for name in ("text_bytes", "tokens"))
     timed = encoded[-1][1]
     encode_s = sum(seconds for step, seconds in timed["seconds"].items() if step not in _NOT_ENCODING)
-    cleaned = limit_pilot(recipe, index, [run for run, _ in encoded])
-    dropped |= {reason: share * documents / max(1, rows) for reason, share in cleaned.dropped.items()}
     files = sum(len(piece.keys) for piece in pieces)
     content = sample.content
     measured = SourcePilot(
@@ -381,9 +383,7 @@ def _measure_source(
         encode_s=encode_s / timed["text_bytes"],
         content_files=files / stated,
         content_bytes=files / stated * content.stored_bytes / max(1, content.files) if content else 0.0,
-        left_tokens=cleaned.left_tokens,
-        left_documents=cleaned.left_documents,
-        presets=presets | cleaned.presets,
+        presets=presets,
         malformed=malformed,
         undivided=undivided,
         carried=measure_carried([table for piece in pieces for table in piece.carried], recipe.sources[index]),
@@ -439,8 +439,8 @@ def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder:
     end = END_HASH[0]  # rounding may give a little more
     cuts = {source: min(end, int(end * (most * weight / tokens[source]))) for source, weight in weights.items()}
     edges = np.array([[0] * len(runs), [run.num_documents for run in runs]], np.uint64)
-    everything = np.full(int(edges.sum()) // 8 + 1, 255, np.uint8)
-    write_receipt(folder, {"files": write_kept(folder, Kept(edges, lambda _: everything))})
+    kept = np.zeros(int(edges.sum()), np.uint8)
+    write_receipt(folder, {"files": write_fates(folder, Fates(edges, lambda _: kept))})
     listed = RunList(FolderStore(folder), runs)
     listed.write()
     task = AssembleTask(

@@ -8,9 +8,7 @@ text shows fewer than all of it has: the shares are lower bounds. Cost: 5 ms for
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,65 +17,33 @@ import numpy as np
 from pipeline.encode.run import Run, RunList
 from pipeline.engine.receipts import write_receipt
 from pipeline.engine.tasks import Payload, digest_of_payload
-from pipeline.mix.cleaning import Cleaning, read_block
 from pipeline.mix.cuts import MixTask, mix_runs
-from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE
+from pipeline.mix.drops.table import DUPLICATE, Counts, SourceDrops, read_drops
 from pipeline.mix.near_duplicates import bands, pairs, similar
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.recipe.schema import Recipe
 from shards.stores.store import FolderStore
 
-COPIES = (DUPLICATE, DUPLICATE_ELSEWHERE)
-"""`pipeline.estimate.duplicates` counts these, in more text than the sample."""
 
+def share_left(drops: SourceDrops) -> tuple[float, float]:
+    """Return the shares of a source's tokens and documents that cleaning in the mix leaves, from 0 to 1.
 
-@dataclass(frozen=True, slots=True)
-class LimitedPilot:
-    """The effect of presets with `when = "mix"` on a source's runs, as shares of the documents."""
-
-    left_tokens: float = 1.0
-    left_documents: float = 1.0
-    dropped: dict[str, float] = field(default_factory=dict[str, float])
-    presets: dict[str, float] = field(default_factory=dict[str, float])
-
-
-def limit_pilot(recipe: Recipe, index: int, runs: Sequence[Run]) -> LimitedPilot:
-    """Return what the limits of a source leave of its runs."""
-    cleaning = Cleaning(recipe.sources)
-    if index not in cleaning.sources:
-        return LimitedPilot()
-    dropped: Counter[str] = Counter()
-    for number, run in enumerate(runs):
-        cleaning.add(index, read_block(number, run, 0, run.num_documents), dropped)
-    read, left, presets = cleaning.counts(index)
-    return LimitedPilot(
-        left.tokens / read.tokens,
-        left.documents / read.documents,
-        {reason: count / read.documents for reason, count in dropped.items()},
-        {name: counts.documents / read.documents for name, counts in presets.items()},
+    Copies do not count: `pipeline.estimate.duplicates` counts them, in more text than the sample.
+    """
+    if not drops.read.documents:
+        return 1.0, 1.0
+    copies = drops.steps[DUPLICATE].first if DUPLICATE in drops.steps else Counts()
+    read, left = drops.read, drops.left
+    return (
+        left.tokens / max(1, read.tokens - copies.tokens),
+        left.documents / max(1, read.documents - copies.documents),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class MixedPilot:
-    """The result of a mix of the sample for one source."""
-
-    near_duplicates: float = 0.0
-    """Share of the documents that limits and copies leave: similar to one that stays, dropped or reported."""
-    items: dict[str, float] = field(default_factory=dict[str, float])
-    """Share of the encoded documents that hold an item, by evaluation set."""
-    dropped: dict[str, float] = field(default_factory=dict[str, float])
-    """Share of the encoded documents that the mix drops by reason, for the first one each; copies are not among them.
-    Limits by which no document falls are 0."""
-    left_tokens: float = 1.0
-    """The share that is left without these, copies not counted."""
-    left_documents: float = 1.0
 
 
 def mix_pilot(
     recipe: Recipe, runs: Sequence[Run], vocab_size: int, evaluations: str | None, folder: Path
-) -> tuple[Sequence[MixedPilot | None], float]:
-    """Look for near-duplicates and for documents that hold test items in the runs of a sample.
+) -> tuple[list[SourceDrops], float]:
+    """Mix the runs of a sample, to see what limits, near-duplicates and test items drop.
 
     Args:
         recipe: the recipe.
@@ -87,11 +53,12 @@ def mix_pilot(
         folder: a folder that does not exist.
 
     Returns:
-        What was found in each source, None if the recipe asks for neither; and the CPU seconds that near-duplicates
-        took for each token, without the pairs stage, which grows with the documents.
+        What each source drops, nothing if the recipe does not clean in the mix; and the CPU seconds that
+        near-duplicates took for each token, without the pairs stage, which grows with the documents.
     """
-    if not runs or (recipe.clean.near_duplicates is None and evaluations is None):
-        return [None] * len(recipe.sources), 0.0
+    measured = any(source.clean.presets("mix") for source in recipe.sources)
+    if not runs or not (measured or recipe.clean.near_duplicates or evaluations):
+        return [SourceDrops() for _ in recipe.sources], 0.0
     listed = RunList(FolderStore(folder), list(runs))
     folder.mkdir()
     listed.write()
@@ -99,8 +66,7 @@ def mix_pilot(
     found, seconds = _find_similar(recipe, listed, vocab_size, folder)
     (folder / "mix").mkdir()
     result = mix_runs(folder / "mix", MixTask(recipe, (), listed.address, (), evaluations, similar=found), None)
-    sources = [_read_source(recipe, number, result) for number in range(len(recipe.sources))]
-    return sources, seconds / max(1, tokens)
+    return read_drops(result["drops"]), seconds / max(1, tokens)
 
 
 def _find_similar(recipe: Recipe, listed: RunList, vocab_size: int, folder: Path) -> tuple[SimilarPairs | None, float]:
@@ -130,26 +96,3 @@ def _find_similar(recipe: Recipe, listed: RunList, vocab_size: int, folder: Path
 
 def _report_nothing(_done: int, _made: int) -> None:
     """Do nothing: a plan shows no progress of these stages."""
-
-
-def _read_source(recipe: Recipe, number: int, result: dict[str, Any]) -> MixedPilot:
-    """Return the result of a mix for one source."""
-    source, step = recipe.sources[number], result["steps"][number]
-    read = step["read"]["documents"]
-    if not read:
-        return MixedPilot()
-    gone = {reason: counts for reason, counts in step["dropped"].items() if reason not in COPIES}
-    near = result["near_duplicates"]["sources"][number] if "near_duplicates" in result else {"read": 0}
-    similar_documents = near["documents"] + near["elsewhere_documents"] if near["read"] else 0
-    left = {
-        what: step["left"][what] / max(1, step["left"][what] + sum(counts[what] for counts in gone.values()))
-        for what in ("tokens", "documents")
-    }
-    return MixedPilot(
-        near_duplicates=similar_documents / max(1, near["read"]),
-        items={own["name"]: own["documents"].get(source.name, 0) / read for own in result.get("contamination", [])},
-        dropped=dict.fromkeys((limit.reason for limit in source.clean.limits("mix")), 0.0)
-        | {reason: counts["documents"] / read for reason, counts in gone.items()},
-        left_tokens=left["tokens"],
-        left_documents=left["documents"],
-    )

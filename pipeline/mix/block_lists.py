@@ -14,14 +14,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+from pipeline.mix.drops.fates import Fate
 from shards.errors import InputError, plural
 from shards.format.content_hash import split_hashes
 from shards.format.equal_hashes import mark_first, sort_hashes
-from shards.format.manifest import block_list_reason
+from shards.format.manifest import BlockListEntry, block_list_reason
 from shards.stores.files import hash_file
 from shards.terminal.command_names import called_as
 from shards.terminal.display import printable
@@ -29,6 +30,7 @@ from shards.terminal.display import printable
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from pipeline.mix.drops.table import SourceDrops
     from pipeline.recipe.schema import Recipe
 
 MOST_FAULTS = 5
@@ -36,10 +38,6 @@ MOST_FAULTS = 5
 MAX_LINE_BYTES = 4096
 _HASH = re.compile(rb"[0-9a-fA-F]{32}")
 _DIGEST = re.compile(r"(.+)#sha256=([0-9a-f]{64})", re.DOTALL)
-
-
-class BlockListError(InputError):
-    """A file that cannot be used as a block list. The message shows the first lines that are not hashes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class BlockList:
             The distinct hashes in order, uint64 `(hashes, 2)`, first and last 8 bytes; and the file's SHA-256.
 
         Raises:
-            BlockListError: the file cannot be read, holds lines that are not hashes, or does not match `sha256`.
+            InputError: the file cannot be read, holds lines that are not hashes, or does not match `sha256`.
         """
         digest = hashlib.sha256()
         found = bytearray()
@@ -92,14 +90,14 @@ class BlockList:
                         if len(faults) == MOST_FAULTS:
                             break
         except OSError as error:
-            raise BlockListError(f"{self.path}: cannot be read: {error.strerror}{self._elsewhere()}") from error
+            raise InputError(f"{self.path}: cannot be read: {error.strerror}{self._elsewhere()}") from error
         if faults:
-            raise BlockListError(
+            raise InputError(
                 f"{self.path}: {'; '.join(faults)}. Expected 32 hexadecimal digits a line, a document's content hash, "
                 f"as `{called_as('shards', 'trace')} --out FILE` writes them."
             )
         if self.sha256 not in (None, digest.hexdigest()):
-            raise BlockListError(
+            raise InputError(
                 f"{self.path}: its SHA-256 is {digest.hexdigest()}, expected {self.sha256}: it was changed, or is "
                 "another list. Restore it, or name the one you want."
             )
@@ -116,67 +114,55 @@ class BlockList:
         return f". Paths are relative to the recipe's folder, {self.path.parent.absolute()}"
 
 
-@dataclass(frozen=True, slots=True)
-class BlockListUse:
-    """How many hashes of one block list a mix found."""
-
-    name: str
-    sha256: str
-    hashes: int
-    """Distinct hashes in the file."""
-    found: int
-    """Hashes that at least one of the documents read has."""
-    documents: int
-    """Documents dropped because of the list, copies included; a document in several lists counts for the first."""
-
-    def __str__(self) -> str:
-        name = printable(self.name)
-        if not self.hashes:
-            return f"drop_hashes: {name} holds no hash"
-        if self.found == 0:
-            why = "no document read has one: is the list of other text, or was the text changed since?"
-            return f"drop_hashes: 0 of {plural(self.hashes, 'hash')} of {name} found; {why}"
-        found = f"{self.found:,} of {plural(self.hashes, 'hash')} of {name} found"
-        return f"drop_hashes: {found}, {plural(self.documents, 'document')} dropped"
+def describe_use(use: BlockListEntry) -> str:
+    """Return how many hashes of one block list a mix found, for the user."""
+    name = printable(use.file)
+    if not use.hashes:
+        return f"drop_hashes: {name} holds no hash"
+    if use.found == 0:
+        why = "no document read has one: is the list of other text, or was the text changed since?"
+        return f"drop_hashes: 0 of {plural(use.hashes, 'hash')} of {name} found; {why}"
+    found = f"{use.found:,} of {plural(use.hashes, 'hash')} of {name} found"
+    return f"drop_hashes: {found}, {plural(use.documents, 'document')} dropped"
 
 
-@dataclass(frozen=True, slots=True)
-class FoundHashes:
-    """Documents that the mix itself has found and drops with all their copies, as if a block list named them."""
+class ListedHashes(NamedTuple):
+    """Documents to drop with all their copies: those of a block list, or some that the mix itself has found."""
 
-    drop_reason: str
+    reason: str
     """The drop reason under which they are counted."""
+    fate: Fate
     hashes: npt.NDArray[np.uint64]
     """Distinct, `(hashes, 2)`, first and last 8 bytes."""
 
 
 class Blocked:
-    """All hashes of a recipe's block lists, and those that the mix has found, sorted for search."""
+    """The hashes of several lists, sorted for search. Memory: 20 bytes per hash."""
 
-    def __init__(self, lists: Sequence[BlockList], found: Sequence[FoundHashes] = ()):
+    def __init__(self, files: Sequence[BlockList], found: Sequence[ListedHashes] = ()):
         """Read the files of the block lists.
 
+        Args:
+            files: the block lists.
+            found: lists that the mix has made.
+
         Raises:
-            BlockListError: as `BlockList.read`.
+            InputError: as `BlockList.read`.
         """
-        self._files = list(lists)
-        read = [item.read() for item in lists]
-        self._digests = [digest for _, digest in read]
-        self.drop_reasons = [item.drop_reason for item in (*lists, *found)]
-        """The drop reason of each list."""
-        hashes = [*(rows for rows, _ in read), *(item.hashes for item in found)]
-        self._sizes = [len(rows) for rows in hashes]
-        rows = np.concatenate([*hashes, np.zeros((0, 2), np.uint64)])
-        number = np.repeat(np.arange(len(hashes), dtype=np.int32), self._sizes)
+        self._files = [(item, *item.read()) for item in files]
+        self.lists = [ListedHashes(item.drop_reason, Fate.LISTED, rows) for item, rows, _ in self._files]
+        self.lists += found
+        sizes = [len(one.hashes) for one in self.lists]
+        rows = np.concatenate([*(one.hashes for one in self.lists), np.zeros((0, 2), np.uint64)])
+        number = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         order = np.lexsort((number, rows[:, 1], rows[:, 0]))
         self._hi: npt.NDArray[np.uint64] = rows[order, 0]
         self._lo: npt.NDArray[np.uint64] = rows[order, 1]
         self._list = number[order]
-        self._found = np.zeros(len(hashes), np.int64)
-        self._documents = np.zeros(len(hashes), np.int64)
+        self._found = np.zeros(len(sizes), np.int64)
 
     def find(self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
-        """Find which documents of one part of the hash space are listed, and count them.
+        """Find which documents of one part of the hash space are listed, and count the hashes that are found.
 
         Args:
             hi: first 8 bytes of the documents' hashes, in hash order, `(documents,)`.
@@ -188,6 +174,7 @@ class Blocked:
         listed = np.full(len(hi), -1, np.int32)
         if not len(hi):
             return listed
+        # Lists are shorter than corpora: each listed hash is looked up among the documents, all copies at once.
         first = int(np.searchsorted(self._hi, hi[:1])[0])
         last = int(np.searchsorted(self._hi, hi[-1:], "right")[0])
         begin = np.searchsorted(hi, self._hi[first:last], "left")
@@ -196,18 +183,21 @@ class Blocked:
         place = np.arange(len(owner)) + np.repeat(begin - (np.cumsum(counts) - counts), counts)
         equal = lo[place] == self._lo[owner]
         owner, place = owner[equal], place[equal]
-        self._found += np.bincount(self._list[np.unique(owner)], minlength=len(self._sizes))
+        self._found += np.bincount(self._list[np.unique(owner)], minlength=len(self.lists))
         listed[place[::-1]] = self._list[owner[::-1]]  # equal hashes are in the lists' order: keep the first
-        self._documents += np.bincount(listed[listed >= 0], minlength=len(self._sizes))
         return listed
 
-    def counts(self) -> tuple[BlockListUse, ...]:
-        """Return the counts so far, one entry per block list."""
+    def block_lists(self, drops: Sequence[SourceDrops]) -> tuple[BlockListEntry, ...]:
+        """Return what was found of each block list, with the documents that the drops of all sources count for it."""
         return tuple(
-            BlockListUse(item.name, digest, size, int(found), int(documents))
-            for item, digest, size, found, documents in zip(
-                self._files, self._digests, self._sizes, self._found, self._documents, strict=False
+            BlockListEntry(
+                file=item.name,
+                sha256=digest,
+                hashes=len(rows),
+                found=int(found),
+                documents=sum(own.dropped().get(item.drop_reason, 0) for own in drops),
             )
+            for (item, rows, digest), found in zip(self._files, self._found, strict=False)
         )
 
 
@@ -248,7 +238,7 @@ def check_entries(data: dict[str, Any], folder: Path) -> Iterator[str]:
     for index, block_list in lists:
         try:
             block_list.read()
-        except BlockListError as error:
+        except InputError as error:
             yield f"drop_hashes.{index}: {error}"
 
 

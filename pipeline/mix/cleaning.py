@@ -11,19 +11,18 @@ histograms and examples are the same for any partitions, blocks and workers. Mem
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.clean.limits import count_first, find_fallen, find_first_limit
+from pipeline.clean.limits import find_fallen, find_first_limit
 from pipeline.encode.run import Run
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import TaskOutput
+from pipeline.mix.drops.table import Counts, SourceDrops
 from shards.stores.store import Store
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from pipeline.recipe.presets import Limit
     from pipeline.recipe.schema import SourceRecipe
 
-CODE_VERSION = 2
+CODE_VERSION = 3
 """Increase when the same measures and limits would give other counts, histograms or examples."""
 
 CLEANING_FILE = "cleaning.json"
@@ -42,10 +41,10 @@ _OTHER_FACTORS = (0.5, 0.75, 1.25, 1.5, 2)
 """A limit times these are the other values at which documents are counted."""
 _OTHER_COUNTS = [1.0, 2.0, 5.0, 10.0]
 """The other values of a limit that allows none of something."""
-_NEAR = 16 * EXAMPLES
-"""Documents that are sorted to find these, if there are enough distinct ones among them."""
 BLOCK_DOCUMENTS = 1 << 16
 """Documents whose measures are read at once, about."""
+_SORTED_DOCUMENTS = 1 << 11
+"""Documents that are sorted at once to find examples: after the first of them few are low enough to be sorted."""
 _BIN_BITS = 18
 """Bits of a float32 that a bin leaves out: 32 bins from each power of two to the next."""
 
@@ -66,28 +65,9 @@ class Block:
 
     def only(self, mask: npt.NDArray[np.bool_]) -> Block:
         """Return the documents of a mask."""
-        if mask.all():
-            return self
         return Block(
             self.run[mask], self.index[mask], self.hi[mask], self.lo[mask], self.lengths[mask], self.values[mask]
         )
-
-
-def read_cleaning(folder: Store) -> dict[str, Any]:
-    """Return what the mix task in a folder wrote of the documents that it dropped.
-
-    Raises:
-        WorkFileDamagedError: the file is not as it was written.
-    """
-    return json.loads(bytes(TaskOutput(folder).read(CLEANING_FILE)))
-
-
-def read_block(number: int, run: Run, first: int, last: int) -> Block:
-    """Read the documents [first, last) of the run with a number, and their measures, as a block to clean."""
-    rows = run.read_documents(first, last)
-    hi, lo, lengths = (rows[name].copy() for name in ("hash_hi", "hash_lo", "length"))
-    index = np.arange(first, last)
-    return Block(np.full(len(rows), number), index, hi, lo, lengths, run.read_measures(first, last))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -104,17 +84,23 @@ class _Example:
     reasons: tuple[int, ...]
     """The numbers of all limits that it breaks."""
 
-
-def _find_lowest(distance: npt.NDArray[np.float64], hi: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.bool_]:
-    """Return a mask of the `count` lowest by distance and then hash, and of all that equal the last of these."""
-    last = np.partition(distance, count - 1)[count - 1]
-    below, tied = distance < last, distance == last
-    left = count - 1 - int(below.sum())
-    return below | (tied & (hi <= np.partition(hi[tied], left)[left]))
+    def to_dict(self, limits: Sequence[Limit], runs: Sequence[Run], rows: Sequence[Run]) -> dict[str, Any]:
+        """Return the document as JSON values, with its row's place; the arguments are those of `write_cleaning`."""
+        (row,) = rows[self.run].read_documents(self.index, self.index + 1)
+        return {
+            "hash": f"{self.hi:016x}{self.lo:016x}",
+            "run": runs[self.run].digest,
+            "index": self.index,
+            "place": runs[self.run].labels[int(row["span"])],
+            "row": int(row["row"]),
+            "tokens": self.tokens,
+            "value": self.value,
+            "reasons": [limits[number].reason for number in self.reasons],
+        }
 
 
 class _Lowest:
-    """The `EXAMPLES` lowest of all documents added; of equal ones, the first."""
+    """The `EXAMPLES` lowest of all documents added, by distance and then hash; of equal ones, the first."""
 
     def __init__(self) -> None:
         self.found: list[_Example] = []
@@ -122,7 +108,7 @@ class _Lowest:
     def add(
         self,
         block: Block,
-        where: npt.NDArray[np.int64],
+        places: npt.NDArray[np.int64],
         distance: npt.NDArray[np.float64],
         values: npt.NDArray[np.float32],
         fallen: npt.NDArray[np.bool_],
@@ -131,78 +117,51 @@ class _Lowest:
 
         Args:
             block: the block that they are in.
-            where: their indices in it, `(candidates,)`.
-            distance: what they are ordered by before the hash, `(candidates,)`.
+            places: where in it they are, `(candidates,)`.
+            distance: of all documents of the block, to be ordered by before the hash.
             values: the measure that is shown, of all documents of the block.
             fallen: which limits they break, `(limits, documents of the block)`.
         """
-        if len(self.found) == EXAMPLES:
-            last = self.found[-1]
-            near = (distance < last.distance) | ((distance == last.distance) & (block.hi[where] <= np.uint64(last.hi)))
-            where, distance = where[near], distance[near]
-        if len(where) > _NEAR:  # to sort all would take ten times as long
-            near = _find_lowest(distance, block.hi[where], _NEAR)
-            if len(np.unique(block.hi[where[near]])) >= EXAMPLES:
-                where, distance = where[near], distance[near]
-        if not len(where):
-            return
-        order = np.lexsort((block.index[where], block.run[where], block.lo[where], block.hi[where], distance))
-        where, distance = where[order], distance[order]
-        first = np.ones(len(where), bool)
-        first[1:] = (block.hi[where[1:]] != block.hi[where[:-1]]) | (block.lo[where[1:]] != block.lo[where[:-1]])
+        for start in range(0, len(places), _SORTED_DOCUMENTS):
+            own = places[start : start + _SORTED_DOCUMENTS]
+            if len(self.found) == EXAMPLES:
+                # Most documents are above the highest one found, and need not be sorted.
+                last = self.found[-1]
+                near = distance[own] < last.distance
+                own = own[near | ((distance[own] == last.distance) & (block.hi[own] <= np.uint64(last.hi)))]
+            if len(own):
+                self._add_sorted(block, own, distance, values, fallen)
+
+    def _add_sorted(
+        self,
+        block: Block,
+        places: npt.NDArray[np.int64],
+        distance: npt.NDArray[np.float64],
+        values: npt.NDArray[np.float32],
+        fallen: npt.NDArray[np.bool_],
+    ) -> None:
+        run, index, hi, lo = (column[places] for column in (block.run, block.index, block.hi, block.lo))
+        order = np.lexsort((index, run, lo, hi, distance[places]))
+        hi, lo = hi[order], lo[order]
+        new = np.append(True, (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1]))
         added = [
             _Example(
                 float(distance[place]),
-                int(block.hi[where[place]]),
-                int(block.lo[where[place]]),
-                int(block.run[where[place]]),
-                int(block.index[where[place]]),
-                int(block.lengths[where[place]]),
-                float(values[where[place]]),
-                tuple(np.flatnonzero(fallen[:, where[place]]).tolist()),
+                int(block.hi[place]),
+                int(block.lo[place]),
+                int(block.run[place]),
+                int(block.index[place]),
+                int(block.lengths[place]),
+                float(values[place]),
+                tuple(np.flatnonzero(fallen[:, place]).tolist()),
             )
-            for place in np.flatnonzero(first)[:EXAMPLES].tolist()
+            for place in places[order[new]][:EXAMPLES].tolist()
         ]
+        # A document may have been found before, in another block.
         distinct: dict[tuple[int, int], _Example] = {}
         for example in sorted([*self.found, *added]):
             distinct.setdefault((example.hi, example.lo), example)
         self.found = list(distinct.values())[:EXAMPLES]
-
-
-class Counts:
-    """Documents and tokens."""
-
-    def __init__(self) -> None:
-        self.documents = 0
-        self.tokens = 0
-
-    def add(self, lengths: npt.NDArray[np.uint32]) -> None:
-        """Add documents by their lengths."""
-        self.documents += len(lengths)
-        self.tokens += int(lengths.sum(dtype=np.int64))
-
-    def to_dict(self) -> dict[str, int]:
-        """Return both numbers."""
-        return {"documents": self.documents, "tokens": self.tokens}
-
-
-class _Histogram:
-    """How many documents have a measure of a value, in bins that are the same for all values: 1/32 of an octave."""
-
-    def __init__(self) -> None:
-        self._counts = np.zeros(0, np.int64)
-
-    def add(self, bins: npt.NDArray[np.uint32]) -> None:
-        """Add documents by the bins of their values."""
-        found = np.bincount(bins, minlength=len(self._counts))
-        found[: len(self._counts)] += self._counts
-        self._counts = found
-
-    def to_list(self) -> list[tuple[float, int]]:
-        """Return the lowest value of each bin with documents, and how many."""
-        used = np.flatnonzero(self._counts)
-        lows = (used.astype(np.uint32) << np.uint32(_BIN_BITS)).view(np.float32)
-        return list(zip(lows.tolist(), self._counts[used].tolist(), strict=True))
 
 
 def list_other_values(value: float) -> list[float]:
@@ -215,183 +174,144 @@ def list_other_values(value: float) -> list[float]:
     return [other for other in dict.fromkeys(others) if other != value and (value > 1 or other <= 1)]
 
 
-@dataclass(slots=True)
-class _OtherValue:
-    """A limit at another value, and how many documents it would drop."""
+@dataclass
+class _Shown:
+    """The documents that one limit drops at other values, and those that are shown of it."""
 
-    limit: Limit
-    documents: int = 0
-
-
-class _LimitTally:
-    """The effect of one limit on a source."""
-
-    def __init__(self, limit: Limit) -> None:
-        self.others = [_OtherValue(replace(limit, value=value)) for value in list_other_values(limit.value)]
-        self.first = Counts()
-        self.every = Counts()
-        self.alone = Counts()
-        self.random = _Lowest()
-        self.fallen = _Lowest()
-        self.left = _Lowest()
+    others: dict[float, int]
+    """How many documents the limit would drop at each other value."""
+    random: _Lowest = field(default_factory=_Lowest)
+    fallen: _Lowest = field(default_factory=_Lowest)
+    left: _Lowest = field(default_factory=_Lowest)
 
 
-class _SourceTally:
-    """The effect of all limits on a source."""
+class SourceLimits:
+    """The limits of a source's presets with `when = "mix"`: applied to its documents, which are counted and shown."""
 
     def __init__(self, source: SourceRecipe):
         self.name = source.name
-        self.measures = source.clean.mix_measures()
-        self.limits = source.clean.limits("mix")
-        self.read, self.left = Counts(), Counts()
-        self.presets = {preset.name: Counts() for preset in source.clean.presets("mix")}
-        self.tallies = [_LimitTally(limit) for limit in self.limits]
-        self.histograms = {name: (_Histogram(), _Histogram()) for name in self.measures}
+        self._measures = source.clean.mix_measures()
+        self._limits = source.clean.limits("mix")
+        self._presets = [preset.name for preset in source.clean.presets("mix")]
+        self._shown = [_Shown(dict.fromkeys(list_other_values(limit.value), 0)) for limit in self._limits]
+        # Of each measure, the documents in each bin: of all of them, and of those left.
+        self._histograms = {name: (np.zeros(0, np.int64), np.zeros(0, np.int64)) for name in self._measures}
 
-    def add(self, block: Block, dropped: Counter[str]) -> npt.NDArray[np.bool_]:
-        """Add a block to the counts; return which of its documents are dropped."""
-        fallen = find_fallen(block.values, self.measures, self.limits)
-        first, reasons = find_first_limit(fallen), fallen.sum(axis=0)
-        gone = first >= 0
-        count_first(first, self.limits, dropped)
-        self.read.add(block.lengths)
-        self.left.add(block.lengths[~gone])
-        for name, counts in self.presets.items():
-            own = [number for number, limit in enumerate(self.limits) if limit.preset == name]
-            counts.add(block.lengths[fallen[own].any(axis=0)])
-        for column, name in enumerate(self.measures):
-            bins = np.ascontiguousarray(block.values[:, column]).view(np.uint32) >> np.uint32(_BIN_BITS)
-            for histogram, chosen in zip(self.histograms[name], (bins, bins[~gone]), strict=True):
-                histogram.add(chosen)
-        for number, (limit, tally) in enumerate(zip(self.limits, self.tallies, strict=True)):
-            tally.first.add(block.lengths[first == number])
-            tally.every.add(block.lengths[fallen[number]])
-            tally.alone.add(block.lengths[fallen[number] & (reasons == 1)])
-            values = block.values[:, self.measures.index(limit.measure)]
-            for other in tally.others:
-                other.documents += int(np.count_nonzero(other.limit.find_fallen(values)))
-            distance = np.abs(values.astype(np.float64) - np.float32(limit.value))
-            hit, rest = np.flatnonzero(fallen[number]), np.flatnonzero(~fallen[number])
-            tally.random.add(block, hit, np.zeros(len(hit)), values, fallen)
-            tally.fallen.add(block, hit, distance[hit], values, fallen)
-            tally.left.add(block, rest, distance[rest], values, fallen)
-        return gone
-
-    def to_dict(self, show: _Show) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        reasons = [limit.reason for limit in self.limits]
-
-        def examples(lowest: _Lowest) -> list[dict[str, Any]]:
-            return [
-                show.example(item) | {"value": item.value, "reasons": [reasons[number] for number in item.reasons]}
-                for item in lowest.found
-            ]
-
-        limits = [
-            {
-                "preset": limit.preset,
-                "key": limit.key,
-                "measure": limit.measure,
-                "side": limit.side,
-                "value": limit.value,
-                "reason": limit.reason,
-                "first": tally.first.to_dict(),
-                "every": tally.every.to_dict(),
-                "alone": tally.alone.to_dict(),
-                "others": [{"value": other.limit.value, "documents": other.documents} for other in tally.others],
-                "random": examples(tally.random),
-                "fallen": examples(tally.fallen),
-                "left": examples(tally.left),
-            }
-            for limit, tally in zip(self.limits, self.tallies, strict=True)
-        ]
-        measures = {
-            name: {"read": everything.to_list(), "left": left.to_list()}
-            for name, (everything, left) in self.histograms.items()
-        }
-        return {
-            "name": self.name,
-            "read": self.read.to_dict(),
-            "left": self.left.to_dict(),
-            "presets": {name: counts.to_dict() for name, counts in self.presets.items()},
-            "limits": limits,
-            "measures": measures,
-        }
-
-
-@dataclass(frozen=True)
-class _Show:
-    """Finds a document's run and its row in the source."""
-
-    runs: Sequence[Run]
-    rows: Sequence[Run]
-    """The same runs, where their rows are read: a scratch folder if they are in a remote store."""
-
-    def example(self, example: _Example) -> dict[str, Any]:
-        run = self.runs[example.run]
-        (row,) = self.rows[example.run].read_documents(example.index, example.index + 1)
-        return {
-            "hash": f"{example.hi:016x}{example.lo:016x}",
-            "run": run.digest,
-            "index": example.index,
-            "place": run.labels[int(row["span"])],
-            "row": int(row["row"]),
-            "tokens": example.tokens,
-        }
-
-
-class Cleaning:
-    """The presets with `when = "mix"` of all sources, and what they do."""
-
-    def __init__(self, sources: Sequence[SourceRecipe]):
-        self._tallies = [_SourceTally(source) if source.clean.presets("mix") else None for source in sources]
-
-    @cached_property
-    def sources(self) -> frozenset[int]:
-        """The indices of the sources that are cleaned."""
-        return frozenset(index for index, tally in enumerate(self._tallies) if tally is not None)
-
-    def add(self, source: int, block: Block, dropped: Counter[str]) -> npt.NDArray[np.bool_]:
-        """Apply a source's limits to some of its documents, each of which is added once.
+    def add(self, block: Block, drops: SourceDrops) -> npt.NDArray[np.bool_]:
+        """Apply the limits to some of the source's documents, each of which is added once.
 
         Args:
-            source: the source's index.
             block: the documents.
-            dropped: the counts by first reason are added to it.
+            drops: the table of the source, to which they are added.
 
         Returns:
             Which documents fall, `(documents,)`.
         """
-        tally = self._tallies[source]
-        assert tally is not None
-        return tally.add(block, dropped)
+        fallen = find_fallen(block.values, self._measures, self._limits)
+        first = find_first_limit(fallen)
+        self._count(fallen, first, block.lengths, drops)
+        for column, name in enumerate(self._measures):
+            bins = np.ascontiguousarray(block.values[:, column]).view(np.uint32) >> np.uint32(_BIN_BITS)
+            read, left = self._histograms[name]
+            self._histograms[name] = (add_to_histogram(read, bins), add_to_histogram(left, bins[first < 0]))
+        for own, limit, shown in zip(fallen, self._limits, self._shown, strict=True):
+            values = block.values[:, self._measures.index(limit.measure)]
+            for value in shown.others:
+                shown.others[value] += int(np.count_nonzero(replace(limit, value=value).find_fallen(values)))
+            distance = np.abs(values.astype(np.float64) - np.float32(limit.value))
+            hit, rest = np.flatnonzero(own), np.flatnonzero(~own)
+            shown.random.add(block, hit, np.zeros(len(values)), values, fallen)
+            shown.fallen.add(block, hit, distance, values, fallen)
+            shown.left.add(block, rest, distance, values, fallen)
+        return first >= 0
 
-    def counts(self, source: int) -> tuple[Counts, Counts, dict[str, Counts]]:
-        """Return how many documents of a source were added, are left, and would be dropped by each preset alone."""
-        tally = self._tallies[source]
-        assert tally is not None
-        return tally.read, tally.left, tally.presets
+    def _count(
+        self,
+        fallen: npt.NDArray[np.bool_],
+        first: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.uint32],
+        drops: SourceDrops,
+    ) -> None:
+        reasons = fallen.sum(axis=0)
+        for preset in self._presets:
+            step = drops.step(preset)
+            own = [number for number, limit in enumerate(self._limits) if limit.preset == preset]
+            step.came.add(lengths)
+            step.every = step.every or Counts()
+            step.every.add(lengths[fallen[own].any(axis=0)])
+            for number in own:
+                drop = step.reason(self._limits[number].reason)
+                drop.every, drop.alone = drop.every or Counts(), drop.alone or Counts()
+                drop.first.add(lengths[first == number])
+                drop.every.add(lengths[fallen[number]])
+                drop.alone.add(lengths[fallen[number] & (reasons == 1)])
 
-    def first_tokens(self, source: int) -> dict[str, int]:
-        """Return the tokens of the documents of a source that each reason was the first to drop."""
-        tally = self._tallies[source]
-        assert tally is not None
-        return {limit.reason: own.first.tokens for limit, own in zip(tally.limits, tally.tallies, strict=True)}
+    def to_dict(self, runs: Sequence[Run], rows: Sequence[Run]) -> dict[str, Any]:
+        """Return histograms and shown documents as JSON values; the arguments are those of `write_cleaning`."""
+        return {
+            "name": self.name,
+            "limits": [
+                {
+                    "preset": limit.preset,
+                    "key": limit.key,
+                    "measure": limit.measure,
+                    "side": limit.side,
+                    "value": limit.value,
+                    "reason": limit.reason,
+                    "others": [{"value": value, "documents": count} for value, count in shown.others.items()],
+                }
+                | {
+                    name: [example.to_dict(self._limits, runs, rows) for example in lowest.found]
+                    for name, lowest in (("random", shown.random), ("fallen", shown.fallen), ("left", shown.left))
+                }
+                for limit, shown in zip(self._limits, self._shown, strict=True)
+            ],
+            "measures": {
+                name: {"read": list_bins(read), "left": list_bins(left)}
+                for name, (read, left) in self._histograms.items()
+            },
+        }
 
-    def write(self, folder: Path, runs: Sequence[Run], rows: Sequence[Run]) -> dict[str, dict[str, Any]]:
-        """Write `cleaning.json`, and return its entry for the receipt.
 
-        Args:
-            folder: the task's folder.
-            runs: the runs.
-            rows: the same runs, where their rows are read.
-        """
-        show = _Show(runs, rows)
-        found = [tally.to_dict(show) for tally in self._tallies if tally is not None]
-        data = json.dumps({"sources": found}, ensure_ascii=True).encode()
-        return {CLEANING_FILE: write_checksummed(folder / CLEANING_FILE, data)}
+def add_to_histogram(counts: npt.NDArray[np.int64], bins: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    """Return the documents in each bin with those of further bins; all values have the same bins, 1/32 of an octave."""
+    found = np.bincount(bins, minlength=len(counts))
+    found[: len(counts)] += counts
+    return found
 
 
-def cleaned_when_mixed(sources: Iterable[SourceRecipe]) -> bool:
-    """Return whether a source has a preset that is applied here."""
-    return any(source.clean.presets("mix") for source in sources)
+def list_bins(counts: npt.NDArray[np.int64]) -> list[tuple[float, int]]:
+    """Return the lowest value of each bin of a histogram with documents, and how many it has."""
+    used = np.flatnonzero(counts)
+    lows = (used.astype(np.uint32) << np.uint32(_BIN_BITS)).view(np.float32)
+    return list(zip(lows.tolist(), counts[used].tolist(), strict=True))
+
+
+def open_limits(sources: Sequence[SourceRecipe]) -> dict[int, SourceLimits]:
+    """Return the limits of each source that is cleaned in the mix, by the source's index."""
+    return {number: SourceLimits(source) for number, source in enumerate(sources) if source.clean.presets("mix")}
+
+
+def write_cleaning(
+    folder: Path, limits: Mapping[int, SourceLimits], runs: Sequence[Run], rows: Sequence[Run]
+) -> dict[str, dict[str, Any]]:
+    """Write `cleaning.json`, and return its entry for the receipt.
+
+    Args:
+        folder: the task's folder.
+        limits: those of each source, after all documents were added.
+        runs: the runs.
+        rows: the same runs, where their rows are read: a scratch folder if they are in a remote store.
+    """
+    found = [own.to_dict(runs, rows) for own in limits.values()]
+    data = json.dumps({"sources": found}, ensure_ascii=True).encode()
+    return {CLEANING_FILE: write_checksummed(folder / CLEANING_FILE, data)}
+
+
+def read_cleaning(folder: Store) -> dict[str, Any]:
+    """Return what the mix task in a folder wrote of the documents that limits drop.
+
+    Raises:
+        WorkFileDamagedError: the file is not as it was written.
+    """
+    return json.loads(bytes(TaskOutput(folder).read(CLEANING_FILE)))

@@ -7,9 +7,9 @@ which common phrases in other documents did not count. `pipeline.mix.held_items`
 from __future__ import annotations
 
 import io
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,10 @@ from pipeline.clean.evaluations.items import Items, load_items
 from pipeline.encode.run import Run
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import TaskOutput
-from pipeline.mix.block_lists import FoundHashes
+from pipeline.mix.block_lists import ListedHashes
 from pipeline.mix.different_documents import DifferentDocuments
+from pipeline.mix.drops.fates import Fate
+from pipeline.mix.drops.table import ITEM_REASON, Counts, SourceDrops
 from pipeline.mix.held_items import HeldItem, HeldItems
 from shards.errors import plural
 from shards.stores.open import open_store
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pipeline.mix.near_duplicates.drop import SimilarPairs
-    from pipeline.recipe.schema import Recipe
+    from pipeline.recipe.schema import EvaluationRecipe, Recipe
 
 CONTAMINATION_FILE = "contamination.parquet"
 """One row for each document and item that it holds."""
@@ -43,16 +45,48 @@ EXCUSED_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The findings for all evaluation sets."""
+    """The findings for all evaluation sets; empty without any."""
 
-    dropped: list[FoundHashes]
+    dropped: list[ListedHashes] = field(default_factory=list[ListedHashes])
     """The documents of each set with `action = "drop"`."""
-    notes: list[str]
+    notes: list[str] = field(default_factory=list[str])
     """One for each set, for the user."""
-    counts: list[dict[str, Any]]
-    """The same for machines: items, those found, those too short or excused, documents by source."""
-    files: dict[str, dict[str, Any]]
+    counts: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """For each set its items: all of them, those found, those too short, those excused."""
+    holders: list[_Holders] = field(default_factory=list["_Holders"])
+    """The documents of each set."""
+    files: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """The entries of both tables for the receipt."""
+
+    def add_to(self, drops: Sequence[SourceDrops]) -> None:
+        """Add to the table of each source all documents that hold items, also those that are dropped before or stay."""
+        for one in self.holders:
+            for source, own in zip(drops, one.counts, strict=True):
+                step = source.step(one.reason)
+                step.came, step.every, step.reports = source.read, own, not one.drops
+                if step.reports:
+                    step.reason(one.reason).first = own
+
+
+class _Holders:
+    """The documents that hold items of one evaluation set."""
+
+    def __init__(self, evaluation: EvaluationRecipe, sources: int):
+        self.reason = f"{ITEM_REASON} {evaluation.name}"
+        self.drops = evaluation.action == "drop"
+        self.counts = [Counts() for _ in range(sources)]
+        self.hashes: list[tuple[int, int]] = []
+
+    def add(self, source: int, document: npt.NDArray[np.void]) -> None:
+        """Add a document of a source, `DOCUMENT_DTYPE ()`."""
+        self.counts[source].documents += 1
+        self.counts[source].tokens += int(document["length"])
+        self.hashes.append((int(document["hash_hi"]), int(document["hash_lo"])))
+
+    def listed(self) -> ListedHashes:
+        """Return the documents as a list of hashes."""
+        hashes = np.array(self.hashes, np.uint64).reshape(-1, 2)
+        return ListedHashes(self.reason, Fate.HOLDS_ITEM, np.unique(hashes, axis=0))
 
 
 def find_contamination(
@@ -77,24 +111,28 @@ def find_contamination(
     read: list[dict[str, Any]] = TaskOutput(open_store(place)).result["evaluations"]
     different = DifferentDocuments(similar)
     rule = HeldItems(items, different.count(len(items.ngrams), rows), sum(run.num_documents for run in rows))
-    evaluations, names = recipe.evaluations, [source.name for source in recipe.sources]
-    tallies = [_Tally() for _ in evaluations]
-    read_documents: Counter[str] = Counter()
-    holders: defaultdict[int, set[int]] = defaultdict(set)
+    names = [source.name for source in recipe.sources]
+    holders = [_Holders(evaluation, len(names)) for evaluation in recipe.evaluations]
+    different_holders: defaultdict[int, set[int]] = defaultdict(set)
     buffer = io.BytesIO()
     with pq.ParquetWriter(buffer, _SCHEMA, compression="zstd") as table:
         for run, own in zip(runs, rows, strict=True):
-            read_documents[names[run.source]] += run.num_documents
             if not own.num_hits or not (held := rule.find(own.read_hits())):
                 continue
             documents = {one.document: own.read_documents(one.document, one.document + 1)[0] for one in held}
-            table.write_batch(_to_batch(held, run, documents, names[run.source], items, read, tallies))
-            for one, number in zip(held, _identify(different, held, documents), strict=True):
-                holders[one.item].add(number)
-    held_in = np.array([len(holders[item]) for item in range(len(items.rows))], np.int64)
+            table.write_batch(_to_batch(held, run, documents, names[run.source], items, read))
+            for evaluation, document in sorted(
+                {(int(items.rows["evaluation"][one.item]), one.document) for one in held}
+            ):
+                holders[evaluation].add(run.source, documents[document])
+            # The same document in several places, or nearly the same, tells of an item once.
+            hashes = np.array([documents[one.document]["hash_hi"] for one in held], np.uint64)
+            for one, number in zip(held, different.identify(hashes).tolist(), strict=True):
+                different_holders[one.item].add(number)
+    held_in = np.array([len(different_holders[item]) for item in range(len(items.rows))], np.int64)
     excused = np.maximum(rule.count_excused() - held_in, 0)
     counts: list[dict[str, Any]] = []
-    for number, (evaluation, tally, about) in enumerate(zip(evaluations, tallies, read, strict=True)):
+    for number, (evaluation, about) in enumerate(zip(recipe.evaluations, read, strict=True)):
         own = items.rows["evaluation"] == number
         counts.append(
             {
@@ -104,29 +142,18 @@ def find_contamination(
                 "too_short": about["too_short"],
                 "excused": int((own & (excused > 0)).sum()),
                 "found": int((own & (held_in > 0)).sum()),
-                "documents": dict(sorted(tally.documents.items())),
-                "read": dict(read_documents),
             }
         )
-    dropped = [
-        FoundHashes(f"holds an item of {evaluation.name}", np.unique(tally.stacked(), axis=0))
-        for evaluation, tally in zip(evaluations, tallies, strict=True)
-        if evaluation.action == "drop"
-    ]
     listed = _list_excused(items, read, excused, held_in)
     files = {
         CONTAMINATION_FILE: write_checksummed(folder / CONTAMINATION_FILE, buffer.getvalue()),
         EXCUSED_FILE: write_checksummed(folder / EXCUSED_FILE, _to_parquet(listed)),
     }
-    return Findings(dropped, [_describe(count, listed) for count in counts], counts, files)
-
-
-def _identify(
-    different: DifferentDocuments, held: list[HeldItem], documents: dict[int, npt.NDArray[np.void]]
-) -> list[int]:
-    """Return the number of the document of each held item."""
-    hi = np.array([documents[one.document]["hash_hi"] for one in held], np.uint64)
-    return different.identify(hi).tolist()
+    notes = [
+        _describe(count, sum(own.documents for own in one.counts), listed)
+        for count, one in zip(counts, holders, strict=True)
+    ]
+    return Findings([one.listed() for one in holders if one.drops], notes, counts, holders, files)
 
 
 def _list_excused(
@@ -153,18 +180,6 @@ def _to_parquet(excused: list[dict[str, Any]]) -> bytes:
     with pq.ParquetWriter(buffer, _EXCUSED_SCHEMA, compression="zstd") as table:
         table.write_table(pa.Table.from_pylist(excused, schema=_EXCUSED_SCHEMA))
     return buffer.getvalue()
-
-
-class _Tally:
-    """The documents that hold items of one evaluation set: how many by source, and their hashes."""
-
-    def __init__(self) -> None:
-        self.documents: Counter[str] = Counter()
-        self.hashes: list[npt.NDArray[np.uint64]] = []
-
-    def stacked(self) -> npt.NDArray[np.uint64]:
-        """Return the hashes, `(documents, 2)`."""
-        return np.concatenate([np.zeros((0, 2), np.uint64), *self.hashes])
 
 
 _SCHEMA = pa.schema(
@@ -202,30 +217,23 @@ def _to_batch(
     source: str,
     items: Items,
     read: list[dict[str, Any]],
-    tallies: list[_Tally],
 ) -> pa.RecordBatch:
-    """Return the rows of the evidence table for one run, and count its documents."""
+    """Return the rows of the evidence table for one run."""
     labels = run.labels
-    counted: set[tuple[int, int]] = set()
     table: list[dict[str, Any]] = []
     for one in held:
         item, document = items.rows[one.item], documents[one.document]
-        number = int(item["evaluation"])
-        high, low = int(document["hash_hi"]), int(document["hash_lo"])
-        if (number, one.document) not in counted:
-            counted.add((number, one.document))
-            tallies[number].documents[source] += 1
-            tallies[number].hashes.append(np.array([[high, low]], np.uint64))
+        evaluation = read[int(item["evaluation"])]
         table.append(
             {
-                "evaluation": read[number]["name"],
-                "item": read[number]["spans"][int(item["span"])],
+                "evaluation": evaluation["name"],
+                "item": evaluation["spans"][int(item["span"])],
                 "item_row": int(item["row"]),
                 "share": one.share,
                 "source": source,
                 "unit": labels[int(document["span"])],
                 "row": int(document["row"]),
-                "hash": f"{high:016x}{low:016x}",
+                "hash": f"{int(document['hash_hi']):016x}{int(document['hash_lo']):016x}",
                 "start": one.start,
                 "stop": one.stop,
                 "run": run.digest,
@@ -235,8 +243,7 @@ def _to_batch(
     return pa.RecordBatch.from_pylist(table, schema=_SCHEMA)
 
 
-def _describe(counts: dict[str, Any], excused: list[dict[str, Any]]) -> str:
-    documents = sum(counts["documents"].values())
+def _describe(counts: dict[str, Any], documents: int, excused: list[dict[str, Any]]) -> str:
     text = f"evaluation set {counts['name']!r}: {counts['found']:,} of {plural(counts['items'], 'item')} found"
     if documents:
         text += f" in {plural(documents, 'document')}, "

@@ -1,6 +1,6 @@
-"""The outcome of a mix for the copies of one document: each was kept, or dropped for reasons that can be named.
+"""The outcome of a mix for the copies of one document: the fate of each, and the evidence of the step that decided it.
 
-Everything is read from the work folder: rows of the runs, found by their hash; the bits and the evidence that the mix
+Everything is read from the work folder: rows of the runs, found by their hash; the fates and the evidence that the mix
 wrote; the block lists. Tokens are not read. Costs a few small reads for each run, and the evidence tables.
 """
 
@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -20,17 +19,19 @@ import pyarrow.parquet as pq
 from pipeline.clean.limits import describe_fallen
 from pipeline.encode.run import Run
 from pipeline.engine.receipts import TaskOutput
-from pipeline.mix.block_lists import BlockListError, open_lists
+from pipeline.mix.block_lists import open_lists
 from pipeline.mix.contamination import CONTAMINATION_FILE
-from pipeline.mix.keep_mask import Kept, read_kept
-from pipeline.mix.mix_plan import MixPlan, plan_from_dict
+from pipeline.mix.drops.fates import Fate, read_fates
+from pipeline.mix.mix_plan import plan_from_dict
 from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
 from pipeline.recipe.schema import Recipe
-from shards.errors import RunError, plural
+from shards.errors import InputError, plural
+from shards.format.equal_hashes import find_hashes
 from shards.format.writer import shard_name
 from shards.stores.store import Store
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
 
@@ -110,7 +111,7 @@ def find_copies(number: int, run: Run, bounds: tuple[int, int]) -> list[Copy]:
 
 
 class Outcomes:
-    """The outcome of a mix for single documents."""
+    """The outcome of a mix for single documents: their fates, and the evidence of each step."""
 
     def __init__(self, folder: Store, recipe: Recipe, runs: int):
         """Set the mix.
@@ -120,19 +121,10 @@ class Outcomes:
             recipe: its recipe.
             runs: how many runs it read.
         """
-        self._folder, self._recipe, self._runs = folder, recipe, runs
+        self._folder, self._recipe = folder, recipe
         self._result = TaskOutput(folder).result
-        self._unreadable: list[str] = []
-        """The faults of block lists that have changed since the mix read them."""
-
-    @cached_property
-    def plan(self) -> MixPlan | None:
-        """The plan; None if the mix stopped before it had one."""
-        return plan_from_dict(self._result["plan"]) if "plan" in self._result else None
-
-    @cached_property
-    def _kept(self) -> Kept:
-        return read_kept(self._folder, self._runs)
+        self._fates = read_fates(folder, runs)
+        self.plan = plan_from_dict(self._result["plan"]) if "plan" in self._result else None
 
     def find(self, copies: Sequence[Copy], places: PlaceOf) -> list[Outcome]:
         """Return what became of the copies of one document.
@@ -142,46 +134,54 @@ class Outcomes:
             places: says where a document of a run is, by the run's digest and its index.
 
         Raises:
-            RunError: the work folder is damaged.
-            WorkFileDamagedError: the same, and which task must run again.
+            WorkFileDamagedError: a file of the work folder is not as it was written.
         """
-        outcomes = [Outcome(copy) for copy in copies]
-        blocked = self._find_blocked(copies[0].hash)
-        first: Copy | None = None
-        for outcome in outcomes:
-            outcome.reasons += [*blocked, *self._find_items(outcome, notes=False)]
-            outcome.notes += self._find_items(outcome, notes=True)
-            if not outcome.reasons:
-                outcome.reasons += self._find_limits(outcome.copy)
-            if outcome.reasons:
-                continue
-            if first is not None:
-                outcome.reasons.append(self._describe_duplicate(outcome.copy, first))
-                continue
-            first = outcome.copy
-            near, dropped = self._find_near_duplicate(outcome.copy, places)
-            (outcome.reasons if dropped else outcome.notes).extend(near)
-        for outcome in outcomes:
-            self._decide(outcome)
-        return outcomes
+        fates = [self._fates.of(copy.number, copy.index) for copy in copies]
+        # Of equal documents one went on to the last step.
+        first = next(
+            (copy for copy, fate in zip(copies, fates, strict=True) if fate in (Fate.KEPT, Fate.NEAR_DUPLICATE)), None
+        )
+        return [self._explain(copy, fate, first, places) for copy, fate in zip(copies, fates, strict=True)]
 
-    def _find_blocked(self, digest: str) -> list[Reason]:
-        half = int(digest[:16], 16), int(digest[16:], 16)
+    def _explain(self, copy: Copy, fate: Fate, first: Copy | None, places: PlaceOf) -> Outcome:
+        outcome = Outcome(copy, "in the set" if fate == Fate.KEPT else "dropped")
+        match fate:
+            case Fate.LISTED:
+                outcome.reasons = list(self._find_lists(copy))
+            case Fate.HOLDS_ITEM:
+                outcome.reasons = self._find_items(copy, "drop")
+            case Fate.BEYOND_LIMIT:
+                outcome.reasons = self._find_limits(copy)
+            case Fate.DUPLICATE:
+                assert first is not None  # the document of which it is a copy
+                outcome.reasons = [self._describe_duplicate(copy, first)]
+            case Fate.NEAR_DUPLICATE:
+                outcome.reasons = self._find_near_duplicates(copy, places)
+            case Fate.KEPT:
+                outcome.notes = self._find_items(copy, "report") + self._find_near_duplicates(copy, places)
+                outcome.shards = self._find_shards(copy)
+                if not outcome.shards:
+                    outcome.state = "not taken"
+                    outcome.reasons = [self._describe_rest(copy)]
+        return outcome
+
+    def _find_lists(self, copy: Copy) -> list[Reason]:
+        """Return the block lists with the document's hash; if there is none, those that the mix read otherwise."""
         found: list[Reason] = []
+        changed: list[str] = []
+        hi, lo = (copy.row[name].reshape(1) for name in ("hash_hi", "hash_lo"))
         for listed in open_lists(self._recipe):
             try:
                 rows, _ = listed.read()
-            except BlockListError as error:
-                self._unreadable.append(str(error))
+            except InputError as error:
+                changed.append(str(error))
                 continue
-            place = int(np.searchsorted(rows[:, 0], np.uint64(half[0])))
-            while place < len(rows) and int(rows[place, 0]) == half[0]:
-                if int(rows[place, 1]) == half[1]:
-                    found.append(
-                        Reason("block_list", f"its hash is in the block list {listed.path}", {"file": str(listed.path)})
-                    )
-                place += 1
-        return found
+            if find_hashes(hi, lo, rows[:, 0], rows[:, 1])[0] >= 0:
+                text = f"its hash is in the block list {listed.path}"
+                found.append(Reason("block_list", text, {"file": str(listed.path)}))
+        return found or [
+            Reason("block_list", f"its hash was in a block list that is not as it was: {'; '.join(changed)}")
+        ]
 
     @cached_property
     def _items(self) -> pa.Table | None:
@@ -196,32 +196,30 @@ class Outcomes:
             return None
         return pq.read_table(pa.BufferReader(TaskOutput(self._folder).read(name)))
 
-    def _find_items(self, outcome: Outcome, *, notes: bool) -> list[Reason]:
-        """Return the items that a copy holds: those of sets that drop it, or those that are only reported."""
+    def _find_items(self, copy: Copy, action: str) -> list[Reason]:
+        """Return the items that a copy holds, of the evaluation sets with an action."""
         if self._items is None:
             return []
-        copy, actions = outcome.copy, {one.name: one.action for one in self._recipe.evaluations}
+        names = [one.name for one in self._recipe.evaluations if one.action == action]
         own = self._items.filter(
-            (pc.field("source") == self._recipe.sources[copy.run.source].name)
-            & (pc.field("run") == copy.run.digest)
+            (pc.field("run") == copy.run.digest)
             & (pc.field("index") == copy.index)
+            & (pc.field("source") == self._recipe.sources[copy.run.source].name)
+            & pc.field("evaluation").isin(pa.array(names, pa.string()))
         )
         return [
             Reason(
                 "evaluations",
                 f"it holds an item of the evaluation set {row['evaluation']!r}: {row['item']} row {row['item_row']}, "
                 f"{row['share']:.0%} of its words in bytes {row['start']:,} to {row['stop']:,} of the text"
-                + ('; action = "report" keeps it' if notes else ""),
+                + ('; action = "report" keeps it' if action == "report" else ""),
                 {name: row[name] for name in ("evaluation", "item", "item_row", "share", "start", "stop")},
             )
             for row in own.to_pylist()
-            if (actions[row["evaluation"]] == "report") == notes
         ]
 
     def _find_limits(self, copy: Copy) -> list[Reason]:
         limits = self._recipe.sources[copy.run.source].clean.limits("mix")
-        if not limits:
-            return []
         values = copy.run.read_measures(copy.index, copy.index + 1)
         return [Reason("limits", text, facts) for text, facts in describe_fallen(values[0], copy.run.measures, limits)]
 
@@ -234,11 +232,11 @@ class Outcomes:
             {"source": name, "unit": first.unit, "row": int(first.row["row"])},
         )
 
-    def _find_near_duplicate(self, copy: Copy, places: PlaceOf) -> tuple[list[Reason], bool]:
-        """Return what the evidence says about a document, and whether it is dropped for it."""
+    def _find_near_duplicates(self, copy: Copy, places: PlaceOf) -> list[Reason]:
+        """Return the documents that are similar to a copy and stay, as the evidence names them."""
         if self._near is None:
-            return [], False
-        drops = self._result["near_duplicates"]["action"] == "drop"
+            return []
+        drops = self._fates.of(copy.number, copy.index) == Fate.NEAR_DUPLICATE
         digest = pa.scalar(bytes.fromhex(copy.hash), pa.binary(16))
         reasons: list[Reason] = []
         for row in self._near.filter(pc.equal(self._near["dropped_hash"], digest)).to_pylist():
@@ -250,47 +248,26 @@ class Outcomes:
             facts = {"jaccard": row["jaccard"], "hash": kept, "source": row["kept_source"], "unit": unit, "row": number}
             text += "" if drops else '; action = "report" keeps both'
             reasons.append(Reason("near_duplicate", text, facts))
-        return reasons, drops
+        return reasons
 
-    def _decide(self, outcome: Outcome) -> None:
-        """Say whether a copy is dropped, not taken or in the set; the bits that the mix wrote have the last word."""
-        copy, plan = outcome.copy, self.plan
-        kept = not outcome.reasons
-        agrees = plan is None or kept == bool(self._kept.mask(copy.number, copy.index, copy.index + 1)[0])
-        if not agrees and kept and self._unreadable:
-            text = f"no other reason is known, and a block list is not as it was: {'; '.join(self._unreadable)}"
-            outcome.reasons.append(Reason("block_list", text))
-            kept = False
-        elif not agrees:
-            raise RunError(
-                f"{self._folder}: its answer for the document {copy.hash} does not agree with its evidence. Delete "
-                "this folder, and run the same build command again."
-            )
-        if not kept:
-            outcome.state = "dropped"
-        elif plan is None:
-            outcome.state = "not taken"
-            fault = str(self._result.get("fault", "")).partition("\n")[0]
-            outcome.reasons.append(Reason("stopped", f"nothing drops it, but the last build made no set: {fault}"))
-        elif not (shards := self._find_shards(copy, plan)):
-            outcome.state = "not taken"
-            outcome.reasons.append(self._describe_budget(copy, plan))
-        else:
-            outcome.shards = shards
-
-    def _find_shards(self, copy: Copy, plan: MixPlan) -> list[str]:
+    def _find_shards(self, copy: Copy) -> list[str]:
+        """Return the shards that hold a kept copy."""
         return [
             shard_name(shard.split, shard.index)  # type: ignore[arg-type]
-            for shard in plan.shards
+            for shard in (self.plan.shards if self.plan else ())
             for piece in shard.slices
             if piece.source == copy.run.source and piece.start <= copy.hash_key < piece.stop
         ]
 
-    def _describe_budget(self, copy: Copy, plan: MixPlan) -> Reason:
-        source, totals = self._recipe.sources[copy.run.source].name, plan.sources[copy.run.source]
+    def _describe_rest(self, copy: Copy) -> Reason:
+        """Return why a kept copy is in no shard: it is beyond what the mix takes, or there is no set."""
+        if self.plan is None:
+            fault = str(self._result.get("fault", "")).partition("\n")[0]
+            return Reason("stopped", f"nothing drops it, but the last build made no set: {fault}")
+        source, totals = self._recipe.sources[copy.run.source].name, self.plan.sources[copy.run.source]
         ends = [
             piece.stop
-            for shard in plan.shards
+            for shard in self.plan.shards
             for piece in shard.slices
             if shard.split == "train" and piece.source == copy.run.source
         ]

@@ -15,25 +15,25 @@ a document is in one phase, unless its source is repeated.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
+
+import numpy as np
 
 from pipeline.clean.reading_keys import limits_by_preset
 from pipeline.encode.run import END_HASH, FIRST_HASH, load_runs, runs_in_scratch
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
-from pipeline.mix import cleaning, drop_counts
-from pipeline.mix.block_lists import Blocked, BlockList
-from pipeline.mix.cleaning import Cleaning, cleaned_when_mixed
+from pipeline.mix import cleaning
+from pipeline.mix.block_lists import Blocked, BlockList, describe_use
+from pipeline.mix.cleaning import open_limits, write_cleaning
 from pipeline.mix.contamination import Findings, find_contamination
-from pipeline.mix.drop_counts import count_steps
+from pipeline.mix.drops.fates import write_fates
 from pipeline.mix.index import Axis, Cut, Index
-from pipeline.mix.keep_mask import write_kept
 from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice, SourceTotals
-from pipeline.mix.near_duplicates.drop import NearDuplicates, SimilarPairs
+from pipeline.mix.near_duplicates.drop import SimilarPairs, drop_near_duplicates
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from shards.errors import InputError, plural
@@ -53,12 +53,10 @@ def _mixing_keys(recipe: Recipe, task: MixTask) -> dict[str, Any]:
     sources: dict[str, dict[str, Any]] = {source.name: {"weight": source.weight} for source in recipe.sources}
     keys["sources"] = sources
     keys["order"] = [source.name for source in recipe.sources]
-    if cleaned_when_mixed(recipe.sources):
+    if any(source.clean.presets("mix") for source in recipe.sources):
         keys["code"] = {"cleaning": cleaning.CODE_VERSION}
         for source in recipe.sources:
             sources[source.name]["clean"] = limits_by_preset(source, "mix")
-    if task.cleans:
-        keys["code"] = keys.get("code", {}) | {"steps": drop_counts.CODE_VERSION}
     keys["evaluations"] = {one.name: {"action": one.action} for one in recipe.evaluations}
     return keys
 
@@ -67,7 +65,7 @@ def _mixing_keys(recipe: Recipe, task: MixTask) -> dict[str, Any]:
 class MixTask(Payload):
     """The input of the mix task; plain data."""
 
-    CODE: ClassVar = 3
+    CODE: ClassVar = 4
 
     recipe: Annotated[Recipe, InDigest(_mixing_keys, "")]
     block_lists: Annotated[tuple[BlockList, ...], NOT_IN_DIGEST]
@@ -82,11 +80,6 @@ class MixTask(Payload):
     """Whether hashes and lengths are fetched into scratch first, from a remote store."""
     similar: Annotated[SimilarPairs | None, InDigest(called="clean.near_duplicates")] = None
     """The pairs of similar documents; None if the build does not search for near-duplicates."""
-
-    @property
-    def cleans(self) -> bool:
-        """Whether a step of cleaning is on: then the result says what each step drops."""
-        return bool(self.similar or self.evaluations or any(source.clean for source in self.recipe.sources))
 
 
 def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict[int, int]:
@@ -136,7 +129,7 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
     demand = Demand(recipe)
     axes = [index.source_axis(source) for source in range(len(recipe.sources))]
     has_more = has_more or (False,) * len(axes)
-    _check_validation(demand, axes, index.dropped, has_more)
+    _check_validation(demand, axes, [drops.dropped() for drops in index.drops], has_more)
     val_cuts, _ = _cut_shards(
         [_num_val_shards(recipe)],
         [axis.total for axis in axes],
@@ -187,14 +180,13 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
         SourceTotals(
             tokens=axis.total,
             documents=int(index.documents[s]),
-            dropped=dict(index.dropped[s]),
             requested_tokens=demand.shares.of(s, total),
             epochs=epochs[s],
         )
         for s, axis in enumerate(axes)
     )
     found = index.block_lists()
-    return MixPlan((*train, *val), totals, total, (*notes, *map(str, found)), found)
+    return MixPlan((*train, *val), totals, total, (*notes, *map(describe_use, found)), found)
 
 
 def _num_val_shards(recipe: Recipe) -> int:
@@ -213,7 +205,7 @@ def _cut_validation(demand: Demand, source: int, axis: Axis, number: int) -> lis
 
 
 def _check_validation(
-    demand: Demand, axes: list[Axis], dropped: list[Counter[str]], has_more: tuple[bool, ...]
+    demand: Demand, axes: list[Axis], dropped: list[dict[str, int]], has_more: tuple[bool, ...]
 ) -> None:
     faults: list[str] = []
     for s, (source, axis) in enumerate(zip(demand.recipe.sources, axes, strict=True)):
@@ -347,47 +339,47 @@ def _slices_between(source: int, start: Cut, begin: tuple[int, Cut], end: tuple[
 
 
 def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
-    """Mix the runs: cut them into shards, write which documents are kept, return the plan for the receipt.
+    """Mix the runs: decide what becomes of each document, and cut the kept ones into shards.
 
-    If sources must be read further, there is no plan; `short` then lists (source, tokens needed, tokens found). If
-    documents are dropped by their measures, `cleaning.json` says which, also if there is no plan; for near-duplicates
-    it is `near_duplicates.parquet`, for evaluation sets `contamination.parquet`; `steps` counts what each step drops.
-    A fault of the sources is then in the result, as `fault`, so that the build can say first that cleaning drops too
-    much.
+    Returns:
+        `drops`, the table of each source. `plan`; without it `short` lists (source, tokens needed, tokens found) of the
+        sources that must be read further, or `fault` says why there is no set: alarms tell first that cleaning drops
+        too much. `fates.bin` has the fate of each document. For limits there are `cleaning.json`, for near-duplicates
+        `near_duplicates.parquet`, for evaluation sets `contamination.parquet`.
 
     Raises:
-        MixError: the sources cannot give what the recipe asks for.
-        BlockListError: a block list was changed or deleted after the recipe was read.
+        InputError: a block list was changed or deleted after the recipe was read.
     """
     runs = load_runs(task.runs)
+    recipe, names = task.recipe, [source.name for source in task.recipe.sources]
     with runs_in_scratch(runs, folder) if task.fetch else nullcontext(runs) as own:
-        contamination = Findings([], [], [], {})
+        # Decide the fates, step by step.
+        findings = Findings()
         if task.evaluations:
-            contamination = find_contamination(folder, task.evaluations, task.recipe, runs, own, task.similar)
-        listed = task.block_lists or contamination.dropped
-        blocked = Blocked(list(task.block_lists), contamination.dropped) if listed else None
-        cleaning = Cleaning(task.recipe.sources) if cleaned_when_mixed(task.recipe.sources) else None
-        index = Index(list(own), len(task.recipe.sources), blocked, cleaning, folder)
-        files = contamination.files | (cleaning.write(folder, runs, own) if cleaning else {})
-        result: dict[str, Any] = {"short": [], "files": files}
-        if task.evaluations:
-            result["contamination"] = contamination.counts
-        names = [source.name for source in task.recipe.sources]
+            findings = find_contamination(folder, task.evaluations, recipe, runs, own, task.similar)
+        limits = open_limits(recipe.sources)
+        index = Index(list(own), len(names), Blocked(task.block_lists, findings.dropped), limits, folder)
+        for run in runs:
+            read = index.drops[run.source].read
+            read.documents += run.num_documents
+            read.tokens += run.tokens_bytes // np.dtype(run.dtype).itemsize
+        findings.add_to(index.drops)
+        result: dict[str, Any] = {"short": [], "files": findings.files, "contamination": findings.counts}
+        if limits:
+            result["files"] |= write_cleaning(folder, limits, runs, own)
         if task.similar is not None:
-            near = NearDuplicates(index, task.similar)
-            files |= near.write(folder, names, runs)
-            result["near_duplicates"] = near.to_dict(names, runs)
-        if task.cleans:
-            result["steps"] = count_steps(index, cleaning, runs, names)
-        if short := find_short(task.recipe, index, task.has_more):
-            found = index.tokens.sum(axis=0).tolist()
-            return result | {"short": [[s, needed, found[s]] for s, needed in short.items()]}
+            result["near_duplicates"], files = drop_near_duplicates(index, task.similar, folder, names, runs)
+            result["files"] |= files
+        result["files"] |= write_fates(folder, index.fates)
+        for source, drops in enumerate(index.drops):
+            drops.left = index.count_kept(source)
+        result["drops"] = [asdict(drops) for drops in index.drops]
+
+        # Cut what is kept.
+        if short := find_short(recipe, index, task.has_more):
+            return result | {"short": [[s, needed, index.drops[s].left.tokens] for s, needed in short.items()]}
         try:
-            plan = cut_sources(task.recipe, index, task.has_more)
+            plan = cut_sources(recipe, index, task.has_more)
         except MixError as error:
-            if not task.cleans:
-                raise
             return result | {"fault": str(error)}
-    plan = replace(plan, notes=(*plan.notes, *contamination.notes))
-    files |= write_kept(folder, index.kept)
-    return result | {"plan": plan.to_dict()}
+    return result | {"plan": replace(plan, notes=(*plan.notes, *findings.notes)).to_dict()}

@@ -1,36 +1,35 @@
 """The documents of all runs in hash order: deduplicated, added up by source, and cut at document boundaries.
 
 The hash space is read in partitions (`pipeline.mix.partitions`); measures are read block by block. Memory: about 50
-bytes for each document of a partition, and what grows with the corpus: a bit for each document, and 8 bytes for each
-run and partition.
+bytes for each document of a partition, and 8 bytes for each run and partition.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
-from pipeline.mix.cleaning import BLOCK_DOCUMENTS, Block, Cleaning
-from pipeline.mix.keep_mask import Kept
+from pipeline.mix.cleaning import BLOCK_DOCUMENTS, Block, SourceLimits
+from pipeline.mix.drops.fates import Fate, Fates, FateScratch
+from pipeline.mix.drops.table import DUPLICATE, ELSEWHERE, NEAR_DUPLICATE, Counts, SourceDrops, Step
 from pipeline.mix.partitions import Part, Partitions
 from shards.format.equal_hashes import HashRange, find_copies, find_hashes, sort_hashes
+from shards.format.manifest import BlockListEntry
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from pipeline.mix.block_lists import Blocked, BlockListUse
+    from pipeline.mix.block_lists import Blocked
 
 FAR_OFF = 0.05
 """Largest excess of one source, as a part of all validation tokens, at which the cut of version 0.1.0 is kept, so that
 sets keep their bytes. With 200,000 tokens of validation it is 10,000."""
-DUPLICATE = "duplicate"
-DUPLICATE_ELSEWHERE = "duplicate of another source"
+DUPLICATE_ELSEWHERE = DUPLICATE + ELSEWHERE
 
 
 class Found(NamedTuple):
@@ -49,9 +48,9 @@ class Found(NamedTuple):
 class Index:
     """The documents of all runs in hash order, read by partitions of the hash space.
 
-    The constructor deduplicates: it finds which documents of the runs are kept, and adds up their tokens. A document
-    that a block list names is dropped with all its copies. Of the others, those that fall by the limits of their source
-    are dropped before copies are looked for.
+    The constructor deduplicates: it decides the fate of each document, and adds up the tokens of those that are kept.
+    A document that a block list names is dropped with all its copies. Of the others, those that fall by the limits of
+    their source are dropped before copies are looked for.
     """
 
     def __init__(
@@ -59,79 +58,81 @@ class Index:
         runs: list[Run],
         num_sources: int,
         blocked: Blocked | None = None,
-        cleaning: Cleaning | None = None,
+        limits: Mapping[int, SourceLimits] | None = None,
         scratch: Path | None = None,
     ):
         self._runs = runs
         self.sources = np.array([run.source for run in runs], np.int64)
         self._blocked = blocked
-        self._cleaning = cleaning
+        self._limits = limits or {}
         self._partitions = Partitions(runs, scratch)
         self.bits = self._partitions.bits
         self.tokens = np.zeros((1 << self.bits, num_sources), np.int64)
         self.longest = np.zeros_like(self.tokens)
         self.documents = np.zeros(num_sources, np.int64)
-        self.dropped: list[Counter[str]] = [Counter() for _ in range(num_sources)]
-        self.dropped_tokens: list[Counter[str]] = [Counter() for _ in range(num_sources)]
-        """Of the same documents, except those that fall by limits: `Cleaning` counts their tokens."""
-        packed: list[npt.NDArray[np.uint8]] = []
-        self.kept = Kept(self._partitions.edges, packed.__getitem__)
+        self.drops = [SourceDrops() for _ in range(num_sources)]
+        self._fates = FateScratch(self._partitions.edges, scratch)
         for number in range(1 << self.bits):
-            packed.append(np.packbits(self._deduplicate(number)))
+            self._decide(number)
 
-    def _deduplicate(self, number: int) -> npt.NDArray[np.bool_]:
-        """Return which documents of a partition are kept, run by run, and count them."""
+    @property
+    def fates(self) -> Fates:
+        """The fates of all documents so far."""
+        return Fates(self._fates.edges, self._fates.read)
+
+    def _decide(self, number: int) -> None:
+        """Decide the fates of the documents of a partition, run by run, and count them."""
         part = self._partitions.read(number)
         counts = self._partitions.sizes(number)
         ends = np.cumsum(counts)
-        keep = np.ones(len(part.hi), bool)
+        fates = np.zeros(len(part.hi), np.uint8)
         order, shared = sort_hashes(part.hi, part.lo, bits=self.bits)
         if self._blocked is not None:
-            keep[self._drop_blocked(self._blocked, part, order, ends)] = False
-        if self._cleaning is not None:
-            keep &= ~self._drop_fallen(self._cleaning, number, part, keep)
+            self._drop_listed(self._blocked, part, order, fates, ends)
+        if self._limits:
+            fates[self._find_fallen(self._limits, number, part, fates == Fate.KEPT)] = Fate.BEYOND_LIMIT
         # Of equal documents that are left, the first is kept; only those that share a beginning can be equal.
         candidates = order[shared]
-        copies, originals = find_copies(part.hi, part.lo, candidates[keep[candidates]])
-        keep[copies] = False
-        self._add_up(number, keep, part.lengths, counts)
+        copies, originals = find_copies(part.hi, part.lo, candidates[fates[candidates] == Fate.KEPT])
+        fates[copies] = Fate.DUPLICATE
         sources, keepers = (self.sources[np.searchsorted(ends, places, "right")] for places in (copies, originals))
-        self._count_copies(sources, keepers, part.lengths[copies])
-        return keep
+        self._count_copies(DUPLICATE, sources, keepers, part.lengths[copies])
+        self._add_up(number, fates == Fate.KEPT, part.lengths, counts)
+        self._fates.write(number, fates)
 
-    def _drop_blocked(
-        self, blocked: Blocked, part: Part, order: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
-        """Return which documents are in a block list, and count them."""
+    def _drop_listed(
+        self,
+        blocked: Blocked,
+        part: Part,
+        order: npt.NDArray[np.int64],
+        fates: npt.NDArray[np.uint8],
+        ends: npt.NDArray[np.int64],
+    ) -> None:
+        """Drop the documents that are in a list, and count them under the first list that has them."""
         found = blocked.find(part.hi[order], part.lo[order])
-        listed = order[found >= 0]
-        sources = self.sources[np.searchsorted(ends, listed, "right")]
-        for number, reason in enumerate(blocked.drop_reasons):
-            own = found[found >= 0] == number
-            self._count(reason, sources[own], part.lengths[listed[own]])
-        return listed
+        for number, listed in enumerate(blocked.lists):
+            own = order[found == number]
+            fates[own] = listed.fate
+            self._count(listed.reason, self.sources[np.searchsorted(ends, own, "right")], part.lengths[own])
 
-    def _count(self, reason: str, sources: npt.NDArray[np.int64], lengths: npt.NDArray[np.uint32]) -> None:
+    def _count(self, reason: str, sources: npt.NDArray[np.int64], lengths: npt.NDArray[np.integer]) -> None:
         """Count dropped documents, of some sources and lengths, under a reason."""
-        documents = np.bincount(sources, minlength=len(self.dropped))
-        tokens = np.bincount(sources, lengths, len(self.dropped))
-        for source in np.flatnonzero(documents).tolist():
-            self.dropped[source][reason] += int(documents[source])
-            self.dropped_tokens[source][reason] += int(tokens[source])
+        for source, drops in enumerate(self.drops):
+            drops.count(reason, lengths[sources == source])
 
-    def _drop_fallen(
-        self, cleaning: Cleaning, number: int, part: Part, open_: npt.NDArray[np.bool_]
+    def _find_fallen(
+        self, limits: Mapping[int, SourceLimits], number: int, part: Part, open_: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:
         """Return which documents fall by the limits of their source, and count them.
 
         Args:
-            cleaning: the limits.
+            limits: the limits of each source that has any.
             number: the partition.
             part: its documents.
             open_: which of them are not dropped yet, `(documents,)`.
         """
         fell = np.zeros(len(open_), bool)
-        for spans in self._measured_spans(cleaning, number):
+        for spans in self._measured_spans(number):
             runs = [run for run, _, _, _ in spans]
             sizes = [last - first for _, _, first, last in spans]
             own = slice(spans[0][1], spans[0][1] + sum(sizes))
@@ -144,18 +145,18 @@ class Index:
                 part.lengths[own],
                 np.concatenate([self._runs[run].read_measures(first, last) for run, _, first, last in spans]),
             )
-            fell[np.flatnonzero(open_[own]) + own.start] = cleaning.add(
-                source, block.only(open_[own]), self.dropped[source]
+            fell[np.flatnonzero(open_[own]) + own.start] = limits[source].add(
+                block.only(open_[own]), self.drops[source]
             )
         return fell
 
-    def _measured_spans(self, cleaning: Cleaning, number: int) -> Iterator[list[tuple[int, int, int, int]]]:
+    def _measured_spans(self, number: int) -> Iterator[list[tuple[int, int, int, int]]]:
         """Yield the documents of the cleaned sources in a partition, in blocks.
 
         A block is a list of (run, place of the first document in the partition, first document, last) that follow each
         other in the partition, all of one source.
         """
-        first_of, last_of = (self.kept.edges[part].astype(np.int64) for part in (number, number + 1))
+        first_of, last_of = (self._fates.edges[part].astype(np.int64) for part in (number, number + 1))
         begins = np.cumsum(last_of - first_of) - (last_of - first_of)
         pending: list[tuple[int, int, int, int]] = []
         size = 0
@@ -164,7 +165,7 @@ class Index:
             if pending and source != self.sources[pending[0][0]]:
                 yield pending
                 pending, size = [], 0
-            if source not in cleaning.sources:
+            if source not in self._limits:
                 continue
             for first in range(int(first_of[i]), int(last_of[i]), BLOCK_DOCUMENTS):
                 last = min(int(last_of[i]), first + BLOCK_DOCUMENTS)
@@ -192,11 +193,16 @@ class Index:
             np.add.at(self.documents, sources, np.add.reduceat(keep, begins, dtype=np.int64))
 
     def _count_copies(
-        self, sources: npt.NDArray[np.int64], keepers: npt.NDArray[np.int64], lengths: npt.NDArray[np.uint32]
+        self,
+        reason: str,
+        sources: npt.NDArray[np.int64],
+        keepers: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.integer],
     ) -> None:
-        """Count copies by the sources that they are in, and those whose copy is kept."""
-        for reason, own in ((DUPLICATE, sources == keepers), (DUPLICATE_ELSEWHERE, sources != keepers)):
-            self._count(reason, sources[own], lengths[own])
+        """Count copies, or near-duplicates, by their sources and those of the documents that stay in their place."""
+        inside = sources == keepers
+        self._count(reason, sources[inside], lengths[inside])
+        self._count(reason + ELSEWHERE, sources[~inside], lengths[~inside])
 
     def find(self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]) -> Found:
         """Find the kept documents with given content hashes; the hashes are distinct and in hash order."""
@@ -209,7 +215,7 @@ class Index:
             ends = np.cumsum(sizes)
             runs = np.searchsorted(ends, own, "right")
             result.runs[found] = runs
-            result.places[found] = own - (ends - sizes)[runs] + self.kept.edges[number, runs].astype(np.int64)
+            result.places[found] = own - (ends - sizes)[runs] + self._fates.edges[number, runs].astype(np.int64)
         for i in sorted(set(result.runs.tolist()) - {-1}):
             found = np.flatnonzero(result.runs == i)
             places = result.places[found]
@@ -218,30 +224,40 @@ class Index:
             result.spans[found], result.rows[found] = rows["span"], rows["row"]
         return result
 
-    def drop(self, runs: npt.NDArray[np.int64], places: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
-        """Drop documents that `find` has found, and take them out of the sums; their reasons are for the caller.
+    def drop_near_duplicates(self, gone: Found, kept: Found, lengths: npt.NDArray[np.int64], *, report: bool) -> None:
+        """Count near-duplicates that `find` has found, and take them out of what is kept unless they are only reported.
 
         Args:
-            runs: the numbers of their runs, `(documents,)`.
-            places: their places in them.
-            lengths: their tokens.
+            gone: the near-duplicates.
+            kept: the document that stays for each.
+            lengths: tokens of the near-duplicates, `(documents,)`.
+            report: whether they stay.
         """
-        for number in range(1 << self.bits):
-            edges = self.kept.edges[number : number + 2].astype(np.int64)
-            own = (places >= edges[0, runs]) & (places < edges[1, runs])
+        sources = self.sources[gone.runs]
+        for source, drops in enumerate(self.drops):
+            drops.steps[NEAR_DUPLICATE] = Step(came=self.count_kept(source), reports=report)
+        self._count_copies(NEAR_DUPLICATE, sources, self.sources[kept.runs], lengths)
+        for number in range(0 if report else 1 << self.bits):
+            edges = self._fates.edges[number : number + 2].astype(np.int64)
+            own = (gone.places >= edges[0, gone.runs]) & (gone.places < edges[1, gone.runs])
+            runs, places = gone.runs[own], gone.places[own]
             begins = np.cumsum(edges[1] - edges[0]) - (edges[1] - edges[0])
-            bits = np.unpackbits(self.kept.bits_of(number))
-            bits[begins[runs[own]] + places[own] - edges[0, runs[own]]] = 0
-            self.kept.bits_of(number)[:] = np.packbits(bits)
-            for source in np.unique(self.sources[runs[own]]).tolist():
-                of_source = own & (self.sources[runs] == source)
+            fates = self._fates.read(number)
+            fates[begins[runs] + places - edges[0, runs]] = Fate.NEAR_DUPLICATE
+            self._fates.write(number, fates)
+            for source in np.unique(sources[own]).tolist():
+                of_source = own & (sources == source)
                 self.tokens[number, source] -= int(lengths[of_source].sum())
                 self.documents[source] -= int(of_source.sum())
                 self.longest[number, source] = self.partition(number, source).lengths.max(initial=0)
 
-    def block_lists(self) -> tuple[BlockListUse, ...]:
-        """Return how many hashes of each block list were found."""
-        return () if self._blocked is None else self._blocked.counts()
+    def count_kept(self, source: int) -> Counts:
+        """Return the documents and tokens of a source that are kept."""
+        return Counts(int(self.documents[source]), int(self.tokens[:, source].sum()))
+
+    def block_lists(self) -> tuple[BlockListEntry, ...]:
+        """Return how many hashes of each block list were found, and how many documents were dropped for them."""
+        return () if self._blocked is None else self._blocked.block_lists(self.drops)
 
     def source_axis(self, source: int) -> Axis:
         """Return a source's axis of tokens in hash order."""
@@ -253,8 +269,7 @@ class Index:
 
     def _kept_in(self, number: int) -> npt.NDArray[np.bool_]:
         """Return which documents of a partition are kept, run by run."""
-        size = int(self._partitions.sizes(number).sum())
-        return np.unpackbits(self.kept.bits_of(number), count=size).view(bool)
+        return self._fates.read(number) == Fate.KEPT
 
 
 class Cut(NamedTuple):

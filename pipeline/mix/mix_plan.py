@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from pipeline.encode.run import HashKey
-from pipeline.mix.block_lists import BlockListUse
+from shards.format.manifest import BlockListEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,6 @@ class SourceTotals:
 
     tokens: int
     documents: int
-    dropped: dict[str, int]
     requested_tokens: int
     """Training tokens requested."""
     epochs: int
@@ -53,36 +55,19 @@ class MixPlan:
     """Training tokens requested, after `when_short` was applied."""
     notes: tuple[str, ...]
     """Messages for the user, such as that the set was shrunk or a source repeated."""
-    block_lists: tuple[BlockListUse, ...] = ()
+    block_lists: tuple[BlockListEntry, ...] = ()
     """How many hashes of each of the recipe's block lists were found."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON values. A set without phases has no key for them, as in earlier versions."""
-        data = asdict(self)
-        for shard in data["shards"]:
-            if shard["phase"] is None:
-                del shard["phase"]
-        return data
+        """Return the plan as JSON values."""
+        return _adapter().dump_python(self, mode="json")
+
+
+@cache
+def _adapter() -> TypeAdapter[MixPlan]:
+    return TypeAdapter(MixPlan)
 
 
 def plan_from_dict(data: dict[str, Any]) -> MixPlan:
     """Return the mix plan that `to_dict` wrote."""
-
-    def slice_from(item: dict[str, Any]) -> Slice:
-        return Slice(item["source"], item["epoch"], tuple(item["start"]), tuple(item["stop"]))
-
-    return MixPlan(
-        shards=tuple(
-            ShardPlan(
-                shard["split"],
-                shard["index"],
-                tuple(slice_from(item) for item in shard["slices"]),
-                shard.get("phase"),
-            )
-            for shard in data["shards"]
-        ),
-        sources=tuple(SourceTotals(**totals) for totals in data["sources"]),
-        train_tokens=data["train_tokens"],
-        notes=tuple(data["notes"]),
-        block_lists=tuple(BlockListUse(**found) for found in data.get("block_lists", [])),
-    )
+    return _adapter().validate_python(data)

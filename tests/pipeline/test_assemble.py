@@ -19,8 +19,8 @@ from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, load_runs
 from pipeline.engine.checksums import seal
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, write_receipt
 from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
+from pipeline.mix.drops.fates import write_fates
 from pipeline.mix.index import Index
-from pipeline.mix.keep_mask import write_kept
 from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
 from shards.format.writer import SetProperties
 from shards.stores.open import open_writable_store
@@ -44,7 +44,7 @@ def assemble(
     (folder / "masks").mkdir(parents=True)
     (folder / "out").mkdir()
     masks = folder / "masks"
-    write_receipt(masks, {"files": write_kept(masks, index.kept)})
+    write_receipt(masks, {"files": write_fates(masks, index.fates)})
     found: dict[str, dict[str, Any]] = {}
     listed = RunList(FolderStore(folder), runs)
     listed.write()

@@ -16,19 +16,13 @@ import pytest
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.encode.run import HashKey, RunList
 from pipeline.mix import partitions as partitions_module
-from pipeline.mix.block_lists import (
-    MAX_LINE_BYTES,
-    Blocked,
-    BlockList,
-    BlockListError,
-    BlockListUse,
-    open_lists,
-    parse_entry,
-)
+from pipeline.mix.block_lists import MAX_LINE_BYTES, Blocked, BlockList, describe_use, open_lists, parse_entry
 from pipeline.mix.cuts import MixError, MixTask, cut_sources, mix_runs
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
 from pipeline.mix.mix_plan import plan_from_dict
 from pipeline.recipe.schema import Recipe
+from shards.errors import InputError
+from shards.format.manifest import BlockListEntry
 from shards.stores.store import FolderStore
 from tests.support.good_recipe import GOOD, faults_of
 from tests.support.runs import Document, make_recipe, place_documents, write_runs
@@ -72,7 +66,7 @@ def test_a_byte_order_mark_is_passed_over_at_the_beginning_alone(tmp_path: Path,
     assert hashes.tolist() == [[0xABABABABABABABAB] * 2]
     assert digest == hashlib.sha256(mark + first + line).hexdigest()
     (tmp_path / "list").write_bytes(first + line + mark + line)
-    with pytest.raises(BlockListError, match=f"line {first.count(10) + 2} is "):
+    with pytest.raises(InputError, match=f"line {first.count(10) + 2} is "):
         BlockList("list", tmp_path / "list").read()
 
 
@@ -90,7 +84,7 @@ def test_a_byte_order_mark_is_passed_over_at_the_beginning_alone(tmp_path: Path,
 def test_a_file_of_another_kind_is_refused_with_its_lines(tmp_path: Path, data: bytes, words: str) -> None:
     path = tmp_path / "block.txt"
     path.write_bytes(data)
-    with pytest.raises(BlockListError) as caught:
+    with pytest.raises(InputError) as caught:
         BlockList("block.txt", path).read()
     assert words in str(caught.value)
     assert "32 hexadecimal digits" in str(caught.value)
@@ -122,10 +116,9 @@ def test_documents_are_found_as_by_a_plain_look(tmp_path: Path, seed: int) -> No
         part = np.array(documents[first:last], np.uint64).reshape(-1, 2)
         found += blocked.find(part[:, 0], part[:, 1]).tolist()
     assert found == [next((n for n, keys in enumerate(lists) if key in keys), -1) for key in documents]
-    for number, counts in enumerate(blocked.counts()):
+    for number, counts in enumerate(blocked.block_lists([])):
         assert counts.hashes == len(set(lists[number]))
         assert counts.found == len(set(lists[number]) & set(documents))
-        assert counts.documents == found.count(number)
 
 
 def sources_with_copies() -> list[list[Document]]:
@@ -146,8 +139,8 @@ def test_of_a_blocked_document_every_copy_goes(tmp_path: Path, monkeypatch: pyte
     ]
     index = Index(runs, 2, Blocked(lists))
     a, b = "in block list a.txt", "in block list b.txt"
-    assert index.dropped == [{a: 3}, {a: 1, b: 4, DUPLICATE_ELSEWHERE: 1}]
-    assert DUPLICATE not in index.dropped[1], "copies of what is blocked count as blocked"
+    assert [drops.dropped() for drops in index.drops] == [{a: 3}, {a: 1, b: 4, DUPLICATE_ELSEWHERE: 1}]
+    assert DUPLICATE not in index.drops[1].dropped(), "copies of what is blocked count as blocked"
     assert [(item.found, item.documents) for item in index.block_lists()] == [(1, 4), (3, 4)]
     recipe = make_recipe([3, 1], val_tokens=40, shard_tokens=150, when_short="shrink")
     plan = cut_sources(recipe, index)
@@ -178,21 +171,23 @@ def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path) -> None:
     recipe = make_recipe([1, 1]).model_copy(update={"drop_hashes": [f"a.txt#sha256={'0' * 64}"]}).in_folder(tmp_path)
     listed = RunList(FolderStore(tmp_path), runs)
     listed.write()
-    with pytest.raises(BlockListError, match="it was changed, or is another list"):
+    with pytest.raises(InputError, match="it was changed, or is another list"):
         mix_runs(tmp_path, MixTask(recipe, tuple(open_lists(recipe)), listed.address), None)
 
 
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (BlockListUse("a.txt", "", 60, 60, 61), "60 of 60 hashes of a.txt found, 61 documents dropped"),
-        (BlockListUse("a.txt", "", 60, 0, 0), "0 of 60 hashes of a.txt found; no document read has one"),
-        (BlockListUse("a.txt", "", 0, 0, 0), "a.txt holds no hash"),
-        (BlockListUse("\x1b[2J", "", 0, 0, 0), "\\x1b[2J holds no hash"),
+        (("a.txt", 60, 60, 61), "60 of 60 hashes of a.txt found, 61 documents dropped"),
+        (("a.txt", 60, 0, 0), "0 of 60 hashes of a.txt found; no document read has one"),
+        (("a.txt", 0, 0, 0), "a.txt holds no hash"),
+        (("\x1b[2J", 0, 0, 0), "\\x1b[2J holds no hash"),
     ],
 )
-def test_what_was_found_is_said_in_words(found: BlockListUse, words: str) -> None:
-    assert words in str(found)
+def test_what_was_found_is_said_in_words(found: tuple[str, int, int, int], words: str) -> None:
+    file, hashes, hits, documents = found
+    use = BlockListEntry(file=file, sha256="0" * 64, hashes=hashes, found=hits, documents=documents)
+    assert words in describe_use(use)
 
 
 Load = Callable[..., Recipe]

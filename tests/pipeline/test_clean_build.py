@@ -7,12 +7,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.mix.drops.table import read_drops
 from pipeline.recipe.presets import Gopher
 from shards.__main__ import main as shards_main
 from tests.support.builds import build_here, call_here, digests, real_documents, run_build
@@ -263,12 +265,13 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
             build_here(folder / "recipe.toml", folder / "set")
         found = json.loads(report(work, "--json").stdout)
         (source,) = found["sources"]
-        for steps in found["steps"]:
+        tables = read_drops([entry["drops"] for entry in found["steps"]])
+        for drops in tables:
             for name in ("documents", "tokens"):
-                assert steps["read"][name] == steps["left"][name] + sum(c[name] for c in steps["dropped"].values()) > 0
-        of_source = found["steps"][0]
-        assert of_source["read"]["documents"] + sum(of_source["before_encoding"]["dropped"].values()) == len(texts)
-        assert of_source["dropped"]["gopher: min_words"] == source["limits"][0]["first"]
+                gone = [getattr(step.first, name) for step in drops.steps.values() if not step.before_encoding]
+                assert getattr(drops.read, name) == getattr(drops.left, name) + sum(gone) > 0
+        assert tables[0].records == len(texts)
+        assert asdict(tables[0].steps["gopher"].reasons["gopher: min_words"].first) == source["limits"][0]["first"]
         limit = source["limits"][0]
         assert (source["name"], limit["reason"], limit["value"]) == ("prose", "gopher: min_words", minimum)
         short = [text for text in texts if len(text.split()) < minimum]

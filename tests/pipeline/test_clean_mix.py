@@ -6,18 +6,19 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pipeline.builder.clean_report.read import add_counts
 from pipeline.encode.run import Run
-from pipeline.mix import cleaning as cleaning_module
 from pipeline.mix import index as index_module
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import Blocked, BlockList
-from pipeline.mix.cleaning import EXAMPLES, Cleaning, list_other_values
+from pipeline.mix.cleaning import EXAMPLES, add_to_histogram, list_bins, list_other_values, open_limits, write_cleaning
 from pipeline.mix.cuts import MixError, cut_sources
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
 from pipeline.recipe.presets import PRESETS
@@ -62,10 +63,13 @@ def make_index(folder: Path, sources: list[list[Document]], cuts: list[list[int]
 
 
 def index_of(folder: Path, recipe: Recipe, runs: list[Run], blocked: Any = None) -> tuple[Index, dict[str, Any]]:
-    cleaning = Cleaning(recipe.sources)
-    index = Index(runs, len(recipe.sources), blocked, cleaning)
-    cleaning.write(folder, runs, runs)
-    return index, json.loads((folder / "cleaning.json").read_text())
+    limits = open_limits(recipe.sources)
+    index = Index(runs, len(recipe.sources), blocked, limits)
+    write_cleaning(folder, limits, runs, runs)
+    found = json.loads((folder / "cleaning.json").read_text())
+    for number, entry in zip(limits, found["sources"], strict=True):
+        add_counts(entry, index.drops[number])
+    return index, found
 
 
 def reasons_of(document: Document, recipe: Recipe, source: int) -> list[str]:
@@ -95,13 +99,16 @@ def test_what_falls_is_what_plain_code_finds(seed: int, size: int, tmp_path: Pat
             else:
                 seen[document.key] = number
                 kept += 1
-        assert index.dropped[number] == dropped
+        assert index.drops[number].dropped() == dropped
         assert index.documents[number] == kept
         assert kept + sum(dropped.values()) == len(documents)
     assert len([key for key, owner in seen.items() if owner == 2]) > 20
     assert [entry["name"] for entry in found["sources"]] == ["s0", "s2"]
     for entry, number in zip(found["sources"], (0, 2), strict=True):
         check_entry(entry, recipe, sources[number], number)
+        for preset in CLEAN[number]:
+            every = [one for one in sources[number] if f"{preset}:" in " ".join(reasons_of(one, recipe, number))]
+            assert asdict(index.drops[number].steps[preset].found) == count(every)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +133,6 @@ def check_entry(entry: dict[str, Any], recipe: Recipe, documents: list[Document]
     left = [document for document, reasons in broken if not reasons]
     assert entry["read"] == count(documents)
     assert entry["left"] == count(left)
-    for preset, counts in entry["presets"].items():
-        own = [document for document, reasons in broken if any(reason.startswith(f"{preset}:") for reason in reasons)]
-        assert counts == count(own)
     for name, histogram in entry["measures"].items():
         for which, chosen in (("read", documents), ("left", left)):
             # The made-up measures are multiples of 1/8 below 4: each has a bin of its own.
@@ -175,7 +179,7 @@ def test_partitions_blocks_and_runs_change_nothing(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(index_module, "BLOCK_DOCUMENTS", size)
         index, found = make_index(tmp_path / f"cut-{size}", sources, [[3, 4, 100], [50], [10, 300, 301]])
         assert index.bits > plain.bits
-        assert index.dropped == plain.dropped
+        assert index.drops == plain.drops
         assert index.documents.tolist() == plain.documents.tolist()
         for data in (found, expected):
             for item in (item for entry in data["sources"] for limit in entry["limits"] for item in examples(limit)):
@@ -217,9 +221,9 @@ def test_a_listed_document_counts_for_its_list_alone(tmp_path: Path) -> None:
     runs = write_runs(tmp_path, sources, [[], [], []], [source.clean.mix_measures() for source in recipe.sources])
     index, found = index_of(tmp_path, recipe, runs, Blocked([BlockList("block.txt", tmp_path / "block.txt")]))
     copies = sources[0].count(falls)
-    assert index.dropped[0]["in block list block.txt"] == copies
+    assert index.drops[0].dropped()["in block list block.txt"] == copies
     assert found["sources"][0]["read"]["documents"] == 300 - copies
-    assert index.documents[0] + sum(index.dropped[0].values()) == 300
+    assert index.documents[0] + sum(index.drops[0].dropped().values()) == 300
     assert hex_of(falls) not in json.dumps(found["sources"][0])
 
 
@@ -234,7 +238,7 @@ def test_equal_documents_in_sources_with_other_limits(tmp_path: Path) -> None:
     assert 0 < len(fell) < 99
     later = [document for document in fell if not reasons_of(document, recipe, 1)]
     assert index.documents.tolist() == [99 - len(fell), len(later)]
-    assert index.dropped[1][DUPLICATE_ELSEWHERE] == 99 - len(fell) - sum(
+    assert index.drops[1].dropped()[DUPLICATE_ELSEWHERE] == 99 - len(fell) - sum(
         bool(reasons_of(document, recipe, 1)) for document in documents if document not in fell
     )
 
@@ -258,10 +262,10 @@ def test_a_preset_without_limits_is_measured_all_the_same(tmp_path: Path) -> Non
 
 
 def test_bins_are_narrow() -> None:
-    histogram = cleaning_module._Histogram()  # pyright: ignore[reportPrivateUsage]
+    histogram = np.zeros(0, np.int64)
     values = np.array([0, 0.5, 0.51, 0.52, 1.0, 1000, 1001, 1e9], np.float32)
     for part in (values[:3], values[3:]):
-        histogram.add(part.view(np.uint32) >> np.uint32(18))
-    found = histogram.to_list()
+        histogram = add_to_histogram(histogram, part.view(np.uint32) >> np.uint32(18))
+    found = list_bins(histogram)
     assert [low for low, _ in found] == pytest.approx([0, 0.5, 0.515625, 1, 992, 989855744], rel=1e-6)
     assert [count for _, count in found] == [1, 2, 1, 1, 2, 1]

@@ -173,9 +173,10 @@ def test_every_text_is_shown_as_it_is(report: dict[str, Any], pages: dict[str, H
 
 
 def test_personal_data_is_counted_and_not_shown(folder: Path, report: dict[str, Any], pages: dict[str, Html]) -> None:
-    before = report["steps"][0]["before_encoding"]
-    assert before["dropped"]["personal data: email"] == 3
-    assert [item["text"] for item in before["examples"]] == [""] * 3
+    source = report["steps"][0]
+    step = source["drops"]["steps"]["personal data"]
+    assert (step["before_encoding"], step["reasons"]["personal data: email"]["first"]["documents"]) == (True, 3)
+    assert [item["text"] for item in source["examples"]] == [""] * 3
     assert "vermilion" not in json.dumps(report)
     for path in (folder / "pages").iterdir():
         assert "vermilion" not in path.read_text(encoding="utf-8")
@@ -188,23 +189,24 @@ def test_the_numbers_are_those_of_the_report(report: dict[str, Any], pages: dict
         return f"{value:,}"
 
     rows = pages["index.html"].rows
-    source = report["steps"][0]
-    lines = source["read"]["documents"] + 3
+    drops = report["steps"][0]["drops"]
+    lines = drops["read"]["documents"] + 3
     mine = rows[1 : next(place for place, row in enumerate(rows) if row[0] == "left") + 1]
-    assert mine[0] == ["hostile", number(lines), "", number(source["read"]["tokens"]), "", ""]
-    assert mine[-1][1] == number(source["left"]["documents"])
-    assert mine[-1][3] == number(source["left"]["tokens"])
+    assert mine[0] == ["hostile", number(lines), "", number(drops["read"]["tokens"]), "", ""]
+    assert mine[-1][1] == number(drops["left"]["documents"])
+    assert mine[-1][3] == number(drops["left"]["tokens"])
     dropped = [row for row in mine[1:-1] if "reported" not in row[0]]
-    assert sum(int(row[1].replace(",", "")) for row in dropped) == lines - source["left"]["documents"]
+    assert sum(int(row[1].replace(",", "")) for row in dropped) == lines - drops["left"]["documents"]
     held = next(row for row in mine if row[0].startswith("holds an item of planets"))
     assert held[0].endswith("reported, not dropped")
     assert held[1] == number(report["evaluations"][0]["documents"]["hostile"])
-    gone = sum(counts["documents"] for reason, counts in source["dropped"].items() if reason.startswith("gopher"))
+    gone = sum(drop["first"]["documents"] for drop in drops["steps"]["gopher"]["reasons"].values())
     (gopher,) = [row for row in mine if row[0] == "gopher"]
     assert gopher[1] == number(gone)
-    assert gopher[5] == number(report["sources"][0]["presets"]["gopher"]["documents"])
+    assert gopher[5] == number(drops["steps"]["gopher"]["every"]["documents"])
     (near,) = [row for row in mine if row[0] == "near-duplicate"]
-    assert near[1:4:2] == [number(report["near_duplicates"]["sources"][0][name]) for name in ("documents", "tokens")]
+    found = [drop["first"] for drop in drops["steps"]["near-duplicate"]["reasons"].values()]
+    assert near[1:4:2] == [number(sum(one[name] for one in found)) for name in ("documents", "tokens")]
 
     (cleaned,) = report["sources"]
     table = {row[0]: row for row in pages["1-hostile.html"].rows if len(row) == 9}
@@ -213,16 +215,20 @@ def test_the_numbers_are_those_of_the_report(report: dict[str, Any], pages: dict
         assert table[limit["reason"]][1:] == [
             f"{limit['value']:g}",
             number(every["documents"]),
-            f"{every['documents'] / read['documents']:.2%}".replace("%", " %"),
+            f"{every['documents'] / read['documents']:.2%}",
             number(every["tokens"]),
-            f"{every['tokens'] / read['tokens']:.2%}".replace("%", " %"),
+            f"{every['tokens'] / read['tokens']:.2%}",
             number(limit["first"]["documents"]),
             number(limit["alone"]["documents"]),
             ", ".join(f"{number(other['documents'])} at {other['value']:g}" for other in limit["others"]),
         ]
     reasons = {row[0]: row for row in pages["1-hostile.html"].rows if len(row) == 6}
-    for reason, counts in source["dropped"].items():
-        assert reasons[reason][1:4:2] == [number(counts["documents"]), number(counts["tokens"])]
+    for step in drops["steps"].values():
+        for reason, drop in step["reasons"].items():
+            documents, tokens = drop["first"]["documents"], drop["first"]["tokens"]
+            shown = [number(documents), "" if step["before_encoding"] else number(tokens)]
+            row = next((row for head, row in reasons.items() if head == reason or head.startswith(f"{reason} ")), [])
+            assert not documents or row[1:4:2] == shown
 
 
 def test_the_terminal_shows_the_same_steps(
@@ -329,9 +335,10 @@ def test_a_source_read_in_part_is_named_beside_the_items_found(
 def test_the_share_of_near_duplicates_names_its_whole(report: dict[str, Any], pages: dict[str, Html]) -> None:
     heads = next(row for row in pages["index.html"].rows if "documents that came" in row)
     assert heads[3] == "share of these"
-    (near, _) = report["near_duplicates"]["sources"]
+    step = report["steps"][0]["drops"]["steps"]["near-duplicate"]
+    found = sum(drop["first"]["documents"] for drop in step["reasons"].values())
     row = pages["index.html"].rows[pages["index.html"].rows.index(heads) + 1]
-    assert row[3] == f"{(near['documents'] + near['elsewhere_documents']) / near['read']:.2%}".replace("%", " %")
+    assert row[3] == f"{found / step['came']['documents']:.2%}"
 
 
 def test_a_browser_runs_nothing_and_everything_fits(folder: Path, tmp_path: Path) -> None:
@@ -397,10 +404,8 @@ def test_columns_count_every_document_on_its_side_of_the_limit() -> None:
         limit = {"key": "min_x", "side": "min", "value": cut, "every": {"documents": 1}}
         for width in (720.0, 342.0):
             chart = plot_measure("x", read, read, [limit], width)
-            xs = [
-                float(mark.attributes[name]) for mark in chart.marks for name in ("x", "x1") if name in mark.attributes
-            ]
+            xs = [float(given[name]) for _, given, _ in chart.marks for name in ("x", "x1") if name in given]
             assert all(0 <= x <= width for x in xs)
-            (label,) = [mark.text for mark in chart.marks if mark.attributes.get("class") == "limit-label"]
+            (label,) = [text for _, given, text in chart.marks if given.get("class") == "limit-label"]
             assert label == f"min {cut:g}"
     plot_measure("nothing", [], [], [{"key": "max_x", "side": "max", "value": 0, "every": {"documents": 0}}], 342.0)

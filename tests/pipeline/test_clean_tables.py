@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 from pipeline.builder.encode_alarms import check_encoded
-from pipeline.clean.limits import CleaningError
 from pipeline.clean.measures import measure
 from pipeline.clean.reading_keys import reading_keys
 from pipeline.clean.steps import clean_batch
@@ -27,6 +26,7 @@ from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.presets import OFF, PRESETS
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
+from shards.errors import InputError
 from tests.support.builds import run_build
 from tests.support.good_recipe import GOOD, faults_of
 
@@ -229,14 +229,14 @@ def result(documents: int, fell: int) -> dict[str, Any]:
     """Return what a task says that dropped so many documents."""
     item = {"place": "a@1#rg0", "row": 7, "reason": "gopher: min_words", "measure": "words", "value": 2.0}
     item |= {"limit": 50.0, "text": "<script>\x1b[2J", "step": "gopher"}
-    dropped = {"gopher: min_words": fell, "text is null": 500}
+    dropped = {"gopher: min_words": fell, "shorter than min_bytes": 500}
     return {"documents": documents, "dropped": dropped, "steps": {"gopher": fell}, "shown": [item] * min(fell, SHOWN)}
 
 
 def test_too_many_that_fall_stop_the_build_and_are_shown() -> None:
     source = source_of({"gopher": {"when": "encode", "max_dropped": 0.1}})
     check_encoded(source, [result(90, 10), result(90, 10)])
-    with pytest.raises(CleaningError) as caught:
+    with pytest.raises(InputError) as caught:
         check_encoded(source, [result(90, 10), result(90, 11)])
     message = str(caught.value)
     assert "source 'a': clean.gopher drops 21 of 201 documents (10.45%), more than max_dropped = 0.1 allows" in message

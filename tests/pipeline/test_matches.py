@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.builder.encode_alarms import MatchError, check_pattern_matches
+from pipeline.builder.encode_alarms import check_encoded
 from pipeline.clean import patterns as matches
 from pipeline.clean.patterns import drop_matches, pattern_reason
 from pipeline.clean.steps import EMPTY, LONG, clean_batch
@@ -22,6 +22,7 @@ from pipeline.recipe.key_values import check_pattern
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import Span, TextBatch
+from shards.errors import InputError
 from tests.support.good_recipe import GOOD, faults_of
 
 Load = Callable[..., Recipe]
@@ -148,11 +149,11 @@ def test_more_than_the_share_stops_with_counts_and_samples() -> None:
     results: list[dict[str, Any]] = []
     for part in range(2):
         found, tally = find(texts[part::2], patterns, f"part-{part}\x07")
-        results.append(result(found.count(False), tally.dropped | {"text is null": 50}) | tally.to_json())
+        results.append(result(found.count(False), tally.dropped | {"shorter than min_bytes": 50}) | tally.to_json())
     source = source_of(drop_if_matches=patterns, max_dropped=0.03)
-    check_pattern_matches(source, results)  # six of 200: not more
-    with pytest.raises(MatchError) as caught:
-        check_pattern_matches(source.model_copy(update={"max_dropped": 0.029}), results)
+    check_encoded(source, results)  # six of 200: not more
+    with pytest.raises(InputError) as caught:
+        check_encoded(source.model_copy(update={"max_dropped": 0.029}), results)
     said = str(caught.value)
     assert "source 's': drop_if_matches drops 6 of 200 documents (3.00%), more than max_dropped = 0.029 allows" in said
     assert said.count(">>>PersonX<<<") == matches.SHOWN_MATCHES
@@ -166,10 +167,10 @@ def test_more_than_the_share_stops_with_counts_and_samples() -> None:
 
 def test_a_source_of_which_all_matches_or_nothing_is_left() -> None:
     source = source_of(drop_if_matches=["a"], max_dropped=1.0)
-    check_pattern_matches(source, [result(0, {pattern_reason("a"): 7})])
-    check_pattern_matches(source, [])
-    with pytest.raises(MatchError, match=r"7 of 7 documents \(100.00%\).*(?s:.*)max_dropped = 1.0"):
-        check_pattern_matches(source.model_copy(update={"max_dropped": 0.99}), [result(0, {pattern_reason("a"): 7})])
+    check_encoded(source, [result(0, {pattern_reason("a"): 7})])
+    check_encoded(source, [])
+    with pytest.raises(InputError, match=r"7 of 7 documents \(100.00%\).*(?s:.*)max_dropped = 1.0"):
+        check_encoded(source.model_copy(update={"max_dropped": 0.99}), [result(0, {pattern_reason("a"): 7})])
 
 
 def test_a_plan_says_what_patterns_take(

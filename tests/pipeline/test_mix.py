@@ -21,8 +21,8 @@ from pipeline.engine.receipts import write_receipt
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cuts import MixError, cut_sources
+from pipeline.mix.drops.fates import read_fates, write_fates
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
-from pipeline.mix.keep_mask import read_kept, write_kept
 from pipeline.mix.mix_plan import MixPlan, plan_from_dict
 from pipeline.mix.partitions import Partitions
 from pipeline.recipe.schema import Recipe
@@ -71,7 +71,7 @@ def planned(folder: str, sources: list[list[Document]], recipe: Recipe, cuts: li
         plan, index = plan_of(recipe, runs)
     except MixError:
         return None
-    return plan, content(place_documents(plan, runs, index))
+    return plan, index, content(place_documents(plan, runs, index))
 
 
 @settings(max_examples=250)
@@ -103,13 +103,13 @@ def test_properties_of_any_plan(
         result = planned(folder, sources, recipe, cuts)
     if result is None:
         return
-    plan, shards = result
+    plan, index, shards = result
     assert plan_from_dict(plan.to_dict()) == plan
     kept = keep_first(sources)
     for name in ("tokens", "documents"):
         count = len if name == "documents" else lambda own: sum(document.length for document in own)
         assert [getattr(totals, name) for totals in plan.sources] == [count(own) for own in kept]
-    dropped = [sum(totals.dropped.values()) for totals in plan.sources]
+    dropped = [sum(drops.dropped().values()) for drops in index.drops]
     assert dropped == [len(own) - len(left) for own, left in zip(sources, kept, strict=True)]
     train = [item for (split, _), items in shards.items() if split == "train" for item in items]
     val = [item for (split, _), items in shards.items() if split == "val" for item in items]
@@ -174,7 +174,7 @@ def test_partitions_and_runs_change_nothing(
                 patch.setattr(partitions_module, "PARTITION_DOCUMENTS", documents)
                 patch.setattr(partitions_module, "GROUP_DOCUMENTS", group)
                 result = planned(folder, sources, recipe, places)
-                found.append(result and (result[0].sources, result[0].train_tokens, result[0].notes, result[1]))
+                found.append(result and (result[0].sources, result[0].train_tokens, result[0].notes, result[2]))
     assert all(item == found[0] for item in found)
 
 
@@ -220,17 +220,17 @@ def test_an_index_is_what_plain_code_finds(
         blocked = Blocked([BlockList("listed.txt", path)]) if listed else None
         runs = write_runs(Path(folder, "runs"), sources, cuts)
         index = Index(runs, len(sources), blocked)
-        write_receipt(Path(folder), {"files": write_kept(Path(folder), index.kept)})
-        written = read_kept(FolderStore(Path(folder)), len(runs))
+        write_receipt(Path(folder), {"files": write_fates(Path(folder), index.fates)})
+        written = read_fates(FolderStore(Path(folder)), len(runs))
         for number, run in enumerate(runs):
             rows = run.read_documents(0, run.num_documents)
             expected = [kept[run.source][row] for row in rows["row"].tolist()]
-            for read in (index.kept, written):
-                assert read.mask(number, 0, len(rows)).tolist() == expected
+            for read in (index.fates, written):
+                assert read.kept(number, 0, len(rows)).tolist() == expected
                 first = rng.randrange(len(rows) + 1)
                 last = rng.randrange(first, len(rows) + 1)
-                assert read.mask(number, first, last).tolist() == expected[first:last]
-        assert index.dropped == dropped
+                assert read.kept(number, first, last).tolist() == expected[first:last]
+        assert [drops.dropped() for drops in index.drops] == dropped
         if blocked:
             (use,) = index.block_lists()
             assert (use.hashes, use.found) == (len(listed) + 1, len(listed))
@@ -343,11 +343,11 @@ def test_duplicates_are_counted_by_where_the_kept_one_is(runs_of: Any) -> None:
     first, second = spread(20), spread(20, start=100)
     runs = runs_of([*first, first[3], first[3]], [*second, first[5], second[0], first[3]])
     index = Index(runs, 2)
-    assert index.dropped == [{DUPLICATE: 2}, {DUPLICATE: 1, DUPLICATE_ELSEWHERE: 2}]
+    assert [drops.dropped() for drops in index.drops] == [{DUPLICATE: 2}, {DUPLICATE: 1, DUPLICATE_ELSEWHERE: 2}]
     assert index.documents.tolist() == [20, 20]
     # Of equal documents the first in source order keeps: rows 20 and 21 of the first source are not.
     rows = runs[0].read_documents(0, runs[0].num_documents)["row"]
-    lost = [int(row) for row, kept in zip(rows, index.kept.mask(0, 0, len(rows)), strict=True) if not kept]
+    lost = [int(row) for row, kept in zip(rows, index.fates.kept(0, 0, len(rows)), strict=True) if not kept]
     assert sorted(lost) == [20, 21]
 
 

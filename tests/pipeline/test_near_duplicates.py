@@ -17,7 +17,7 @@ from pipeline.encode.run import Run, RunList
 from pipeline.engine.receipts import write_receipt
 from pipeline.engine.tasks import digest_of_payload
 from pipeline.mix.block_lists import Blocked, BlockList
-from pipeline.mix.index import Index
+from pipeline.mix.index import Found, Index
 from pipeline.mix.near_duplicates import bands, similar
 from pipeline.mix.near_duplicates import pairs as pairs_module
 from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandFile, BandsTask, bands_digest, write_bands
@@ -392,13 +392,16 @@ def test_dropping_from_an_index_is_like_a_block_list(
         assert (row["hash_hi"], row["hash_lo"]) == tuple(asked[place])
         assert (row["span"], row["row"]) == (spans[place], rows[place])
     lengths = np.array([1 + int(lo) % 90 for lo in asked[found, 1].tolist()])
-    plain.drop(numbers[found], places[found], lengths)
+    gone = Found(*(column[found] for column in (numbers, places, spans, rows)))
+    plain.drop_near_duplicates(gone, gone, lengths, report=True)
+    assert plain.count_kept(0).documents == plain.drops[0].steps["near-duplicate"].came.documents
+    plain.drop_near_duplicates(gone, gone, lengths, report=False)
     assert np.array_equal(plain.tokens, expected.tokens)
     assert np.array_equal(plain.longest, expected.longest)
     assert np.array_equal(plain.documents, expected.documents)
     for number, run in enumerate(runs):
         own = (number, 0, run.num_documents)
-        assert np.array_equal(plain.kept.mask(*own), expected.kept.mask(*own))
+        assert np.array_equal(plain.fates.kept(*own), expected.fates.kept(*own))
     assert (plain.find(asked[:, 0], asked[:, 1])[0] == -1).all()
 
 

@@ -25,12 +25,12 @@ from tokenizers import Tokenizer
 from pipeline.builder.build import BuildResult, build
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.builder.kept import prune_work
-from pipeline.clean.limits import CleaningError
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.stage_progress import Progress
 from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SIMILAR_FILE
+from shards.errors import InputError
 from shards.stores.store import FolderStore
 from tests.support.builds import digests
 from tests.support.damage import flip
@@ -249,7 +249,8 @@ def test_the_report_shows_pairs(small: Corpus) -> None:
     near = report["near_duplicates"]
     (evidence,) = small.folder.glob(f"set.work/mix/*/{EVIDENCE_FILE}")
     rows = {row["dropped_hash"].hex(): row for row in pq.read_table(evidence).to_pylist()}
-    counted = sum(source["documents"] + source["elsewhere_documents"] for source in near["sources"])
+    steps = [source["drops"]["steps"]["near-duplicate"] for source in report["steps"]]
+    counted = sum(drop["first"]["documents"] for step in steps for drop in step["reasons"].values())
     assert counted == len(rows) > 40
     assert {source["name"] for source in near["sources"]} == {"odd", "even"}
     texts = {xxhash.xxh3_128_hexdigest(text.encode()): text for text in small.planted.documents}
@@ -276,7 +277,7 @@ def test_the_report_shows_pairs(small: Corpus) -> None:
 
 
 def test_too_many_near_duplicates_stop_the_build(small: Corpus) -> None:
-    with pytest.raises(CleaningError) as raised:
+    with pytest.raises(InputError) as raised:
         small.build("alarm", 'clean.near_duplicates={action = "drop", max_dropped = 0.05}')
     lines = str(raised.value).splitlines()
     assert "clean.near_duplicates drops" in lines[0]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.builder.encode_alarms import check_malformed, check_null
+from pipeline.builder.encode_alarms import check_encoded
 from pipeline.clean.documents import DocumentStream
 from pipeline.sources.base import MALFORMED, SourceError
 from pipeline.sources.formats.encoding_guess import explain_fault, guess_encoding
@@ -213,26 +213,26 @@ def result(documents: int, **dropped: int) -> dict[str, Any]:
 
 def test_both_kinds_of_malformed_records_have_one_limit(source: Any) -> None:
     results = [result(90, malformed=4), result(0, invalid=6) | {"malformed": ["a: fault"], "encodings": {"koi8-r": 2}}]
-    assert "10 of 100 records (10.00%) are malformed and dropped. Examples:\n  a: fault" in check_malformed(
-        source("a", max_malformed=0.1), results
+    assert "10 of 100 records (10.00%) are malformed and dropped. Examples:\n  a: fault" in "".join(
+        check_encoded(source("a", max_malformed=0.1), results)
     )
     with pytest.raises(SourceError, match=r"(?s)10 of 100.*koi8-r.*set max_malformed = 0\.1 to go on .*encoded again"):
-        check_malformed(source("a", max_malformed=0.09), results)
+        check_encoded(source("a", max_malformed=0.09), results)
 
 
 def test_records_without_text_have_a_limit(source: Any) -> None:
     """Rows that `keep` rejects are no part of it: they may be most of the source."""
     keys = {"keep": {"x": ">= 2"}}
-    check_null(source("a", **keys), [result(90, null=10, other=900)])
+    check_encoded(source("a", **keys), [result(90, null=10, other=900)])
     with pytest.raises(SourceError) as caught:
-        check_null(source("a", **keys), [result(80, other=900), result(0, null=20)])
+        check_encoded(source("a", **keys), [result(80, other=900), result(0, null=20)])
     assert "20 of 1,000 records (20.00% of those that `keep` leaves) have no text, more than max_null = 0.1" in str(
         caught.value
     )
     assert "'text' is null or absent there. Is it the column of the text (`text`)? If so, set max_null = 0.2 " in str(
         caught.value
     )
-    check_null(source("a", max_null=0.2, **keys), [result(80, null=20, other=900)])
+    check_encoded(source("a", max_null=0.2, **keys), [result(80, null=20, other=900)])
     assert "max_null" not in source("a").model_dump()
 
 

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
-from pipeline.builder.stored_build import Build
 from pipeline.clean.patterns import LABEL
 from pipeline.clean.personal_data import count_masked
 from pipeline.encode.run import CONNECTIONS, Run
+from pipeline.mix.drops.table import Step, count_before_encoding
 
 EXAMPLES = 20
 """Documents that are shown of each reason."""
 
 
-def count_encoded(last: Build) -> list[dict[str, Any]]:
-    """Count what was done as each source was encoded: `dropped` by reason, `masked` by kind, and some `examples`.
+class EncodedSource(NamedTuple):
+    """What was done as a source was encoded."""
+
+    steps: dict[str, Step]
+    """The steps that dropped documents."""
+    masked: dict[str, dict[str, int]]
+    """Documents and occurrences of personal data that was masked, by kind."""
+    examples: list[dict[str, Any]]
+    """Some of the documents that were dropped."""
+
+
+def read_encoded(runs: list[Run], sources: int) -> list[EncodedSource]:
+    """Read what was done as each source was encoded.
 
     Raises:
         WorkFileDamagedError: a run's receipt is not as it was written.
@@ -28,20 +39,20 @@ def count_encoded(last: Build) -> list[dict[str, Any]]:
         return run.output.result
 
     with ThreadPoolExecutor(CONNECTIONS) as pool:
-        results = list(pool.map(read, last.runs))
+        results = list(pool.map(read, runs))
     return [
-        _count([result for result, run in zip(results, last.runs, strict=True) if run.source == source])
-        for source in range(len(last.recipe.sources))
+        _add_up([result for result, run in zip(results, runs, strict=True) if run.source == source])
+        for source in range(sources)
     ]
 
 
-def _count(results: list[dict[str, Any]]) -> dict[str, Any]:
+def _add_up(results: list[dict[str, Any]]) -> EncodedSource:
     dropped: Counter[str] = Counter()
     examples: list[dict[str, Any]] = []
     for done in results:
         dropped.update(done["dropped"])
         examples += [item for item in done.get("shown", []) if item["step"] != LABEL]
-    return {"dropped": dict(dropped), "masked": count_masked(results), "examples": _draw(examples)}
+    return EncodedSource(count_before_encoding(dropped), count_masked(results), _draw(examples))
 
 
 def _draw(examples: list[dict[str, Any]]) -> list[dict[str, Any]]:

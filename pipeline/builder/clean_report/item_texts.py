@@ -20,22 +20,22 @@ ITEM_CHARACTERS = 1500
 """The beginning of an item's text that is shown."""
 
 
-def read_item_texts(last: Build, evaluations: list[dict[str, Any]]) -> None:
+def read_item_texts(build: Build, evaluations: list[dict[str, Any]]) -> None:
     """Give each copy that a report lists the text of its item, `item_text`; None if it cannot be read.
 
     The evaluation set then says why, `items_unread`.
 
     Args:
-        last: the mix that found them.
+        build: the build that found them.
         evaluations: the evaluation sets, each with its copies, `held`.
 
     Raises:
         WorkFileDamagedError: the work folder's list of items is not as it was written.
     """
-    if last.evaluations is None:
+    if build.evaluations is None:
         return
-    items, read = load_items(str(last.evaluations)), TaskOutput(last.evaluations).result["evaluations"]
-    for number, (evaluation, given) in enumerate(zip(evaluations, last.recipe.evaluations, strict=True)):
+    items, read = load_items(str(build.evaluations)), TaskOutput(build.evaluations).result["evaluations"]
+    for number, (evaluation, given) in enumerate(zip(evaluations, build.recipe.evaluations, strict=True)):
         source = source_of(given, "/").model_dump(mode="json") | {"folder": "/"}
         spans: list[str] = read[number]["spans"]
         by_span: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)

@@ -15,8 +15,8 @@ from typing import Any
 
 from pipeline.builder.clean_report.charts import plot_measure
 from pipeline.builder.clean_report.differences import mark_pair
-from pipeline.builder.clean_report.step_table import list_steps
 from pipeline.builder.clean_report.wording import describe_others, describe_unread, name_ends
+from pipeline.mix.drops.table import read_drops
 from shards.errors import InputError
 from shards.report.chart import Chart
 from shards.report.render import NARROW, TEMPLATES, WIDE, make_render_environment, read_style
@@ -69,8 +69,9 @@ def render_pages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     environment = make_render_environment(_OWN_TEMPLATES)
     style = read_style(TEMPLATES / "style.css", _OWN_TEMPLATES / "clean.css")
     near: dict[str, Any] = report["near_duplicates"] or {"sources": []}
-    steps = list_steps(report)
-    names = {source.name: f"{number}-{source.name}" for number, source in enumerate(steps, 1)}
+    tables = read_drops([source["drops"] for source in report["steps"]])
+    steps = [source | {"drops": drops} for source, drops in zip(report["steps"], tables, strict=True)]
+    names = {source["name"]: f"{number}-{source['name']}" for number, source in enumerate(steps, 1)}
     copies = {one["name"]: f"test-{number}-{one['name']}.html" for number, one in enumerate(report["evaluations"], 1)}
     shared: dict[str, Any] = {
         "report": report,
@@ -92,14 +93,13 @@ def render_pages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
     yield INDEX, render("index.html.jinja")
     for source in steps:
-        name, own = names[source.name], shared["cleaned"].get(source.name)
-        before = next(entry for entry in report["steps"] if entry["name"] == source.name)["before_encoding"]
+        name, own = names[source["name"]], shared["cleaned"].get(source["name"])
         charts = _draw_charts(own) if own else {}
-        yield f"{name}.html", render("source.html.jinja", source=source, own=own, before=before, charts=charts)
+        yield f"{name}.html", render("source.html.jinja", source=source, own=own, charts=charts)
         for limit in (limit for limit in own["limits"] if limit["every"]["documents"]) if own else ():
             page = f"{name}.{limit['preset']}.{limit['key']}.html"
             yield page, render("limit.html.jinja", source=source, own=own, limit=limit, charts=charts)
-        if pairs := shared["near"].get(source.name):
+        if pairs := shared["near"].get(source["name"]):
             page = f"{name}.near-duplicates.html"
             yield page, render("pairs.html.jinja", source=source, pairs=pairs)
     for one in report["evaluations"]:

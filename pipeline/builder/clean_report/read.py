@@ -1,13 +1,14 @@
 """Read from a work folder what cleaning drops at each limit, and near-duplicates, to choose limits by looking.
 
-Mixing writes counts, histograms and the places of documents into `cleaning.json`, and the places of near-duplicates
-into its receipt; the documents' text comes from the tokens of the runs. The build need not have finished: a mix whose
-alarm stopped the build is shown too.
+The mix's receipt has the table of drops and the places of near-duplicates, `cleaning.json` histograms and the places
+of other documents; their text comes from the tokens of the runs. The build need not have finished: a mix whose alarm
+stopped the build is shown too.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -15,21 +16,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.builder.clean_report.differences import COMPARED_CHARACTERS, cut_parts
-from pipeline.builder.clean_report.encoded import count_encoded
+from pipeline.builder.clean_report.encoded import read_encoded
 from pipeline.builder.clean_report.item_texts import read_item_texts
 from pipeline.builder.python_api import default_work
-from pipeline.builder.stored_build import read_build
-from pipeline.encode.run import Run, token_dtype
+from pipeline.builder.stored_build import Build, read_build
 from pipeline.encode.run_text import read_run_start, read_run_text
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import digest_in
 from pipeline.mix.cleaning import CLEANING_FILE, read_cleaning
 from pipeline.mix.contamination import CONTAMINATION_FILE, EXCUSED_FILE
+from pipeline.mix.drops.table import ITEM_REASON, Counts, Drop, SourceDrops, read_drops
+from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
 from shards.format.manifest import MANIFEST_FILE
-from shards.format.vocabulary import Vocabulary, read_vocabulary
+from shards.format.vocabulary import read_vocabulary
 from shards.stores.open import open_writable_store
-from shards.stores.store import Store, WritableStore
 from shards.trace.excerpt import cut_excerpt
 
 TEXT_CHARACTERS = 1500
@@ -54,96 +55,130 @@ def read_clean_report(place: str) -> dict[str, Any]:
     work = open_writable_store(place)
     if work.find(MANIFEST_FILE) is not None:
         work = open_writable_store(default_work(place))
-    last = read_build(work)
-    folder = last.mix
-    mixed = TaskOutput(folder).result
-    if "steps" not in mixed:
+    build = read_build(work)
+    if not _cleans(build.recipe):
         raise InputError(
             f"{work}: its last mix cleaned nothing. Give the work folder (--work) of a build whose recipe has a "
             "`clean` table, such as [clean.gopher] or [clean.near_duplicates], or [[evaluations]]."
         )
-    cleaning: dict[str, Any] = read_cleaning(folder) if CLEANING_FILE in mixed["files"] else {"sources": []}
-    near: dict[str, Any] | None = mixed.get("near_duplicates")
-    evaluations: list[dict[str, Any]] = mixed.get("contamination", [])
-    held = _read_held(folder, evaluations)
-    texts = _Texts(work, read_vocabulary(last.read_tokenizer()))
-    for example in [*_examples(cleaning), *_documents(near), *held]:
-        example["text"] = texts.start(example)[:TEXT_CHARACTERS]
-    for pair in _pairs(near):
-        dropped, kept = (texts.start(pair[end], COMPARED_CHARACTERS) for end in ("dropped", "kept"))
-        pair["part"] = dict(zip(("start", "dropped", "kept"), cut_parts(dropped, kept), strict=True))
-    for example in held:
-        whole = texts.whole(example)
-        example["found"] = cut_excerpt(whole, example["start"], example["stop"], around=EXCERPT_BYTES).to_dict()
-    read_item_texts(last, evaluations)
+    mixed = TaskOutput(build.mix)
+    encoded = read_encoded(build.runs, len(build.recipe.sources))
+    drops = read_drops(mixed.result["drops"])
+    for own, source in zip(encoded, drops, strict=True):
+        source.steps = own.steps | source.steps
+    by_name = dict(zip((source.name for source in build.recipe.sources), drops, strict=True))
+    limits: list[dict[str, Any]] = read_cleaning(build.mix)["sources"] if CLEANING_FILE in mixed.result["files"] else []
+    for entry in limits:
+        add_counts(entry, by_name[entry["name"]])
+    near, evaluations = _read_near(build, mixed), mixed.result["contamination"]
+    held = _read_held(mixed, evaluations, by_name)
+    _add_texts(_Texts(build), limits, near, held)
+    read_item_texts(build, evaluations)
     return {
         "work": str(work),
-        "mix": digest_in(last.mix),
-        "unread": [source.name for source, more in zip(last.recipe.sources, last.has_more, strict=True) if more],
+        "mix": digest_in(build.mix),
+        "unread": [name for name, more in zip(by_name, build.has_more, strict=True) if more],
         "steps": [
-            {"name": source.name, "before_encoding": before} | steps
-            for source, before, steps in zip(last.recipe.sources, count_encoded(last), mixed["steps"], strict=True)
+            {"name": name, "drops": asdict(source), "masked": own.masked, "examples": own.examples}
+            for (name, source), own in zip(by_name.items(), encoded, strict=True)
         ],
-        "sources": cleaning["sources"],
+        "sources": limits,
         "near_duplicates": near,
         "evaluations": evaluations,
     }
 
 
+def _cleans(recipe: Recipe) -> bool:
+    return bool(recipe.clean.near_duplicates or recipe.evaluations or any(source.clean for source in recipe.sources))
+
+
+def add_counts(entry: dict[str, Any], drops: SourceDrops) -> None:
+    """Give the limits of a source what the table says of them."""
+    steps = [drops.step(preset) for preset in dict.fromkeys(limit["preset"] for limit in entry["limits"])]
+    came = steps[0].came if steps else Counts()
+    gone = [step.first for step in steps]
+    left = Counts(
+        came.documents - sum(one.documents for one in gone),
+        came.tokens - sum(one.tokens for one in gone),
+    )
+    entry |= {"read": asdict(came), "left": asdict(left)}
+    for limit in entry["limits"]:
+        drop = drops.step(limit["preset"]).reason(limit["reason"])
+        limit |= asdict(Drop(drop.first, drop.every or Counts(), drop.alone or Counts()))
+
+
+def _read_near(build: Build, mixed: TaskOutput) -> dict[str, Any] | None:
+    """Return the settings of near-duplicates, and some pairs of each source; None if the build looks for none."""
+    settings = build.recipe.clean.near_duplicates
+    if settings is None:
+        return None
+    found = mixed.result["near_duplicates"]
+    names = [source.name for source in build.recipe.sources]
+    return {
+        "action": settings.action,
+        "min_jaccard": settings.min_jaccard,
+        "compared": found["compared"],
+        "pairs": found["pairs"],
+        "sources": [{"name": name} | own for name, own in zip(names, found["sources"], strict=True)],
+    }
+
+
+def _add_texts(
+    texts: _Texts, limits: list[dict[str, Any]], near: dict[str, Any] | None, held: list[dict[str, Any]]
+) -> None:
+    """Give each example the beginning of its text, and what it shows of a pair or of a copied item."""
+    examples = [item for entry in limits for limit in entry["limits"] for name in EXAMPLES for item in limit[name]]
+    for example in [*examples, *held]:
+        example["text"] = texts.start(example)
+    for pair in [
+        pair for source in (near or {"sources": []})["sources"] for pair in source["shown"] + source["nearest"]
+    ]:
+        whole = {end: texts.start(pair[end], COMPARED_CHARACTERS) for end in ("dropped", "kept")}
+        for end, text in whole.items():
+            pair[end]["text"] = text[:TEXT_CHARACTERS]
+        pair["part"] = dict(zip(("start", "dropped", "kept"), cut_parts(whole["dropped"], whole["kept"]), strict=True))
+    for example in held:
+        whole = texts.whole(example)
+        example["found"] = cut_excerpt(whole, example["start"], example["stop"], around=EXCERPT_BYTES).to_dict()
+
+
 class _Texts:
     """Reads the text of documents from the tokens of their runs."""
 
-    def __init__(self, work: WritableStore, vocabulary: Vocabulary):
-        self._encode, self._vocabulary = work.child("encode"), vocabulary
-        self._runs: dict[str, Run] = {}
+    def __init__(self, build: Build):
+        self._vocabulary = read_vocabulary(build.read_tokenizer())
+        self._runs = {run.digest: run for run in build.runs}
         self._starts: dict[tuple[str, int], str] = {}
 
     def start(self, document: dict[str, Any], characters: int = TEXT_CHARACTERS) -> str:
         """Return the beginning of the text of the document at an index of a run."""
+        run, index = self._runs[document["run"]], document["index"]
         if characters != TEXT_CHARACTERS:
-            return read_run_start(self._run(document), document["index"], self._vocabulary, characters=characters)
-        place = (document["run"], document["index"])
-        if place not in self._starts:
-            self._starts[place] = read_run_start(self._run(document), place[1], self._vocabulary, characters=characters)
-        return self._starts[place]
+            return read_run_start(run, index, self._vocabulary, characters=characters)
+        if (run.digest, index) not in self._starts:  # a document is shown for several limits
+            self._starts[run.digest, index] = read_run_start(run, index, self._vocabulary, characters=characters)
+        return self._starts[run.digest, index]
 
     def whole(self, document: dict[str, Any]) -> bytes:
         """Return the whole text of such a document."""
-        return read_run_text(self._run(document), document["index"], self._vocabulary)
-
-    def _run(self, document: dict[str, Any]) -> Run:
-        digest = document["run"]
-        dtype = token_dtype(len(self._vocabulary))
-        return self._runs.setdefault(digest, Run(str(self._encode.child(digest)), 0, dtype))
+        return read_run_text(self._runs[document["run"]], document["index"], self._vocabulary)
 
 
-def _examples(cleaning: dict[str, Any]) -> list[dict[str, Any]]:
-    limits = [limit for source in cleaning["sources"] for limit in source["limits"]]
-    return [example for limit in limits for name in EXAMPLES for example in limit[name]]
-
-
-def _pairs(near: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the pairs of near-duplicates that the mix lists."""
-    lists = [source[name] for source in near["sources"] for name in ("shown", "nearest")] if near else []
-    return [pair for pairs in lists for pair in pairs]
-
-
-def _documents(near: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return both documents of each of these pairs."""
-    return [pair[end] for pair in _pairs(near) for end in ("dropped", "kept")]
-
-
-def _read_held(folder: Store, evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Give each evaluation set the first documents that hold its items, in hash order; return all of them.
+def _read_held(
+    mixed: TaskOutput, evaluations: list[dict[str, Any]], drops: dict[str, SourceDrops]
+) -> list[dict[str, Any]]:
+    """Give each evaluation set its documents by source, and the first that hold its items, in hash order; return these.
 
     Each is also given the items whose common phrases did not count, `excused_items`.
     """
     if not evaluations:
         return []
-    table = pq.read_table(pa.BufferReader(TaskOutput(folder).read(CONTAMINATION_FILE)))
+    table = pq.read_table(pa.BufferReader(mixed.read(CONTAMINATION_FILE)))
     table = table.sort_by([(name, "ascending") for name in ("hash", "item", "item_row")])
-    excused = pq.read_table(pa.BufferReader(TaskOutput(folder).read(EXCUSED_FILE)))
+    excused = pq.read_table(pa.BufferReader(mixed.read(EXCUSED_FILE)))
     for evaluation in evaluations:
+        found = {name: own.step(f"{ITEM_REASON} {evaluation['name']}").found for name, own in drops.items()}
+        evaluation["documents"] = {name: own.documents for name, own in found.items() if own.documents}
         own = table.filter(pc.field("evaluation") == evaluation["name"])
         evaluation["held"] = own.slice(0, HELD).to_pylist()
         evaluation["excused_items"] = excused.filter(pc.field("evaluation") == evaluation["name"]).to_pylist()

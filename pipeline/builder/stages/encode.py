@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pipeline.builder.encode_alarms import (
-    check_encoded,
-    check_filtered,
-    check_malformed,
-    check_null,
-    check_pattern_matches,
-)
+from pipeline.builder.encode_alarms import check_encoded
 from pipeline.builder.running_build import RunningBuild
 from pipeline.clean.measures import measure
 from pipeline.clean.steps import describe_drops, drop_remedy
@@ -73,15 +67,8 @@ def run_encode(build: RunningBuild) -> None:
     build.used["encode"].add(build.run_list.name)
     for index, source in enumerate(recipe.sources):
         own = build.encoded(index)
-        if dropped := check_malformed(source, own):
-            build.driver.progress.note_once(dropped)
-        check_null(source, own)
-        for line in Undivided.of_results(own).describe(source):
+        for line in (*check_encoded(source, own), *Undivided.of_results(own).describe(source)):
             build.driver.progress.note_once(line)
-        check_pattern_matches(source, own)
-        check_encoded(source, own)
-        if edited := check_filtered(source, own):
-            build.driver.progress.note_once(edited)
         if kept := add_up_kept_text(own):
             build.driver.progress.note_once(describe_kept(source.name, kept))
             check_unknown(source.name, kept, recipe.tokenizer.max_unknown)

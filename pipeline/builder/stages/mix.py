@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pipeline.builder.mix_alarms import check_contamination_alarm, check_mix_alarms, check_near_duplicates
+from pipeline.builder.mix_alarms import check_mixed, note_near_duplicates
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import run_encode
 from pipeline.builder.stages.fetch import run_fetch
 from pipeline.builder.stages.near_duplicates import run_near_duplicates
-from pipeline.clean.limits import CleaningError
-from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.tasks import make_task
-from pipeline.mix import cleaning
 from pipeline.mix import cuts as mix
 from pipeline.mix.block_lists import open_lists
+from pipeline.mix.drops.table import read_drops
 from pipeline.mix.mix_plan import plan_from_dict
 from shards.errors import plural
-from shards.terminal.command_names import called_as
 
 
 def run_encode_and_mix(build: RunningBuild) -> None:
@@ -39,7 +36,7 @@ def run_mix(build: RunningBuild) -> bool:
         Whether there is a plan. If not, a source was too short, and more of it has been taken.
 
     Raises:
-        CleaningError: a preset, or near-duplicates, drop more of a source than the recipe allows.
+        InputError: a step drops more of a source than the recipe allows.
         MixError: the sources cannot give what the recipe asks for.
     """
     recipe, evaluations = build.recipe, build.evaluations
@@ -60,12 +57,8 @@ def run_mix(build: RunningBuild) -> bool:
 
     # Stop if it drops too much, or if the sources are too small.
     result = stage.results[0]
-    if cleaning.cleaned_when_mixed(recipe.sources):
-        _check_cleaning(build)
-    if evaluations:
-        check_contamination_alarm(recipe, result["contamination"], str(build.work))
-    if "near_duplicates" in result:
-        check_near_duplicates(build, result["near_duplicates"], note="plan" in result)
+    build.drops = read_drops(result["drops"])
+    check_mixed(build, result.get("near_duplicates"))
     if "fault" in result:
         raise mix.MixError(result["fault"])
 
@@ -76,28 +69,8 @@ def run_mix(build: RunningBuild) -> bool:
         selection.take_for(needed, found)
     if result["short"]:
         return False
+    note_near_duplicates(build)
     build.plan = plan_from_dict(result["plan"])
     for note in build.plan.notes:
         build.note(f"mix: {note}")
     return True
-
-
-def _check_cleaning(build: RunningBuild) -> None:
-    """Stop the build if a preset drops too much in a mix.
-
-    Raises:
-        CleaningError: with counts and documents.
-    """
-
-    def check() -> None:
-        try:
-            check_mix_alarms(build.recipe, cleaning.read_cleaning(build.mix), build.runs, build.tokenizer.text.encode())
-        except WorkFileDamagedError:
-            build.run_list.write()  # a mix task that is repaired reads it
-            raise
-
-    try:
-        build.driver.read(check)
-    except CleaningError as error:
-        command = f"{called_as('pipeline', 'clean-report')} {build.work}"
-        raise CleaningError(f"{error}\n`{command}` shows what falls at each limit.") from None

@@ -1,0 +1,157 @@
+"""Drops: how many documents and tokens each step of cleaning, and each of its reasons, drops of a source.
+
+The table has a row for each source, step and reason. A document counts for its *first* reason; *every* counts it for
+each reason that it has, *alone* where it has no other. Alarms, plan, `clean-report`, the manifest and `trace` read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from pipeline.mix.drops.alarm import Excess, find_excess
+from shards.format.manifest import BLOCK_LIST_REASON
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+DUPLICATE = "duplicate"
+NEAR_DUPLICATE = "near-duplicate"
+ITEM_REASON = "holds an item of"
+"""The beginning of the reason under which documents with items of an evaluation set are dropped; its name follows."""
+ELSEWHERE = " of another source"
+"""The end of the reason of a document that goes because of one of another source."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Documents and their tokens."""
+
+    documents: int = 0
+    tokens: int = 0
+
+    def add(self, lengths: npt.NDArray[np.integer]) -> None:
+        """Add documents by their lengths in tokens."""
+        self.documents += len(lengths)
+        self.tokens += int(lengths.sum(dtype=np.int64))
+
+
+@dataclass(slots=True)
+class Drop:
+    """A reason, and the documents of a source that it drops."""
+
+    first: Counts = field(default_factory=Counts)
+    """Those whose first reason it is."""
+    every: Counts | None = None
+    """Those that have it, whatever else they have; None if that is not known, or the same."""
+    alone: Counts | None = None
+    """Those that have no other reason of their preset or another one; None if that is not known."""
+
+
+@dataclass(slots=True)
+class Step:
+    """A step of cleaning, and the documents of a source that it drops."""
+
+    came: Counts = field(default_factory=Counts)
+    """Documents that the step decided on."""
+    every: Counts | None = None
+    """Those that the step would drop without the others of its kind; None if those are the documents of `reasons`."""
+    reasons: dict[str, Drop] = field(default_factory=dict[str, Drop])
+    before_encoding: bool = False
+    """Whether the step comes before encoding: its documents have no tokens."""
+    reports: bool = False
+    """Whether the step only reports: its documents stay."""
+
+    @property
+    def first(self) -> Counts:
+        """Documents whose first reason is one of the step's."""
+        own = [drop.first for drop in self.reasons.values()]
+        return Counts(sum(one.documents for one in own), sum(one.tokens for one in own))
+
+    @property
+    def found(self) -> Counts:
+        """Documents that the step would drop alone."""
+        return self.every or self.first
+
+    @property
+    def note(self) -> str:
+        """What a report says beside the step's name."""
+        return "before encoding" if self.before_encoding else "reported, not dropped" if self.reports else ""
+
+    def excess(self, most: float) -> Excess | None:
+        """Return by how much the step drops more than a share of the documents; None if it does not."""
+        return find_excess(self.found.documents, self.came.documents, most)
+
+    def reason(self, name: str) -> Drop:
+        """Return the row of a reason, which is new the first time."""
+        return self.reasons.setdefault(name, Drop())
+
+
+@dataclass(slots=True)
+class SourceDrops:
+    """The steps of one source, in their order."""
+
+    read: Counts = field(default_factory=Counts)
+    """All documents that were encoded."""
+    left: Counts = field(default_factory=Counts)
+    steps: dict[str, Step] = field(default_factory=dict[str, Step])
+
+    @property
+    def records(self) -> int:
+        """All rows of the source that were read, also those that no step encoded."""
+        before = [step.first.documents for step in self.steps.values() if step.before_encoding]
+        return self.read.documents + sum(before)
+
+    def step(self, name: str) -> Step:
+        """Return a step by its name, which is new the first time."""
+        return self.steps.setdefault(name, Step())
+
+    def count(self, reason: str, lengths: npt.NDArray[np.integer]) -> None:
+        """Count documents under their first reason, by their lengths in tokens."""
+        self.step(step_of(reason)).reason(reason).first.add(lengths)
+
+    def shown(self) -> dict[str, Step]:
+        """Return the steps that drop or report documents."""
+        return {name: step for name, step in self.steps.items() if step.first.documents}
+
+    def dropped(self) -> dict[str, int]:
+        """Return how many documents are dropped by first reason, without reasons that no document has."""
+        return {
+            name: drop.first.documents
+            for step in self.steps.values()
+            if not step.reports
+            for name, drop in step.reasons.items()
+            if drop.first.documents
+        }
+
+
+def step_of(reason: str) -> str:
+    """Return the step of a reason: `gopher` of `gopher: min_words`; a pattern or a block list is a step of its own."""
+    if reason.startswith((BLOCK_LIST_REASON, "matches ", f"{ITEM_REASON} ")):
+        return reason
+    return reason.removesuffix(ELSEWHERE).partition(": ")[0]
+
+
+def count_before_encoding(dropped: Mapping[str, int]) -> dict[str, Step]:
+    """Return the steps before encoding, from the rows that they dropped by reason."""
+    drops = SourceDrops()
+    for reason, count in dropped.items():
+        step = drops.step(step_of(reason))
+        step.before_encoding = True
+        step.reason(reason).first.documents += count
+    return drops.steps
+
+
+@cache
+def _reader() -> TypeAdapter[list[SourceDrops]]:
+    return TypeAdapter(list[SourceDrops])
+
+
+def read_drops(data: Any) -> list[SourceDrops]:
+    """Return the table of each source from JSON values, as `dataclasses.asdict` gives them."""
+    return _reader().validate_python(data)
