@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
+from pipeline.recipe.sources import SourceRecipe
 from shards.config import item_names
 
 
@@ -37,9 +38,11 @@ def list_clean(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def list_path_keys(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield each table of a recipe that may name paths, with the key that names them."""
-    for _, table in [*named_tables(data, "sources"), *named_tables(data, "evaluations")]:
+    for _, table in named_tables(data, "sources"):
+        for key in SourceRecipe.kind_of(table).path_keys:
+            yield table, key
+    for _, table in named_tables(data, "evaluations"):
         yield table, "paths"
-        yield table, "exclude"
     yield table_of(data.get("tokenizer")), "file"
     yield data, "drop_hashes"
     for _, clean in list_clean(data):

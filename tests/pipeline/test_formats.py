@@ -32,9 +32,7 @@ from pipeline.sources.base import MALFORMED, SourceError, Span, TextBatch, split
 from pipeline.sources.formats import byte_io
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.kinds import list_files, list_spans
-from shards.validation.validate import validate
 from tests.support.archives import warc_record, write_tar, write_zip
-from tests.support.builds import digests
 from tests.support.temporary import temporary_folder
 
 ROWS: list[dict[str, Any]] = [
@@ -418,7 +416,14 @@ def test_other_encodings(tmp_path: Path, source: Any) -> None:
     assert read_records(source(tmp_path / "*", encoding="utf-16"), 1) == [("Grüße",)] * 2
 
 
+def parquet_without_rows() -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table().slice(0, 0), sink)
+    return sink.getvalue()
+
+
 EMPTY: dict[str, bytes] = {
+    "a.parquet": parquet_without_rows(),
     "a.jsonl": b"",
     "blank.jsonl": b"\n \n",
     "a.jsonl.gz": gzip.compress(b""),
@@ -497,32 +502,3 @@ def test_a_folder_is_read_if_datasets_saved_it_and_named_if_not(tmp_path: Path, 
 
 def test_a_new_key_that_is_not_set_is_not_written() -> None:
     assert not {"delimiter", "exclude"} & FilesSource(name="s", weight=1.0, paths=["*"]).model_dump(mode="json").keys()
-
-
-@pytest.mark.long
-def test_a_set_of_these_formats_has_the_same_bytes_with_any_number_of_workers(tmp_path: Path, run_cli: Any) -> None:
-    rows = [{"id": f"{n:04}", "text": f'document {n}, said "{n * n}"\nand more of {n % 7}'} for n in range(1500)]
-    parts = [rows[part::3] for part in range(3)]
-    table_of_part = pa.Table.from_pylist(parts[0])
-    with pa.ipc.new_stream(str(tmp_path / "a.arrow"), table_of_part.schema) as writer:
-        writer.write_table(table_of_part, max_chunksize=100)
-    with (tmp_path / "a.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["id", "text"])
-        writer.writeheader()
-        writer.writerows(parts[1])
-    (tmp_path / "a.json").write_text(json.dumps(parts[2], indent=1))
-    sources = [
-        f'[[sources]]\nname = "{ending}"\nweight = 1\ncarry = ["id"]\npaths = ["a.{ending}"]\n'
-        for ending in ("arrow", "csv", "json")
-    ]
-    tail = "[split]\nval_tokens = 300\n[shards]\ntokens = 4000\n[tokenizer]\nvocab_size = 400\n"
-    (tmp_path / "r.toml").write_text('name = "a"\n' + "".join(sources) + tail)
-    for workers in ("1", "3"):
-        built = run_cli("build", "r.toml", "--out", f"out{workers}", "--work", f"work{workers}", "--workers", workers)
-        assert "validated: no problems" in built.stdout, built.stderr
-    assert digests(tmp_path / "out1") == digests(tmp_path / "out3")
-    manifest = json.loads((tmp_path / "out1" / "manifest.json").read_text())
-    assert sum(source["documents_available"] for source in manifest["sources"]) == len(rows)
-    report = validate(tmp_path / "out1", level="quick", against_sources=len(rows))
-    assert (report.problems, report.not_run) == ([], [])
-    assert report.compared_documents > len(rows) // 2, "the mix has equal shares of all sources"

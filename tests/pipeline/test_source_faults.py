@@ -163,13 +163,6 @@ def test_a_folder_of_mixed_schemas_names_all_bad_files(tmp_path: Path, source: A
     assert [line.split(": ")[1] for line in message.splitlines()] == [*bad, "typed.parquet"]
 
 
-def test_empty_files(tmp_path: Path, source: Any, read_all: Any, write_parquet: Any) -> None:
-    write_parquet(tmp_path / "a.parquet", [])
-    (tmp_path / "b.py").write_bytes(b"")
-    write_parquet(tmp_path / "c.parquet", ["x"])
-    assert [text for _, _, text in read_all(source(tmp_path / "*.p*"))] == [b"", "x"]
-
-
 def test_columns_that_are_not_asked_for_may_hold_anything(tmp_path: Path, source: Any, read_all: Any) -> None:
     (tmp_path / "a.jsonl").write_text(
         '{"text": "a", "x": 1}\n{"text": "b", "x": "y"}\n{"x": {}, "text": null}\n{"x": 1}'

@@ -121,7 +121,7 @@ def decompress(raw: BinaryIO, compression: str) -> pa.NativeFile | BinaryIO:
 
 def open_decompressed(raw: BinaryIO, name: str) -> pa.NativeFile | BinaryIO:
     """Return a stream of a file's bytes, decompressed if its name tells that it is compressed."""
-    compression = COMPRESSION.get(os.path.splitext(name)[1])
+    compression = compression_of(name)
     return decompress(raw, compression) if compression else raw
 
 
@@ -132,7 +132,7 @@ def read_blocks(raw: BinaryIO, span: Span) -> Iterator[bytes]:
         SourceError: a plain file ends before the span does.
         OSError: a compressed file is truncated or broken.
     """
-    compression = COMPRESSION.get(os.path.splitext(span.name)[1])
+    compression = compression_of(span.name)
     if compression:
         stream = decompress(raw, compression)
         while block := stream.read(BATCH_BYTES):
