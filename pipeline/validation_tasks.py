@@ -95,6 +95,7 @@ def validate_shards(folder: Path, task: ValidateTask, report: Callable[[int, int
         done += tokens
         report(done * token_bytes, done)
 
+    # One shard after the other; `report` tells the driver how far the task is.
     shards = _open_shards(task.address, task.shards, task.rules.dtype, task.rules.properties.carried)
     for shard in _fetch_ahead(shards, task.listing):
         findings.append(find_shard_problems(shard, task.rules, task.listing, advance))
@@ -143,6 +144,7 @@ def _fetch_ahead(shards: Sequence[Shard], listing: Mapping[str, ListedEntry]) ->
     if not shards or not shards[0].store.request_bytes:
         yield from shards
         return
+    # The small files of the next shard are on their way while this one is checked.
     most = shards[0].store.request_bytes
     with ThreadPoolExecutor(FETCHED_AT_ONCE) as pool:
 

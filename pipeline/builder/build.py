@@ -87,27 +87,12 @@ def build(
     dry_run: bool = False,
     keep_bytes: int = KEPT_BYTES,
 ) -> BuildResult:
-    """Build a shard set.
+    """Build a shard set: what `pipeline.builder.python_api.build_set` does, with its arguments, in a given executor.
 
-    Args:
-        recipe: what to build.
-        out: the set's folder, or its address in an object store; cleared of an earlier version of the same set.
-        work: runs, receipts and build.json, in a folder or an object store; keep it to make re-runs cheap.
-        executor: where the tasks run.
-        progress: shows the stages and prints notes.
-        level: how the finished set is validated. If this very set has been found valid in full before, and no task
-            ran, the level is "quick".
-        keep_tokenizer: use the tokenizer in the work folder, even if the sources' files have changed.
-        scratch: where tasks write, on the machine that runs them; None: next to their files if these are in a folder,
-            else in the system's folder for temporary files.
-        dry_run: run, lock and write nothing: say what the build would run, by raising `DryRunEnd`.
-        keep_bytes: the most disk in the work folder that the results of the set published before may take.
+    If this very set has been found valid in full before, and no task ran, the level of validation is "quick".
 
     Raises:
-        DryRunEnd: with `dry_run`.
-        InputError: the recipe, the data, a place or the machine cannot be used.
-        RunError: the build failed on the way, or another build has taken over the place.
-        OSError: the disk filled up, or cannot be written; run again to go on.
+        As `build_set`, but a set in which validation found problems is returned.
     """
     # Check the places and list the sources; nothing is written yet.
     started = time.perf_counter()
@@ -115,6 +100,7 @@ def build(
     check_places(out_store, work_store, recipe, probing=not dry_run)
     recipe = pin_revisions(recipe, work_store, keep=not dry_run)
     selections = open_sources(recipe, spans := SpanCache(work_store))
+    # From here on no other build works in the two places. A dry run takes no lock.
     with nullcontext(lambda: None) if dry_run else hold_places(out_store, work_store) as check:
         driver = Driver(
             work_store, executor, progress, scratch=str(scratch.absolute()) if scratch else None, check=check
@@ -130,6 +116,7 @@ def build(
             keep_bytes=keep_bytes,
             dry_run=dry_run,
         )
+        # Each stage adds what it makes to the build; in a dry run the first with missing tasks ends it.
         for run_stage in (run_evaluations, run_fetch, run_tokenizer, run_encode_and_mix, run_assemble):
             run_stage(running)
         if dry_run:
@@ -138,6 +125,7 @@ def build(
         # Write the manifest, and delete what an earlier recipe left.
         check()
         manifest = publish(running)
+        # The records go last: a build that is killed here publishes again, from the same shards.
         running.store()
         running.records.note_set(str(running.manifest), running.used)
         write_records(work_store, running.records)
@@ -149,6 +137,7 @@ def build(
 
 def _finish(build: RunningBuild, manifest: Manifest, level: Level, started: float) -> BuildResult:
     """Validate a published set, each shard in a task of its own stage; write the summary."""
+    # A set that was found whole and has not been touched since is checked by its files' sizes alone.
     validating, used = time.perf_counter(), time.process_time()
     known_valid = not any(stage.ran for stage in build.stages.values()) and _is_known_valid(build)
     if level == "full" and not known_valid:
@@ -159,6 +148,7 @@ def _finish(build: RunningBuild, manifest: Manifest, level: Level, started: floa
     now = time.perf_counter()
     why = ", since this set was found whole by the full level before" if known_valid else ""
     build.say(f"validate: {validation.level} level in {now - validating:.1f} s{why}")
+    # What a person wants to know, and what the next build reads.
     names = [source.name for source in build.recipe.sources]
     masked = {name: count_masked(build.encoded(index)) for index, name in enumerate(names)}
     result = BuildResult(

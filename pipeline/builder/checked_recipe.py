@@ -42,6 +42,7 @@ def load_checked_recipe(
         InputError: with every fault, including globs that match nothing and block lists that cannot be read.
         MissingExtraError: a library that cleaning needs is not installed.
     """
+    # A shipped recipe is found by its name, and its paths begin in the working directory.
     folder = None
     if not isinstance(recipe, dict):
         given, recipe = recipe, find_recipe(recipe, paths.SHIPPED)
@@ -49,6 +50,7 @@ def load_checked_recipe(
             folder = Path.cwd() / SHIPPED_PATHS_BEGIN
             if recipe.stem == "demo":
                 gather_missing_corpus(note=(progress or Progress(quiet=True)).note)
+    # All faults of the recipe and of the files that it names come in one report.
     checks = (check_globs, _check_tokenizer_file, check_entries, _check_filters)
     loaded = read_recipe(recipe, folder=folder, overrides=overrides, checks=checks)
     if any(source.clean.presets() for source in loaded.sources):

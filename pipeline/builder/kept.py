@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +29,12 @@ KEPT_BYTES = 50 * 10**9
 _STAGE = "assemble"
 
 
-@dataclass(frozen=True)
-class Removed:
-    """What pruning removes of a stage."""
-
-    stage: str
-    tasks: int
-    bytes: int
-
-
 def link_shards(build: RunningBuild, tasks: Iterable[Task]) -> None:
     """Keep the shards of the last published set, before other tasks replace them: a second name of each file."""
     out, work = build.out.folder, build.work.folder
     if out is None or work is None or not build.records.sets or not build.keep_bytes:
         return
+    # Shards of a task that the new set has, too, stay where they are.
     asked = {task.digest for task in tasks}
     for digest in build.records.sets[0].used.get(_STAGE, []):
         for name, facts in _files_of(build, digest).items() if digest not in asked else ():
@@ -64,6 +55,7 @@ def find_linked(build: RunningBuild, tasks: Iterable[Task]) -> list[Task]:
     found: list[Task] = []
     for task in tasks:
         files = _files_of(build, task.digest)
+        # The work folder has names of all its files, and the output folder lacks some or has others.
         kept = all(_is_whole(work / _STAGE / task.digest / name, facts) for name, facts in files.items())
         if files and kept and not all(_is_whole(out / name, facts) for name, facts in files.items()):
             found.append(task)
@@ -79,9 +71,11 @@ def put_back(build: RunningBuild, tasks: list[Task], linked: list[Task]) -> None
     if not linked or out is None or work is None:
         return
     link_shards(build, tasks)
+    # From here on, until the next manifest, the output folder is no set.
     build.out.delete(MANIFEST_FILE)
     for task in linked:
         for name in _files_of(build, task.digest):
+            # The kept name stays, so that a build that is killed here loses nothing.
             temporary = out / f".{name}.{unique_name()}{TMP_SUFFIX}"
             os.link(work / _STAGE / task.digest / name, temporary)
             temporary.replace(out / name)
@@ -95,6 +89,7 @@ def prune_unused(build: RunningBuild) -> None:
 
     Of the set before this one as many stages are kept as the budget has room for.
     """
+    # The stages in their order: the first ones cost the most to run again.
     earlier = next((one for one in build.records.sets if one.manifest != build.manifest), None)
     room = build.keep_bytes
     for stage, own in build.used.items():
@@ -116,12 +111,16 @@ def prune_unused(build: RunningBuild) -> None:
             result = build.driver.result_of(stage, task)
             return bool(inner) and result is not None and attempt != result.get("attempt")
 
+        # Files that are published one by one may be of an attempt that another one has overtaken.
         has_attempts = store.folder is None or build.driver.scratch is not None
         _prune_stage(store, used, is_lost if has_attempts else None)
 
 
-def prune_work(work: WritableStore, *, dry_run: bool) -> list[Removed]:
-    """Remove from a work folder what the last published set did not use; return what was removed.
+def prune_work(work: WritableStore, *, dry_run: bool) -> list[dict[str, Any]]:
+    """Remove from a work folder what the last published set did not use.
+
+    Returns:
+        The stages of which something was removed, each with its `tasks` and `bytes`.
 
     Raises:
         InputError: no set was published from this folder.
@@ -138,17 +137,19 @@ def prune_work(work: WritableStore, *, dry_run: bool) -> list[Removed]:
                 "build to its end, or delete the folder."
             )
         used = records.sets[0].used
-        removed: list[Removed] = []
+        # What is not listed as used is of a set before, or of builds that have not published.
+        removed: list[dict[str, Any]] = []
         for stage in ORDER:
             store, own = work.child(stage), set(used.get(stage, []))
             unused = [file for file in store.list() if _task_of(file) not in own]
             tasks = {_task_of(file) for file in unused if "/" in file.name}
-            removed.append(Removed(stage, len(tasks), sum(file.bytes for file in unused)))
+            if size := sum(file.bytes for file in unused):
+                removed.append({"stage": stage, "tasks": len(tasks), "bytes": size})
             if not dry_run:
                 _prune_stage(store, own)
         if not dry_run:
             write_records(work, Records(records.stages, records.sets[:1]))
-    return [one for one in removed if one.bytes]
+    return removed
 
 
 def _prune_stage(store: WritableStore, used: set[str], is_lost: Callable[[ListedFile], bool] | None = None) -> None:

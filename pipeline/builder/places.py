@@ -42,6 +42,7 @@ def check_places(out: WritableStore, work: WritableStore, recipe: Recipe, *, pro
             f"{work}: what is fetched from Software Heritage is kept in the work folder, which must be a folder of "
             "this machine then. Give one with --work; --out may be in the store."
         )
+    # An object store must create a name once only, and list what was written.
     for store in (work, out):
         if store.folder is None and probing:
             require_abilities(store)
@@ -63,6 +64,7 @@ def _check_output(out: WritableStore, recipe: Recipe) -> None:
     if foreign := sorted(names - set(known)):
         listed = ", ".join(foreign[:5])
         raise InputError(f"{out}: holds files that no shard set has: {listed}. Choose an empty folder for --out.")
+    # A set of another name may be what somebody trains on.
     if MANIFEST_FILE in names:
         try:
             name = json.loads(out.read(MANIFEST_FILE)).get("name")
@@ -93,6 +95,7 @@ def _names_in(place: WritableStore) -> set[str]:
 def hold_places(out: WritableStore, work: WritableStore) -> Generator[Callable[[], None]]:
     """Keep other builds away from both places; yield what raises when a place has been lost to another one."""
     with ExitStack() as stack:
+        # A folder is locked by the kernel, which notices when the build ends; a store has a lease that ends by itself.
         leases: list[Lease] = []
         for store in (work, out):
             if store.folder is not None:

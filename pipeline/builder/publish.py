@@ -47,6 +47,7 @@ TEMPORARY = re.compile(r"\..+\.tmp")
 def clear_output(out: WritableStore, shards: tuple[ShardPlan, ...], *, whole: bool) -> None:
     """Delete shards that the set to publish does not have; first the manifest, unless all its shards are whole."""
     names = {name for shard in shards for name in shard_file_names(shard_name(shard.split, shard.index))}  # type: ignore[arg-type]
+    # A manifest without its shards, or with others, must never be seen: it goes first.
     stale = [file.name for file in out.list() if SHARD_FILE.fullmatch(file.name) and file.name not in names]
     if stale or not whole:
         out.delete(MANIFEST_FILE)
@@ -70,9 +71,10 @@ def publish(build: RunningBuild) -> Manifest:
             out.delete(file.name)
 
     # The tokenizer and the recipe.
+    # A set of another recipe may have the same shards; then its manifest goes before its recipe does.
     texts = {TOKENIZER_FILE: tokenizer.text, RECIPE_FILE: recipe.to_json()}
     if any(out.find(name) is None or out.read(name) != text.encode() for name, text in texts.items()):
-        out.delete(MANIFEST_FILE)  # an old manifest does not match the new files
+        out.delete(MANIFEST_FILE)
     tokenizer_file, recipe_file = (_put(out, name, text) for name, text in texts.items())
     state_recipe_folder(out, recipe.folder if _has_relative_paths(recipe) else None)
 
@@ -134,6 +136,7 @@ def _mix_entries(recipe: Recipe, shares: Shares, requested: list[int], train: Sp
 def _phase_entries(demand: Demand, train_tokens: int, shards: list[ShardEntry]) -> list[PhaseEntry]:
     entries: list[PhaseEntry] = []
     for phase, tokens in zip(demand.phases, demand.phase_tokens(train_tokens), strict=True):
+        # A phase is a split of its own: the training shards that have its name.
         own = _split_entry(demand.recipe, [entry for entry in shards if entry.phase == phase.name], "train", tokens)
         requested = [phase.shares.of(index, tokens) for index in range(len(demand.recipe.sources))]
         entries.append(
@@ -151,9 +154,11 @@ def _phase_entries(demand: Demand, train_tokens: int, shards: list[ShardEntry]) 
 
 def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
     source, totals, own = build.recipe.sources[index], build.plan.sources[index], build.encoded(index)
+    # What the mix dropped, and what was dropped before encoding.
     dropped = Counter(build.drops[index].dropped())
     for result in own:
         dropped.update(result["dropped"])
+    # Files without a commit are known by what was read of them.
     labels = "\n".join(label for result in own for label in result["labels"])
     documents = f"xxh3:{xxhash.xxh3_128_hexdigest(labels.encode())}"
     kept = add_up_kept_text(own)
@@ -168,16 +173,7 @@ def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
         unread_bytes=unread.bytes,
         dropped=dict(sorted(dropped.items())),
         epochs=totals.epochs,
-        rewriting=None
-        if kept is None
-        else RewritingEntry(
-            documents=kept.documents,
-            rewritten=kept.rewritten,
-            text_bytes=kept.text_bytes,
-            token_bytes=kept.token_bytes,
-            tokens=kept.tokens,
-            unknown=kept.unknown,
-        ),
+        rewriting=kept and RewritingEntry.model_validate(kept, from_attributes=True),
     )
 
 

@@ -76,6 +76,7 @@ class Records:
     def note(self, stage: str, tasks: Sequence[Task], results: Iterable[Mapping[str, Any]]) -> bool:
         """Record a stage whose tasks are all done; return whether that is news."""
         digest = digest_of([task.digest for task in tasks])
+        # The usual case, of a build that finds all done: naming the parts again would cost more than it tells.
         if stage in self.stages and self.stages[stage].digest == digest:
             return False
         seconds = sum(sum(result.get("seconds", {}).values()) for result in results)
@@ -97,6 +98,7 @@ class Records:
         before = self.stages.get(stage)
         if before is None:
             return []
+        # The same tasks as before run again because what they wrote is not there.
         if before.digest == digest_of([task.digest for task in tasks]):
             return ["results are missing or unusable in the work or the output folder"]
         if not before.parts:
@@ -156,6 +158,7 @@ def _hash(text: str) -> str:
 
 def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Return the differences between the parts of a stage then and now, each as a phrase; earlier stages last."""
+    # Files are grouped by source and by what became of them; keys are named one by one.
     changed = [name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name)]
     files: dict[str, dict[str, list[str]]] = {}
     keys: list[str] = []
@@ -222,6 +225,7 @@ def forecast_stage(
     seconds = None
     if (record := records.stages.get(stage)) is not None:
         size = sum(task.size for task in pending)
+        # The time of the last build, by size: in tasks if they have none.
         share = size / record.size if record.size else len(pending) / max(1, record.tasks)
         seconds = record.seconds * share / max(1, min(workers, len(pending)))
     return StageForecast(stage, len(pending), len(tasks), seconds, tuple(records.explain(stage, tasks)))
@@ -236,6 +240,7 @@ def forecast_following(records: Records, first: str, units: int, workers: int) -
         units: the number of encode tasks, if all run.
         workers: tasks at once.
     """
+    # Whatever a stage does again, the later ones do, since their digests have its results.
     later = ORDER[ORDER.index(first) + 1 :]
     found: list[StageForecast] = []
     for stage in (stage for stage in later if stage not in INDEPENDENT.get(first, ())):

@@ -115,6 +115,7 @@ class RunningBuild(Build):
             after: called when all tasks are done, but not in a dry run.
         """
         self.used.setdefault(name, {RESULTS_FILE}).update(task.digest for task in tasks)
+        # A dry run only looks, and ends at the first stage that would run.
         if self.dry_run:
             provided = {task.digest for task in given}
             missing = [task for task in tasks if task.digest not in provided]
@@ -135,6 +136,7 @@ class RunningBuild(Build):
             if before:
                 before(pending)
 
+        # Run them, and record what they were made from, before anything else can fail.
         result = self.driver.run_stage(name, function, tasks, outputs, unit=unit, before=prepare)
         self.spans.save()
         if after:
@@ -145,6 +147,7 @@ class RunningBuild(Build):
             self.note(
                 f"{name}: {plural(retries, 'request')} failed and {'was' if retries == 1 else 'were'} tried again"
             )
+        # A source that was too short is encoded in several turns.
         earlier = self.stages.get(name, StageResult([], 0, 0.0))
         self.stages[name] = StageResult(result.results, earlier.ran + result.ran, earlier.seconds + result.seconds)
         return self.stages[name]
@@ -180,6 +183,7 @@ class RunningBuild(Build):
         """Refuse a disk too small for what the running build has still to write; check nothing if all is encoded."""
         if not pending:
             return
+        # What is still to be written: the runs, and the set less what the output folder has of it.
         output_bytes = disk.most_output_bytes(self.recipe, [sum(unit.text_bytes for unit in own) for own in self.units])
         scratch_bytes = [disk.scratch_bytes(self.recipe, unit) for unit in pending]
         needs: list[tuple[str, Path, int]] = []

@@ -48,6 +48,7 @@ class Build:
     def store(self) -> None:
         """Keep the build in its work folder, unless what is there says the same."""
         tokenizer = asdict(self.tokenizer) | {"text": "", "task": None}
+        # The address of a trained tokenizer is known from its task, the address of a given one is a path.
         stored = {
             "recipe": json.loads(self.recipe.moved_to(Path("/")).to_json()),
             "tokenizer": tokenizer | {"task": self.tokenizer.task and self.tokenizer.task.rpartition("/")[2]},
@@ -57,6 +58,7 @@ class Build:
             "mix": digest_in(self.mix),
             "manifest": self.manifest,
         }
+        # Written only if it is news, so that a build that does nothing writes nothing.
         try:
             known = _read(self.work) or {}
         except WorkFileDamagedError:
@@ -100,6 +102,7 @@ def read_build(work: WritableStore) -> Build:
             f"{work}: {found}. Give the work folder of a build (--work), by default OUT.work. If an earlier version of "
             "tokenmill made it, run the same build command again."
         )
+    # Digests become addresses in the folder where the work is now.
     try:
         build = Build(work, Recipe.model_validate(stored["recipe"]).in_folder(Path("/")))
         build.tokenizer = TokenizerInfo(**stored["tokenizer"])

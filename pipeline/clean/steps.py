@@ -117,9 +117,9 @@ def _is_utf8(data: pa.Buffer) -> bool:
 
 
 def identify_steps(source: SourceRecipe) -> dict[str, Any]:
-    """Return what decides the result of the steps beside the keys of a source, by the step's keys."""
-    found = {step.keys: step.identify(source) for step in STEPS}
-    return {keys: identity for keys, identity in found.items() if identity is not None}
+    """Return what decides the result of the steps beside the keys of a source, by the key that sets the step."""
+    found = {step.keys.split("`")[1]: step.identify(source) for step in STEPS if "`" in step.keys}
+    return {key: identity for key, identity in found.items() if identity is not None}
 
 
 def drop_remedy(reasons: Collection[str]) -> str:

@@ -28,14 +28,11 @@ def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
         "ran": {name: stage.ran for name, stage in report.stages.items()},
         "notes": list(report.notes),
         "warnings": mix_warnings(manifest),
-        "mix": [entry.model_dump() for entry in manifest.mix],
-        "phases": [entry.model_dump() for entry in manifest.phases],
-        "sources": [entry.model_dump() for entry in manifest.sources],
+        "phases": [],
+        **manifest.model_dump(include={"mix", "phases", "sources", "drop_hashes", "splits"}),
         "masked": report.masked,
-        "drop_hashes": [entry.model_dump() for entry in manifest.drop_hashes],
         "empty_files": report.empty,
         "unread": {name: asdict(unread) for name, unread in report.unread.items()},
-        "splits": {name: entry.model_dump() for name, entry in manifest.splits.items()},
         "shards": len(manifest.shards),
         "problems": [problem.to_dict() for problem in report.validation.problems],
     }
@@ -62,6 +59,7 @@ def print_build(report: BuildResult, out: str, work: str) -> None:
     manifest = report.manifest
     print_rows(mix_rows(manifest), title=f"{manifest.name}: the mix")
     print_rows(phase_rows(manifest))
+    # What is odd, then what was dropped, then the figures.
     lines = [f"warning: {warning}" for warning in mix_warnings(manifest)]
     for source in manifest.sources:
         lines += [f"dropped from {source.name}: {count:,} ({reason})" for reason, count in source.dropped.items()]

@@ -68,10 +68,12 @@ def open_executor(options: argparse.Namespace) -> Executor:
     Raises:
         InputError: a flag belongs to another engine, or the engine cannot be used.
     """
+    # A flag of another engine would have no effect, silently.
     for engine, flags in _FLAGS.items():
         given = [flag for name, flag in flags.items() if getattr(options, name) is not None]
         if given and options.engine != engine:
             raise InputError(f"{given[0]}: only with --engine {engine}; this build has --engine {options.engine}.")
+    # Only the engine that is asked for is imported.
     if options.engine == "ray":
         from pipeline.engine.ray_executor import RayExecutor
         from shards.terminal.display import say

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 
 from pipeline.cli.flags import parse_build_place
 from shards.errors import plural
@@ -23,9 +22,9 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.stores.open import open_writable_store
 
     removed = prune_work(open_writable_store(options.work), dry_run=options.dry_run)
-    data = {"work": options.work, "dry_run": options.dry_run, "removed": [asdict(stage) for stage in removed]}
-    lines = [f"{one.stage}: {plural(one.tasks, 'task')}, {format_size(one.bytes)}" for one in removed]
-    total = format_size(sum(one.bytes for one in removed))
+    data = {"work": options.work, "dry_run": options.dry_run, "removed": removed}
+    lines = [f"{one['stage']}: {plural(one['tasks'], 'task')}, {format_size(one['bytes'])}" for one in removed]
+    total = format_size(sum(one["bytes"] for one in removed))
     return Outcome(
         data, [*lines, f"{total} {'would be removed' if options.dry_run else 'removed'} from {options.work}"]
     )

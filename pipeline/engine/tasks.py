@@ -114,6 +114,7 @@ def list_parts(payload: Payload) -> Iterator[tuple[str, str, Any]]:
     libraries = {library: _version(library) for library in kind.LIBRARIES}
     yield "code", "code", {"tokenmill": kind.CODE, **libraries}
     for name, mark in _list_marks(kind):
+        # What counts, by the mark or as it is; what is not set leaves no trace.
         value = getattr(payload, name)
         if mark.counts is not None:
             value = mark.counts(value, payload)
@@ -220,6 +221,7 @@ def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | Non
         RunError: another attempt has finished with other files.
         Whatever the task raises.
     """
+    # The last report goes into the receipt, so that a later build can say what the task made.
     done = (0, 0)
 
     def keep(done_bytes: int, tokens: int) -> None:
@@ -228,6 +230,7 @@ def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | Non
         report(done_bytes, tokens)
 
     try:
+        # Another host may have been faster.
         receipt = load_receipt(call.stage.child(call.task.digest))
         if receipt is not None:
             return Outcome(*receipt.get("reported", done))

@@ -49,6 +49,7 @@ def run_assemble(build: RunningBuild) -> None:
             properties,
             fetch=build.work.folder is None,
         )
+        # A task is named by its first and last shard.
         ends = [shard_name(cast("Split", shard.split), shard.index) for shard in shards]
         name = ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
         tasks.append(make_task(payload, shard_bytes * len(shards), name))
@@ -59,6 +60,7 @@ def run_assemble(build: RunningBuild) -> None:
             link_shards(build, tasks)
         clear_output(build.out, plan.shards, whole=not pending)
 
+    # Shards that an earlier build here wrote get their place again, before the stage looks for what is missing.
     linked = find_linked(build, tasks)
     result = build.run_stage(
         "assemble",

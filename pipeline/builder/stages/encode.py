@@ -26,6 +26,7 @@ def run_encode(build: RunningBuild) -> None:
     recipe, tokenizer, evaluations = build.recipe, build.tokenizer, build.evaluations
     dtype = token_dtype(tokenizer.vocab_size)
     tasks: list[Task] = []
+    # One task for each unit.
     for own, source, selection in zip(build.units, recipe.sources, build.selections, strict=True):
         located = source.located()
         for unit in own:
@@ -58,6 +59,7 @@ def run_encode(build: RunningBuild) -> None:
     results = build.run_stage("encode", "pipeline.encode.encode:encode_unit", distinct, before=check_disk).results
     if why := next((result["slow_encoder"] for result in results if result.get("slow_encoder")), ""):
         build.driver.progress.note_once(describe_slow_encoder(why))
+    # The runs, in the order of the units; the list of them is written when a task needs it.
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     build.runs = [
         Run(str(build.folder_of("encode", task)), task.payload.unit.source, dtype, by_digest[task.digest])
@@ -65,6 +67,7 @@ def run_encode(build: RunningBuild) -> None:
     ]
     build.run_list = RunList(build.work.child("encode"), build.runs)
     build.used["encode"].add(build.run_list.name)
+    # What was dropped, source by source: first what stops the build, then what is only said.
     for index, source in enumerate(recipe.sources):
         own = build.encoded(index)
         for line in (*check_encoded(source, own), *Undivided.of_results(own).describe(source)):

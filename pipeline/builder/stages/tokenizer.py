@@ -62,6 +62,7 @@ def run_tokenizer(build: RunningBuild) -> None:
             prepare_measures(build)
 
     stage = build.run_stage("tokenizer", "pipeline.tokenizer.train:train_tokenizer", [task], before=check_disk)
+    # Say what it was drawn from, if that is not what the recipe leads one to expect.
     result = stage.results[0]
     drawn = sum(facts["text_bytes"] for facts in result["sample"].values())
     if stage.ran:
@@ -88,6 +89,7 @@ def _note_kept_sample(build: RunningBuild, result: dict[str, Any]) -> dict[str, 
             f"tokenizer: kept as trained, on a sample with weights {weights}. "
             "Set tokenizer.sample_weights to train another."
         )
+    # Limits that have moved since it was drawn.
     used = {name: CleanRecipe.model_validate(tables) for name, tables in result.get("sample_limits", {}).items()}
     moved = [
         f"{name}: {preset.name}.{key} = {getattr(preset, key)}, now {getattr(now, key)}"
@@ -136,10 +138,12 @@ def _find_kept(build: RunningBuild) -> str:
     trained = {digest: result for digest in digests if (result := read_receipt(stage.child(digest))) is not None}
     if not trained:
         raise TokenizerError(f"{stage}: holds no trained tokenizer to keep. Build without --keep-tokenizer.")
+    # The one that the published set has; without a set, the last one that was trained.
     order = sorted(trained, key=lambda digest: trained[digest].get("finished", 0.0))
     texts = {digest: bytes(TaskOutput(stage.child(digest)).read(train.TOKENIZER_FILE)) for digest in order}
     published = build.out.read(train.TOKENIZER_FILE) if build.out.find(train.TOKENIZER_FILE) else None
     digest = next((digest for digest in order if texts[digest] == published), order[-1])
+    # Its vocabulary must be the one that the recipe asks for.
     wanted = build.recipe.tokenizer.model_dump()
     for key in _LASTING_KEYS:
         found = trained[digest]["tokenizer"][key]

@@ -65,6 +65,7 @@ def run_validation(build: RunningBuild) -> tuple[ValidationResult, float]:
         ranges = divide_shards(trusted, coverage)
         if len(ranges) == 1:  # no more than a driver has room for
             return check_duplicates(trusted, epochs)
+        # Else each task compares the documents of a range of hashes.
         tasks: list[Task] = []
         for hashes, shards in ranges:
             entries = tuple(shard.entry for shard in shards)
@@ -97,6 +98,7 @@ def _make_payloads(
     for entries in validation_tasks.group_validation_shards(shard_set.shards):
         files = [file for entry in entries for file in entry.files.entries]
         listing = {file.path: structure.listing[file.path] for file in files if file.path in structure.listing}
+        # A task gets the part of the listing and of the checksums that its shards need.
         digests = [digest for entry in entries for digest in (entry.files.tokens.sha256, entry.tokens_sha256)]
         known = {digest: checksums[digest] for digest in digests if digest in checksums}
         payload = validation_tasks.ValidateTask(str(build.out), entries, listing, replace(rules, checksums=known))
