@@ -1,9 +1,9 @@
 """Duplicates: how much of each source is left when documents with equal text count once, as in the mix.
 
 A local source with at most `COUNTED_BYTES` of text is read and hashed whole, unless it has slow filters. For any other
-source, only the documents of the pilot are compared. Most of their copies are elsewhere in the source, so the result is
-a lower bound of what the build drops. `read_everything` reads and hashes all sources. If an earlier build made a set of
-the same sources, its manifest gives the numbers, and nothing is read. Near-duplicates do not count.
+source, only the documents of the pilot's runs are compared. Most of their copies are elsewhere in the source, so the
+result is a lower bound of what the build drops. `read_everything` reads and hashes all sources. If an earlier build
+made a set of the same sources, its manifest gives the numbers, and nothing is read. Near-duplicates do not count.
 
 Memory: 20 bytes per hashed document, and 100 MB for the comparison.
 """
@@ -12,11 +12,12 @@ Memory: 20 bytes per hashed document, and 100 MB for the comparison.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Unit
 from pipeline.sources.selection import Selection
 from shards.errors import TokenmillError
-from shards.format.content_hash import hash_document, hash_documents, split_hashes
+from shards.format.content_hash import hash_documents
 from shards.format.equal_hashes import divide_hashes, find_copies, sort_hashes
 from shards.format.manifest import MANIFEST_FILE, Manifest, read_metadata
 from shards.stores.store import local_file
@@ -36,6 +37,7 @@ from shards.stores.store import local_file
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from pipeline.encode.run import Run
     from pipeline.recipe.schema import SourceRecipe
 
 COUNTED_BYTES = 128 << 20
@@ -62,63 +64,42 @@ class Distinct:
     find."""
 
 
-@dataclass(frozen=True, slots=True)
-class HashTable:
-    """Content hashes and lengths of documents."""
+class _Hashed(NamedTuple):
+    """Documents by their hashes."""
 
     hashes: npt.NDArray[np.uint64]
-    """`(num_documents, 2)`."""
-    lengths: npt.NDArray[np.uint32]
-    """Bytes of text, `(num_documents,)`."""
-
-    @classmethod
-    def of(cls, texts: list[bytes]) -> HashTable:
-        """Hash documents that are in memory."""
-        return cls(split_hashes(b"".join(map(hash_document, texts))), np.array([len(t) for t in texts], np.uint32))
-
-    @classmethod
-    def join(cls, tables: list[HashTable]) -> HashTable:
-        """Return all documents of several tables, in order."""
-        tables = [cls.of([]), *tables]
-        return cls(np.concatenate([t.hashes for t in tables]), np.concatenate([t.lengths for t in tables]))
+    """`(documents, 2)`."""
+    sizes: npt.NDArray[np.uint32]
+    """Bytes of text, or tokens, `(documents,)`."""
 
 
 def find_distinct(
-    selections: list[Selection], samples: list[HashTable], *, read_everything: bool = False
+    selections: list[Selection], sampled: Sequence[Sequence[Run]], *, read_everything: bool = False
 ) -> list[Distinct]:
     """Estimate how much of each source is left without duplicates.
 
     Args:
         selections: the parts of the sources that the build would read.
-        samples: documents of the pilot, one table per source.
+        sampled: the runs of the pilot, by source.
         read_everything: hash all text that the build would read, including remote text.
 
     Raises:
         SourceError: a file cannot be read as the recipe says.
     """
-    whole = [
-        selection.source.content == "column"
-        and (
-            read_everything
-            or (
-                not selection.is_remote and selection.text_bytes <= COUNTED_BYTES and not selection.source.clean.is_slow
-            )
-        )
-        for selection in selections
-    ]
-    tables = [
-        _hash_source(selection) if counted else sample
-        for selection, sample, counted in zip(selections, samples, whole, strict=True)
-    ]
-    found = _compare(tables)
+    tables: list[_Hashed] = []
+    whole: list[bool] = []
+    for selection, runs in zip(selections, sampled, strict=True):
+        quick = not selection.is_remote and selection.text_bytes <= COUNTED_BYTES and not selection.source.clean.is_slow
+        whole.append(selection.source.content == "column" and (read_everything or quick))
+        tables.append(_hash_source(selection) if whole[-1] else _join([_hash_run(run) for run in runs]))
     return [
         Distinct(
-            text=1 - own["bytes"] / max(1, int(table.lengths.sum(dtype=np.int64))),
-            duplicates=own["inside"] / max(1, len(table.lengths)),
-            elsewhere=own["elsewhere"] / max(1, len(table.lengths)),
+            text=1 - own["sizes"] / max(1, int(table.sizes.sum(dtype=np.int64))),
+            duplicates=own["inside"] / max(1, len(table.sizes)),
+            elsewhere=own["elsewhere"] / max(1, len(table.sizes)),
             basis="all text" if counted else "sample",
         )
-        for own, table, counted in zip(found, tables, whole, strict=True)
+        for own, table, counted in zip(_compare(tables), tables, whole, strict=True)
     ]
 
 
@@ -149,27 +130,37 @@ def _reading(source: SourceRecipe) -> dict[str, Any]:
     return placed.model_dump(exclude={"weight", "license"})
 
 
-def _hash_source(selection: Selection) -> HashTable:
+def _hash_run(run: Run) -> _Hashed:
+    rows = run.read_documents(0, run.num_documents)
+    return _Hashed(np.stack([rows["hash_hi"], rows["hash_lo"]], axis=1), rows["length"].copy())
+
+
+def _hash_source(selection: Selection) -> _Hashed:
     with ThreadPoolExecutor(_THREADS) as pool:
-        return HashTable.join(list(pool.map(partial(_hash_unit, selection.source), selection.units)))
+        return _join(list(pool.map(partial(_hash_unit, selection.source), selection.units)))
 
 
-def _hash_unit(source: SourceRecipe, unit: Unit) -> HashTable:
-    tables: list[HashTable] = []
-    for _, documents in DocumentStream(source, unit.spans):
-        lengths = np.diff(documents.offsets).astype(np.uint32)
-        tables.append(HashTable(hash_documents(documents.data, documents.offsets), lengths))
-    return HashTable.join(tables)
+def _hash_unit(source: SourceRecipe, unit: Unit) -> _Hashed:
+    batches = (documents for _, documents in DocumentStream(source, unit.spans))
+    return _join(
+        [_Hashed(hash_documents(own.data, own.offsets), np.diff(own.offsets).astype(np.uint32)) for own in batches]
+    )
 
 
-def _compare(tables: list[HashTable]) -> list[dict[str, int]]:
+def _join(tables: list[_Hashed]) -> _Hashed:
+    nothing = _Hashed(np.zeros((0, 2), np.uint64), np.zeros(0, np.uint32))
+    return _Hashed(*map(np.concatenate, zip(nothing, *tables, strict=True)))
+
+
+def _compare(tables: list[_Hashed]) -> list[dict[str, int]]:
     """Count the documents dropped from each table; of equal documents, the first in the tables' order stays."""
-    counts = [{"inside": 0, "elsewhere": 0, "bytes": 0} for _ in tables]
+    counts = [{"inside": 0, "elsewhere": 0, "sizes": 0} for _ in tables]
     for part in divide_hashes(sum(len(table.hashes) for table in tables), _PART_DOCUMENTS):
         chosen = [np.flatnonzero(part.holds(table.hashes[:, 0])) for table in tables]
         hi, lo = np.concatenate([table.hashes[rows] for table, rows in zip(tables, chosen, strict=True)]).T
-        lengths = np.concatenate([table.lengths[rows] for table, rows in zip(tables, chosen, strict=True)])
+        sizes = np.concatenate([table.sizes[rows] for table, rows in zip(tables, chosen, strict=True)])
         sources = np.repeat(np.arange(len(tables)), list(map(len, chosen)))
+        # Of equal documents, the first in the order of the sources stays, as in the mix.
         order, shared = sort_hashes(hi, lo, bits=part.bits)
         copies, originals = find_copies(hi, lo, order[shared])
         for source, own in enumerate(counts):
@@ -177,5 +168,5 @@ def _compare(tables: list[HashTable]) -> list[dict[str, int]]:
             inside = int((sources[originals[sources[copies] == source]] == source).sum())
             own["inside"] += inside
             own["elsewhere"] += len(dropped) - inside
-            own["bytes"] += int(lengths[dropped].sum(dtype=np.int64))
+            own["sizes"] += int(sizes[dropped].sum(dtype=np.int64))
     return counts

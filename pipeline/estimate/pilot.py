@@ -196,10 +196,10 @@ def measure_pilot(
         shard = _assemble(recipe, runs, tokenizer, folder / "mix")
         slow_encoder = _load_encoder(tokenizer).slow_because  # while the trained file is there
         kept = _describe_kept(recipe, runs)
+        own_runs = [own for _, own in measured]
+        distinct = find_distinct(selections, own_runs, read_everything=duplicates == "in all text")
 
-    # Duplicates: from the text read, or from an earlier build.
-    tables = [sample.hashes for sample in samples]
-    distinct = find_distinct(selections, tables, read_everything=duplicates == "in all text")
+    # An earlier build knows more of duplicates than a sample does.
     built = read_earlier(earlier, recipe) if earlier else None
     if built is not None:
         distinct = [old if new.basis == "sample" else new for new, old in zip(distinct, built, strict=True)]

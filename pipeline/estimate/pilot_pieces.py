@@ -22,7 +22,6 @@ from pipeline.arrow_arrays import as_large_binary, wrap_texts
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Documents, Tally
-from pipeline.estimate.duplicates import HashTable
 from pipeline.sources.base import Columns, SourceError, Span, TextBatch
 from pipeline.sources.kinds import list_spans, read_span
 from pipeline.sources.selection import Selection, seeded_place
@@ -88,8 +87,6 @@ class Extract:
     wall_s: float
     cpu_s: float
     content: ContentSpeed | None
-    hashes: HashTable
-    """Hashes of all documents that were read; `texts` holds some of these documents."""
 
     @property
     def texts(self) -> list[bytes]:
@@ -125,9 +122,8 @@ def read_pilot_pieces(selection: Selection, text_bytes: int) -> Extract:
                 break
     # Python runs such filters one after the other: what is left is the time of reading.
     wall_s = max(wall_s / 100, wall_s - sum(piece.tally.slow_s for piece in pieces))
-    hashes = HashTable.of([text for piece in pieces for text in piece.texts])
     _thin(pieces, text_bytes)
-    return Extract(pieces, wall_s, cpu_s, content, hashes)
+    return Extract(pieces, wall_s, cpu_s, content)
 
 
 def _thin(pieces: list[Piece], text_bytes: int) -> None:
