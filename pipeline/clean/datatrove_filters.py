@@ -62,6 +62,7 @@ def drop_rejected(source: SourceRecipe, documents: Documents, tally: Tally) -> D
                 failed = f"datatrove's {table.filter} failed: {type(error).__name__}: {printable(str(error))}"
                 remedy = "Drop such documents before it (min_bytes, drop_if_matches), or leave the filter out."
                 raise InputError(f"{tally.describe_row(row)}: {failed}. {remedy}") from error
+            # What a filter writes into a text is not used: the tokens are those of the source.
             if after != original:
                 tally.edited[table.label] += 1
             if not kept:
@@ -119,6 +120,7 @@ def _open_filter(name: str, arguments: str) -> Any:
 
 
 def _filters() -> dict[str, Any]:
+    # Every class of the module that is a filter; what cannot be used is refused by name.
     module = import_extra(_MODULE)
     base = module.base_filter.BaseFilter
     classes = {name: value for name, value in vars(module).items() if isinstance(value, type)}

@@ -58,6 +58,7 @@ class DocumentStream:
         pending: list[TextBatch] = []
         size = 0
         for index, span in enumerate(self._spans):
+            # Small batches wait for each other, with the spans that they are of.
             self._open[index] = span
             for batch in read_span(self._source, span, self._carried):
                 if batch.rejected:  # of small files there are many batches
@@ -97,6 +98,7 @@ class DocumentStream:
         return self._open[place >> _SPAN_SHIFT], place & ((1 << _SPAN_SHIFT) - 1)
 
     def _clean(self, pending: list[TextBatch]) -> tuple[npt.NDArray[np.uint32], Documents]:
+        # One batch of all that waited, cleaned at once.
         batch, carried = pending[0], [part.carried for part in pending if part.carried is not None]
         if len(pending) > 1:
             text = pa.concat_arrays([part.text for part in pending])
@@ -108,5 +110,6 @@ class DocumentStream:
             # Places ascend, so that those which are left tell which values are left.
             left = wrap_numbers(pa.int64(), np.searchsorted(batch.rows, documents.rows).astype(np.int64))
             values = pa.concat_tables(carried).take(left)
+        # Places become rows of spans again.
         indices = (documents.rows >> np.uint64(_SPAN_SHIFT)).astype(np.uint32)
         return indices, Documents(documents.text, documents.rows.astype(np.uint32), values)

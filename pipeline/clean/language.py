@@ -50,9 +50,11 @@ def drop_other_languages(source: SourceRecipe, documents: Documents, tally: Tall
     wanted = {_LABEL + language for language in table.keep}
     found: dict[int, str] = {}
     for index, data in enumerate(documents):
+        # fastText reads one line.
         line = _first_bytes(bytes(data), table.first_bytes).replace("\n", " ")
         labels, _ = model.predict(line, k=-1, threshold=table.min_score)
         if wanted.isdisjoint(labels):
+            # None of the languages to keep scores enough: the best one says why.
             (best, *_), _ = model.predict(line, k=1)
             low = ", score below min_score" if best in wanted else ""
             found[index] = f"language: {best.removeprefix(_LABEL)}{low}"
@@ -104,6 +106,7 @@ def read_languages(data: bytes) -> list[str]:
 def _read_model(data: bytes) -> tuple[list[str], int]:
     """Return a model's labels, and where the file should end: the format of `FastText::loadModel`, version 12."""
     place = 8 + 12 * 4 + 8  # the two numbers, then the settings of its training
+    # The dictionary: words and labels, each with its count and kind; then what was pruned.
     entries, _, _, _, pruned = struct.unpack_from("<iiiqq", data, place)
     place += struct.calcsize("<iiiqq")
     labels: list[str] = []
@@ -114,6 +117,7 @@ def _read_model(data: bytes) -> tuple[list[str], int]:
             labels.append(data[place:stop].decode().removeprefix(_LABEL))
         place = stop + 10
     place += 8 * max(0, pruned)
+    # Then the input and the output matrix: where the last one ends, the file must end.
     quantized, place = _skip_matrix(data, place)
     _, place = _skip_matrix(data, place, may_be_quantized=quantized)
     return labels, place
@@ -126,6 +130,7 @@ def _skip_matrix(data: bytes, place: int, *, may_be_quantized: bool = True) -> t
     if not (quantized and may_be_quantized):
         rows, columns = struct.unpack_from("<qq", data, place)
         return quantized, place + 16 + 4 * rows * columns
+    # A quantized matrix: codes and their centroids, and again for the norms.
     with_norm, rows, _, codes = struct.unpack_from("<?qqi", data, place)
     place = _skip_quantizer(data, place + struct.calcsize("<?qqi") + codes)
     return quantized, _skip_quantizer(data, place + rows) if with_norm else place

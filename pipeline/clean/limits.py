@@ -97,12 +97,14 @@ def drop_beyond_limits(source: SourceRecipe, documents: Documents, tally: Tally)
     if not limits:
         return documents
     names = sorted({limit.measure for limit in limits})
+    # All limits at once; a document counts under the first that it breaks.
     values = measure.measure_documents(documents.text, names)
     found = find_fallen(values, names, limits)
     first = find_first_limit(found)
     count_first(first, limits, tally.dropped)
     for preset in dict.fromkeys(limit.preset for limit in limits):
         own = [number for number, limit in enumerate(limits) if limit.preset == preset]
+        # A preset also counts what it would drop without the presets before it.
         hit = np.flatnonzero(found[own].any(axis=0))
         room = max(0, SHOWN - tally.steps[preset])
         tally.steps += Counter({preset: len(hit)})

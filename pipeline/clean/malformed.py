@@ -47,6 +47,7 @@ class Examples:
         """Add a document that does not decode, if there is room."""
         if len(self.shown) >= SHOWN_MALFORMED:
             return
+        # A guess counts only where a key of the source could say so.
         fault, guess = explain_fault(text, source.encoding)
         place = "" if span.kind == "file" else f" {span.part} row {row}"
         self.shown.append(f"{span.name}{place}: {fault}")
@@ -100,6 +101,7 @@ def malformed_remedy(source: SourceRecipe, share: float, examples: Examples) -> 
 
 def null_share(source: SourceRecipe, dropped: Mapping[str, float], records: float) -> float:
     """Return the share of the records without text among those that the source's predicates keep."""
+    # Rows that a predicate rejects were never asked for.
     rejected = {reason for one in parse_keep(source.keep) for reason in (one.reason, f"{one.column} is null")}
     kept = records - sum(dropped.get(reason, 0) for reason in rejected)
     return dropped.get(NULL, 0) / kept if kept else 0.0

@@ -39,11 +39,13 @@ def drop_matches(source: SourceRecipe, documents: Documents, tally: Tally) -> Do
     found = np.zeros(len(text), bool)
     for pattern in _passes(tuple(source.drop_if_matches)):
         found |= unwrap_mask(pc.match_substring_regex(text, pattern))
+    # Only documents that some pattern matches are tested for each one.
     left = np.flatnonzero(found)
     for pattern in source.drop_if_matches if len(left) else ():
         held = text.take(wrap_numbers(pa.int64(), left))
         own = unwrap_mask(pc.match_substring_regex(held, pattern))
         reason = pattern_reason(pattern)
+        # Of each pattern the first matches are shown, with the text around them.
         room = SHOWN_MATCHES - tally.dropped[reason]
         for index in left[own][: max(0, room)].tolist():
             tally.show(LABEL, int(documents.rows[index]), reason, _describe(text, index, pattern))

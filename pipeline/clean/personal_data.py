@@ -87,6 +87,7 @@ def mask_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind],
         pieces += [data[offsets[done] : offsets[index]], after]
         done = index + 1
     pieces.append(data[offsets[done] : offsets[-1]])
+    # A new column from what stayed and what was masked: text that is not changed is copied once.
     edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
     buffers = [None, pa.py_buffer(edges.data), pa.py_buffer(b"".join(pieces))]
     return pa.Array.from_buffers(pa.large_string(), len(text), buffers)  # pyright: ignore[reportReturnType]
@@ -103,6 +104,7 @@ def mask_text(original: bytes, kinds: Sequence[Kind], tally: Tally | None = None
         for start, stop in kind.find(after):
             if seed is None:
                 seed = int.from_bytes(hash_document(original)[:8], "big")
+            # The same hit in the same document has the same placeholder, whatever else was read.
             chosen = xxhash.xxh3_64_intdigest(after[start:stop], seed) % len(kind.placeholders)
             pieces += [after[done:start], kind.placeholders[chosen]]
             done = stop
@@ -137,6 +139,7 @@ def _candidates(text: pa.LargeStringArray, names: tuple[PersonalKind, ...]) -> l
     import pyarrow.compute as pc
 
     groups = _groups_of(names)
+    # One pass with all hints; few documents match, and only those are asked for each group.
     left = np.flatnonzero(unwrap_mask(pc.match_substring_regex(text, _join_hints(kinds_of(names)))))
     if not len(left):
         return []

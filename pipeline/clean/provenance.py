@@ -50,6 +50,7 @@ def read_documents_again(source: dict[str, Any], unit: str, rows: list[int]) -> 
         SourceError: the file is missing, or no longer has such a part.
     """
     recipe, files = _find_files(_parse_source(source), Path(str(source.get("folder", ""))))
+    # A unit is `file@revision#part`; names may hold both signs.
     name, _, rest = unit.rpartition("@")
     part = rest.rpartition("#")[2]
     if part == "file":
@@ -58,6 +59,7 @@ def read_documents_again(source: dict[str, Any], unit: str, rows: list[int]) -> 
     span = span_of_part(list_spans(recipe, [file]), part) if file else None
     if span is None:
         raise SourceError(f"{unit}: no such part in the source any more. Restore the files the set was built from.")
+    # Read the span until all wanted rows have come.
     texts: dict[int, bytes] = {}
     wanted = set(rows)
     for batch in read_span(recipe, span):
@@ -81,6 +83,7 @@ def _parse_source(source: dict[str, Any]) -> SourceRecipe:
 
 def _find_files(source: SourceRecipe, folder: Path) -> tuple[SourceRecipe, list[File]]:
     """Find a source's files relative to a folder, else to the working directory, as in sets of 0.1.0."""
+    # Sets of 0.1.0 name files by the working directory of their build.
     placed = source.in_folder(folder.absolute())
     try:
         return placed, list_files(placed)
@@ -150,6 +153,7 @@ def _search(source: SourceRecipe, span: Span, bounds: tuple[int, int]) -> Iterat
     for batch in read_span(source, span):
         text, rows = _without_nulls(batch)
         documents = Documents(cast("Any", text), rows)
+        # The first halves rule out nearly all rows.
         hashes = hash_documents(documents.data, documents.offsets)
         maybe = (hashes[:, 0] >= np.uint64(low >> 64)) & (hashes[:, 0] <= np.uint64(high >> 64))
         for index in np.flatnonzero(maybe).tolist():

@@ -78,6 +78,7 @@ def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documen
     Raises:
         InputError: a filter failed.
     """
+    # Rows that reading has dropped already; rows without text, and text that does not decode.
     tally.dropped.update(batch.rejected)
     text, rows = as_large_binary(batch.text), batch.rows
     if text.null_count:
@@ -85,6 +86,7 @@ def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documen
         tally.dropped[NULL] += len(text) - int(valid.sum())
         text, rows = text.filter(wrap_mask(valid)), rows[valid]
     documents = _drop_undecodable(source, text, Documents(cast("Any", text.view(pa.large_string())), rows), tally)
+    # Then the steps, as long as there is something left.
     for step in STEPS:
         if not len(documents):
             break
@@ -124,6 +126,7 @@ def identify_steps(source: SourceRecipe) -> dict[str, Any]:
 
 def drop_remedy(reasons: Collection[str]) -> str:
     """Return what to do about sources whose records are all dropped for some reasons, without a full stop."""
+    # Pages of a crawl as they came: no key of the recipe makes text of them.
     of_warc = all(reason.endswith((" record", NOT_PLAIN)) for reason in reasons)
     if of_warc and any(reason.endswith(NOT_PLAIN) for reason in reasons):
         return "Use the WET files of the crawl, or extract the text of the pages first"

@@ -146,6 +146,7 @@ class Tally:
             show_text: whether the beginning of their text may be shown.
         """
         self.dropped.update(found.values())
+        # The first of each step: examples are shown when a build stops, and more would only grow the receipt.
         for index in list(found)[: max(0, SHOWN - self.steps[step])]:
             text = documents.start_of(index) if show_text else ""
             self.show(step, int(documents.rows[index]), found[index], text)

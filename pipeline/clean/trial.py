@@ -57,6 +57,7 @@ def _describe(source: SourceRecipe, text: bytes, reason: str) -> list[tuple[str,
     if reason in (SHORT, LONG):
         limit = source.min_bytes if reason == SHORT else source.max_bytes
         return [(f"{reason}: it has {len(text):,} bytes, limit {limit:,}", {"value": len(text), "limit": limit})]
+    # Every limit that it breaks, not just the first: moving one may not be enough.
     limits = source.clean.limits("encode")
     if reason not in {limit.reason for limit in limits}:
         return []

@@ -84,6 +84,7 @@ def run(options: argparse.Namespace) -> int:
         network=read_network(options),
     )
     out = options.out or ""
+    # Disk of folders is checked as the build checks it; an object store has no limit.
     folders = [None if scheme_of(place) else Path(place) for place in (options.work or out, out)]
     problems = [found.refusal] if found.refusal else []
     try:

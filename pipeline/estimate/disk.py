@@ -22,6 +22,7 @@ GUESSED_DOCUMENT_BYTES = 1000  # if no footer states the number of rows
 
 def scratch_bytes(recipe: Recipe, unit: Unit) -> int:
     """Return an upper bound of the bytes that a unit's run takes on disk."""
+    # Too much rather than too little: a build that runs out of disk has worked in vain.
     tokens = unit.text_bytes / LEAST_BYTES_PER_TOKEN
     documents = sum(
         span.rows if span.rows is not None else span.text_bytes // GUESSED_DOCUMENT_BYTES + 1 for span in unit.spans

@@ -109,6 +109,7 @@ def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
     Weights, tokens and tokenizer may differ: equality of documents does not depend on them.
     """
     try:
+        # Any set will do that was built from the same documents.
         manifest = read_metadata(Manifest, local_file(out / MANIFEST_FILE))
         built = read_recipe(out / manifest.recipe.file)
     except (OSError, TokenmillError):
@@ -117,6 +118,7 @@ def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
         return None
     found: list[Distinct] = []
     for source in manifest.sources:
+        # A set counts what it has dropped; what is left is what the mix could take.
         inside, elsewhere = (source.dropped.get(reason, 0) for reason in (DUPLICATE, DUPLICATE_ELSEWHERE))
         documents = max(1, source.documents_available + inside + elsewhere)
         left = source.documents_available / documents

@@ -96,6 +96,7 @@ class TimeEstimate:
     @property
     def total_s(self) -> float:
         """Seconds of the whole build; of download and encoding, only the longer counts."""
+        # Download and encoding run at the same time: the longer one counts.
         first = START_S + self.content_s + self.tokenizer_s
         middle = max(self.download_s, self.encode_s) + self.near_duplicates_s
         return first + middle + self.mix_s + self.assemble_s + self.validate_s

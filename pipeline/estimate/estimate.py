@@ -115,11 +115,13 @@ def estimate(
     Raises:
         SourceError: a file cannot be read.
     """
+    # What the sources have, and what the recipe can be granted of it.
     measured = pilot.sources if pilot else tuple(guess_source(selection) for selection in selections)
     demand = Demand(recipe)
     grant = demand.grant(_available(demand, selections, measured))
     train = grant.train_tokens
     for s, (selection, ratios) in enumerate(zip(selections, measured, strict=True)):
+        # A source with more to read is read further, as the build does after a mix that came out short.
         needed = demand.tokens(s, train) + ratios.longest_tokens  # as `mix.find_short` asks
         while selection.has_more and ratios.text and estimate_tokens(selection, ratios) < needed:
             selection.take_for(needed, max(1, estimate_tokens(selection, ratios)))
@@ -127,6 +129,7 @@ def estimate(
         estimate_source(float(share), selection, ratios)
         for share, selection, ratios in zip(demand.shares.fractions, selections, measured, strict=True)
     )
+    # Everything that needs no time; what a pilot measured comes after it.
     found = Estimate(
         sources=sources,
         train_tokens=train,
@@ -145,6 +148,7 @@ def estimate(
         return found
     written = WrittenSet(found.train_tokens + found.val_tokens, found.shards, found.output_bytes)
     time = estimate_time(recipe, sources, selections, pilot, written=written, machines=machines or Machines())
+    # Prices go by the time of the whole build.
     hours = time.total_s / 3600
     return replace(
         found,
@@ -208,6 +212,7 @@ def _refusal(demand: Demand, selections: list[Selection], pilot: Pilot) -> str:
 
 def _scratch_bytes(recipe: Recipe, sources: tuple[SourceEstimate, ...]) -> int:
     """Return the bytes of runs, files of the archive, and downloads kept for the tokenizer's sample."""
+    # Scratch: tokens of all runs, their rows, and what is fetched or kept beside them.
     runs = sum(source.encoded_tokens for source in sources) * token_size(recipe)
     rows = sum(
         estimate_documents([own]) * (document_bytes(recipe, index) + own.ratios.carried.run)

@@ -100,6 +100,7 @@ def read_pilot_pieces(selection: Selection, text_bytes: int) -> Extract:
     Raises:
         SourceError: a part cannot be read as the recipe says.
     """
+    # A few parts at a time, until there is enough text: local parts are many, remote ones cost a download.
     parts = _choose(selection)
     enough = text_bytes // 4 if selection.is_remote else text_bytes
     least = 0 if selection.is_remote else LOCAL_PIECES
@@ -128,6 +129,7 @@ def read_pilot_pieces(selection: Selection, text_bytes: int) -> Extract:
 
 def _thin(pieces: list[Piece], text_bytes: int) -> None:
     """Keep about `text_bytes` of text: the same share of each piece, evenly spread over its documents."""
+    # The same share of each piece: a piece of long documents must not push out the others.
     share = text_bytes / max(1, sum(len(text) for piece in pieces for text in piece.texts))
     if share >= 1:
         return
@@ -189,6 +191,7 @@ def _read_block(source: SourceRecipe, carried: Columns, span: Span) -> Piece:
     for _, documents in itertools.islice(stream, 1):
         _add(piece, stream, documents)
     piece.stored_bytes = stream.read_bytes
+    # As much of its stated text as was read of its bytes.
     piece.stated_bytes = span.text_bytes * min(1.0, stream.read_bytes / max(1, span.stop - span.start))
     return piece
 
@@ -209,6 +212,7 @@ def _read_content(source: SourceRecipe, span: Span) -> Piece:
 
 def _content_length(source: SourceRecipe, span: Span) -> float | None:
     """Return the mean of the column `length_bytes` over a part's rows that the predicates keep; None without it."""
+    # The rows may state how long the text is that they name: better than those few that are fetched.
     lengths = source.model_copy(update={"content": "column", "text": "length_bytes"})
     try:
         values = [np.asarray(batch.text.drop_null()) for batch in read_span(lengths, span)]
@@ -238,6 +242,7 @@ def _fetch_content(source: SourceRecipe, pieces: list[Piece]) -> ContentSpeed:
         piece.texts = [bytes(text) for text in documents]
         for counts, new in ((piece.tally.dropped, tally.dropped), (piece.tally.steps, tally.steps)):
             counts.update({name: round(n * len(piece.keys) / len(keys)) for name, n in new.items()})
+        # Those fetched stand for all that the part names.
         mean = piece.length or sum(map(len, piece.texts)) / max(1, len(piece.texts))
         piece.documents = len(piece.keys) * len(piece.texts) / max(1, len(keys))
         piece.text_bytes = piece.documents * mean

@@ -78,6 +78,7 @@ def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> 
     """Estimate a source by ratios, measured or guessed."""
     spans = [span for unit in selection.units for span in unit.spans]
     text_bytes = selection.text_bytes
+    # What is read of files, and what is fetched for rows that only name their text.
     stored_bytes = sum(span.stored_bytes + span.carried_bytes for span in spans)
     content_bytes = int(text_bytes * ratios.content_bytes)
     read_files = tuple(selection.read_files())
@@ -109,6 +110,7 @@ def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> 
 
 def estimate_tokens(selection: Selection, ratios: SourcePilot) -> int:
     """Return the tokens that a source offers to the mix."""
+    # What cleaning in the mix leaves, and of that what is no copy.
     left = ratios.left_tokens * ratios.distinct.text
     return int(selection.text_bytes * ratios.text * left / ratios.bytes_per_token)
 

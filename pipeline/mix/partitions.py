@@ -98,9 +98,11 @@ class Partitions:
         starts = np.array([HashRange(part, self.bits).start for part in range(1, 1 << self.bits)], np.uint64)
         columns: list[tuple[npt.NDArray[np.unsignedinteger], ...]] = []
         for i in range(first, last):
+            # A run is in hash order: its partitions are ranges of it.
             rows = runs[i].read_documents(0, runs[i].num_documents)
             columns.append(tuple(np.ascontiguousarray(rows[name]) for name in COLUMNS))
             self.edges[1:, i] = [*columns[-1][0].searchsorted(starts), len(rows)]
+        # Partition by partition, and in each column by column: a chunk is read back as it lies.
         begin, checksums = self._file.tell(), list[int]()
         for part in range(1 << self.bits):
             hashing = xxhash.xxh3_64()
@@ -143,6 +145,7 @@ class Partitions:
         Raises:
             RunError: the disk gives other bytes than were written.
         """
+        # The documents of a group lie partition after partition.
         own = self.edges[:, group.first : group.last].sum(axis=1).astype(np.int64)
         size = int(own[number + 1] - own[number])
         self._file.seek(group.begin + int(own[number]) * CHUNK_BYTES)

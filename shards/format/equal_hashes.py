@@ -39,6 +39,7 @@ class HashRange:
         """The ranges of a coverage (see `cover_hashes`) that this one meets, as bits."""
         if self.bits >= _COVERAGE_BITS:
             return 1 << (self.number >> (self.bits - _COVERAGE_BITS))
+        # A wide range meets many ranges of a coverage, a narrow one a part of one.
         width = 1 << (_COVERAGE_BITS - self.bits)
         return ((1 << width) - 1) << (self.number * width)
 

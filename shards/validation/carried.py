@@ -49,6 +49,7 @@ def count_carried(shard: Shard, batch: DocumentBatch, counts: CarriedCounts) -> 
     for entry in shard.carried_columns:
         column, source = batch.column(entry.name), batch.column("source")
         counts[entry.name, "values"] += len(column) - column.null_count
+        # A column may hold values of the sources that carry it alone.
         others = [own not in entry.sources for own in source.dictionary.to_pylist()]
         if any(others):
             codes: Any = np.from_dlpack(source.indices)

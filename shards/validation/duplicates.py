@@ -149,6 +149,7 @@ def _read_documents(shards: Sequence[Shard], epochs: Mapping[str, int], hashes: 
         shard, first, parts = shards[number], 0, list[_Documents]()
         for batch in iter_documents(shard, ["source", "hash"]):
             high, low = split_column(batch.column("hash")).T
+            # Hashes of other ranges are left out at once: they do not cost memory.
             own = np.flatnonzero(hashes.holds(high))
             allowed = number_sources(shard, batch, limits, default=1).astype(np.int32)
             numbers = np.full(len(own), number, np.int32)
@@ -175,6 +176,7 @@ def _compare(documents: _Documents, shards: Sequence[Shard], hashes: HashRange) 
     in_val = np.add.reduceat(is_val[documents.shard[order]], groups)
     in_train = np.diff(np.append(groups, len(order))) - in_val
     allowed = np.maximum.reduceat(documents.allowed[order], groups)
+    # A document may be in one split; in val once, in train as often as its source is repeated.
     found: dict[ProblemKind, npt.NDArray[np.int64]] = {
         "split_leak": np.flatnonzero((in_val > 0) & (in_train > 0)),
         "document_repeated": np.flatnonzero((in_val > 1) | (in_train > allowed)),
@@ -192,5 +194,6 @@ def _compare(documents: _Documents, shards: Sequence[Shard], hashes: HashRange) 
         )
         return Problem(kind, places[-1], message)
 
+    # A set that is all copies would have millions of problems: the first are described.
     described = [describe(kind, group) for kind, own in found.items() for group in own[:MAX_REPORTED].tolist()]
     return EqualDocuments({kind: len(own) for kind, own in found.items()}, described)

@@ -175,6 +175,7 @@ def _list_folder(folder: Path) -> dict[str, ListedEntry]:
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
+                # The target of a link counts, as in the cache of the Hub, whose snapshots are links.
                 facts = entry.stat()
             except OSError:
                 why = "a broken link: its target does not exist. Copy the file itself."
@@ -217,6 +218,7 @@ def _missing_manifest(listing: Listing) -> Problem:
 
 def _check_foreign(manifest: Manifest, listing: Listing) -> list[Problem]:
     """Return a problem for each file in the folder that neither the manifest nor FORMAT.md allows."""
+    # Hidden files of other tools may be there; leftovers of a build may not.
     known = {MANIFEST_FILE, *COMPANION_FILES, *manifest.digests}
     problems: list[Problem] = []
     for name in sorted(listing.keys() - known):
@@ -232,6 +234,7 @@ def _check_foreign(manifest: Manifest, listing: Listing) -> list[Problem]:
 
 def _check_seek_table(shard: Shard, size: int) -> list[Problem]:
     file = shard.tokens_file
+    # If the frames fit the other dtype, the manifest names the wrong one: that says more than a wrong size.
     other = 4 if shard.dtype.itemsize == 2 else 2
     try:
         codec.read_seek_table(file, size=size, content_bytes=shard.num_tokens * shard.dtype.itemsize)
@@ -261,6 +264,7 @@ def _check_sidecar(shard: Shard, rules: ShardRules) -> list[Problem]:
         return problems + error.problems
     except OSError as error:
         return [_unreadable(file.path, error)]
+    # The sidecar must be what the writer makes of the entry in the manifest.
     held = SidecarFiles(tokens=entry.files.tokens, documents=entry.files.documents)
     facts = {key: getattr(entry, key) for key in ShardEntry.model_fields if key != "files"}
     expected = make_sidecar(rules.properties, held, facts)

@@ -31,6 +31,7 @@ def _check_properties(manifest: Manifest) -> Faults:
     if manifest.dtype != (expected := dtype_for(manifest.vocab_size)):
         message = f"dtype {manifest.dtype} for a vocabulary of {manifest.vocab_size}; expected {expected}"
         yield "dtype_mismatch", message
+    # Every id that a reader is told must be in the vocabulary.
     ids = {"eos_id": manifest.tokenizer.eos_id, **manifest.tokenizer.special_tokens}
     if manifest.tokenizer.bos_id is not None:
         ids["bos_id"] = manifest.tokenizer.bos_id
@@ -99,6 +100,7 @@ def _check_splits(manifest: Manifest) -> Faults:
 def _check_available(manifest: Manifest) -> Faults:
     """Check that val has each document of a source at most once, and train at most `epochs` times the others."""
     for source in manifest.sources:
+        # Of what is available, val takes each document once; train may repeat the rest.
         used = {name: split.sources.get(source.name, NOTHING) for name, split in manifest.splits.items()}
         train, val = used.get("train", NOTHING), used.get("val", NOTHING)
         for what, available, in_train, in_val in (
@@ -138,6 +140,7 @@ def _check_block_lists(manifest: Manifest) -> Faults:
     dropped: Counter[str] = Counter()
     for source in manifest.sources:
         dropped.update({reason: n for reason, n in source.dropped.items() if reason.startswith(BLOCK_LIST_REASON)})
+    # Each list once, and for each the documents that the sources count.
     listed = Counter(entry.file for entry in manifest.drop_hashes)
     for name in sorted(name for name, count in listed.items() if count > 1):
         yield "totals_mismatch", f"drop_hashes lists {name!r} twice"

@@ -51,6 +51,7 @@ def _check_part(
     """Check the shares of a split or a phase: over all its shards, and in each of those that are checked alone."""
     places = [(MANIFEST_FILE, add_sources(shards), float(requested_tokens))]
     places += [(shard.name, shard.sources, requested_tokens / len(shards)) for shard in alone]
+    # The longest document is all that a cut at a boundary can miss by.
     for row in mix:
         document = longest.get(row.source, 0)
         for where, sources, tokens in places:

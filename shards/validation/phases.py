@@ -24,6 +24,7 @@ def check_mix(manifest: Manifest) -> Faults:
     for name, weight in weights.items():
         if weight <= 0:
             yield "manifest_invalid", f"source {name!r} has the weight {weight}; expected more than 0"
+    # The share of a source in the set: by its weight, or by its shares of all phases.
     weight_sum = sum(weights.values()) or 1.0
     shares = {name: weight / weight_sum for name, weight in weights.items()}
     if manifest.phases:
@@ -42,6 +43,7 @@ def check_phases(manifest: Manifest) -> Faults:
     for name, count in Counter(names).items():
         if count > 1:
             yield "totals_mismatch", f"phase {name!r} is listed {plural(count, 'time')}"
+    # Shards of one phase follow each other, in the order of the phases.
     runs = [name for name, _ in itertools.groupby(shard.phase for shard in train)]
     if runs != (names or [None] * bool(train)):
         expected = f"{names}, one after the other" if names else "none"

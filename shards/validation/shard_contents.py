@@ -97,6 +97,7 @@ def find_shard_problems(
     """
     problems, sound = check_shard_files(shard, rules, listing)
     found = ShardFindings(problems, sound=sorted(sound))
+    # The table first: its documents say where EOS must be among the tokens.
     documents, tokens = (file.path for file in (shard.entry.files.documents, shard.entry.files.tokens))
     ends: Ends | None = None
     if documents in sound:
@@ -133,6 +134,7 @@ def _check_documents(shard: Shard, rules: ShardRules, found: ShardFindings) -> E
             start: npt.NDArray[np.int64] = np.from_dlpack(batch.column("start")).view(np.int64)
             length: npt.NDArray[np.int64] = np.from_dlpack(batch.column("length")).astype(np.int64)
             stop = np.cumsum(length) + position
+            # Each document begins where the one before it ended.
             wrong = np.flatnonzero(start != stop - length)
             if len(wrong):
                 at = int(wrong[0])
@@ -149,11 +151,13 @@ def _check_documents(shard: Shard, rules: ShardRules, found: ShardFindings) -> E
     except ShardSetError as error:
         found.problems += error.problems
         return None
+    # What was seen over all batches.
     found.problems += _to_problems([gaps, empty], file.path, "The table and the tokens come from different builds.")
     found.problems += find_carried_problems(shard, carried)
     found.problems += _check_sums(shard, position, sums)
     if gaps.count or empty.count or position != shard.num_tokens:
         return None
+    # From here on others may rely on the table.
     found.documents, found.table_sound = row, True
     found.longest = {source: most for source, (_, _, most) in sums.items()}
     found.coverage = coverage if rules.cover else None
@@ -180,6 +184,7 @@ def _check_tokens(
     shard: Shard, ends: Ends | None, rules: ShardRules, advance: Callable[[int], None] | None
 ) -> list[Problem]:
     """Check the tokens file by the writer's checksums if they are known, and then what they find by SHA-256."""
+    # The writer's checksums cost a tenth of SHA-256; without both, SHA-256 is compared.
     entry, checksums = shard.entry, rules.checksums
     known = checksums.get(entry.files.tokens.sha256), checksums.get(entry.tokens_sha256)
     if None in known:
@@ -220,6 +225,7 @@ def _read_tokens(
             corrupt.add(1, str(error))
             continue
         content_hash.update(content)
+        # A frame that decompresses: its ids, and where EOS and BOS are in it.
         tokens = np.frombuffer(content, dtype)
         first = frame.start // dtype.itemsize
         _check_range(tokens, first, rules.properties.vocab_size, beyond)
@@ -256,12 +262,14 @@ def _check_mark(
     words: tuple[str, str],
 ) -> None:
     """Check that an id occurs in a frame exactly where documents end (or begin) by the table."""
+    # The places that the table gives, as far as they are in this frame.
     low, high = np.searchsorted(places, [first, first + len(tokens)])
     here = places[low:high] - first
     is_mark = tokens == mark
     if np.count_nonzero(is_mark) == len(here) and bool(is_mark[here].all()):
         return
     does, name = words
+    # Either it is not where it must be, or it is where it must not be.
     absent = here[~is_mark[here]]
     if len(absent):
         at = int(absent[0])

@@ -79,12 +79,14 @@ def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: in
     found = SourceComparison()
     manifest = shard_set.manifest
     try:
+        # Without these nothing can be compared; that is no problem of the set.
         vocabulary = shard_set.vocabulary
         encode = _load_encoder(shard_set)
         sources = read_sources(shard_set)
     except (ShardSetError, ValueError, OSError) as error:
         found.not_run.append(f"against sources: {error}")
         return found
+    # Each unit is read once, for all documents that were drawn from it.
     readers: dict[str, ReadDocuments | None] = {}
     for (name, unit), members in sorted(_draw(shards, count, found).items()):
         source = sources.get(name)
@@ -157,6 +159,7 @@ def _compare_ids(sample: _Sample, text: bytes, encode: Callable[[str], list[int]
         tokens: list[int] = sample.shard.read(sample.start, sample.stop - 1).tolist()
     except ShardSetError as error:
         return error.problems
+    # A document may begin with BOS, which the encoder does not give.
     held = tokens[len(tokens) - len(ids) :] if len(tokens) - len(ids) in (0, 1) else tokens
     if held == ids:
         return []
@@ -187,6 +190,7 @@ def _load_encoder(shard_set: ShardSet) -> Callable[[str], list[int]]:
 
 def _draw(shards: Sequence[Shard], count: int, found: SourceComparison) -> dict[tuple[str, str], list[_Sample]]:
     """Draw one document from each of `count` equal parts of the set. Group them by source and unit, ordered by row."""
+    # A document of each of `count` equal parts of the set, at a seeded place.
     sizes = np.array([shard.num_documents for shard in shards], np.int64)
     total = int(sizes.sum())
     count = min(count, total)
@@ -211,6 +215,7 @@ def _pick_rows(shard: Shard, numbers: np.ndarray[Any, np.dtype[np.int64]]) -> li
     picked: list[tuple[tuple[str, str], _Sample]] = []
     first = 0
     for batch in iter_documents(shard, ["start", "length", "source", "unit", "row", "hash"]):
+        # Of a batch, the rows that were drawn.
         here = numbers[(numbers >= first) & (numbers < first + batch.num_rows)]
         rows: list[dict[str, Any]] = batch.take((here - first).tolist()).to_pylist() if len(here) else []
         for number, row in zip(here.tolist(), rows, strict=True):

@@ -110,6 +110,7 @@ def validate(
     if level == "full":
         report, structure = check_in_full(store, _threaded(threads, progress), check_duplicates)
     else:
+        # The quick level reads no contents: its totals are those of the manifest.
         structure = check_files(store)
         report = ValidationResult(store.folder or str(store), level, structure.problems)
         shards = structure.shard_set.shards if structure.shard_set is not None else ()
@@ -161,6 +162,7 @@ def check_in_full(store: Store, check_shards: CheckShards, compare: Compare) -> 
         for found in findings:
             longest |= Counter(found.longest)
         report.problems += check_mix_shares(shard_set.manifest, longest)
+    # Last the documents of the whole set, of the tables that can be trusted.
     epochs = {source.name: source.epochs for source in shard_set.manifest.sources}
     report.problems += compare([shard for shard, _ in trusted], epochs, [found.coverage for _, found in trusted])
     return report, structure

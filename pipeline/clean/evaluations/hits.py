@@ -113,6 +113,7 @@ class HitFinder:
     ) -> npt.NDArray[np.void]:
         """Return the hits among words, given the offsets of their documents."""
         ngrams = Ngrams(words)
+        # Long items by n-grams of one size, short ones by n-grams of their own size.
         hashes = ngrams.hash_all(NGRAM_WORDS)
         likely = self._likely.find(hashes)
         parts = [self._locate(likely, hashes[likely], NGRAM_WORDS, places, offsets)]
@@ -135,6 +136,7 @@ class HitFinder:
         offsets: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.void]:
         """Return the hits among the n-grams of `size` words that begin at given words and have given hashes."""
+        # The filter lets some through that are of no item.
         found = np.minimum(np.searchsorted(self._ngrams, hashes), len(self._ngrams) - 1)
         held = self._ngrams[found] == hashes
         begins, found = begins[held], found[held]

@@ -160,6 +160,7 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
     counts: list[dict[str, Any]] = []
     text_bytes = 0
     for number, (evaluation, spans) in enumerate(zip(task.evaluations, task.spans, strict=True)):
+        # An evaluation set is read as a source is; its documents are the items.
         stream = DocumentStream(source_of(evaluation, task.folder), spans)
         own: list[npt.NDArray[np.void]] = []
         for places, documents in _read(evaluation, stream):
@@ -210,9 +211,11 @@ def find_item_ngrams(text: memoryview) -> tuple[int, int, npt.NDArray[np.uint64]
     """
     data = np.frombuffer(text, np.uint8)
     words, _ = find_hashed_words(data, np.array([0, len(data)]))
+    # Two words are found everywhere.
     if len(words) < LEAST_WORDS:
         return len(words), 0, np.zeros((0, 2), np.uint64)
     long = len(words) >= LONG_WORDS
+    # A long item by its n-grams, a short one by all of its words at once.
     size = NGRAM_WORDS if long else len(words)
     ngrams = Ngrams(words)
     hashes = ngrams.hash_all(size)
@@ -222,6 +225,7 @@ def find_item_ngrams(text: memoryview) -> tuple[int, int, npt.NDArray[np.uint64]
 
 def collect_items(rows: npt.NDArray[np.void], ngrams: list[npt.NDArray[np.uint64]]) -> Items:
     """Return items from their rows, and from the n-grams that `find_item_ngrams` gave for each."""
+    # Items share n-grams: each is kept once, with the items that it is of.
     pairs = np.concatenate([*ngrams, np.zeros((0, 2), np.uint64)])
     hashes, of_items = np.unique(pairs[:, 0], return_inverse=True)
     beginnings = np.unique(pairs[pairs[:, 1] > 0, 1])

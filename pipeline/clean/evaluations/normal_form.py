@@ -80,6 +80,7 @@ class Edits:
         """
         starts = self.starts - shift
         lengths, replacements = _characters().join(self.kinds)
+        # How many bytes each byte gives: none inside what is replaced, all of the replacement at its first.
         counts = np.ones(len(data), np.int64)
         counts[spread(starts, self.sizes)] = 0
         counts[starts] = lengths
@@ -141,6 +142,7 @@ def find_edits(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> t
     """
     text = data.tobytes()
     small = np.frombuffer(bytearray(text.translate(_ASCII)), np.uint8)
+    # Entities first: what they stand for is no text of the document.
     entities = _find_entities(text, offsets)
     small[spread(entities[:, 0], entities[:, 1])] = 1
     parts = [entities]
@@ -150,6 +152,7 @@ def find_edits(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> t
         characters = data[at].astype(np.int64) - lowest
         for place in range(1, size):
             characters = characters << 6 | (data[at + place] & 0x3F)
+        # Most characters stay; gaps are cleared here, and the others are replaced later.
         kinds = _characters().find_kinds(characters)
         gaps, replaced = at[kinds == _GAP], kinds >= _REPLACED
         for place in range(size):

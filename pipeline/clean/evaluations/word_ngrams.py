@@ -74,6 +74,7 @@ def _find_runs(
     data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return where the runs of bytes that are not 0 begin and end; none goes on from one document to the next."""
+    # Edges of runs: a byte that is inside, next to one that is not.
     inside = data != 0
     begins, ends = np.zeros(len(data) + 1, bool), np.zeros(len(data) + 1, bool)
     begins[:-1] = ends[1:] = inside
@@ -88,6 +89,7 @@ def _hash_words(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint64]:
     """Return the hash of each word: of its bytes, eight at a time."""
+    # Overlapping numbers of eight bytes: the bytes at a word are one look-up.
     padded = np.append(data, np.zeros(8, np.uint8))
     chunks = np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))  # the 8 bytes at each byte
     hashes = _mix(chunks[starts] & _CHUNK_MASKS[np.minimum(sizes, 8)])

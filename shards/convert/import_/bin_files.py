@@ -75,6 +75,7 @@ def open_bin(path: Path, dtype: Dtype) -> TokenBin:
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(HEADER_BYTES)
+    # A file of llm.c states its dtype and size; nanoGPT's says nothing, so its size must fit.
     magic = _HEAD.unpack_from(head) if len(head) == HEADER_BYTES else (0, 0, 0)
     headed = HEADERS.get(magic[:2])
     if headed is not None:
@@ -91,6 +92,7 @@ def open_bin(path: Path, dtype: Dtype) -> TokenBin:
         found = TokenBin(path, dtype, 0, size // width)
     if found.num_tokens < 1:
         raise InputError(f"{path}: has no tokens")
+    # Small ids in four bytes look like every other number being 0.
     if not found.headed and dtype == "uint16" and _looks_wider(found):
         raise InputError(f"{path}: every other number is 0, as in a file of uint32. Give --dtype uint32.")
     return found
@@ -138,6 +140,7 @@ class BinStream:
             if first < last:
                 parts.append(bin_file.read(first, last))
             position += bin_file.num_tokens
+        # What is appended lies behind the last file.
         rest = self.appended[max(start - position, 0) : max(stop - position, 0)]
         if rest or not parts:
             parts.append(np.array(rest, np.uint32))

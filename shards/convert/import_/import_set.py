@@ -100,6 +100,7 @@ def import_set(
         InputError: a file or a flag cannot be used.
         OSError: a file cannot be read, or the folder is not empty or cannot be written.
     """
+    # The ids that documents are cut at, from the tokenizer or the flags.
     data, vocabulary = _read_tokenizer(tokenizer)
     eos_id = _choose_eos(vocabulary.special, options.eos_id)
     if options.bos_id is not None and (options.bos_id not in vocabulary.special.values() or options.bos_id == eos_id):
@@ -119,13 +120,16 @@ def import_set(
         done += tokens
         progress(done, total)
 
+    # First reading: where documents end.
     splits: dict[Split, ImportedDocuments] = {
         split: cut_documents(stream, vocab_size=len(vocabulary), eos_id=eos_id, close=options.close, advance=advance)
         for split, stream in streams.items()
     }
+    # Second reading: hashes, and with them which documents repeat another.
     hashes = {split: hash_documents(documents, vocabulary, advance) for split, documents in splits.items()}
     num_val = len(hashes["val"]) if "val" in hashes else 0
     repeats = find_repeats(np.concatenate(list(hashes.values())), num_val)
+    # What repeats is kept, allowed as epochs of the source, or dropped.
     keep = repeats.original if options.repeats == "drop" else np.ones(len(repeats.original), bool)
     available, epochs = (keep & ~repeats.again, repeats.epochs) if options.repeats == "allow" else (keep, 1)
     kept = {"val": keep[:num_val], "train": keep[num_val:]}
@@ -135,6 +139,7 @@ def import_set(
         )
 
     with write_folder(out) as folder:
+        # Third reading: the shards; the manifest comes last.
         entry = write_entry(folder / "tokenizer.json", data)
         described = TokenizerEntry(
             file=entry.path,
@@ -201,6 +206,7 @@ def _choose_eos(special: dict[str, int], eos_id: int | None) -> int:
         if eos_id not in special.values():
             raise InputError(f"--eos {eos_id} is not a special token. The tokenizer has these: {special!s:.300}")
         return eos_id
+    # A tokenizer with two such tokens leaves it open which one ends documents.
     known = [text for text in EOS_TEXTS if text in special]
     if len(known) == 1:
         return special[known[0]]

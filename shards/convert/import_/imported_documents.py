@@ -70,6 +70,7 @@ def cut_documents(
     found: list[npt.NDArray[np.int64]] = []
     position = 0
     for tokens in stream.iter_blocks():
+        # An id that the tokenizer lacks: another tokenizer, or another dtype.
         if int(tokens.max()) >= vocab_size:
             at = int((tokens >= vocab_size).argmax())
             raise InputError(
@@ -79,6 +80,7 @@ def cut_documents(
         found.append(np.flatnonzero(tokens == eos_id).astype(np.int64) + position)
         position += len(tokens)
         advance(len(tokens))
+    # EOS at the very end: it ends documents. At the very beginning alone: it begins them.
     where = np.concatenate(found)
     if len(where) and where[-1] == position - 1:
         documents = ImportedDocuments(stream, where + 1, "end", closed=False)
@@ -120,6 +122,7 @@ def hash_documents(
         parts = texts[ids].tolist()
         position = 0
         for stop in (documents.ends[first:last] - start).tolist():
+            # The text begins behind BOS, and behind the space that some tokenizers put first.
             begin, skipped = vocabulary.split_document(ids[position : stop - 1]) if begins else (0, 0)
             if vocabulary.bos is not None and (not begin or vocabulary.bos in ids[position + 1 : stop]):
                 raise InputError(
@@ -164,6 +167,7 @@ def find_repeats(hashes: npt.NDArray[Any], num_val: int) -> Repeats:
         hashes: uint8 `(val + train, 16)`, validation first.
         num_val: documents of validation.
     """
+    # Each document, and the first one with its hash; validation comes first.
     hi, lo = split_hashes(np.ascontiguousarray(hashes)).T
     order, _ = sort_hashes(hi, lo)
     copies, originals = find_copies(hi, lo, order)

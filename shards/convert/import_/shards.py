@@ -42,6 +42,7 @@ def document_rows(
     """
     import pyarrow as pa
 
+    # The file in which a document begins is its unit; its row counts the documents that begin there.
     stream, lengths = documents.stream, documents.lengths[numbers]
     begins = documents.ends - documents.lengths
     units = np.searchsorted(stream.starts, begins[numbers], side="right") - 1
@@ -105,6 +106,7 @@ def _iter_tokens(
     """Yield the tokens of documents, which are all that are kept between the first and the last of them."""
     low, high = int(numbers[0]), int(numbers[-1]) + 1
     ends, lengths = documents.ends[low:high], documents.lengths[low:high]
+    # Blocks of whole documents; of those that were dropped, the tokens are left out.
     base = int(ends[0] - lengths[0])
     for first, last in cut_blocks(ends - base, bin_files.IMPORT_BLOCK_TOKENS):
         start = int(ends[first] - lengths[first])
@@ -127,10 +129,12 @@ def cut_shards(ends: npt.NDArray[np.int64], shard_tokens: int) -> list[int]:
     number = max(1, min(round(total / shard_tokens), len(ends)))
     bounds = np.concatenate([[0], ends])
     while True:
+        # Each cut at the boundary nearest to its target, the lower one of a tie.
         targets = np.array([total * (k + 1) // number for k in range(number)], np.int64)
         after = np.searchsorted(bounds, targets)
         before = np.maximum(after - 1, 0)
         cuts = np.where(targets - bounds[before] <= bounds[after] - targets, before, after)
         if cuts[0] > 0 and (np.diff(cuts) > 0).all() and cuts[-1] == len(ends):
             return cuts.tolist()
+        # A shard would hold no document: try with one shard less.
         number -= 1
