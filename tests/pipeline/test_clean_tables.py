@@ -174,24 +174,7 @@ def test_a_change_of_the_measures_code_encodes_again(monkeypatch: pytest.MonkeyP
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
 
 
-WORDS = [
-    "the",
-    "river",
-    "of",
-    "and",
-    "road",
-    "with",
-    "mountain",
-    "letter",
-    "garden",
-    "market",
-    "bridge",
-    "signal",
-    "teacher",
-    "window",
-    "engine",
-    "quiet",
-]
+WORDS = "the river of and road with mountain letter garden market bridge signal teacher window engine quiet".split()
 
 
 def write_prose(seed: int, words: int) -> str:
