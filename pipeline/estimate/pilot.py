@@ -50,7 +50,7 @@ from pipeline.sources.base import SourceError, Span, TextBatch, Unit
 from pipeline.sources.selection import Selection
 from pipeline.sources.software_heritage.fetched_documents import FORMAT, DocumentWriter
 from pipeline.sources.undivided import Undivided
-from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, load_encoder, read_encoder_file
+from pipeline.tokenizer.encoder import TokenizerInfo, load_encoder, read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
@@ -194,7 +194,7 @@ def measure_pilot(
         runs = [run for _, own in measured for run in own]
         mixed, near_s = mix_pilot(recipe, runs, tokenizer.vocab_size, evaluations, folder / "mixed")
         shard = _assemble(recipe, runs, tokenizer, folder / "mix")
-        slow_encoder = _load_encoder(tokenizer).slow_because  # while the trained file is there
+        slow_encoder = load_encoder(tokenizer.path, tokenizer.sha256).slow_because  # while the trained file is there
         kept = _describe_kept(recipe, runs)
         own_runs = [own for _, own in measured]
         distinct = find_distinct(selections, own_runs, read_everything=duplicates == "in all text")
@@ -209,15 +209,16 @@ def measure_pilot(
     link_bytes = sum(piece.stored_bytes for sample in remote for piece in sample.pieces)
     speeds = [sample.content for sample in samples if sample.content is not None]
     files = sum(speed.files for speed in speeds)
+    (entry,) = shard["entries"]
     return Pilot(
         sources=tuple(
             replace(source.with_mix(found), distinct=own)
             for (source, _), found, own in zip(measured, mixed, distinct, strict=True)
         ),
-        token_bytes=shard["entries"][0]["files"]["tokens"]["bytes"] / max(1, shard["entries"][0]["tokens"]),
-        row_bytes=_row_bytes(shard["entries"][0]),
+        token_bytes=entry["files"]["tokens"]["bytes"] / max(1, entry["tokens"]),
+        row_bytes=max(0, entry["files"]["documents"]["bytes"] - TABLE_BYTES) / max(1, entry["documents"]),
         near_s_per_token=near_s,
-        assemble_s=sum(shard["seconds"].values()) / max(1, shard["entries"][0]["tokens"]),
+        assemble_s=sum(shard["seconds"].values()) / max(1, entry["tokens"]),
         link_bytes_per_s=link_bytes / sum(sample.wall_s for sample in remote) if link_bytes else None,
         content_files_per_s=files / sum(speed.seconds for speed in speeds) if files else None,
         sample_bytes=sum(len(text) for sample in samples for text in sample.texts),
@@ -330,10 +331,6 @@ def _read_evaluations(recipe: Recipe, folder: Path) -> str | None:
     folder.mkdir()
     write_receipt(folder, items.read_items(folder, items.make_items_task(recipe), lambda done, tokens: None))
     return str(folder)
-
-
-def _load_encoder(tokenizer: TokenizerInfo) -> Encoder:
-    return load_encoder(tokenizer.path, tokenizer.sha256)
 
 
 def _measure_source(
@@ -458,7 +455,3 @@ def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder:
         ),
     )
     return assemble_shards(folder, task, lambda done, tokens: None)
-
-
-def _row_bytes(entry: dict[str, Any]) -> float:
-    return max(0, entry["files"]["documents"]["bytes"] - TABLE_BYTES) / max(1, entry["documents"])

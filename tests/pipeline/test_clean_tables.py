@@ -174,7 +174,10 @@ def test_a_change_of_the_measures_code_encodes_again(monkeypatch: pytest.MonkeyP
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
 
 
-WORDS = "the river of and road with mountain letter garden market bridge signal teacher window engine quiet".split()
+WORDS = [
+    "the", "river", "of", "and", "road", "with", "mountain", "letter", "garden", "market", "bridge", "signal",
+    "teacher", "window", "engine", "quiet",
+]  # fmt: skip
 
 
 def write_prose(seed: int, words: int) -> str:
