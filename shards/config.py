@@ -78,6 +78,7 @@ def check_settings(
         InputError: with every fault.
     """
     faults = list(faults)
+    # The model and all checks are tried, so that one report has every fault.
     result: ModelT | None = None
     try:
         result = model.model_validate(data)
@@ -96,6 +97,7 @@ def read_partly(model: type[ModelT], data: Any) -> ModelT:
     try:
         return model.model_validate(given)
     except ValidationError as error:
+        # No comparison with NaN is true, so a refused value gives no second fault.
         refused = {str(fault["loc"][0]): math.nan for fault in error.errors()}
         values = {key: value for key, value in (given | refused).items() if key in model.model_fields}
         return model.model_construct(None, **values)
@@ -134,6 +136,7 @@ def apply_override(data: dict[str, Any], override: str) -> Iterator[str]:
     except tomllib.TOMLDecodeError:
         parsed: dict[str, Any] = {}
     value = parsed["value"] if len(parsed) == 1 else text.strip()
+    # From table to table, or to an item of a list by its name or number.
     *parents, last = key.strip().split(".")
     place: Any = data
     for part in parents:
@@ -196,6 +199,7 @@ def _describe(model: type[BaseModel], details: list[dict[str, Any]]) -> str:
         return f"{own[0]}; got {_show(value)}"
     expected = list(dict.fromkeys(_expected(detail) for detail in details))
     names = [name for detail in details for name in re.findall("'([^']*)'", detail.get("ctx", {}).get("expected", ""))]
+    # A wrong word first, then a value with or without quotes that it should not have.
     hint = did_you_mean(value, names) if isinstance(value, str) else ""
     if not hint and isinstance(value, str) and _is_of_type(value, details):
         hint = f" Write it without quotes: {value.strip()}"
@@ -270,6 +274,7 @@ def _show(value: Any) -> str:
 
 def item_names(items: list[Any]) -> list[str]:
     """Return how faults of a config name the items of a list: by `name`, or by index if that is missing or shared."""
+    # A name that two items share names neither.
     tables = [cast("dict[str, Any]", item) if isinstance(item, dict) else {} for item in items]
     names = [name if isinstance(name := table.get("name"), str) else "" for table in tables]
     return [name if name and names.count(name) == 1 else str(index) for index, name in enumerate(names)]

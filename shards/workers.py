@@ -45,6 +45,7 @@ def map_tasks(
         ChildProcessError: a process died, for example because the machine ran out of memory.
         Exception: the error that the function raised for a task.
     """
+    # One worker is this process: nothing is started or pickled.
     workers = min(workers, len(tasks))
     if workers <= 1:
         for task in tasks:
@@ -59,6 +60,7 @@ def map_tasks(
     try:
         for task in tasks:
             waiting.append((task, _submit(pool, function, task)))
+            # Enough to keep all busy, few enough to hold in memory.
             if len(waiting) == 2 * workers:
                 first, result = waiting.popleft()
                 yield first, result.result()

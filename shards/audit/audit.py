@@ -162,18 +162,21 @@ def audit(
     store = open_store(path)
     out = folder_beside(store, "audit") if out is None else out
     check_outside(out, store)
+    # A set that is not whole would give figures that nobody can explain.
     structure = check_files(store)
     shard_set = structure.shard_set
     if structure.problems or shard_set is None:
         raise ShardSetError(structure.problems)
     vocabulary = shard_set.vocabulary
     report = AuditResult(store.folder or str(store), out, shard_set.manifest_sha256, rates=choose_rates(shard_set))
+    # The list of concentrated documents takes passes of its own; all are one progress.
     passes = 1 if listed_share is None else 1 + PASSES
     totals = _read_shards(shard_set, report.rates, workers, _part_of(progress, 0, passes))
     report.shards = len(shard_set.shards)
     report.tokens = totals.val.tokens + totals.train.tokens
     report.documents = sum(int(split.lengths.sum()) for split in totals.both)
     report.rare_below = rare_below(totals.train.tokens) if rare is None else rare
+    # In the order of the report: what nobody should train on comes first.
     report.checks = [
         check_special(totals, vocabulary, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id),
         *([] if vocabulary.unknown is None else [check_unknown(totals, vocabulary.unknown)]),
@@ -214,6 +217,7 @@ def choose_rates(shard_set: ShardSet) -> SampleRates:
     splits = shard_set.manifest.splits
     train, val = splits.get("train"), splits.get("val")
     tokens, documents = (train.tokens, train.documents) if train else (0, 0)
+    # First whole documents are sampled, then passages of them.
     passage_documents = _one_in(tokens, SAMPLED_PASSAGE_TOKENS)
     return SampleRates(
         documents=_one_in(documents, SAMPLED_DOCUMENTS),
@@ -255,6 +259,7 @@ def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
     for example in (example for row in rows for example in row.examples):
         by_shard[example.shard].add(example.document)
     places: dict[tuple[int, int], Place] = {}
+    # Each document table is read once, for all examples in its shard.
     for number, documents in sorted(by_shard.items()):
         for place in find_places(shard_set.shards[number], sorted(documents)):
             places[number, place.document] = place
@@ -270,6 +275,7 @@ def _excerpt(
     shard: Shard, place: Place, example: Example, vocabulary: Vocabulary, values: np.ndarray[Any, np.dtype[np.uint64]]
 ) -> dict[str, Any]:
     tokens = shard.read(place.start, place.start + place.tokens)
+    # Without a token or a passage to mark, the beginning is shown.
     first, last = 0, min(PASSAGE_TOKENS, len(tokens) - 1)
     if example.token is not None:
         first = int((tokens == example.token).argmax())
@@ -279,6 +285,7 @@ def _excerpt(
         hashes = hash_ngrams(tokens, np.array([0]), ends, width=PASSAGE_TOKENS, values=values)
         first = int((hashes == np.uint64(example.passage)).argmax())
         last = first + PASSAGE_TOKENS
+    # The last token is EOS, which is not text.
     low, high = max(0, first - CONTEXT_TOKENS), min(last + CONTEXT_TOKENS, len(tokens) - 1)
     before, hit, after = (
         vocabulary.decode(part) for part in (tokens[low:first], tokens[first:last], tokens[last:high])

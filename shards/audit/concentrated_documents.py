@@ -111,6 +111,7 @@ class Concentrated:
     @property
     def hashes(self) -> npt.NDArray[np.uint8]:
         """The content hashes of the listed documents, uint8 `(documents, 16)`."""
+        # All hashes in one string of digits: one conversion instead of one for each document.
         digits = "".join(document.place.hash for document in self.documents)
         return np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, 16)
 
@@ -157,6 +158,7 @@ class Concentrated:
 
         Of files that are one document each, those with the same first folder, such as a repository, count together.
         """
+        # The repository says more than the file, where it is known.
         counts = Counter(
             (document.place.source, document.repository or _file_of(document.place.unit)) for document in self.documents
         )
@@ -259,8 +261,10 @@ def find_concentrated(
     terms = [
         Term((half.term,), _text(vocabulary, [half.term]), half) for half in _choose(ids, below=below, tokens=tokens)
     ]
+    # Terms are numbered: ids first, then words.
     numbers = np.full(len(vocabulary), -1, np.int64)
     numbers[[term.ids[0] for term in terms]] = np.arange(len(terms))
+    # The ids of a word are read at the place of one of its occurrences.
     halves = _choose(words, below=below, tokens=tokens)
     known = chosen[[half.term for half in halves]]
     for half, row in zip(halves, known, strict=True):
@@ -295,10 +299,12 @@ def _count_ids(
     spread, candidates = Spread(), Candidates()
     for block in iter_blocks(shard_set, shard_set.shards[number]):
         lengths = block.ends - block.starts
+        # Only occurrences of ids that may be concentrated are counted.
         places = np.flatnonzero(judged[block.tokens])
         rows = np.repeat(np.arange(len(lengths)), lengths)[places]
         spread.add(count_spread_pairs(rows, block.tokens[places].astype(np.int64), len(judged)), lengths)
         candidates.add(finder.find(block), lengths, shard=number, start=block.start)
+    # What waits is added up before it is sent to the process that asked.
     candidates.rows()
     return spread.rows(), candidates
 
@@ -322,6 +328,7 @@ def _list_documents(search: _ListSearch, number: int) -> tuple[npt.NDArray[np.in
     held = np.zeros(size, np.int64)
     found: list[tuple[int, float, tuple[tuple[int, int], ...]]] = []
     for block in iter_blocks(search.shard_set, shard) if size else ():
+        # The share of a document is that of its occurrences of terms among all its tokens with letters.
         rows, terms, others = _find_terms(search, block)
         times = np.bincount(rows, minlength=len(others))
         shares = times / np.maximum(times + others, 1)
@@ -329,6 +336,7 @@ def _list_documents(search: _ListSearch, number: int) -> tuple[npt.NDArray[np.in
             own = terms[rows == row]
             counts = np.bincount(own, minlength=size)
             held += counts
+            # The terms that a document holds most are the reasons to list it.
             first = np.argsort(-counts, kind="stable")[:MAX_REASONS]
             reasons = tuple((term, int(counts[term])) for term in first.tolist() if counts[term])
             found.append((block.document + row, float(shares[row]), reasons))
@@ -353,6 +361,7 @@ def _find_terms(
     terms = search.numbers[block.tokens]
     others = search.letters[block.tokens]
     if len(search.words):
+        # A word is marked by its first token; its other tokens are no terms of their own.
         words = search.finder.find(block)
         own = _find(words, search.hashes)
         held = own >= 0
@@ -374,12 +383,14 @@ def _find(words: Words, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]
     """Return the index of each word's hash among sorted ones, -1 if it is not there, int64 `(words,)`."""
     if not len(hashes):
         return np.full(len(words.hashes), -1, np.int64)
+    # Where the hash would be; it is there only if it is equal.
     at = np.minimum(np.searchsorted(hashes, words.hashes), len(hashes) - 1)
     return np.where(hashes[at] == words.hashes, at, -1)
 
 
 def _sort_terms(found: Concentrated, listed: npt.NDArray[np.int64]) -> Concentrated:
     """Return the result with the terms that listed documents hold most first, and renumber them in the reasons."""
+    # A stable order: equal terms keep the order of ids.
     order: list[int] = np.argsort(-listed, kind="stable").tolist()
     new = {old: number for number, old in enumerate(order)}
     found.terms = [replace(found.terms[old], listed=int(listed[old])) for old in order]

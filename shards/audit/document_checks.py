@@ -58,6 +58,7 @@ def check_lengths(totals: Totals) -> Check:
             continue
         tokens = int(totals.source_tokens[number])
         longest = int(max(totals.train.longest[number], totals.val.longest[number]))
+        # Both splits count: a set is one text, however it is cut.
         short = int(counts[middles < SHORT_TOKENS].sum()) / documents
         values: dict[str, Any] = {"source": name, "documents": documents, "mean": round(tokens / documents, 1)}
         shortest = int(min(totals.train.shortest[number], totals.val.shortest[number]))
@@ -69,6 +70,7 @@ def check_lengths(totals: Totals) -> Check:
         rows.append(Finding(values))
         if short > MAX_SHORT_SHARE:
             odd.append(f"{name}: {short:.0%} of the documents have fewer than {SHORT_TOKENS} tokens")
+        # In a small source, one long document says nothing.
         if documents >= 100 and longest > MAX_LONGEST_SHARE * tokens:
             odd.append(f"{name}: one document has {longest / tokens:.0%} of the tokens")
     summary = "; ".join(odd) or "no source is mostly fragments; no document dominates a source of 100 or more"
@@ -92,11 +94,13 @@ def check_repeats(shard_set: ShardSet) -> Check:
 def check_passages(totals: Totals, rates: SampleRates) -> Check:
     """Find the same 64 tokens in many training documents: licences, headers, boilerplate."""
     searched = max(1, totals.train.passage_documents)
+    # The limit is a share of the documents, but never only a few of them.
     least = max(MIN_PASSAGE_DOCUMENTS, int(MIN_PASSAGE_SHARE * searched))
     passages = distinct_ngrams(join_ngrams(totals.train.passages))
     hashes, first, documents = np.unique(passages["hash"], return_index=True, return_counts=True)
     many = np.flatnonzero(documents >= least)
     many = many[np.argsort(-documents[many], kind="stable")]
+    # How many documents hold any of these passages.
     covered = len(np.unique(passages["key"][np.isin(passages["hash"], hashes[many])])) / searched
     rows: list[Finding] = []
     shown: set[int] = set()
@@ -134,6 +138,7 @@ def check_near_duplicates(totals: Totals, rates: SampleRates) -> Check:
         if sketch.key not in keys:  # a source's later epochs hold the very same documents
             keys.add(sketch.key)
             groups[int(sketch.hashes[0])].append(sketch)
+    # Only documents with the same smallest n-gram are compared.
     pairs: list[tuple[float, Sketch, Sketch]] = []
     for members in groups.values():
         different: list[Sketch] = []
@@ -143,6 +148,7 @@ def check_near_duplicates(totals: Totals, rates: SampleRates) -> Check:
                 key=lambda pair: pair[0],
                 default=None,
             )
+            # A near-duplicate is compared with nothing else: it counts once.
             if best is not None and best[0] >= NEAR_DUPLICATE:
                 pairs.append((best[0], best[1], sketch))
             elif len(different) < MAX_COMPARED:
@@ -172,16 +178,19 @@ def check_overlap(totals: Totals, rates: SampleRates) -> Check:
         return Check("validation_overlap", "ok", "no validation split, or none with a document of more than 16 tokens")
     seen = np.isin(ngrams["hash"], found["hash"])
     at = np.searchsorted(found["hash"], ngrams["hash"])
+    # N-grams of one document side by side.
     order = np.lexsort((ngrams["document"], ngrams["shard"]))
     begins = find_firsts(ngrams["shard"][order], ngrams["document"][order])
     held = np.diff(np.append(begins, len(order)))
     shares = np.add.reduceat(seen[order].astype(np.int64), begins) / held
+    # Documents nearly all of whose n-grams training holds.
     leaked = np.flatnonzero(shares >= LEAKED)
     leaked = leaked[np.argsort(-shares[leaked], kind="stable")]
     rows: list[Finding] = []
     for index in leaked[:MAX_FINDINGS].tolist():
         members = order[begins[index] : begins[index] + held[index]]
         sources = found[at[members[seen[members]]]]
+        # The training document with most of these n-grams is shown beside it.
         spots, counts = np.unique(sources[["shard", "document"]], return_counts=True)
         where = spots[np.argmax(counts)]
         examples = [

@@ -22,6 +22,7 @@ BINS = EXACT + (32 - 6) * PER_DOUBLING
 
 def bin_lengths(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the bin of each length in the histogram, `0 <= bin < BINS`; lengths are from 0 to 2^32 - 1."""
+    # Above EXACT: the doubling that a length is in, and where in it.
     safe = np.maximum(lengths, EXACT)
     doubling = np.floor(np.log2(safe)).astype(np.int64)
     inside = ((safe - (1 << doubling)) * PER_DOUBLING) >> doubling
@@ -45,6 +46,7 @@ def coarse_edges() -> list[int]:
 def coarsen(counts: npt.NDArray[np.int64]) -> dict[int, int]:
     """Return the documents of a histogram in coarse bins, each named by its lower edge; empty bins are left out."""
     edges = np.array(coarse_edges())
+    # A fine bin belongs to the coarse one that has its middle.
     groups = np.clip(np.searchsorted(edges, bin_middles(), "right") - 1, 0, len(edges) - 2)
     held = np.bincount(groups, weights=counts, minlength=len(edges) - 1).astype(np.int64)
     used = np.flatnonzero(held)

@@ -42,6 +42,7 @@ def check_special(totals: Totals, vocabulary: Vocabulary, *, eos_id: int, bos_id
     """
     inside: dict[int, int] = {}
     for split in totals.both:
+        # EOS once a document, and BOS if the set has one, are in place: what is left is inside documents.
         counts = split.counts.sum(axis=0)
         for token in (eos_id,) if bos_id is None else (eos_id, bos_id):
             counts[token] -= int(split.lengths.sum())
@@ -81,6 +82,7 @@ def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
     """Find ids that never occur in training. Single bytes are counted separately: 13 of them never occur in UTF-8."""
     lengths = vocabulary.entry_lengths()
     unseen = (totals.train.counts.sum(axis=0) == 0) & ~vocabulary.special_mask()
+    # Single bytes may never occur: no UTF-8 text has some of them.
     ids = np.flatnonzero(unseen & (lengths != 1))
     tokens, size = totals.train.tokens, totals.vocab_size
     expected = round(float(np.exp(-expected_id_counts(tokens, size)).sum()))
@@ -94,6 +96,7 @@ def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
     )
     if not large:
         summary += f"; up to {MAX_UNSEEN_SHARE:.0%} are ok, because the set is small for its vocabulary"
+    # A long entry that never occurs says most about the text that the tokenizer was trained on.
     longest_first = ids[np.argsort(-lengths[ids], kind="stable")][:MAX_FINDINGS]
     rows = [Finding({"id": token, "text": _text(vocabulary, token)}) for token in longest_first.tolist()]
     return Check("never_seen", verdict, summary, rows)
@@ -109,6 +112,7 @@ def check_rare(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
     rare = np.flatnonzero((counts > 0) & (counts < below) & ~special)
     unseen = int(((counts == 0) & ~special & (vocabulary.entry_lengths() != 1)).sum())
     tokens, size = totals.train.tokens, totals.vocab_size
+    # An id that never occurs is trained as little as a rare one.
     share = (len(rare) + unseen) / max(1, size)
     expected = float((expected_id_counts(tokens, size) < below).mean())
     verdict: Verdict = "look" if len(rare) and share > expected + RARE_TOLERANCE else "ok"
@@ -142,6 +146,7 @@ def check_concentrated(totals: Totals, vocabulary: Vocabulary, *, below: int) ->
     document_bits, source_bits = concentration(train)
     bits = document_bits + source_bits
     judged = (counts >= below) & ~vocabulary.special_mask()
+    # The most concentrated ids first, whatever their verdict.
     order = np.flatnonzero(judged)[np.argsort(-bits[judged], kind="stable")]
     many = int((bits[order] >= SUSPICIOUS_BITS).sum())
     rows: list[Finding] = []
@@ -168,6 +173,7 @@ def concentration(split: Figures) -> tuple[npt.NDArray[np.float64], npt.NDArray[
     tokens = counts.sum(axis=1)
     total = counts.sum(axis=0)
     middles = bin_middles()
+    # How many documents would hold each id if every source scattered it by chance.
     expected = np.zeros(counts.shape[1])
     for number in np.flatnonzero(tokens).tolist():
         bins = np.flatnonzero(split.lengths[number])
@@ -177,6 +183,7 @@ def concentration(split: Figures) -> tuple[npt.NDArray[np.float64], npt.NDArray[
             scattered = -np.expm1(-np.outer(counts[number, first : first + 1024], shares))
             expected[first : first + 1024] += scattered @ weights
     document_bits = np.log2(np.maximum(expected / np.maximum(split.documents, 1), 1.0))
+    # How far the shares of an id in the sources are from those of all tokens.
     mix = tokens / max(1, int(tokens.sum()))
     held = counts / np.maximum(total, 1)
     ratio = np.divide(held, mix[:, None], out=np.ones_like(held), where=(held > 0) & (mix[:, None] > 0))
@@ -203,6 +210,7 @@ def check_phases(totals: Totals, vocabulary: Vocabulary) -> Check:
     """Compare the phases: bytes per token, by which the loss of a token changes at a border, and ids that are new."""
     counts = np.array(list(totals.phases.values()))
     rows = _compare_bytes("phase", list(totals.phases), counts, totals, vocabulary)
+    # An id is new in a phase if no phase before it holds one.
     seen = np.zeros(totals.vocab_size, bool)
     for row, own in zip(rows, counts, strict=True):
         row.values["ids_first_seen"] = int(((own > 0) & ~seen).sum())
@@ -240,6 +248,7 @@ def _low_rows(rows: list[Finding], kind: str) -> str:
 
 def _id_finding(token: int, totals: Totals, vocabulary: Vocabulary) -> Finding:
     split = totals.train
+    # Sources without the id are left out.
     by_source = dict(zip(totals.source_names, split.counts[:, token].tolist(), strict=True))
     values: dict[str, Any] = {
         "id": token,

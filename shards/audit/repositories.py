@@ -50,6 +50,7 @@ def name_repositories(shard_set: ShardSet, found: Concentrated, column: str) -> 
         for row, value in zip(rows, values, strict=bool(reader)):
             if value:
                 names[source, unit, row] = value.decode("utf-8", "replace")
+    # One source without the column is nothing; all of them are a wrong name.
     if found.documents and not names:
         reasons = "; ".join(faults.values()) or "it is empty"
         raise InputError(f"--repository-column {column}: no listed document has one: {reasons}")

@@ -77,6 +77,7 @@ class Spread:
 
     def add(self, pairs: Pairs, lengths: npt.NDArray[np.int64]) -> None:
         """Add the documents of a block, given their lengths in tokens, int64 `(documents,)`."""
+        # One key for a term and a bin: rows of equal keys are added up later.
         keys = pairs.terms * BINS + bin_lengths(pairs.counts)
         self.merge(np.stack([keys, np.ones(len(keys), np.int64), pairs.counts, lengths[pairs.rows]]))
 
@@ -84,6 +85,7 @@ class Spread:
         """Add the rows of another spread."""
         self._waiting.append(rows)
         self._number += rows.shape[1]
+        # Rows are added up when their number has doubled, so that adding stays linear.
         if self._number > 2 * self._waiting[0].shape[1] + COMPRESS_ROWS:
             self.rows()
 
@@ -106,12 +108,14 @@ class Spread:
         rows = self.rows()[:, ::-1]  # of each term, documents with the most occurrences first
         if not rows.shape[1]:
             return np.empty((0, 6), np.int64)
+        # Sums over the rows of each term, from the documents with the most occurrences on.
         terms = rows[0] // BINS
         first = find_firsts(terms)
         sizes = np.diff(np.append(first, len(terms)))
         sums = np.cumsum(rows[1:], axis=1)
         sums -= np.repeat(sums[:, first] - rows[1:, first], sizes, axis=1)
         totals = sums[:, first + sizes - 1]
+        # The first row at which the sum is more than half.
         more = np.flatnonzero(2 * sums[1] > np.repeat(totals[1], sizes))
         half = sums[:, more[find_firsts(terms[more])]]
         return np.stack([terms[first], totals[1], totals[0], *half], axis=1)[::-1]

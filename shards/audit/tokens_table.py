@@ -43,6 +43,7 @@ def write_token_counts(path: Path, totals: Totals, vocabulary: Vocabulary) -> No
         "source_bits": pa.array(source_bits),
         "val_count": pa.array(totals.val.counts.sum(axis=0)),
     }
+    # A column for each source: a reader of Parquet reads only those that it asks for.
     for name, counts in zip(totals.source_names, totals.train.counts, strict=True):
         columns[f"count_{name}"] = pa.array(counts)
     with atomic_open(path) as file:

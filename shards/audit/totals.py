@@ -77,6 +77,7 @@ class Figures:
         self.counts += other.counts
         self.documents += other.documents
         self.shards += other.shards
+        # The first shard that holds an id gives its example.
         self.example = np.where(self.example < 0, other.example, self.example)
         self.lengths += other.lengths
         np.minimum(self.shortest, other.shortest, out=self.shortest)
@@ -91,6 +92,7 @@ class Figures:
     def add_ngrams(self, found: npt.NDArray[Any]) -> None:
         """Add n-grams, `NGRAM_ROW`; for training, the first place of each is enough."""
         if self.split == "train" and len(found):
+            # Added up at once: shards that repeat validation would otherwise grow without limit.
             found = join_ngrams([*self.ngrams, found])
             self.ngrams = [found[np.unique(found["hash"], return_index=True)[1]]]
         elif len(found):

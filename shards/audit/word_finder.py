@@ -65,6 +65,7 @@ class WordFinder:
 
     def find(self, block: DocumentBlock) -> Words:
         """Return the words of several tokens of a block."""
+        # A word begins at white space, where the kind changes, and with a document.
         kinds = self._kinds[block.tokens]
         begins = kinds > _LEADING
         kinds &= _LEADING - 1
@@ -72,6 +73,7 @@ class WordFinder:
         begins[block.starts] = True
         starts = np.flatnonzero(begins)
         widths = np.diff(np.append(starts, len(kinds)))
+        # Words of one token are ids, and are counted as such.
         several = (widths > 1) & (kinds[starts] != _OTHER)
         starts, widths = starts[several], widths[several]
         return Words(starts, widths, np.searchsorted(block.ends, starts, "right"), self._hash(block, starts, widths))
@@ -81,9 +83,11 @@ class WordFinder:
     ) -> npt.NDArray[np.uint64]:
         if not len(starts):
             return np.empty(0, np.uint64)
+        # Tokens of all words one after another, each with its place in its word.
         first = np.cumsum(widths) - widths
         within = np.arange(int(widths.sum())) - np.repeat(first, widths)
         tokens = block.tokens[within + np.repeat(starts, widths)]
+        # The polynomial of a word: the n-th token times the n-th power of the base.
         factors = np.full(int(widths.max()), _BASE, np.uint64)
         factors[0] = 1
         powers = np.multiply.accumulate(factors)
@@ -114,6 +118,7 @@ class Candidates:
         hashes, first, terms = np.unique(words.hashes, return_index=True, return_inverse=True)
         pairs = count_spread_pairs(words.rows, terms.astype(np.int64), len(hashes))
         widths = words.widths[first]
+        # Only words that fill a part of some document can be concentrated.
         heavy = (pairs.counts > 1) & (pairs.counts * widths[pairs.terms] >= WORD_SHARE * lengths[pairs.rows])
         held, weights = pairs.terms[heavy], pairs.counts[heavy]
         rows = np.empty(len(held), _ROW)
@@ -134,6 +139,7 @@ class Candidates:
         found = rows[first]
         if len(found):
             found["weight"] = np.add.reduceat(rows["weight"], first)
+        # Misra-Gries: the weight of the first that does not fit is subtracted from all.
         if len(found) > MAX_CANDIDATES:
             cut = int(np.partition(found["weight"], -MAX_CANDIDATES - 1)[-MAX_CANDIDATES - 1])
             found["weight"] -= cut
@@ -152,6 +158,7 @@ class Candidates:
         """Return the candidates that may have `below` occurrences, half as many if they fill documents; by hash."""
         rows = self.rows()
         rows = rows[2 * (rows["weight"] + self.lost) >= below]
+        # Of too many, the heaviest; then by hash, to be searched for.
         heaviest = np.argsort(-rows["weight"], kind="stable")[:MAX_WORDS]
         return rows[np.sort(heaviest)]
 
@@ -160,6 +167,7 @@ def _kind(entry: bytes) -> int:
     """Return the kind of an entry, plus `_LEADING` if it begins with white space."""
     text = entry.lstrip()
     letters = [byte >= 0x80 or chr(byte).isalnum() for byte in text]
+    # White space inside an entry joins two words: such an entry is in none.
     if not text or any(byte <= 0x20 for byte in text):
         kind = _OTHER
     else:

@@ -137,6 +137,7 @@ def _show(
     """Yield up to `rows` findings of checks that are not ok or have only figures, the verdicts, and the block list."""
     from rich.text import Text
 
+    # Findings first: the verdicts are what stays on the screen.
     for check in report.checks:
         if check.findings and (check.verdict != "ok" or not check.findings[0].examples):
             more = f", {rows} of {len(check.findings)}" if len(check.findings) > rows else ""
@@ -168,6 +169,7 @@ def _finding_rows(check: Check, rows: int) -> list[dict[str, Any]]:
         | ({"example": _example(finding)} if finding.shown else {})
         for finding in check.findings[:rows]
     ]
+    # A check may leave a value out of some findings.
     columns = dict.fromkeys(name for row in table for name in row)
     return [{name: row.get(name, "") for name in columns} for row in table]
 
@@ -186,6 +188,7 @@ def _example(finding: Finding) -> Any:
 
 def _show_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> Iterator[str | list[dict[str, Any]]]:
     """Yield the concentrated ids and words, the listed documents by source and place, and what to do with the list."""
+    # The block list itself names all of them.
     shown = f", {rows} of {len(found.terms):,}" if len(found.terms) > rows else ""
     yield f"concentrated ids and words{shown}"
     yield [

@@ -112,6 +112,7 @@ def _show(found: Imported, options: argparse.Namespace) -> Iterator[str]:
         if found.splits[split].closed:
             yield f"{split}: the last document had no EOS; one was added"
     repeats = found.repeats
+    # Repeats are told with what can be done about them.
     if repeats.in_val or repeats.in_train or repeats.leaked:
         yield (
             f"repeats: {plural(repeats.in_train, 'document')} of train, {repeats.in_val:,} of val, {repeats.leaked:,} "

@@ -20,6 +20,7 @@ VALIDATION_PART = 0.05
 
 def mix_rows(manifest: Manifest) -> list[dict[str, Any]]:
     """Return the table of the mix: shares, tokens of both splits, and the way of the documents of each source."""
+    # Sources that were read in part have two columns more.
     partly = any(source.unread_files or source.unread_bytes for source in manifest.sources)
     rows: list[dict[str, Any]] = []
     for source, mix in _pairs(manifest):
@@ -73,6 +74,7 @@ def mix_warnings(manifest: Manifest) -> list[str]:
             )
         val = _counts(manifest, "val", source.name)
         asked = _asked_of_validation(manifest, mix.requested)
+        # Without validation there is nothing more to compare.
         if val is None or not asked:
             continue
         if abs(val.tokens - asked) > VALIDATION_DEVIATION * asked:

@@ -71,6 +71,7 @@ def run(options: argparse.Namespace) -> Outcome:
     comparison = _compare(options, address)
     named = {"url": str(address), "repo": address.repo, "revision": address.revision, "folder": address.folder}
     counts = {"files": len(comparison.files), "bytes": comparison.bytes}
+    # Nothing has been sent so far.
     if options.dry_run:
         missing = {"missing_files": len(comparison.missing), "missing_bytes": comparison.missing_bytes}
         told = {"dry_run": True, "replaces": comparison.other is not None}
@@ -95,6 +96,7 @@ def _compare(options: argparse.Namespace, address: HubAddress) -> Comparison:
     def compare(card: Path | None) -> Comparison:
         return compare_with_hub(options.set, address, card=card, give_up_s=options.give_up_after)
 
+    # A card that a person edited on the Hub is not overwritten by one that was made.
     card = _find_card(options)
     comparison = compare(card)
     there = comparison.listing.files if comparison.listing else {}

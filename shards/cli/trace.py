@@ -80,6 +80,7 @@ def run(options: argparse.Namespace) -> Outcome:
     """Return the documents found, the document at a place, or why one is not in the set."""
     from shards.trace.block_list import check_block_list_path
 
+    # What argparse cannot say: flags that go together, and flags that do not.
     if (options.shard is None) != (options.offset is None):
         raise InputError("--shard and --offset go together. Give both, or neither.")
     by_hash = options.hash is not None or options.document is not None
@@ -141,6 +142,7 @@ def _show(
     found: Trace, show: Callable[[Any], Iterator[str]], written: dict[str, Any]
 ) -> Iterator[str | list[dict[str, Any]]]:
     """Yield the documents found, counts by source, and one line that sums up."""
+    # Documents first, so that counts and the sum are the last lines.
     for hit in found.shown:
         yield from show(hit)
     yield [{"source": name, **counts} for name, counts in found.sources.items()]

@@ -49,6 +49,7 @@ def run(options: argparse.Namespace) -> Outcome:
             threads=options.threads,
             progress=progress,
         )
+    # A problem says more than what could not be checked.
     status = PROBLEMS if report.problems else COULD_NOT_RUN if report.not_run else WHOLE
     return Outcome(report.to_dict(), _show(report), status)
 

@@ -33,6 +33,7 @@ _SCALES = {3: "1K", 4: "10K", 5: "100K", 6: "1M", 7: "10M", 8: "100M", 9: "1B", 
 
 def card_header(facts: SetFacts) -> dict[str, Any]:
     """Return the header's keys in the order they are written. Rows, for the Hub, are documents."""
+    # The Hub calls validation by its whole name.
     names = {"train": "train", "val": "validation"}
     files = [{"split": names[split], "path": f"{split}-*.docs.parquet"} for split in facts.manifest.splits]
     repositories = list(dict.fromkeys(source.repository for source in facts.sources if source.repository))
@@ -63,6 +64,7 @@ def public_place(place: str) -> str:
     if is_url and scheme not in ("file", "local") and "::" not in place:
         return place
     parts = PurePosixPath(path).parts
+    # Folders outside the working directory may name a person or a machine.
     leads_out = is_url or path.startswith(("/", "~")) or ".." in parts
     return f"…/{parts[-1]}" if leads_out and parts else place
 
@@ -78,6 +80,7 @@ def _license(stated: list[str | None]) -> dict[str, Any]:
     names = list(dict.fromkeys(name for name in stated if name is not None))
     if not names or None in stated:
         return {"license": "unknown"}
+    # The Hub refuses a card with any other identifier.
     known = [name.lower() for name in names]
     if all(name in HUB_LICENSES for name in known):
         return {"license": known[0] if len(known) == 1 else known}

@@ -81,6 +81,7 @@ def round_ticks(most: float, number: int = 5) -> list[float]:
         return [0.0, 1.0]
     rough = most / max(1, number)
     power = 10.0 ** math.floor(math.log10(rough))
+    # The smallest round step that needs no more ticks than asked for.
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
     return [step * index for index in range(math.ceil(most / step - 1e-9) + 1)]
 
@@ -109,6 +110,7 @@ def fit(text: str, width: float) -> str:
     text = printable(text)
     room = max(4, int(width / CHARACTER_WIDTH))
     characters = len(text)
+    # Wide characters take two cells, so the text is cut until it fits.
     while _cells(shown := shorten(text, characters)) > room and characters > 4:
         characters = min(characters - 1, room)
     return shown

@@ -112,6 +112,7 @@ def describe_facts(shard_set: ShardSet) -> SetFacts:
     recipe_text = shard_set.store.read(manifest.recipe.file).decode("utf-8", "backslashreplace")
     recipe = _read_recipe(recipe_text)
     others = ("manifest.json", manifest.recipe.file, manifest.tokenizer.file)
+    # The manifest lists the files of shards; the other three are asked for their sizes.
     sizes = [file.bytes for shard in manifest.shards for file in shard.files.entries]
     tokenizer = _table(recipe.get("tokenizer"))
     shown = {"special_tokens", "eos_token", "vocab_size"}
@@ -135,6 +136,7 @@ def _describe_sources(manifest: Manifest, recipe: dict[str, Any]) -> list[Source
     facts: list[SourceFacts] = []
     for entry in manifest.sources:
         own = stated.get(entry.name, {})
+        # A manifest that validation would refuse may lack a row of the mix.
         share = MixEntry(source=entry.name, requested=0.0, achieved=0.0, requested_tokens=0, achieved_tokens=0)
         facts.append(
             SourceFacts(
@@ -184,6 +186,7 @@ def _list_settings(keys: dict[str, Any], left_out: Collection[str] = (), *, dept
         if key in left_out or value in (None, [], {}, ""):
             continue
         name = key if _BARE_KEY.fullmatch(key) else json.dumps(key)
+        # Deeper tables are shown as JSON.
         if isinstance(value, dict) and depth > 1:
             inner = _list_settings(cast("dict[str, Any]", value), depth=depth - 1)
             found |= {f"{name}.{more}": text for more, text in inner.items()}

@@ -88,6 +88,7 @@ def compare_other_tokenizer(
         texts: list[str] = []
         tokens = size = 0
         for place in own:
+            # Without EOS, which no other tokenizer has at this place.
             ids = shard_set.shard(place.shard).read(place.start, place.start + min(place.tokens - 1, COMPARED_TOKENS))
             text = shard_set.vocabulary.decode_document(ids)
             tokens, size = tokens + len(ids), size + len(text)

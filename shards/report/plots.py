@@ -41,12 +41,14 @@ def plot_mix(facts: SetFacts, width: float) -> Chart:
     most = max([row.requested for row in rows] + [row.achieved for row in rows], default=1.0)
     said = "; ".join(f"{row.source}: {row.requested:.2%} asked for, {row.achieved:.2%} got" for row in rows)
     chart = Chart("The mix: shares of the training tokens by source", said, width)
+    # A share is never more than 1.
     ticks = [tick for tick in round_ticks(most, 5) if tick <= 1.0 + 1e-9]
     scale = linear(0, max(most, ticks[-1]), 1, width - 1)
     chart.height = _row_axis(chart, ticks, scale, len(rows), [f"{100 * tick:g}%" for tick in ticks])
     for number, row in enumerate(rows):
         label = f"{row.achieved:.2%} of {row.requested:.2%}"
         top = _draw_bar(chart, number, row.source, label, scale(row.achieved), f"got {row.achieved:.4%}")
+        # A line across the bar marks what was asked for.
         x = scale(row.requested)
         chart.line(x, top - 4, x, top + BAR + 4, "goal")
     return chart
@@ -56,6 +58,7 @@ def plot_lengths(rows: Sequence[dict[str, Any]], width: float) -> Chart:
     """Draw the lengths of documents, one row for each source with its own height, and the audit's median."""
     rows, edges = rows[:MAX_ROWS], coarse_edges()
     held = [{int(low): documents for low, documents in row["histogram"].items()} for row in rows]
+    # The axis covers the bins with documents of any source.
     used = [edges.index(low) for own in held for low in own] or [0, 1]
     first, last = min(used), max(used)
     said = "; ".join(f"{row['source']}: median {plural(row['p50'], 'token')}" for row in rows)
@@ -69,6 +72,7 @@ def plot_lengths(rows: Sequence[dict[str, Any]], width: float) -> Chart:
         # Bins are not equally wide, so their areas are compared, not their heights.
         spans = list(zip(edges[first : last + 1], edges[first + 1 : last + 2], strict=True))
         density = [own.get(low, 0) / math.log2(high / low) for low, high in spans]
+        # Steps along the bins, closed at the base line.
         points = [(scale(edges[first]), base)]
         for (low, high), value in zip(spans, density, strict=True):
             y = base - area * value / max(*density, 1e-9)
@@ -89,6 +93,7 @@ def plot_id_frequencies(vocabulary: VocabularyFacts, width: float) -> Chart:
         f"{plural(vocabulary.rare_below, 'time')}."
     )
     chart = Chart("How often each id of the vocabulary occurs in training, by rank", said, width)
+    # Room for the labels on the left, and for those of the ranks below.
     left, right, top, bottom = 52.0, 10.0, 12.0, 300.0 if width > 500 else 240.0
     high = max(10.0, most, vocabulary.rare_below)
     across = logarithmic(1, seen, left, width - right)
@@ -103,6 +108,7 @@ def plot_id_frequencies(vocabulary: VocabularyFacts, width: float) -> Chart:
     chart.text(left + 6, rare + 16, f"rare: fewer than {vocabulary.rare_below:,}", "limit-label")
     points = [(across(rank), up(held)) for rank, held in zip(vocabulary.ranks, vocabulary.counts, strict=True)]
     chart.draw_path(points, "curve")
+    # A line through one point is nothing.
     if len(points) == 1:
         chart.circle(*points[0], 3, "dot")
     chart.text(width - right, bottom + 38, "rank of the id", "tick", "end")
@@ -115,6 +121,7 @@ def plot_bytes_per_token(ratios: dict[str, float], comparison: TokenizerComparis
     """Draw the bytes per token of each source; with another tokenizer, both on the same sample."""
     others: dict[str, float] = {}
     if comparison is not None:
+        # Both on the same sample: ratios over all of training would not be comparable.
         ratios = {name: ratio["ours"] for name, ratio in comparison.sources.items()}
         others = {name: ratio["other"] for name, ratio in comparison.sources.items()}
     rows = list(ratios.items())[:MAX_ROWS]
@@ -146,6 +153,7 @@ def plot_shards(facts: SetFacts, width: float) -> Chart:
     ticks = round_ticks(max(held), 4)
     up = linear(0, ticks[-1], bottom, top)
     _left_axis(chart, ticks, up, left, 0.0, format_size)
+    # Few shards make narrow columns, not a wall.
     step = min(34.0, (width - left) / max(1, len(groups)))
     for number, group in enumerate(groups):
         sizes = [shard.files.tokens.bytes for shard in group]
@@ -153,6 +161,7 @@ def plot_shards(facts: SetFacts, width: float) -> Chart:
         style = "bar" if group[0].split == "train" else "bar-val"
         names = group[0].name if len(group) == 1 else f"{group[0].name} to {group[-1].name}"
         chart.rect(x + step * 0.12, up(mean), step * 0.76, bottom - up(mean), style, f"{names}: {format_size(mean)}")
+        # A column of several shards has the range of their sizes.
         if len(group) > 1:
             chart.line(x + step / 2, up(min(sizes)), x + step / 2, up(max(sizes)), "goal")
     chart.line(left, bottom, width, bottom, "axis")
@@ -192,6 +201,7 @@ def _row_axis(
         for number in range(rows):
             chart.line(x, number * row + 23, x, (number + 1) * row - 4, "grid")
         half = len(label) * CHARACTER_WIDTH / 2
+        # Labels at the edges stay inside the picture.
         anchor = "start" if x < half else "end" if x > chart.width - half else "middle"
         chart.text(min(max(x, 0.0), chart.width), bottom + 14, label, "tick", anchor)
     return bottom + 20

@@ -101,6 +101,7 @@ def render_card(report: Report) -> str:
 def _draw_charts(report: Report) -> dict[str, dict[str, Chart]]:
     """Return each chart in both widths: `charts["mix"]["wide"]`."""
     charts: dict[str, dict[str, Chart]] = {}
+    # Each picture is drawn twice: text in a scaled picture could not be read on a phone.
     for name, width in (("wide", WIDE), ("narrow", NARROW)):
         drawn = {
             "mix": plot_mix(report.facts, width),
@@ -142,6 +143,7 @@ def read_style(*paths: Path) -> dict[str, str]:
 
 def make_render_environment(*folders: Path) -> jinja2.Environment:
     """Return the environment of the templates in some folders, and in this package's."""
+    # Escaped unless the name says Markdown, which has escapes of its own.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([*folders, TEMPLATES]),
         autoescape=lambda name: name is None or name.endswith(".html.jinja"),

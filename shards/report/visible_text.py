@@ -44,6 +44,7 @@ def _spaces(text: str) -> list[str]:
 def _mark(text: str, keep: str) -> Markup:
     if text.isascii() and text.isprintable():
         return Markup.escape(text)
+    # Runs of characters that are spelt out, and runs that are not, in turn.
     parts: list[Markup] = []
     for hidden, run in groupby(text, key=lambda character: printable(character, keep=keep) != character):
         joined = "".join(run)
@@ -57,6 +58,7 @@ def shorten(text: str, characters: int) -> str:
     """Return a text of at most this many characters for a page; an ellipsis replaces the middle of a longer one."""
     if len(text) <= characters:
         return text
+    # The beginning of a name says more than its end.
     head = (characters - 1) * 2 // 3
     tail = max(0, characters - 1 - head)
     return f"{text[:head]}…{text[len(text) - tail :]}"

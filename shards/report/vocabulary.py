@@ -51,6 +51,7 @@ def describe_vocabulary(found: dict[str, Any], folder: Path) -> VocabularyFacts:
     special = np.array(read_values(path, "special").to_pylist(), np.bool_)
     entries: list[bytes] = list(read_values(path, "bytes").to_pylist())
     lengths = np.array([len(entry) for entry in entries], np.int64)
+    # The curve needs few points: ranks are spaced evenly on its logarithmic axis.
     falling = -np.sort(-counts[counts > 0])
     ranks = np.unique(np.geomspace(1, max(1, len(falling)), MAX_POINTS).round().astype(np.int64))[: len(falling)]
     below = int(found["rare_below"])

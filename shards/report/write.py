@@ -93,6 +93,7 @@ def write_report(
     out = folder_beside(store, "report") if out is None else out
     check_outside(out, store)
     _check_replaceable(out)
+    # Beside the set, or beside the report of a set at an address.
     if audit is None:
         audit = folder_beside(store if store.folder is not None else FolderStore(out), "audit")
     structure = check_files(store)
@@ -104,6 +105,7 @@ def write_report(
         name: [read_shown_document(shard_set.shard(place.shard), place, shard_set.vocabulary) for place in places]
         for name, places in draw_shown_places(shard_set, SAMPLES).items()
     }
+    # GPT-2's tokenizer is what people know; nothing is downloaded for it.
     if compare_with is None and (gpt2 := find_gpt2()) is not None:
         compare_with = GPT2, gpt2
     comparison = None
@@ -113,6 +115,7 @@ def write_report(
         comparison = compare_other_tokenizer(shard_set, places, name=name, file=file)
     vocabulary = describe_vocabulary(found, audit)
     report = Report(out, describe_facts(shard_set), vocabulary, found, samples, comparison)
+    # Both are rendered before either is written.
     rendered = {CARD_FILE: render_card(report), PAGE_FILE: render_page(report)}
     out.mkdir(parents=True, exist_ok=True)
     for name, text in rendered.items():

@@ -62,6 +62,7 @@ def parse_size(flag: str, text: str, *, least: int = 1) -> int:
     """
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
+    # A size has a number and a unit, and nothing else.
     whole = re.fullmatch(r"\s*[\d.]+\s*[a-zA-Z]+\s*", text)  # pydantic ignores text after a size
     with contextlib.suppress(ValidationError):
         if whole and (size := TypeAdapter(ByteSize).validate_python(text)) >= least:

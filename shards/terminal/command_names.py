@@ -69,6 +69,7 @@ def called_as(package: str, command: str = "") -> str:
 
     `python -m trainer trace` if a package was run as a module, else `tokenmill trace-step`.
     """
+    # `python -m PACKAGE` sets the first argument to the package's __main__.py.
     folder, file = os.path.split(sys.argv[0])
     if file == "__main__.py" and os.path.basename(folder) in ("pipeline", "shards", "trainer"):
         words = ["python", "-m", package, command]

@@ -87,6 +87,7 @@ def stdout_console() -> Any:
 
     columns = os.environ.get("COLUMNS", "")
     given = int(columns) if columns.isdecimal() else 0
+    # rich would assume 80 columns where there is no terminal.
     width = None if sys.stdout.isatty() else given or FULL_WIDTH
     return _Console(width=width, markup=False, highlight=False, emoji=False)
 
@@ -105,6 +106,7 @@ def print_rows(rows: list[dict[str, Any]], *, title: str = "", header: bool = Tr
 
     table = FoldingTable()
     table.show_header = header
+    # Numbers line up on the right and are never broken; prose wraps at words.
     for number, key in enumerate(rows[0]):
         prose = any(str(row[key]).count(" ") >= PROSE_SPACES for row in rows)
         left = not header or not number or prose

@@ -63,12 +63,14 @@ def run_command(
             raise
         problems, status, outcome = list(missing.problems), missing.exit_status, "refused"
     except OSError as error:
+        # A full disk is no wrong command line: it fails on the way.
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         problems = [f"{error}{remedy_of(error) or path_remedy(error)}"]
         status = PROBLEMS if full else os_error_status
         outcome = "refused" if status == COULD_NOT_RUN else "failed"
     finally:
         report_to(before)
+    # A program that reads JSON gets it for a failure, too.
     if as_json:
         entries = [problem if isinstance(problem, str) else problem.to_dict() for problem in problems]
         try:

@@ -42,11 +42,13 @@ class FoldingTable(Table):
         def fits(columns: Sequence[Column]) -> bool:
             return self._with(columns).__rich_measure__(console, wide).minimum <= options.max_width
 
+        # As it is; then with headers on several lines; then in blocks; then as a list.
         columns = [_keep_whole(column, str(column.header), console, wide) for column in self.columns]
         if fits(columns):
             return [self._with(columns)]
         columns = [_keep_whole(column, str(column.header).replace(" ", "\n"), console, wide) for column in self.columns]
         if all(column.no_wrap for column in columns):
+            # Each block repeats the first column, which names the row.
             blocks: list[list[Column]] = [columns[:1]]
             for column in columns[1:]:
                 if not fits([*blocks[-1], column]):
@@ -66,6 +68,7 @@ class FoldingTable(Table):
 
     def _list_cells(self) -> Text:
         """Return the rows as `header: value` lines, an empty line between two rows."""
+        # A narrow terminal has room for one value a line.
         rows = zip(*(column.cells for column in self.columns), strict=True)
         headers = [f"{column.header}: " if self.show_header else "" for column in self.columns]
         listed = ["\n".join(f"{name}{cell}" for name, cell in zip(headers, row, strict=True)) for row in rows]

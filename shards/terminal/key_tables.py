@@ -33,6 +33,7 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
     for parent in model.__bases__:
         if parent not in (BaseModel, Settings) and issubclass(parent, BaseModel):
             found |= field_docs(parent)
+    # pydantic keeps no docstrings of fields unless it reads them at every start.
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(body, ast.ClassDef)
     for statement, after in zip(body.body, body.body[1:], strict=False):
@@ -99,6 +100,7 @@ class KeyTables:
             return f"list of {self._type_text(arguments[0], [])}"
         if origin is dict:
             return "table of numbers" if get_args(arguments[1])[:1] == (float,) else "table"
+        # The converter of a value says what a person may write.
         used = [item.func for item in metadata if isinstance(item, BeforeValidator)]
         word = next((word for converter, word in self.converters.items() if converter in used), _PLAIN[annotation])
         return word if word == "bytes" else word + _bounds_text(metadata, whole=annotation is int)
@@ -144,6 +146,7 @@ def _bounds_text(metadata: list[Any], *, whole: bool) -> str:
         bounds["ge"] = bounds.pop("gt") + 1
     if whole and "lt" in bounds:
         bounds["le"] = bounds.pop("lt") - 1
+    # Whole numbers: `more than 0` is `1 or more`.
     bounds = {name: bound for name, bound in bounds.items() if name not in ("lt", "le") or bound < _NEVER_REACHED}
     if bounds.keys() == {"ge", "le"}:
         return f", {bounds['ge']} to {bounds['le']}"

@@ -38,6 +38,7 @@ class Parser(argparse.ArgumentParser):
 
     def _did_you_mean(self, words: Sequence[str]) -> str:
         flags = [flag for action in self._actions for flag in action.option_strings]
+        # Only words that look like flags are compared with flags.
         given = [word.partition("=")[0] for word in words if word.startswith("-")]
         near = [match for word in given for match in difflib.get_close_matches(word, flags, n=1)]
         return f". Did you mean {', '.join(near)}?" if near else ""
@@ -48,6 +49,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
             InputError: always, with argparse's message in our words.
         """
+        # argparse has no hook for its messages: they are recognised by their words.
         for pattern, words in _FAULTS.items():
             if found := re.fullmatch(pattern, message, re.DOTALL):
                 message = words.format(*found.groups())

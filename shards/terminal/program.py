@@ -54,6 +54,7 @@ def build_parser(package: str, about: str, arguments: Sequence[str], epilog: str
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (module_name, summary) in commands_of(package).items():
         command = commands.add_parser(name, prog=called_as(package, name), help=summary, formatter_class=_Paragraphs)
+        # The modules of other commands need not be loaded.
         if name in arguments:
             module = importlib.import_module(module_name)
             command.description = inspect.cleandoc(module.__doc__ or "")
@@ -72,6 +73,7 @@ def run_called(parser: Parser, arguments: Sequence[str]) -> int:
     if options.json:
         print_json(dict(outcome.data))
         return outcome.status
+    # A generator makes one part after another, so that the first lines come at once.
     for part in outcome.shown:
         if isinstance(part, str):
             print_lines([part])

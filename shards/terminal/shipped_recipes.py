@@ -44,6 +44,7 @@ def find_recipe(given: str | Path, shipped: Path) -> Path:
         InputError: a plain word that is neither a file here nor the name of a shipped recipe.
     """
     path, name = Path(given), str(given)
+    # A word without a folder and an ending is a name, unless such a file is here.
     if path.suffix or path.name != name or path.is_file():
         return path
     found = shipped / f"{name}.toml"

@@ -32,6 +32,7 @@ def check_block_list_path(path: Path, set_folder: Path | None) -> None:
         InputError: the path is in the set's own folder, is a folder or another file than a block list, or is in a
             folder that does not exist or is not writable.
     """
+    # A search may take hours, and its result must not be lost for a path.
     folder = path.absolute().parent
     if set_folder is not None and path.resolve().is_relative_to(set_folder.resolve()):
         raise InputError(f"{path}: inside the set's own folder, which may hold only the set. Write it elsewhere.")

@@ -63,11 +63,13 @@ def cut_excerpt(text: bytes, start: int, end: int, *, around: int = CONTEXT_BYTE
     For a hit of more than `2 * around` bytes, only its beginning is returned, without the text after it; `left_out`
     counts the rest.
     """
+    # A long hit is cut, and then nothing after it is shown.
     cut, whole = start + 2 * around, end
     if end > cut:
         while cut > start + 1 and text[cut] & 0xC0 == 0x80:
             cut -= 1
         text, end = text[:cut], cut
+    # Bytes that continue a character (10xxxxxx) are skipped, so that no character is cut.
     low, high = max(0, start - around), min(len(text), end + around)
     while low > 0 and low < start and text[low] & 0xC0 == 0x80:
         low += 1

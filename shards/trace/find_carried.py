@@ -55,6 +55,7 @@ def parse_conditions(texts: list[str], shard_set: ShardSet) -> tuple[Condition, 
 
 
 def _parse(text: str, carried: dict[str, CarriedType]) -> Condition:
+    # The first operator in the text counts: a value may hold others.
     match = _CONDITION.fullmatch(text)
     place = f"--where {text!r:.200}"
     if match is None:
@@ -68,6 +69,7 @@ def _parse(text: str, carried: dict[str, CarriedType]) -> Condition:
         raise InputError(f"{place}: {condition.operator} is for text, and the column is {kind}. Use =.")
     if condition.operator == "^=" and not condition.value:
         raise InputError(f"{place}: every text begins so. Give at least one character.")
+    # Tried on one null: the value and the pattern are checked as the search will use them.
     try:
         _mask(condition, kind, null_values(kind, 1))
     except ValueError as error:  # Arrow's errors are of this type

@@ -96,18 +96,21 @@ def find_holders(shard: Shard, ranges: Sequence[tuple[int, int]]) -> list[list[P
         ShardSetError: the document table is not what the manifest says.
     """
     batches = iter_documents(shard, ["start"])
+    # Only the column of starts is read for all rows.
     begins = np.concatenate(
         [np.empty(0, np.int64), *(np.from_dlpack(b.column("start")).astype(np.int64) for b in batches)]
     )
     bounds = np.asarray(ranges, np.int64).reshape(-1, 2)
     firsts = np.maximum(np.searchsorted(begins, bounds[:, 0], "right") - 1, 0)
     lasts = np.searchsorted(begins, bounds[:, 1], "left")
+    # The documents of all ranges are looked up at once.
     numbers = [number for pair in zip(firsts, lasts, strict=True) for number in range(*pair)]
     places = {place.document: place for place in find_places(shard, numbers)}
     found: list[list[Place]] = []
     for (start, stop), first, last in zip(ranges, firsts.tolist(), lasts.tolist(), strict=True):
         held = [places[number] for number in range(first, last)]
         ends = [place.start + place.tokens for place in held]
+        # A table with a gap or an overlap would give a wrong document without a word.
         follow = all(place.start == end for place, end in zip(held[1:], ends, strict=False))
         if not held or held[0].start > start or ends[-1] < stop or not follow:
             message = f"not every token of [{start}, {stop}) is in one document; expected them to follow one another"

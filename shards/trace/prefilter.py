@@ -27,6 +27,7 @@ def cover_bits(text: bytes, table: Sequence[bytes]) -> npt.NDArray[np.uint64]:
     letters = set(text)
     bits = np.zeros(len(table), np.uint64)
     for token, held in enumerate(table):
+        # Most entries share no byte with the text.
         if letters.isdisjoint(held):
             continue
         mask = 0

@@ -123,6 +123,7 @@ def _wrap_entries(vocabulary: Vocabulary) -> Any:
     """Return the entries as an Arrow array, made of buffers: `pa.array` loads pandas, 0.5 s in each process."""
     import pyarrow as pa
 
+    # Entry by entry, their bytes one after another.
     offsets = np.concatenate([[0], np.cumsum(vocabulary.entry_lengths())]).astype(np.int64)
     buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(b"".join(vocabulary.entries))]
     return pa.Array.from_buffers(pa.large_binary(), len(vocabulary), buffers)
@@ -143,6 +144,7 @@ def search_shard(search: Search, number: int) -> ShardHits:
     described: list[tuple[int, _Match]] = []
     for block in iter_blocks(shard_set, shard):
         room = None if search.limit is None else search.limit - len(described)
+        # Of each block, only the documents that there is room for are described.
         matches = list(_search(search, block, room))
         rows = np.array([match.row for match in matches], np.int64)
         hashes.append(block.hashes[rows].copy())  # a block's memory is used again
@@ -185,6 +187,7 @@ def _search(search: Search, block: DocumentBlock, room: int | None) -> Iterator[
 
 def _search_token(search: Search, block: DocumentBlock, room: int | None) -> Iterator[_Match]:
     token = int(search.query.value)
+    # The first place in each document, and how many there are.
     places = np.flatnonzero(block.tokens == token)
     found = np.unique(np.searchsorted(block.ends, places, "right"), return_index=True, return_counts=True)
     # The text has an EOS or BOS in it only if that is what was searched for.
@@ -202,6 +205,7 @@ def _search_token(search: Search, block: DocumentBlock, room: int | None) -> Ite
 def _match(pattern: re.Pattern[str], data: bytes) -> tuple[int, int, int]:
     """Return the number of matches, and the bytes [first, last) of the first; empty matches do not count."""
     text = data.decode("utf-8", "surrogateescape")
+    # An empty match is at every place and says nothing.
     spans = [match.span() for match in pattern.finditer(text) if match.end() > match.start()]
     if not spans:
         return 0, 0, 0
@@ -221,6 +225,7 @@ def _decode(search: Search, tokens: npt.NDArray[np.unsignedinteger]) -> tuple[by
     """Return the bytes of tokens and where each begins, int64 `(tokens + 1,)`; Arrow does it at 10 ns per token."""
     import pyarrow as pa
 
+    # Arrow takes the entries of all ids at once, and knows where each begins.
     ids = pa.Array.from_buffers(pa.int64(), len(tokens), [None, pa.py_buffer(tokens.astype(np.int64).data)])
     taken = search.entries.take(ids)
     offsets = np.frombuffer(taken.buffers()[1], np.int64)[taken.offset :][: len(tokens) + 1]

@@ -113,6 +113,7 @@ def trace_shards(
     total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
     most = sys.maxsize if limit is None else limit
     hashes = [found.hashes]
+    # Documents and hits of each source, added up in the order of the manifest.
     by_source = np.zeros((2, len(names)), np.int64)
     for index, part in map_tasks(function, search, range(len(shard_set.shards)), workers):
         hashes.append(part.hashes)

@@ -21,6 +21,7 @@ def find_window_documents(
         ShardSetError: a document table is not what the manifest says.
     """
     for visit, starts in order.iter_visits(first, count):
+        # A window has one token more than its inputs: the last target.
         ranges = [(start, start + order.seq_len + 1) for start in starts.tolist()]
         holders = find_holders(shards[visit.shard], ranges)
         for (start, stop), places in zip(ranges, holders, strict=True):
