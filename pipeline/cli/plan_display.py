@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 def print_plan(recipe: Recipe, estimate: Estimate) -> None:
     """Print what a build would read, write, take and cost."""
+    # Two tables: the sources, and the phases of a mix that has some.
     rows = [_plan_row(source) for source in estimate.sources]
     print_rows(rows, title=f"{recipe.name}: the plan")
     print_rows(
@@ -51,11 +52,13 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
         f"about {estimate.train_tokens:,} training and {plural(estimate.val_tokens, 'validation token')} in "
         f"{plural(estimate.shards, 'shard')}"
     ]
+    # What bounds the set, and what is known of copies.
     if estimate.most_tokens is not None:
         limit = f"about {plural(estimate.most_tokens, 'training token')}"
         lines.append(f"limited by {estimate.scarcest}: at these weights the sources allow {limit}")
     lines += _duplicate_lines(estimate)
     for source in estimate.sources:
+        # Each source: how its files are read, what cleaning drops, what a person should change.
         ways = Counter(file.way for file in source.read_files)
         kinds = ", ".join(f"{count:,} as {way}" for way, count in sorted(ways.items()))
         lines.append(f"files of {source.name}: {kinds}; {plural(source.units, 'task')}")
@@ -70,6 +73,7 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
         if source.tokens and not source.has_more and asked > VALIDATION_PART * source.tokens:
             part = f"{asked / source.tokens:.1%} of {source.name}, more than {VALIDATION_PART:.0%}"
             lines.append(f"warning: validation takes {part}. Ask for fewer split.val_tokens, or add data")
+    # What only is reported, what would stop the build, time and disk.
     lines += _reported_lines(estimate)
     lines += _too_many_drops(recipe, estimate)
     lines += _time_lines(estimate)
@@ -101,6 +105,7 @@ def _duplicate_lines(estimate: Estimate) -> list[str]:
 def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
     lines: list[str] = []
     for source, found in zip(recipe.sources, estimate.sources, strict=True):
+        # Each limit with the words of the alarm that would stop the build.
         matched = sum(found.ratios.dropped.get(pattern_reason(pattern), 0.0) for pattern in source.drop_if_matches)
         if excess := find_excess(matched, matched + (found.ratios.kept or 0.0), source.max_dropped):
             limit = f"more than max_dropped = {source.max_dropped}"
@@ -112,6 +117,7 @@ def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
                 limit = f"more than its max_dropped = {table.max_dropped}"
                 lines.append(f"warning: {what}, {limit}: the build would stop")
         lines += _too_many_in_mix(recipe, found)
+        # Malformed records, and records without text.
         malformed = count_malformed(source, found.ratios.dropped)
         if find_excess(malformed, 1.0, source.max_malformed):
             limit = f"more than max_malformed = {source.max_malformed}"
@@ -202,6 +208,7 @@ def _time_lines(estimate: Estimate) -> list[str]:
     if pilot.link_bytes_per_s:
         speed = f"{pilot.link_bytes_per_s / 1e6:,.1f} MB/s"
         parts.append(f"download of {format_size(estimate.download_bytes)} {_duration(time.download_s)} ({speed})")
+    # The stages of every build; others only where there are some.
     cpu = f"tokenizer {_duration(time.tokenizer_s)}, encode {_duration(time.encode_s)}"
     rest = f"mix {_duration(time.mix_s)}, shards {_duration(time.assemble_s)}"
     if time.near_duplicates_s:
@@ -211,6 +218,7 @@ def _time_lines(estimate: Estimate) -> list[str]:
     limit = {"CPU": "the CPU limits", "link": "the link limits", "archive": "the archive's files limit"}[time.limit]
     lines.append(f"time: about {_duration(time.total_s)} with {workers}; {limit}, most of all in {time.longest_stage}")
     lines.append("  " + "; ".join(parts))
+    # What makes it slower than it could be, and what it costs.
     if pilot.slow_encoder:
         lines.append(describe_slow_encoder(pilot.slow_encoder))
     if pilot.slow_trainer:

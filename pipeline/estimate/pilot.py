@@ -232,6 +232,7 @@ def measure_pilot(
 
 def _check_samples_left(recipe: Recipe, samples: list[Extract]) -> None:
     """Refuse a recipe of whose samples nothing is left: there is nothing to measure, and the build would stop."""
+    # One source with text is enough to measure; the others are told in the plan.
     if any(sample.texts for sample in samples):
         return
     lines: list[str] = []
@@ -243,6 +244,7 @@ def _check_samples_left(recipe: Recipe, samples: list[Extract]) -> None:
         records = sum(piece.rows for piece in sample.pieces)
         line = f"source {source.name!r}: no document of its sample is left"
         line += f": {describe_drops(dropped, records)}" if dropped else ""
+        # Malformed records have a remedy of their own, which knows their encoding.
         malformed = count_malformed(source, dropped)
         others |= not malformed or malformed < dropped.total()
         if malformed:
@@ -275,12 +277,14 @@ def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extrac
     if recipe.tokenizer_file is not None:
         return read_encoder_file(recipe.tokenizer_file, eos_token=section.eos_token, bos=section.bos)
     assert section.vocab_size is not None  # the recipe's checks guarantee it
+    # Every second document of a sample; all of it if it is all the text, as in a build.
     weights = section.sample_weights or {source.name: source.weight for source in recipe.sources}
     shares = Shares(tuple(weights[source.name] for source in recipe.sources)).fractions
     texts = [
         _clean_sample(recipe, selection.source, sample.texts if _is_all(selection, sample) else sample.texts[::2])
         for selection, sample in zip(selections, samples, strict=True)
     ]
+    # As much of each source as the scarcest one allows at these shares.
     most = min([sum(map(len, own)) / share for own, share in zip(texts, shares, strict=True) if own], default=0)
     path = folder / "sample.bin"
     with path.open("wb") as file:
@@ -292,6 +296,7 @@ def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extrac
                 file.write(text)
                 file.write(DOCUMENT_SEPARATOR)
                 budget -= len(text)
+    # The merges, by whatever learns them faster from so little text.
     quick = section.pretokenizer == "gpt2" and path.stat().st_size < _QUICK_TRAINING_BYTES
     learn = train.train_merges_slowly if quick else train.train_merges
     merges = learn(path, section.vocab_size, section.special_tokens, section.pretokenizer)
@@ -319,6 +324,7 @@ def _clean_sample(recipe: Recipe, source: SourceRecipe, texts: list[bytes]) -> l
 
 def _is_all(selection: Selection, sample: Extract) -> bool:
     """Say whether the sample holds all the text of a source."""
+    # All of it was read, and all that was read was kept.
     stated, kept = (sum(sizes) for sizes in zip(*((p.stated_bytes, p.text_bytes) for p in sample.pieces), strict=True))
     whole = not selection.has_more and stated >= _ALL * selection.text_bytes
     return whole and sum(map(len, sample.texts)) >= _ALL * kept
@@ -342,6 +348,7 @@ def _measure_source(
     folder: Path,
 ) -> tuple[SourcePilot, list[Run]]:
     pieces, texts = sample.pieces, sample.texts
+    # What cleaning before encoding did to the pieces, as shares of what came to it.
     stated = sum(piece.stated_bytes for piece in pieces) or 1.0
     rows = sum(piece.rows for piece in pieces)
     documents = sum(piece.documents for piece in pieces)
@@ -350,6 +357,7 @@ def _measure_source(
         dropped[reason] = dropped.get(reason, 0.0) + count / rows
     clean = recipe.sources[index].clean
     steps = sum((piece.tally.steps for piece in pieces), Counter[str]())
+    # Documents that came to presets and filters: those left, and those that these drop.
     reached = documents + sum(steps[table.label] for table in clean.filters())
     reached += rows * sum(dropped.get(limit.reason, 0.0) for limit in clean.limits("encode"))
     presets = {name: count / reached for name, count in steps.items()}
@@ -367,6 +375,7 @@ def _measure_source(
     text_bytes, tokens = (sum(facts[name] for _, facts in encoded) for name in ("text_bytes", "tokens"))
     timed = encoded[-1][1]
     encode_s = sum(seconds for step, seconds in timed["seconds"].items() if step not in _NOT_ENCODING)
+    # Files of the archive are fetched for rows that name them, for the whole source as for the sample.
     files = sum(len(piece.keys) for piece in pieces)
     content = sample.content
     measured = SourcePilot(
@@ -395,6 +404,7 @@ def _encode(
 
     run = folder / f"run-{folder.name}"  # the name of a run's folder stands for it where pairs are looked for
     run.mkdir(parents=True)
+    # The texts as the build keeps fetched documents: a file of one row group.
     path = folder / "documents.parquet"
     writer = DocumentWriter(path)
     for row, text in enumerate(texts):
@@ -406,6 +416,7 @@ def _encode(
     dtype = token_dtype(tokenizer.vocab_size)
     source = recipe.sources[index]
     source = source.model_copy(update={"clean": source.clean.without_filters()})  # the texts have passed them
+    # The run of a unit, as the encode stage makes it.
     task = EncodeTask(
         Unit(index, (span,)),
         source,
@@ -431,10 +442,12 @@ def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder:
     for run in runs:
         tokens[run.source] += int(run.read_documents(0, run.num_documents)["length"].sum())
     shares = Demand(recipe).shares.fractions
+    # The beginning of each source in hash order, so long that the shares are right.
     weights = {source: float(shares[source]) for source in tokens}
     most = min([tokens[source] / weight for source, weight in weights.items()], default=0.0)
     end = END_HASH[0]  # rounding may give a little more
     cuts = {source: min(end, int(end * (most * weight / tokens[source]))) for source, weight in weights.items()}
+    # Nothing is dropped: one partition, in which every document is kept.
     edges = np.array([[0] * len(runs), [run.num_documents for run in runs]], np.uint64)
     kept = np.zeros(int(edges.sum()), np.uint8)
     write_receipt(folder, {"files": write_fates(folder, Fates(edges, lambda _: kept))})

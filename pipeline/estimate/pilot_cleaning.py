@@ -56,12 +56,14 @@ def mix_pilot(
         What each source drops, nothing if the recipe does not clean in the mix; and the CPU seconds that
         near-duplicates took for each token, without the pairs stage, which grows with the documents.
     """
+    # Nothing to see if the mix has no step of cleaning.
     measured = any(source.clean.presets("mix") for source in recipe.sources)
     if not runs or not (measured or recipe.clean.near_duplicates or evaluations):
         return [SourceDrops() for _ in recipe.sources], 0.0
     listed = RunList(FolderStore(folder), list(runs))
     folder.mkdir()
     listed.write()
+    # The stages of a build on these runs, and then the mix with what they found.
     tokens = sum(run.tokens_bytes // np.dtype(run.dtype).itemsize for run in runs)
     found, seconds = _find_similar(recipe, listed, vocab_size, folder)
     (folder / "mix").mkdir()
@@ -85,6 +87,7 @@ def _find_similar(recipe: Recipe, listed: RunList, vocab_size: int, folder: Path
         seconds[stage] = seconds.get(stage, 0.0) + time.process_time() - started
         return str(own)
 
+    # Bands of each run; pairs and their similarity in one task each.
     for item in listed.runs:
         run(bands.write_bands, "bands", bands.BandsTask(item.place, item.dtype, vocab_size))
     run(pairs.find_pairs, "pairs", pairs.PairsTask(listed.address, f"{folder}/bands", 0, 1))

@@ -88,6 +88,7 @@ class Index:
         fates = np.zeros(len(part.hi), np.uint8)
         order, shared = sort_hashes(part.hi, part.lo, bits=self.bits)
         if self._blocked is not None:
+            # Whoever is listed goes with all copies; who falls by a limit may leave a copy of another source.
             self._drop_listed(self._blocked, part, order, fates, ends)
         if self._limits:
             fates[self._find_fallen(self._limits, number, part, fates == Fate.KEPT)] = Fate.BEYOND_LIMIT
@@ -97,6 +98,7 @@ class Index:
         fates[copies] = Fate.DUPLICATE
         sources, keepers = (self.sources[np.searchsorted(ends, places, "right")] for places in (copies, originals))
         self._count_copies(DUPLICATE, sources, keepers, part.lengths[copies])
+        # What is left counts for the cuts.
         self._add_up(number, fates == Fate.KEPT, part.lengths, counts)
         self._fates.write(number, fates)
 
@@ -135,6 +137,7 @@ class Index:
         for spans in self._measured_spans(number):
             runs = [run for run, _, _, _ in spans]
             sizes = [last - first for _, _, first, last in spans]
+            # The spans of a block follow each other in the partition.
             own = slice(spans[0][1], spans[0][1] + sum(sizes))
             source = int(self.sources[runs[0]])
             block = Block(
@@ -162,6 +165,7 @@ class Index:
         size = 0
         for i in np.flatnonzero(last_of > first_of).tolist():
             source = int(self.sources[i])
+            # A block is of one source; small runs share one.
             if pending and source != self.sources[pending[0][0]]:
                 yield pending
                 pending, size = [], 0
@@ -186,6 +190,7 @@ class Index:
     ) -> None:
         runs = np.flatnonzero(counts)  # a run without documents has no place to begin at
         if len(runs):
+            # Sums over each run, then over the runs of each source.
             begins, sources = (np.cumsum(counts) - counts)[runs], self.sources[runs]
             kept = np.where(keep, lengths, 0)
             np.add.at(self.tokens[number], sources, np.add.reduceat(kept, begins, dtype=np.int64))
@@ -208,6 +213,7 @@ class Index:
         """Find the kept documents with given content hashes; the hashes are distinct and in hash order."""
         result = Found(*(np.full(len(hi), -1, np.int64) for _ in range(4)))
         for number in range(1 << self.bits if len(hi) else 0):
+            # Partition by partition: where the kept documents with these hashes are.
             part, own = self._partitions.read(number), np.flatnonzero(self._kept_in(number))
             found = find_hashes(part.hi[own], part.lo[own], hi, lo)
             own, found = own[found >= 0], found[found >= 0]
@@ -216,6 +222,7 @@ class Index:
             runs = np.searchsorted(ends, own, "right")
             result.runs[found] = runs
             result.places[found] = own - (ends - sizes)[runs] + self._fates.edges[number, runs].astype(np.int64)
+        # Then run by run: the spans and rows of those that were found.
         for i in sorted(set(result.runs.tolist()) - {-1}):
             found = np.flatnonzero(result.runs == i)
             places = result.places[found]
@@ -237,6 +244,7 @@ class Index:
         for source, drops in enumerate(self.drops):
             drops.steps[NEAR_DUPLICATE] = Step(came=self.count_kept(source), reports=report)
         self._count_copies(NEAR_DUPLICATE, sources, self.sources[kept.runs], lengths)
+        # Those that go: their fate, and what the sums and the longest document are without them.
         for number in range(0 if report else 1 << self.bits):
             edges = self._fates.edges[number : number + 2].astype(np.int64)
             own = (gone.places >= edges[0, gone.runs]) & (gone.places < edges[1, gone.runs])
@@ -321,6 +329,7 @@ class Axis:
 
     def _longest_before(self, tokens: int) -> int:
         part = bisect.bisect_right(self.cumulative, tokens) - 1
+        # Partitions before the cut as a whole, and the documents before it in its own.
         longest = int(self._index.longest[:part, self._source].max(initial=0))
         if part < len(self.cumulative) - 1 and tokens > self.cumulative[part]:
             self._load(part)
@@ -339,6 +348,7 @@ class Axis:
         self._load(part)
         edges = self._edges
         after = int(np.searchsorted(edges, target, "left"))
+        # The boundary below, if it is nearer and may be taken; else the one above.
         down = not up and after > 0 and target - edges[after - 1] < edges[after] - target
         nearest = after - 1 if down else after
         if nearest == len(edges) - 1:  # the partition's end: any key up to the next document's hash denotes it
