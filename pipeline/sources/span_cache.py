@@ -6,7 +6,6 @@ file of the same address, name and version, which is what decides whether its un
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -21,13 +20,22 @@ if TYPE_CHECKING:
     from shards.stores.store import WritableStore
 
 SPANS_FILE = "spans.json"
-CODE_VERSION = 1
+CODE_VERSION = 2
 """Increase when the same file would be cut in another way, or refused."""
 
 _Entry = list[Any]
-"""A file's address, its version, and its spans: the fields from `format` to `stored_bytes` of each; then, if the source
-carries columns, `carried` and `carried_bytes`."""
-_FIELDS = 7
+"""A file's address, its version, and its spans: the values of `_FIELDS` of each."""
+_FIELDS = (
+    "format",
+    "kind",
+    "start",
+    "stop",
+    "text_bytes",
+    "rows",
+    "stored_bytes",
+    "carried",
+    "carried_bytes",
+)
 
 
 class SpanCache:
@@ -66,7 +74,11 @@ class SpanCache:
         for file in files:
             if (entry := found.get(file.name)) is None:
                 spans += new[file.name]
-                entry = [file.url, file.version, [_to_row(span) for span in new[file.name]]]
+                entry = [
+                    file.url,
+                    file.version,
+                    [[getattr(span, field) for field in _FIELDS] for span in new[file.name]],
+                ]
             else:
                 spans += [_to_span(file, row) for row in entry[2]]
             if file.version:  # else the listing does not tell whether the file has changed
@@ -94,14 +106,7 @@ def _is_of(entry: _Entry, file: File) -> bool:
     return entry[0] == file.url and entry[1] == file.version
 
 
-def _to_row(span: Span) -> list[Any]:
-    row = [span.format, span.kind, span.start, span.stop, span.text_bytes, span.rows, span.stored_bytes]
-    return [*row, span.carried, span.carried_bytes] if span.carried else row
-
-
 def _to_span(file: File, row: list[Any]) -> Span:
-    span = Span(file.url, file.name, file.version, *row[:_FIELDS], revision=file.revision)
-    if not row[_FIELDS:]:
-        return span
-    types, stored = row[_FIELDS:]
-    return replace(span, carried=tuple(types), carried_bytes=stored)
+    kept = dict(zip(_FIELDS, row, strict=True))
+    kept["carried"] = tuple(kept["carried"])
+    return Span(file.url, file.name, file.version, revision=file.revision, **kept)

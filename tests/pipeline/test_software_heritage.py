@@ -142,16 +142,6 @@ def test_a_body_longer_than_the_bound_is_not_read(
     assert isinstance(outcomes[bytes.fromhex(keys[1])], bytes)
 
 
-def test_failures_that_pass_change_nothing(bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]]) -> None:
-    keys = [bucket.put(b"file %d\n" % index + TEXT) for index in range(60)] + ["ab" * 20]
-    whole = fetch(*keys)
-    bucket.forget()
-    bucket.faults.every(3, stall_s=1.2)
-    assert fetch(*keys, timeout_s=0.4) == whole
-    kinds = {record.fault for record in bucket.requests}
-    assert kinds >= {"reset", "429", "503", "short", "reset-body", "stall", "stall-body"}
-
-
 @pytest.mark.parametrize("kind", ["reset", "429", "reset-body", "503", "short", "stall", "stall-body"])
 def test_a_failure_that_passes_is_never_held_against_a_file(
     bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], monkeypatch: pytest.MonkeyPatch, kind: str

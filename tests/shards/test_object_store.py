@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -436,29 +435,3 @@ def test_secrets_are_in_no_text_and_no_pickle(store):
     for shown in (str(store), repr(store), repr(pickle.dumps(store)), repr(connect("s3", BUCKET).settings)):
         assert ACCESS_KEY not in shown
         assert SECRET_KEY not in shown
-
-
-def test_a_slow_first_byte_is_waited_for(proxy):
-    store = open_objects(PLACE)
-    store.put("x", b"1")
-    proxy.faults.every(1, "stall", stall_s=0.5, most=1)
-    began = time.monotonic()
-    assert store.read("x") == b"1"
-    assert time.monotonic() - began > 0.4
-
-
-def test_threads_share_a_store(store):
-    store.put("x", bytes(range(256)))
-    errors = []
-
-    def read() -> None:
-        for start in range(0, 256, 16):
-            if store.read_range("x", start, start + 16) != bytes(range(start, start + 16)):
-                errors.append(start)
-
-    threads = [threading.Thread(target=read) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []

@@ -343,21 +343,3 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(
     done = trainer.run("train", recipe_file, "--shards", URL + "-absent", "--run", tmp_path / "run")
     assert done.returncode == 2
     assert "no such dataset, or it is private" in done.stderr
-
-
-def test_a_set_that_is_not_whole_is_refused_at_the_start(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, hub: Hub, tmp_path: Path
-):
-    part = tmp_path / "part"
-    part.mkdir()
-    for path in shard_set.path.iterdir():
-        if path.name != "train-00004.bin.zst":
-            (part / path.name).write_bytes(path.read_bytes())
-    (part / "train-00001.docs.parquet").write_bytes(b"short")
-    hub.publish("tester/set", part)
-    hub.forget()
-    done = trainer.run("train", recipe_file, "--shards", URL, "--run", tmp_path / "run")
-    assert done.returncode == 2
-    assert f"train-00004.bin.zst: in the manifest, but not in {URL}" in done.stderr
-    assert f"train-00001.docs.parquet: 5 bytes in {URL}; expected " in done.stderr
-    assert not [one for one in hub.requests if "/cdn/" in one.path]

@@ -151,8 +151,6 @@ class Hub(Server):
         known = self.repos.get(repo)
         if known is None or (known.private and token not in known.readers):
             return missing_repo(token)
-        if verb == "refs":
-            return as_json(refs_of(known))
         ref = unquote("/".join(rest[:3]) if rest[:1] == ["refs"] else rest[0] if rest else "main")
         path = unquote("/".join(rest[3:] if rest[:1] == ["refs"] else rest[1:]))
         snapshot = known.snapshots.get(known.refs.get(ref.removeprefix("refs/heads/"), ref))
@@ -247,16 +245,6 @@ class Hub(Server):
             )
             response.headers["Link"] = f'<{link}>; rel="next"'
         return response
-
-
-def refs_of(known: Repo) -> dict[str, Any]:
-    """Return the answer of the refs endpoint; `refs/convert/*` and `refs/tags/*` are named in full when published."""
-    groups: dict[str, list[dict[str, str]]] = {"branches": [], "converts": [], "tags": []}
-    for ref, commit in known.refs.items():
-        kind, name = ("heads", ref) if not ref.startswith("refs/") else ref.split("/", 2)[1:]
-        group = {"heads": "branches", "convert": "converts", "tags": "tags"}[kind]
-        groups[group].append({"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": commit})
-    return groups
 
 
 def main() -> None:
