@@ -17,8 +17,9 @@ from threading import Event
 
 from shards.errors import InputError
 from shards.stores.cache import Cache, CachedFile
+from shards.stores.fetched_store import FetchedStore
 from shards.stores.retry import stop_on
-from shards.stores.store import ListedFile, Store, StoredFile, local_file
+from shards.stores.store import ListedFile, StoredFile, local_file
 from shards.terminal.reporter import Progress
 
 CONNECTIONS = 4
@@ -36,26 +37,24 @@ class CacheStore:
 
     def __init__(
         self,
-        remote: Store,
+        remote: FetchedStore,
         cache: Cache,
         *,
         set_id: str,
         files: Mapping[str, tuple[int, str]],
-        metadata: Mapping[str, bytes],
     ):
         """Read a set through a cache; nothing is fetched yet.
 
         Args:
-            remote: the store that has the set.
+            remote: the store that has the set, and the metadata that was fetched from it.
             cache: keeps the files.
             set_id: the set's identity: the SHA-256 of its manifest.
             files: size in bytes and SHA-256 of each file, by name.
-            metadata: content of files that are in memory already.
 
         Raises:
             InputError: the cache's limit is smaller than the two largest files: one is read while the next is fetched.
         """
-        self.remote, self.cache, self.set_id, self.files, self.metadata = remote, cache, set_id, files, metadata
+        self.remote, self.cache, self.set_id, self.files = remote, cache, set_id, files
         self._fetches: set[Event] = set()
         self._lock = threading.Lock()
         largest = sorted(((size, name) for name, (size, _) in files.items()), reverse=True)[:2]
@@ -66,16 +65,14 @@ class CacheStore:
             remedy = f"expected at least {needed:,} bytes for {names}. Raise --cache-limit, or choose a larger disk"
             raise InputError(f"{found}; {remedy} with --cache.")
 
-    def __reduce__(self) -> tuple[Callable[..., CacheStore], tuple[Store, Cache]]:
-        again = partial(CacheStore, set_id=self.set_id, files=self.files, metadata=self.metadata)
+    def __reduce__(self) -> tuple[Callable[..., CacheStore], tuple[FetchedStore, Cache]]:
+        again = partial(CacheStore, set_id=self.set_id, files=self.files)
         return again, (self.remote, self.cache)
 
     def list(self) -> Iterator[ListedFile]:
         return self.remote.list()
 
     def size(self, name: str) -> int:
-        if name in self.metadata:
-            return len(self.metadata[name])
         return self.files[name][0] if name in self.files else self.remote.size(name)
 
     def read(self, name: str) -> bytes:
@@ -83,8 +80,6 @@ class CacheStore:
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """Return the bytes [start, stop) of a file; the whole file is fetched first. Raises what `hold` raises."""
-        if name in self.metadata:
-            return self.metadata[name][start:stop]
         if name not in self.files:
             return self.remote.read_range(name, start, stop)
         with self.hold(name) as file:

@@ -299,7 +299,8 @@ def test_failures_of_the_network_are_retried(hub, whole, folder):
         check_tokens(shard)
 
 
-def test_a_network_that_stays_away_is_an_error_that_says_so_and_can_be_read_again_later(hub, folder, said):
+def test_a_network_that_stays_away_is_an_error_that_says_so_and_can_be_read_again_later(hub, folder, said, monkeypatch):
+    monkeypatch.setattr(waiting, "SILENT_S", 0.05)
     shard_set = open_cached(folder)
     shard_set.shards[1].read()
     hub.gone()

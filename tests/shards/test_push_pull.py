@@ -26,6 +26,7 @@ from shards.stores import retry
 from shards.stores.address import HubAddress, parse_hub_address
 from shards.stores.hub_store import HubStore
 from shards.stores.retry import StoreError
+from shards.terminal import waiting
 from tests.support.faults import plant
 from tests.support.servers.hub import TOKEN, Hub, use_hub
 from tests.support.servers.hub_writes import WRITER
@@ -197,6 +198,7 @@ def test_an_upload_that_is_cut_is_sent_again_alone(hub, run, whole):
 
 def test_a_push_that_ends_early_shows_nothing_and_goes_on(hub, run, whole, monkeypatch):
     monkeypatch.setattr(hub_push, "UPLOAD_FILES", 3)
+    monkeypatch.setattr(waiting, "SILENT_S", 0.05)
     hub.faults.cut_uploads("lfs-upload/" + sha_of(whole, "train-00003.bin.zst"), times=None)
     status, _, err = push_without_card(run, whole)
     assert status == 2
@@ -441,6 +443,7 @@ def test_a_pull_through_a_network_that_fails_all_the_time(hub, run, whole, tmp_p
     assert status == 0, err
     assert files_of(tmp_path / "back") == files_of(whole)
     hub.faults.off()
+    monkeypatch.setattr(waiting, "SILENT_S", 0.05)
     hub.faults.on("/api/datasets/", status=503)
     status, _, err = run("pull", REPO, "--out", tmp_path / "other")
     assert (status, err.count("; trying again")) == (2, 1)

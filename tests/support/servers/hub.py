@@ -62,7 +62,7 @@ def use_hub(url: str, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(retry, "FIRST_PAUSE_S", 0.001)
     patch.setattr(retry, "GIVE_UP_S", 2.0)
     patch.setattr(waiting, "SILENT_S", 0.5)
-    patch.setattr(waiting, "LOOK_EVERY_S", 0.05)
+    patch.setattr(waiting, "LOOK_EVERY_S", 0.02)
 
 
 class Hub(Server):
