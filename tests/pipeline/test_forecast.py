@@ -121,18 +121,22 @@ def test_missing_results_and_other_versions_are_named(recipe: Path, tmp_path: Pa
     assert stages["assemble"]["causes"] == ["results are missing or unusable in the work or the output folder"]
 
 
-def test_a_dry_run_takes_no_lock(recipe: Path, tmp_path: Path) -> None:
+def test_records_explain_and_stop_nothing(recipe: Path, tmp_path: Path) -> None:
     build_here(recipe, tmp_path / "set")
+    path, other = tmp_path / "set.work/stages.json", ("--set", "seed=5")
+
+    def causes() -> list[str]:
+        return forecast(recipe, tmp_path / "set", *other)["tokenizer"]["causes"]
+
     with lock_folder(tmp_path / "set.work"), lock_folder(tmp_path / "set"):
-        assert forecast(recipe, tmp_path / "set", "--set", "seed=5")
-
-
-def test_a_damaged_record_explains_nothing_and_stops_nothing(recipe: Path, tmp_path: Path) -> None:
-    build_here(recipe, tmp_path / "set")
-    (tmp_path / "set.work/stages.json").write_text("{}")
-    assert forecast(recipe, tmp_path / "set", "--set", "seed=5")["tokenizer"]["causes"] == []
+        assert causes() == ["seed = 5 (was 1337)"], "a dry run takes no lock"
+    path.write_bytes(seal(unseal(path.read_bytes()) | {"digests": 1}))
+    (cause,) = causes()
+    assert cause.startswith("this version of Tokenmill names results in another way")
+    path.write_text("{}")
+    assert causes() == []
     assert build_here(recipe, tmp_path / "set")["tasks_run"] == 0
-    assert json.loads((tmp_path / "set.work/stages.json").read_text())
+    assert unseal(path.read_bytes())
 
 
 def as_spans(names: tuple[str, ...], _payload: Payload) -> JsonText:
