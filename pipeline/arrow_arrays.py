@@ -15,6 +15,17 @@ import pyarrow as pa
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    # Names for the types of numpy arrays, by their items.
+    Bools = npt.NDArray[np.bool_]
+    UInt8s = npt.NDArray[np.uint8]
+    UInt32s = npt.NDArray[np.uint32]
+    UInt64s = npt.NDArray[np.uint64]
+    Int64s = npt.NDArray[np.int64]
+    Integers = npt.NDArray[np.integer]
+    Float32s = npt.NDArray[np.float32]
+    Float64s = npt.NDArray[np.float64]
+    Rows = npt.NDArray[np.void]
+
 
 def wrap_numbers(kind: pa.DataType, values: npt.NDArray[Any]) -> Any:
     """Wrap the rows of a numpy array as a fixed-width Arrow array, `(len(values),)`."""

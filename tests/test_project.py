@@ -381,7 +381,6 @@ def test_a_count_in_a_message_has_its_singular() -> None:
 NEED_CORPORA = {
     "tests/pipeline/test_bpe_training.py": {"test_merges_of_real_text"},
     "tests/pipeline/test_clusters_exhaustive.py": {"recipe"},
-    "tests/pipeline/test_concentration.py": {"test_planted_documents_are_found_in_real_code"},
     "tests/pipeline/test_contamination.py": {"test_items_in_real_text_are_found_and_nothing_else"},
     "tests/pipeline/test_corpora.py": {"every test"},
     "tests/pipeline/test_demo.py": {"test_columns_equal_the_corpora"},

@@ -45,6 +45,7 @@ def check_encoded(source: SourceRecipe, results: Sequence[dict[str, Any]]) -> li
     Raises:
         InputError: with the counts, and some documents.
     """
+    # What the units of the source have dropped together.
     dropped: Counter[str] = Counter()
     for done in results:
         dropped.update(done["dropped"])
@@ -104,6 +105,7 @@ def _check_patterns(source: SourceRecipe, dropped: Counter[str], documents: int,
     excess = find_excess(matched, matched + documents, source.max_dropped)
     if excess is None:
         return
+    # Some documents of each pattern, with the match marked.
     lines = [
         f"source {source.name!r}: drop_if_matches drops {excess.describe()}, "
         f"more than max_dropped = {source.max_dropped} allows. Examples:"

@@ -65,6 +65,7 @@ def _show_fallen(
     limits: list[dict[str, Any]], runs: Mapping[str, Run], vocabulary: Vocabulary, preset: str
 ) -> list[DroppedDocument]:
     """Return the documents of a preset with the lowest hashes: a random draw of those that it drops."""
+    # A document that breaks several limits is shown once, for the first of them.
     own = [(item, limit) for limit in limits if limit["preset"] == preset for item in limit["random"]]
     first = {item["hash"]: (item, limit) for item, limit in reversed(own)}
     return [
@@ -107,6 +108,7 @@ def _check_near_duplicates(build: RunningBuild, near: dict[str, Any]) -> None:
     for source, own, examples in zip(build.recipe.sources, build.drops, near["sources"], strict=True):
         step = own.steps[NEAR_DUPLICATE]
         excess = step.excess(settings.max_dropped)
+        # Show what would go beside what stays.
         if excess and not step.reports:
             faults += [
                 f"source {source.name!r}: clean.near_duplicates drops {_describe_near(step)}, more than max_dropped = "

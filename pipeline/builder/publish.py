@@ -100,7 +100,7 @@ def publish(build: RunningBuild) -> Manifest:
         recipe=RecipeEntry(file=recipe_file.path, sha256=recipe_file.sha256),
         sources=sources,
         drop_hashes=list(plan.block_lists),
-        mix=_mix_entries(recipe, demand.shares, [totals.requested_tokens for totals in plan.sources], splits["train"]),
+        mix=_mix_entries(recipe, demand.shares, list(plan.requested_tokens), splits["train"]),
         phases=_phase_entries(demand, plan.train_tokens, shards) if recipe.mix.phases else [],
         carried=build.carried,
         splits={split: entry for split, entry in splits.items() if split == "train" or entry.tokens},  # type: ignore[misc]
@@ -153,9 +153,9 @@ def _phase_entries(demand: Demand, train_tokens: int, shards: list[ShardEntry]) 
 
 
 def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
-    source, totals, own = build.recipe.sources[index], build.plan.sources[index], build.encoded(index)
+    source, drops, own = build.recipe.sources[index], build.drops[index], build.encoded(index)
     # What the mix dropped, and what was dropped before encoding.
-    dropped = Counter(build.drops[index].dropped())
+    dropped = Counter(drops.dropped())
     for result in own:
         dropped.update(result["dropped"])
     # Files without a commit are known by what was read of them.
@@ -167,12 +167,12 @@ def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
         name=source.name,
         weight=float(source.weight),
         revision=source.pinned_revision or documents,
-        tokens_available=totals.tokens,
-        documents_available=totals.documents,
+        tokens_available=drops.left.tokens,
+        documents_available=drops.left.documents,
         unread_files=unread.files,
         unread_bytes=unread.bytes,
         dropped=dict(sorted(dropped.items())),
-        epochs=totals.epochs,
+        epochs=build.plan.epochs[index],
         rewriting=kept and RewritingEntry.model_validate(kept, from_attributes=True),
     )
 

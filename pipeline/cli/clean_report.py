@@ -59,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
         _check_folder(options.html, options.place)
     with stored_build_errors():
         report = read_clean_report(options.place)
+    # Pages, JSON, or the tables in the terminal.
     pages: list[Path] = []
     if options.html:
         from pipeline.builder.clean_report.pages import write_pages
@@ -171,6 +172,7 @@ def _print_near_duplicates(near: dict[str, Any], names: list[str], tables: list[
     from pipeline.builder.clean_report.wording import name_ends
     from pipeline.mix.drops.table import ELSEWHERE, NEAR_DUPLICATE
 
+    # Counts by source, then pairs.
     steps = [drops.steps[NEAR_DUPLICATE] for drops in tables]
     rows = [
         {
@@ -203,6 +205,7 @@ def _print_source(source: dict[str, Any], *, examples: int) -> None:
     from pipeline.builder.clean_report.wording import describe_others
 
     read, left = source["read"], source["left"]
+    # Limits that drop something, then what all would drop at other values.
     limits = [limit for limit in source["limits"] if limit["every"]["documents"]]
     rows = [_row(limit["reason"], limit["value"], limit, read) for limit in limits]
     gone = {name: read[name] - left[name] for name in ("documents", "tokens")}

@@ -21,7 +21,7 @@ import numpy as np
 from pipeline.mix.drops.fates import Fate
 from shards.errors import InputError, plural
 from shards.format.content_hash import split_hashes
-from shards.format.equal_hashes import mark_first, sort_hashes
+from shards.format.equal_hashes import find_hashes, mark_first, sort_hashes
 from shards.format.manifest import BlockListEntry, block_list_reason
 from shards.stores.files import hash_file
 from shards.terminal.command_names import called_as
@@ -30,6 +30,7 @@ from shards.terminal.display import printable
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from pipeline.arrow_arrays import UInt64s
     from pipeline.mix.drops.table import SourceDrops
     from pipeline.recipe.schema import Recipe
 
@@ -60,7 +61,7 @@ class BlockList:
         """The drop reason under which its documents are counted."""
         return block_list_reason(self.name)
 
-    def read(self) -> tuple[npt.NDArray[np.uint64], str]:
+    def read(self) -> tuple[UInt64s, str]:
         """Read the file.
 
         Returns:
@@ -75,6 +76,7 @@ class BlockList:
         number, goes_on = 0, False
         try:
             with self.path.open("rb") as file:
+                # A longer line comes in pieces: `goes_on` tells that a comment has not ended.
                 while line := file.readline(MAX_LINE_BYTES):
                     digest.update(line)
                     number += not goes_on
@@ -101,6 +103,7 @@ class BlockList:
                 f"{self.path}: its SHA-256 is {digest.hexdigest()}, expected {self.sha256}: it was changed, or is "
                 "another list. Restore it, or name the one you want."
             )
+        # Each hash once, in order.
         rows = split_hashes(found)
         order, _ = sort_hashes(*rows.T)
         rows = rows[order]
@@ -132,7 +135,7 @@ class ListedHashes(NamedTuple):
     reason: str
     """The drop reason under which they are counted."""
     fate: Fate
-    hashes: npt.NDArray[np.uint64]
+    hashes: UInt64s
     """Distinct, `(hashes, 2)`, first and last 8 bytes."""
 
 
@@ -154,41 +157,33 @@ class Blocked:
         self.lists += found
         sizes = [len(one.hashes) for one in self.lists]
         rows = np.concatenate([*(one.hashes for one in self.lists), np.zeros((0, 2), np.uint64)])
-        number = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-        order = np.lexsort((number, rows[:, 1], rows[:, 0]))
-        self._hi: npt.NDArray[np.uint64] = rows[order, 0]
-        self._lo: npt.NDArray[np.uint64] = rows[order, 1]
-        self._list = number[order]
-        self._found = np.zeros(len(sizes), np.int64)
+        # A hash in several lists is one: of its places the first is that of the first list.
+        order, _ = sort_hashes(rows[:, 0], rows[:, 1])
+        self._list = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)[order]
+        first = mark_first(rows[order, 0], rows[order, 1])
+        self._hi, self._lo, self._first_list = rows[order[first], 0], rows[order[first], 1], self._list[first]
+        self._hash = np.cumsum(first) - 1
+        self._found = np.zeros(len(self._hi), bool)
 
-    def find(self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
-        """Find which documents of one part of the hash space are listed, and count the hashes that are found.
+    def find(self, hi: UInt64s, lo: UInt64s) -> npt.NDArray[np.int32]:
+        """Find which documents are listed, and note the hashes that are found.
 
         Args:
-            hi: first 8 bytes of the documents' hashes, in hash order, `(documents,)`.
+            hi: first 8 bytes of the documents' hashes, `(documents,)`.
             lo: the last 8.
 
         Returns:
             The first list with each document's hash, or -1 if no list has it, `(documents,)`.
         """
+        found = find_hashes(hi, lo, self._hi, self._lo)
         listed = np.full(len(hi), -1, np.int32)
-        if not len(hi):
-            return listed
-        # Lists are shorter than corpora: each listed hash is looked up among the documents, all copies at once.
-        first = int(np.searchsorted(self._hi, hi[:1])[0])
-        last = int(np.searchsorted(self._hi, hi[-1:], "right")[0])
-        begin = np.searchsorted(hi, self._hi[first:last], "left")
-        counts = np.searchsorted(hi, self._hi[first:last], "right") - begin
-        owner = np.repeat(np.arange(first, last), counts)
-        place = np.arange(len(owner)) + np.repeat(begin - (np.cumsum(counts) - counts), counts)
-        equal = lo[place] == self._lo[owner]
-        owner, place = owner[equal], place[equal]
-        self._found += np.bincount(self._list[np.unique(owner)], minlength=len(self.lists))
-        listed[place[::-1]] = self._list[owner[::-1]]  # equal hashes are in the lists' order: keep the first
+        listed[found >= 0] = self._first_list[found[found >= 0]]
+        self._found[found[found >= 0]] = True
         return listed
 
     def block_lists(self, drops: Sequence[SourceDrops]) -> tuple[BlockListEntry, ...]:
         """Return what was found of each block list, with the documents that the drops of all sources count for it."""
+        counts = np.bincount(self._list[self._found[self._hash]], minlength=len(self.lists))
         return tuple(
             BlockListEntry(
                 file=item.name,
@@ -197,7 +192,7 @@ class Blocked:
                 found=int(found),
                 documents=sum(own.dropped().get(item.drop_reason, 0) for own in drops),
             )
-            for (item, rows, digest), found in zip(self._files, self._found, strict=False)
+            for (item, rows, digest), found in zip(self._files, counts, strict=False)
         )
 
 

@@ -26,8 +26,7 @@ from pipeline.mix.drops.table import Counts, SourceDrops
 from shards.stores.store import Store
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from pipeline.arrow_arrays import Bools, Float32s, Float64s, Int64s, UInt32s, UInt64s
     from pipeline.recipe.presets import Limit
     from pipeline.recipe.schema import SourceRecipe
 
@@ -53,17 +52,17 @@ _BIN_BITS = 18
 class Block:
     """Some documents of one source, in the order of runs and rows; each array is `(documents,)`."""
 
-    run: npt.NDArray[np.int64]
+    run: Int64s
     """The number of each document's run."""
-    index: npt.NDArray[np.int64]
+    index: Int64s
     """Its place in the run."""
-    hi: npt.NDArray[np.uint64]
-    lo: npt.NDArray[np.uint64]
-    lengths: npt.NDArray[np.uint32]
-    values: npt.NDArray[np.float32]
+    hi: UInt64s
+    lo: UInt64s
+    lengths: UInt32s
+    values: Float32s
     """Its measures, `(documents, measures)`."""
 
-    def only(self, mask: npt.NDArray[np.bool_]) -> Block:
+    def only(self, mask: Bools) -> Block:
         """Return the documents of a mask."""
         return Block(
             self.run[mask], self.index[mask], self.hi[mask], self.lo[mask], self.lengths[mask], self.values[mask]
@@ -108,10 +107,10 @@ class _Lowest:
     def add(
         self,
         block: Block,
-        places: npt.NDArray[np.int64],
-        distance: npt.NDArray[np.float64],
-        values: npt.NDArray[np.float32],
-        fallen: npt.NDArray[np.bool_],
+        places: Int64s,
+        distance: Float64s,
+        values: Float32s,
+        fallen: Bools,
     ) -> None:
         """Add documents.
 
@@ -135,10 +134,10 @@ class _Lowest:
     def _add_sorted(
         self,
         block: Block,
-        places: npt.NDArray[np.int64],
-        distance: npt.NDArray[np.float64],
-        values: npt.NDArray[np.float32],
-        fallen: npt.NDArray[np.bool_],
+        places: Int64s,
+        distance: Float64s,
+        values: Float32s,
+        fallen: Bools,
     ) -> None:
         run, index, hi, lo = (column[places] for column in (block.run, block.index, block.hi, block.lo))
         order = np.lexsort((index, run, lo, hi, distance[places]))
@@ -168,6 +167,7 @@ def list_other_values(value: float) -> list[float]:
     """Return other values that a limit might have, in order: whole numbers for one above 1, and shares stay shares."""
     if value == 0:
         return _OTHER_COUNTS
+    # Three digits are enough to choose a limit.
     others = [float(f"{value * factor:.3g}") for factor in _OTHER_FACTORS]
     if value > 1 and value == int(value):
         others = [float(round(other)) for other in others]
@@ -197,7 +197,7 @@ class SourceLimits:
         # Of each measure, the documents in each bin: of all of them, and of those left.
         self._histograms = {name: (np.zeros(0, np.int64), np.zeros(0, np.int64)) for name in self._measures}
 
-    def add(self, block: Block, drops: SourceDrops) -> npt.NDArray[np.bool_]:
+    def add(self, block: Block, drops: SourceDrops) -> Bools:
         """Apply the limits to some of the source's documents, each of which is added once.
 
         Args:
@@ -210,10 +210,12 @@ class SourceLimits:
         fallen = find_fallen(block.values, self._measures, self._limits)
         first = find_first_limit(fallen)
         self._count(fallen, first, block.lengths, drops)
+        # Histograms: the bits of a float32 are in the order of its value, so the first ones are the bin.
         for column, name in enumerate(self._measures):
             bins = np.ascontiguousarray(block.values[:, column]).view(np.uint32) >> np.uint32(_BIN_BITS)
             read, left = self._histograms[name]
             self._histograms[name] = (add_to_histogram(read, bins), add_to_histogram(left, bins[first < 0]))
+        # The limits at other values, and documents on either side of each.
         for own, limit, shown in zip(fallen, self._limits, self._shown, strict=True):
             values = block.values[:, self._measures.index(limit.measure)]
             for value in shown.others:
@@ -227,14 +229,15 @@ class SourceLimits:
 
     def _count(
         self,
-        fallen: npt.NDArray[np.bool_],
-        first: npt.NDArray[np.int64],
-        lengths: npt.NDArray[np.uint32],
+        fallen: Bools,
+        first: Int64s,
+        lengths: UInt32s,
         drops: SourceDrops,
     ) -> None:
         reasons = fallen.sum(axis=0)
         for preset in self._presets:
             step = drops.step(preset)
+            # A preset counts a document once, each of its limits for itself.
             own = [number for number, limit in enumerate(self._limits) if limit.preset == preset]
             step.came.add(lengths)
             step.every = step.every or Counts()
@@ -273,14 +276,14 @@ class SourceLimits:
         }
 
 
-def add_to_histogram(counts: npt.NDArray[np.int64], bins: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+def add_to_histogram(counts: Int64s, bins: UInt32s) -> Int64s:
     """Return the documents in each bin with those of further bins; all values have the same bins, 1/32 of an octave."""
     found = np.bincount(bins, minlength=len(counts))
     found[: len(counts)] += counts
     return found
 
 
-def list_bins(counts: npt.NDArray[np.int64]) -> list[tuple[float, int]]:
+def list_bins(counts: Int64s) -> list[tuple[float, int]]:
     """Return the lowest value of each bin of a histogram with documents, and how many it has."""
     used = np.flatnonzero(counts)
     lows = (used.astype(np.uint32) << np.uint32(_BIN_BITS)).view(np.float32)

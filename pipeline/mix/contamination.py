@@ -4,9 +4,9 @@
 which common phrases in other documents did not count. `pipeline.mix.held_items` is the rule.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import io
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from pipeline.clean.evaluations.items import Items, load_items
 from pipeline.encode.run import Run
-from pipeline.engine.checksums import write_checksummed
+from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.block_lists import ListedHashes
 from pipeline.mix.different_documents import DifferentDocuments
@@ -30,8 +30,7 @@ from shards.errors import plural
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from pipeline.arrow_arrays import Int64s, Rows
     from pipeline.mix.near_duplicates.drop import SimilarPairs
     from pipeline.recipe.schema import EvaluationRecipe, Recipe
 
@@ -77,7 +76,7 @@ class _Holders:
         self.counts = [Counts() for _ in range(sources)]
         self.hashes: list[tuple[int, int]] = []
 
-    def add(self, source: int, document: npt.NDArray[np.void]) -> None:
+    def add(self, source: int, document: Rows) -> None:
         """Add a document of a source, `DOCUMENT_DTYPE ()`."""
         self.counts[source].documents += 1
         self.counts[source].tokens += int(document["length"])
@@ -109,13 +108,13 @@ def find_contamination(
     """
     items = load_items(place)
     read: list[dict[str, Any]] = TaskOutput(open_store(place)).result["evaluations"]
+    # Common n-grams are told by all runs together, before any document is judged.
     different = DifferentDocuments(similar)
     rule = HeldItems(items, different.count(len(items.ngrams), rows), sum(run.num_documents for run in rows))
     names = [source.name for source in recipe.sources]
     holders = [_Holders(evaluation, len(names)) for evaluation in recipe.evaluations]
     different_holders: defaultdict[int, set[int]] = defaultdict(set)
-    buffer = io.BytesIO()
-    with pq.ParquetWriter(buffer, _SCHEMA, compression="zstd") as table:
+    with pq.ParquetWriter(folder / CONTAMINATION_FILE, _SCHEMA, compression="zstd") as table:
         for run, own in zip(runs, rows, strict=True):
             if not own.num_hits or not (held := rule.find(own.read_hits())):
                 continue
@@ -129,6 +128,7 @@ def find_contamination(
             hashes = np.array([documents[one.document]["hash_hi"] for one in held], np.uint64)
             for one, number in zip(held, different.identify(hashes).tolist(), strict=True):
                 different_holders[one.item].add(number)
+    # Items whose common phrases did not count are evidence, too.
     held_in = np.array([len(different_holders[item]) for item in range(len(items.rows))], np.int64)
     excused = np.maximum(rule.count_excused() - held_in, 0)
     counts: list[dict[str, Any]] = []
@@ -145,10 +145,9 @@ def find_contamination(
             }
         )
     listed = _list_excused(items, read, excused, held_in)
-    files = {
-        CONTAMINATION_FILE: write_checksummed(folder / CONTAMINATION_FILE, buffer.getvalue()),
-        EXCUSED_FILE: write_checksummed(folder / EXCUSED_FILE, _to_parquet(listed)),
-    }
+    excused_table = pa.Table.from_pylist(listed, schema=_EXCUSED_SCHEMA)
+    pq.write_table(excused_table, folder / EXCUSED_FILE, compression="zstd")
+    files = {name: checksum_file(folder / name) for name in (CONTAMINATION_FILE, EXCUSED_FILE)}
     notes = [
         _describe(count, sum(own.documents for own in one.counts), listed)
         for count, one in zip(counts, holders, strict=True)
@@ -156,30 +155,29 @@ def find_contamination(
     return Findings([one.listed() for one in holders if one.drops], notes, counts, holders, files)
 
 
-def _list_excused(
-    items: Items, read: list[dict[str, Any]], excused: npt.NDArray[np.int64], held_in: npt.NDArray[np.int64]
-) -> list[dict[str, Any]]:
+def _list_excused(items: Items, read: list[dict[str, Any]], excused: Int64s, held_in: Int64s) -> list[dict[str, Any]]:
     """Return the items that were excused: those in the most documents first."""
     chosen = np.flatnonzero(excused)
     return [
-        {
-            "evaluation": read[int(row["evaluation"])]["name"],
-            "item": read[int(row["evaluation"])]["spans"][int(row["span"])],
-            "item_row": int(row["row"]),
-            "words": int(row["words"]),
+        _name_item(items, read, number)
+        | {
+            "words": int(items.rows["words"][number]),
             "documents": int(excused[number]),
             "held": int(held_in[number]),
         }
         for number in chosen[np.argsort(-excused[chosen], kind="stable")].tolist()
-        for row in [items.rows[number]]
     ]
 
 
-def _to_parquet(excused: list[dict[str, Any]]) -> bytes:
-    buffer = io.BytesIO()
-    with pq.ParquetWriter(buffer, _EXCUSED_SCHEMA, compression="zstd") as table:
-        table.write_table(pa.Table.from_pylist(excused, schema=_EXCUSED_SCHEMA))
-    return buffer.getvalue()
+def _name_item(items: Items, read: list[dict[str, Any]], number: int) -> dict[str, Any]:
+    """Return the columns that name an item in both tables."""
+    row = items.rows[number]
+    evaluation = read[int(row["evaluation"])]
+    return {
+        "evaluation": evaluation["name"],
+        "item": evaluation["spans"][int(row["span"])],
+        "item_row": int(row["row"]),
+    }
 
 
 _SCHEMA = pa.schema(
@@ -213,7 +211,7 @@ _EXCUSED_SCHEMA = pa.schema(
 def _to_batch(
     held: list[HeldItem],
     run: Run,
-    documents: dict[int, npt.NDArray[np.void]],
+    documents: dict[int, Rows],
     source: str,
     items: Items,
     read: list[dict[str, Any]],
@@ -222,13 +220,10 @@ def _to_batch(
     labels = run.labels
     table: list[dict[str, Any]] = []
     for one in held:
-        item, document = items.rows[one.item], documents[one.document]
-        evaluation = read[int(item["evaluation"])]
+        document = documents[one.document]
         table.append(
-            {
-                "evaluation": evaluation["name"],
-                "item": evaluation["spans"][int(item["span"])],
-                "item_row": int(item["row"]),
+            _name_item(items, read, one.item)
+            | {
                 "share": one.share,
                 "source": source,
                 "unit": labels[int(document["span"])],
@@ -248,6 +243,7 @@ def _describe(counts: dict[str, Any], documents: int, excused: list[dict[str, An
     if documents:
         text += f" in {plural(documents, 'document')}, "
         text += "which are dropped" if counts["action"] == "drop" else 'which stay: set action = "drop" to drop them'
+    # Name some of the items that other documents share phrases with.
     own = [one for one in excused if one["evaluation"] == counts["name"]]
     if own:
         named = [

@@ -32,17 +32,13 @@ from pipeline.mix.cleaning import open_limits, write_cleaning
 from pipeline.mix.contamination import Findings, find_contamination
 from pipeline.mix.drops.fates import write_fates
 from pipeline.mix.index import Axis, Cut, Index
-from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice, SourceTotals
+from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
 from pipeline.mix.near_duplicates.drop import SimilarPairs, drop_near_duplicates
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from shards.errors import InputError, plural
 
 MAX_SHARDS = 100_000
-
-
-class MixError(InputError):
-    """The sources cannot give what the recipe asks for."""
 
 
 def _mixing_keys(recipe: Recipe, task: MixTask) -> dict[str, Any]:
@@ -96,6 +92,7 @@ def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict
         return {}
     demand = Demand(recipe)
     axes = [index.source_axis(source) for source in range(len(has_more))]
+    # Sources that were read whole bound the set: nothing more is read than it can use.
     reach = tokens
     for s, axis in enumerate(axes):
         if not has_more[s]:
@@ -103,6 +100,7 @@ def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict
                 return {}
             start = _cut_validation(demand, s, axis, _num_val_shards(recipe))[-1][1]
             reach = min(reach, demand.limit(s, axis.total - start.tokens))
+    # The set cannot be made: reading more would not help.
     if reach == 0 or (reach < tokens and recipe.mix.when_short != "shrink"):
         return {}
     short: dict[int, int] = {}
@@ -123,7 +121,7 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
         has_more: for each source, whether parts of it were not read; such a source does not limit the set.
 
     Raises:
-        MixError: a source is too small for the validation split, or for the mix when `when_short` is "error".
+        InputError: a source is too small for the validation split, or for the mix when `when_short` is "error".
     """
     # Validation takes the beginning of each axis.
     demand = Demand(recipe)
@@ -143,7 +141,7 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
     asked_of_phases = demand.phase_shards(total)
     asked = sum(asked_of_phases)
     if asked + _num_val_shards(recipe) > MAX_SHARDS:
-        raise MixError(
+        raise InputError(
             f"shards.tokens: {plural(total, 'token')} would make {plural(asked, 'shard')}; expected at most "
             f"{MAX_SHARDS}"
         )
@@ -171,22 +169,14 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
             f"{plural(longest, 'token')}, shards.tokens is {recipe.shards.tokens:,}, and a shard holds whole documents"
         )
 
-    # How often each source is repeated.
     epochs = [
         1 + max((piece.epoch for shard in train for piece in shard.slices if piece.source == s), default=0)
         for s in range(len(axes))
     ]
-    totals = tuple(
-        SourceTotals(
-            tokens=axis.total,
-            documents=int(index.documents[s]),
-            requested_tokens=demand.shares.of(s, total),
-            epochs=epochs[s],
-        )
-        for s, axis in enumerate(axes)
-    )
+    requested = [demand.shares.of(s, total) for s in range(len(axes))]
     found = index.block_lists()
-    return MixPlan((*train, *val), totals, total, (*notes, *map(describe_use, found)), found)
+    notes += map(describe_use, found)
+    return MixPlan((*train, *val), tuple(requested), tuple(epochs), total, tuple(notes), found)
 
 
 def _num_val_shards(recipe: Recipe) -> int:
@@ -198,7 +188,7 @@ def _cut_validation(demand: Demand, source: int, axis: Axis, number: int) -> lis
     targets = demand.shares.targets(source, recipe.split.val_tokens, number)
     if not axis.total:  # of a source that is still to be read
         return [(0, Cut(0, FIRST_HASH)) for _ in targets]
-    cuts = _cut_split(axis, Cut(0, FIRST_HASH), targets)
+    cuts = _cut_split(axis, Cut(0, FIRST_HASH), targets, last=number)
     if 0 < targets[-1] < axis.total:
         cuts[-1] = (0, axis.validation_cut(targets[-1], val_tokens=recipe.split.val_tokens))
     return cuts
@@ -211,6 +201,7 @@ def _check_validation(
     for s, (source, axis) in enumerate(zip(demand.recipe.sources, axes, strict=True)):
         if has_more[s]:
             continue
+        # Say which steps took all documents, and what can be done about each.
         if axis.total == 0:
             reasons = (
                 ", ".join(f"{plural(count, 'time')} {reason}" for reason, count in dropped[s].items())
@@ -226,15 +217,16 @@ def _check_validation(
         if fault := demand.validation_fault(s, axis.total):
             faults.append(fault)
     if faults:
-        raise MixError("\n".join(faults))
+        raise InputError("\n".join(faults))
 
 
 def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ...]) -> tuple[int, list[str]]:
     """Return the training tokens that the sources can give, and notes on what was changed."""
     grant = demand.grant([None if more else tokens for tokens, more in zip(available, has_more, strict=True)])
     if grant.fault:
-        raise MixError(grant.fault)
+        raise InputError(grant.fault)
     total, wanted = grant.train_tokens, demand.recipe.mix.tokens
+    # Less than was asked for: name the source that bounds it.
     if total == wanted or grant.scarcest is None:
         return total, []
     scarce = demand.recipe.sources[grant.scarcest].name
@@ -253,7 +245,7 @@ def _check_phases(demand: Demand, numbers: list[int]) -> None:
         if not number
     ]
     if faults:
-        raise MixError("\n".join(faults))
+        raise InputError("\n".join(faults))
 
 
 def _cut_shards(
@@ -279,25 +271,26 @@ def _cut_shards(
         empty = [all(begin == end for begin, end in places) for places in shards]
         if not any(empty):
             return cuts, numbers
+        # Take the empty shards from their phases, and cut again.
         ends = list(itertools.accumulate(numbers))
         numbers = [number - sum(empty[end - number : end]) for number, end in zip(numbers, ends, strict=True)]
 
 
-def _cut_split(axis: Axis, start: Cut, targets: list[int], *, last: int | None = None) -> list[tuple[int, Cut]]:
+def _cut_split(axis: Axis, start: Cut, targets: list[int], *, last: int) -> list[tuple[int, Cut]]:
     """Return (epoch, cut) for each target on an axis that starts over at `start` when it ends.
 
     Args:
         axis: the source.
         start: where its part of the split begins.
         targets: the running targets.
-        last: the index of the target that ends the source's part of the split; later targets are equal to it. When
-            None, the last index.
+        last: the index of the target that ends the source's part of the split; later targets are equal to it.
     """
     length = axis.total - start.tokens
-    last = len(targets) - 1 if last is None else last
+    # Walk along the axis: each pass over it is an epoch.
     cuts: list[tuple[int, Cut]] = []
     for number, target in enumerate(targets):
         epoch, rest = divmod(target, length)
+        # The end of an epoch, not the beginning of the next.
         if rest == 0 and epoch:
             cuts.append((epoch - 1, Cut(axis.total, END_HASH)))
             continue
@@ -380,6 +373,6 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
             return result | {"short": [[s, needed, index.drops[s].left.tokens] for s, needed in short.items()]}
         try:
             plan = cut_sources(recipe, index, task.has_more)
-        except MixError as error:
+        except InputError as error:
             return result | {"fault": str(error)}
     return result | {"plan": replace(plan, notes=(*plan.notes, *findings.notes)).to_dict()}

@@ -16,7 +16,7 @@ from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.mix.near_duplicates.survivors import choose_dropped
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Int64s, UInt64s
 
 PART_HITS = 1 << 22
 """The hits of all runs are counted in parts of about this size. Each part reads them all, which are few."""
@@ -33,7 +33,7 @@ class DifferentDocuments:
             dropped = choose_dropped(documents, np.ones(len(documents.hi), bool))
             self._gone, self._kept = documents.hi[dropped.document], documents.hi[dropped.kept]
 
-    def identify(self, hi: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    def identify(self, hi: UInt64s) -> UInt64s:
         """Return a number for each document, the same for those that are one.
 
         Args:
@@ -44,10 +44,11 @@ class DifferentDocuments:
         place = np.minimum(self._gone.searchsorted(hi), len(self._gone) - 1)
         return np.where(self._gone[place] == hi, self._kept[place], hi)
 
-    def count(self, ngrams: int, runs: Sequence[Run]) -> npt.NDArray[np.int64]:
+    def count(self, ngrams: int, runs: Sequence[Run]) -> Int64s:
         """Return in how many different documents of runs each n-gram occurs, `(ngrams,)`."""
         bits = (sum(run.num_hits for run in runs) // PART_HITS).bit_length()
         counts = np.zeros(ngrams, np.int64)
+        # Each part of the hash space reads all hits again, so that a part fits into memory.
         for part in range(1 << bits):
             pairs = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
             for run in runs:
@@ -56,16 +57,18 @@ class DifferentDocuments:
                     inside = numbers >> np.uint64(64 - bits) == part if bits else np.ones(len(own), bool)
                     pairs.append((numbers[inside], own[inside]))
             numbers, found = (np.concatenate(column) for column in zip(*pairs, strict=True))
+            # Of equal pairs of document and n-gram, one counts.
             order = np.lexsort((numbers, found))
             numbers, found = numbers[order], found[order]
             new = np.append(True, (numbers[1:] != numbers[:-1]) | (found[1:] != found[:-1]))[: len(found)]
             counts += np.bincount(found[new], minlength=ngrams)
         return counts
 
-    def _read_pairs(self, run: Run) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    def _read_pairs(self, run: Run) -> tuple[UInt64s, Int64s]:
         """Return each document of a run with each n-gram in it: numbers of documents, and n-grams, `(pairs,)` each."""
         hits = run.read_hits()
         pairs = np.unique(hits["document"].astype(np.int64) << 32 | hits["ngram"])
+        # Hits are in the order of documents: one range of rows has them all.
         documents, first = pairs >> 32, int(pairs[0] >> 32)
         rows = run.read_documents(first, int(documents[-1]) + 1)
         return self.identify(rows["hash_hi"][documents - first]), pairs & 0xFFFFFFFF

@@ -20,7 +20,7 @@ import numpy as np
 from pipeline.clean.evaluations.items import LONG_WORDS, Items
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Int64s, Rows
 
 COMMON_DOCUMENTS = 10
 """Source of the number: Brown et al. 2020 (GPT-3), appendix C, which leaves out n-grams found more often."""
@@ -107,7 +107,7 @@ def _share(found: int, words: int) -> float:
 class HeldItems:
     """Finds the documents that hold items."""
 
-    def __init__(self, items: Items, counts: npt.NDArray[np.int64], documents: int):
+    def __init__(self, items: Items, counts: Int64s, documents: int):
         """Decide which n-grams are common.
 
         Args:
@@ -118,6 +118,7 @@ class HeldItems:
         self._items, self._counts = items, counts
         self.common = counts > max(COMMON_DOCUMENTS, documents // COMMON_ONE_IN)
         """Which n-grams are common, bool `(ngrams,)`."""
+        # The items of each n-gram, in the order of n-grams: `find` looks them up by hit.
         sizes = np.diff(items.offsets)
         owners = np.repeat(np.arange(len(sizes)), sizes)
         self._phrases = self.common & (_count_items(items, owners) > MOST_ITEMS)
@@ -127,24 +128,27 @@ class HeldItems:
         self._items_by_ngram = pairs & 0xFFFFFFFF
         self._words: dict[int, _Words] = {}
 
-    def find(self, hits: npt.NDArray[np.void]) -> list[HeldItem]:
+    def find(self, hits: Rows) -> list[HeldItem]:
         """Return the documents of a run that hold items, in their order.
 
         Args:
             hits: the run's hits, `HIT_DTYPE (hits,)`, in the order of documents.
         """
+        # Phrases lead to no item: what is left are hits that may tell one.
         telling = np.flatnonzero(~self._phrases[hits["ngram"]])
         # One pair for each hit and each item that has its n-gram.
         first = self._by_ngram[hits["ngram"][telling]]
         counts = self._by_ngram[hits["ngram"][telling] + 1] - first
         owner = np.repeat(telling, counts)
         item = self._items_by_ngram[np.arange(len(owner)) + np.repeat(first - (np.cumsum(counts) - counts), counts)]
+        # Count the hits of each document and item, and weigh those that can be enough.
         document = hits["document"][owner].astype(np.int64)
         places, found = np.unique(document << 32 | item, return_counts=True)
         held: list[HeldItem] = []
         for place, count in zip(places.tolist(), found.tolist(), strict=True):
             number, words = place >> 32, self._find_words(place & 0xFFFFFFFF)
             size = int(self._items.rows["size"][place & 0xFFFFFFFF])
+            # Even if no two of them overlap, they are too few words.
             if count * size < words.fewest:
                 continue
             begin, end = hits["document"].searchsorted([number, number + 1])
@@ -161,6 +165,7 @@ class HeldItems:
             words: dict[int, int] = {}
             for place, ngram in enumerate(ngrams):
                 words[ngram] = words.get(ngram, 0) | ((1 << size) - 1) << place
+            # Sets of words are numbers: bit n is word n of the item.
             every = (1 << count) - 1
             rare = frozenset(ngram for ngram in words if not self.common[ngram])
             outside = every & ~_join(words[ngram] for ngram in words if ngram not in rare)
@@ -172,15 +177,17 @@ class HeldItems:
         """Return whether an n-gram of an item with so many words tells nothing of it."""
         return bool(self._phrases[ngram] or (words < LONG_WORDS and self.common[ngram]))
 
-    def _find_best(self, hits: npt.NDArray[np.void], item: int, words: _Words) -> tuple[float, int, int] | None:
+    def _find_best(self, hits: Rows, item: int, words: _Words) -> tuple[float, int, int] | None:
         """Return the stretch of a document that holds the most of an item: share, start, stop; None if none does."""
         hits = hits[np.isin(hits["ngram"], list(words.ngrams))]
         hits = hits[np.argsort(hits["start"], kind="stable")]
+        # The item's length in bytes is not stored: it is that of its n-grams, by their mean.
         mean = float((hits["stop"] - hits["start"]).mean())
         reach = STRETCH * mean * words.count / int(self._items.rows["size"][item])
         starts, stops, ngrams = hits["start"].tolist(), hits["stop"].tolist(), hits["ngram"].tolist()
         best: tuple[float, int, int] | None = None
         last = 0
+        # Move a window over the hits: `last` never goes back.
         for first in range(len(ngrams)):
             reached = last
             while last < len(ngrams) and (last <= first or stops[last] - starts[first] <= reach):
@@ -200,7 +207,7 @@ class HeldItems:
             last -= 1
         return share, starts[first], max(stops[first:last])
 
-    def count_excused(self) -> npt.NDArray[np.int64]:
+    def count_excused(self) -> Int64s:
         """Return in how many different documents each item has most of its words, as common n-grams, `(items,)`.
 
         Documents that hold the item as a copy are among them. It is 0 if common n-grams have too few of its words.
@@ -210,6 +217,7 @@ class HeldItems:
         likely = common * self._items.rows["size"] >= LEAST_SHARE * self._items.rows["words"]
         for item in np.flatnonzero(likely & (np.diff(self._items.offsets) > 0) & (common > 0)).tolist():
             words, covered = self._find_words(item), 0
+            # Take the most frequent n-grams first: the last one that is needed bounds the documents.
             by_count = sorted(words.ngrams.keys() - words.rare, key=lambda one: (-self._counts[one], one))
             for ngram in by_count:
                 covered |= words.ngrams[ngram]
@@ -219,7 +227,7 @@ class HeldItems:
         return excused
 
 
-def _count_items(items: Items, owners: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _count_items(items: Items, owners: Int64s) -> Int64s:
     """Return how many different items have each n-gram, `(ngrams,)`; items with the same n-grams are one.
 
     Args:

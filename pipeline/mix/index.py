@@ -22,8 +22,7 @@ from shards.format.equal_hashes import HashRange, find_copies, find_hashes, sort
 from shards.format.manifest import BlockListEntry
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from pipeline.arrow_arrays import Bools, Int64s, Integers, UInt8s, UInt32s, UInt64s
     from pipeline.mix.block_lists import Blocked
 
 FAR_OFF = 0.05
@@ -35,14 +34,24 @@ DUPLICATE_ELSEWHERE = DUPLICATE + ELSEWHERE
 class Found(NamedTuple):
     """The kept documents with given content hashes; -1 where none is kept; each `(hashes,)`."""
 
-    runs: npt.NDArray[np.int64]
+    runs: Int64s
     """The number of each one's run."""
-    places: npt.NDArray[np.int64]
+    places: Int64s
     """Its place in the run."""
-    spans: npt.NDArray[np.int64]
+    spans: Int64s
     """The number of its span in the run's unit."""
-    rows: npt.NDArray[np.int64]
+    rows: Int64s
     """Its row in the span."""
+
+
+class _Span(NamedTuple):
+    """The documents [first, last) of a run."""
+
+    run: int
+    place: int
+    """The place of the first of them in its partition."""
+    first: int
+    last: int
 
 
 class Index:
@@ -89,7 +98,7 @@ class Index:
         order, shared = sort_hashes(part.hi, part.lo, bits=self.bits)
         if self._blocked is not None:
             # Whoever is listed goes with all copies; who falls by a limit may leave a copy of another source.
-            self._drop_listed(self._blocked, part, order, fates, ends)
+            self._drop_listed(self._blocked, part, fates, ends)
         if self._limits:
             fates[self._find_fallen(self._limits, number, part, fates == Fate.KEPT)] = Fate.BEYOND_LIMIT
         # Of equal documents that are left, the first is kept; only those that share a beginning can be equal.
@@ -106,25 +115,22 @@ class Index:
         self,
         blocked: Blocked,
         part: Part,
-        order: npt.NDArray[np.int64],
-        fates: npt.NDArray[np.uint8],
-        ends: npt.NDArray[np.int64],
+        fates: UInt8s,
+        ends: Int64s,
     ) -> None:
         """Drop the documents that are in a list, and count them under the first list that has them."""
-        found = blocked.find(part.hi[order], part.lo[order])
+        found = blocked.find(part.hi, part.lo)
         for number, listed in enumerate(blocked.lists):
-            own = order[found == number]
+            own = np.flatnonzero(found == number)
             fates[own] = listed.fate
             self._count(listed.reason, self.sources[np.searchsorted(ends, own, "right")], part.lengths[own])
 
-    def _count(self, reason: str, sources: npt.NDArray[np.int64], lengths: npt.NDArray[np.integer]) -> None:
+    def _count(self, reason: str, sources: Int64s, lengths: Integers) -> None:
         """Count dropped documents, of some sources and lengths, under a reason."""
         for source, drops in enumerate(self.drops):
             drops.count(reason, lengths[sources == source])
 
-    def _find_fallen(
-        self, limits: Mapping[int, SourceLimits], number: int, part: Part, open_: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.bool_]:
+    def _find_fallen(self, limits: Mapping[int, SourceLimits], number: int, part: Part, open_: Bools) -> Bools:
         """Return which documents fall by the limits of their source, and count them.
 
         Args:
@@ -135,45 +141,44 @@ class Index:
         """
         fell = np.zeros(len(open_), bool)
         for spans in self._measured_spans(number):
-            runs = [run for run, _, _, _ in spans]
-            sizes = [last - first for _, _, first, last in spans]
+            runs = [span.run for span in spans]
+            sizes = [span.last - span.first for span in spans]
             # The spans of a block follow each other in the partition.
-            own = slice(spans[0][1], spans[0][1] + sum(sizes))
+            own = slice(spans[0].place, spans[0].place + sum(sizes))
             source = int(self.sources[runs[0]])
             block = Block(
                 np.repeat(runs, sizes),
-                np.concatenate([np.arange(first, last) for _, _, first, last in spans]),
+                np.concatenate([np.arange(span.first, span.last) for span in spans]),
                 part.hi[own],
                 part.lo[own],
                 part.lengths[own],
-                np.concatenate([self._runs[run].read_measures(first, last) for run, _, first, last in spans]),
+                np.concatenate([self._runs[span.run].read_measures(span.first, span.last) for span in spans]),
             )
             fell[np.flatnonzero(open_[own]) + own.start] = limits[source].add(
                 block.only(open_[own]), self.drops[source]
             )
         return fell
 
-    def _measured_spans(self, number: int) -> Iterator[list[tuple[int, int, int, int]]]:
+    def _measured_spans(self, number: int) -> Iterator[list[_Span]]:
         """Yield the documents of the cleaned sources in a partition, in blocks.
 
-        A block is a list of (run, place of the first document in the partition, first document, last) that follow each
-        other in the partition, all of one source.
+        The spans of a block follow each other in the partition; all are of one source.
         """
         first_of, last_of = (self._fates.edges[part].astype(np.int64) for part in (number, number + 1))
         begins = np.cumsum(last_of - first_of) - (last_of - first_of)
-        pending: list[tuple[int, int, int, int]] = []
+        pending: list[_Span] = []
         size = 0
         for i in np.flatnonzero(last_of > first_of).tolist():
             source = int(self.sources[i])
             # A block is of one source; small runs share one.
-            if pending and source != self.sources[pending[0][0]]:
+            if pending and source != self.sources[pending[0].run]:
                 yield pending
                 pending, size = [], 0
             if source not in self._limits:
                 continue
             for first in range(int(first_of[i]), int(last_of[i]), BLOCK_DOCUMENTS):
                 last = min(int(last_of[i]), first + BLOCK_DOCUMENTS)
-                pending.append((i, int(begins[i]) + first - int(first_of[i]), first, last))
+                pending.append(_Span(i, int(begins[i]) + first - int(first_of[i]), first, last))
                 size += last - first
                 if size >= BLOCK_DOCUMENTS:
                     yield pending
@@ -184,9 +189,9 @@ class Index:
     def _add_up(
         self,
         number: int,
-        keep: npt.NDArray[np.bool_],
-        lengths: npt.NDArray[np.uint32],
-        counts: npt.NDArray[np.int64],
+        keep: Bools,
+        lengths: UInt32s,
+        counts: Int64s,
     ) -> None:
         runs = np.flatnonzero(counts)  # a run without documents has no place to begin at
         if len(runs):
@@ -200,16 +205,16 @@ class Index:
     def _count_copies(
         self,
         reason: str,
-        sources: npt.NDArray[np.int64],
-        keepers: npt.NDArray[np.int64],
-        lengths: npt.NDArray[np.integer],
+        sources: Int64s,
+        keepers: Int64s,
+        lengths: Integers,
     ) -> None:
         """Count copies, or near-duplicates, by their sources and those of the documents that stay in their place."""
         inside = sources == keepers
         self._count(reason, sources[inside], lengths[inside])
         self._count(reason + ELSEWHERE, sources[~inside], lengths[~inside])
 
-    def find(self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]) -> Found:
+    def find(self, hi: UInt64s, lo: UInt64s) -> Found:
         """Find the kept documents with given content hashes; the hashes are distinct and in hash order."""
         result = Found(*(np.full(len(hi), -1, np.int64) for _ in range(4)))
         for number in range(1 << self.bits if len(hi) else 0):
@@ -231,7 +236,7 @@ class Index:
             result.spans[found], result.rows[found] = rows["span"], rows["row"]
         return result
 
-    def drop_near_duplicates(self, gone: Found, kept: Found, lengths: npt.NDArray[np.int64], *, report: bool) -> None:
+    def drop_near_duplicates(self, gone: Found, kept: Found, lengths: Int64s, *, report: bool) -> None:
         """Count near-duplicates that `find` has found, and take them out of what is kept unless they are only reported.
 
         Args:
@@ -275,7 +280,7 @@ class Index:
         """Return a source's kept documents in a partition."""
         return self._partitions.read_source(number, source, self._kept_in(number))
 
-    def _kept_in(self, number: int) -> npt.NDArray[np.bool_]:
+    def _kept_in(self, number: int) -> Bools:
         """Return which documents of a partition are kept, run by run."""
         return self._fates.read(number) == Fate.KEPT
 

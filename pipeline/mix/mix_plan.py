@@ -34,23 +34,14 @@ class ShardPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceTotals:
-    """The size of one source after deduplication, and what the mix requests of it."""
-
-    tokens: int
-    documents: int
-    requested_tokens: int
-    """Training tokens requested."""
-    epochs: int
-    """How often the most repeated training document occurs."""
-
-
-@dataclass(frozen=True, slots=True)
 class MixPlan:
-    """The whole mix: one shard plan each, and the sources' totals."""
+    """The whole mix: one shard plan each, and what it takes of each source."""
 
     shards: tuple[ShardPlan, ...]
-    sources: tuple[SourceTotals, ...]
+    requested_tokens: tuple[int, ...]
+    """Training tokens requested of each source."""
+    epochs: tuple[int, ...]
+    """How often the most repeated training document of each source occurs."""
     train_tokens: int
     """Training tokens requested, after `when_short` was applied."""
     notes: tuple[str, ...]
@@ -60,6 +51,7 @@ class MixPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
+        # Slices are tuples of numbers, which JSON has as lists.
         return _adapter().dump_python(self, mode="json")
 
 

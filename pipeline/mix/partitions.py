@@ -28,6 +28,8 @@ from shards.format.equal_hashes import HashRange, count_range_bits
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from pipeline.arrow_arrays import Bools, Int64s, UInt32s, UInt64s
+
 PARTITION_DOCUMENTS = 1 << 24
 """A partition has about as many documents at most."""
 GROUP_DOCUMENTS = 1 << 22
@@ -42,9 +44,9 @@ CHUNK_BYTES = sum(DOCUMENT_DTYPE[name].itemsize for name in COLUMNS)
 class Part:
     """Hashes and lengths of documents in one partition, run by run, each `(documents,)`."""
 
-    hi: npt.NDArray[np.uint64]
-    lo: npt.NDArray[np.uint64]
-    lengths: npt.NDArray[np.uint32]
+    hi: UInt64s
+    lo: UInt64s
+    lengths: UInt32s
 
     @classmethod
     def from_bytes(cls, data: bytes, size: int) -> Part:
@@ -53,7 +55,7 @@ class Part:
         lo = np.frombuffer(data, np.uint64, size, hi.nbytes)
         return cls(hi, lo, np.frombuffer(data, np.uint32, size, hi.nbytes + lo.nbytes))
 
-    def only(self, chosen: npt.NDArray[np.bool_]) -> Part:
+    def only(self, chosen: Bools) -> Part:
         """Return some of the documents."""
         return Part(self.hi[chosen], self.lo[chosen], self.lengths[chosen])
 
@@ -114,7 +116,7 @@ class Partitions:
             checksums.append(hashing.intdigest())
         return _Group(runs[first].source, first, last, begin, tuple(checksums))
 
-    def sizes(self, number: int) -> npt.NDArray[np.int64]:
+    def sizes(self, number: int) -> Int64s:
         """Return how many documents each run has in a partition, `(runs,)`."""
         return (self.edges[number + 1] - self.edges[number]).astype(np.int64)
 
@@ -122,7 +124,7 @@ class Partitions:
         """Return all documents of a partition, run by run."""
         return _join([self._read(number, group) for group in self._groups])
 
-    def read_source(self, number: int, source: int, kept: npt.NDArray[np.bool_]) -> Part:
+    def read_source(self, number: int, source: int, kept: Bools) -> Part:
         """Return some documents of one source in a partition, run by run.
 
         Args:

@@ -6,8 +6,9 @@ answer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from shards.terminal.reporter import Progress
 
@@ -44,19 +45,17 @@ class Answer:
     """For machines."""
 
 
-class Explain(Protocol):
-    """The entry point's function. It returns None if there is no work folder at the default place.
+Explain = Callable[[Question, Progress], Answer | None]
+"""The entry point's function. It returns None if there is no work folder at the default place.
 
-    Raises InputError if the work folder or a source cannot be read, and RunError if the work folder is damaged.
-    """
-
-    def __call__(self, question: Question, progress: Progress) -> Answer | None: ...
+It raises InputError if the work folder or a source cannot be read, and RunError if the work folder is damaged."""
 
 
 def load_explain_entry_point() -> Explain | None:
     """Return the installed entry point; None if nothing installed reads work folders."""
     from importlib.metadata import entry_points
 
+    # The package that builds sets is not a dependency of the one that reads them.
     found = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == ENTRY_POINT]
     try:
         return cast("Explain", found[0].load()) if found else None

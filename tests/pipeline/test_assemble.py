@@ -272,6 +272,6 @@ def test_the_order_is_the_same_for_ever(split: str, number: int, tmp_path: Path)
     """Recorded: a numpy whose generators differ would change every shard set."""
     documents = [Document((i * 0x9E3779B97F4A7C15 % (1 << 64), i), 2) for i in range(12)]
     runs = [write_run(tmp_path / "run", 0, documents)]
-    plan = MixPlan((ShardPlan(split, number, (Slice(0, 0, FIRST_HASH, END_HASH),)),), (), 0, ())
+    plan = MixPlan((ShardPlan(split, number, (Slice(0, 0, FIRST_HASH, END_HASH),)),), (), (), 0, ())
     (shard,) = assemble(tmp_path, runs, plan, Index(runs, 1), seed=1337).values()
     assert [row["row"] for row in shard["table"]] == GOLDEN[split, number]

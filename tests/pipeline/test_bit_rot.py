@@ -79,7 +79,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         "encode/*/documents.npy",
         "encode/*/checksums.bin",
         "encode/*/receipt.json",
-        "mix/*/kept.bin",
+        "mix/*/fates.bin",
         "mix/*/edges.bin",
         "mix/*/checksums.bin",
         "mix/*/receipt.json",

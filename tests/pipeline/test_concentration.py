@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import re
 import sysconfig
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,6 @@ from tests.support.planted import LISTS, LOGS, TABLES, TRIPLES, plant
 pytestmark = pytest.mark.long
 
 
-CORPORA = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "../shared/corpora"))
 MOST_OTHERS = 0.02
 """Share of the other documents that may be listed: those of real text that are full of words of their own."""
 
@@ -126,14 +122,3 @@ def test_planted_documents_are_listed_and_dropped(tmp_path: Path) -> None:
     assert (counts["bad/data"], counts["bad/logs"]) == (30, 30)
     assert sum(counts.values()) == found["documents"]
     assert all(", bad/" in above or ", good/words," in above for above in read_list(tmp_path / "block.txt").values())
-
-
-@pytest.mark.skipif(not (CORPORA / "python_edu").is_dir(), reason=f"no corpora in {CORPORA}")
-def test_planted_documents_are_found_in_real_code(tmp_path: Path) -> None:
-    texts: list[str] = []
-    with tarfile.open(CORPORA / "python_edu/swh_content.tar") as archive:
-        for member in archive:
-            if content := archive.extractfile(member):
-                texts.append(gzip.decompress(content.read()).decode("utf-8", "replace"))
-    planted = plant(texts)
-    check_planted(tmp_path, write_source(tmp_path, [*texts, *planted], vocab_size=8000), planted)

@@ -525,40 +525,16 @@ def test_a_malformed_item_names_what_can_be_done(corpus: Path, tmp_path: Path, b
     assert "max_malformed" not in str(caught.value)
 
 
-def test_a_plan_searches_its_sample_too(corpus: Path) -> None:
-    recipe = recipe_of(corpus, "drop")
-    pipeline.plan_set(recipe)
-    recipe["evaluations"][0]["text"] = "answer"
-    with pytest.raises(InputError, match=r"evaluation set 'questions': .*answer"):
-        pipeline.plan_set(recipe)
-
-
-def test_a_rebuild_from_the_sets_own_recipe(corpus: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "here"
-    folder.mkdir()
-    for name in ("one.parquet", "two.parquet", "questions.jsonl", "choices.jsonl"):
-        (folder / name).write_bytes((corpus / name).read_bytes())
-    recipe = recipe_of(Path(), "drop")
-    (folder / "recipe.json").write_text(json.dumps(recipe))
-    pipeline.build_set(folder / "recipe.json", out=tmp_path / "a" / "set", workers=1)
-    pipeline.build_set(tmp_path / "a" / "set" / "recipe.json", out=tmp_path / "b" / "set", workers=1)
-    first, second = ((tmp_path / name / "set" / "manifest.json").read_bytes() for name in "ab")
-    assert first == second
-
-
-@pytest.mark.parametrize(
-    ("item", "found"),
-    [
-        ("An item that is nowhere at all", "0 of 1 item found"),
-        ("the text above is true", "common phrases of 1 item do not count: none.jsonl@"),
-    ],
-)
-def test_a_corpus_without_items(corpus: Path, tmp_path: Path, item: str, found: str) -> None:
-    (tmp_path / "none.jsonl").write_text(json.dumps({"question": item}) + "\n")
-    table = {"name": "none", "paths": [f"{tmp_path}/none.jsonl"], "text": "question", "action": "drop"}
-    built = pipeline.build_set(recipe_of(corpus) | {"evaluations": [table]}, out=tmp_path / "set", workers=1)
-    assert any(found in note for note in built.notes)
-    assert not any(source.dropped.get("holds an item of none") for source in built.manifest.sources)
+def test_a_corpus_without_items(corpus: Path, tmp_path: Path) -> None:
+    items = {"none": "An item that is nowhere at all", "common": "the text above is true"}
+    for name, item in items.items():
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": item}) + "\n")
+    tables = [{"name": name, "paths": [f"{tmp_path}/{name}.jsonl"], "text": "question"} for name in items]
+    tables = [table | {"action": "drop"} for table in tables]
+    built = pipeline.build_set(recipe_of(corpus) | {"evaluations": tables}, out=tmp_path / "set", workers=1)
+    for found in ("0 of 1 item found", "common phrases of 1 item do not count: common.jsonl@"):
+        assert any(found in note for note in built.notes)
+    assert not any("holds an item" in reason for source in built.manifest.sources for reason in source.dropped)
 
 
 def test_a_set_that_would_drop_too_much_stops_the_build(corpus: Path, tmp_path: Path) -> None:

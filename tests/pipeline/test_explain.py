@@ -18,9 +18,9 @@ import pipeline
 import shards
 from pipeline.builder.stored_build import BUILD_FILE
 from pipeline.engine.checksums import seal, unseal
-from pipeline.mix.cuts import MixError
 from pipeline.recipe.presets import PRESETS
 from shards.__main__ import main
+from shards.errors import InputError
 from shards.format.content_hash import hash_document
 from tests.support.builds import real_documents
 from tests.support.near_duplicates import change
@@ -371,7 +371,7 @@ def test_what_is_only_reported_and_a_build_that_stopped(built: Built) -> None:
         (note,) = copy["notes"]
         assert (copy["state"] in ("in the set", "not taken"), note["step"]) == (True, step)
         assert 'action = "report" keeps' in note["text"]
-    with pytest.raises(MixError):
+    with pytest.raises(InputError):
         pipeline.build_set(
             recipe, out=place, overrides=[*overrides[:1], evaluations, "mix.tokens=1_000_000"], workers=1
         )

@@ -20,14 +20,14 @@ from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, Edges, Run
 from pipeline.engine.receipts import write_receipt
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import Blocked, BlockList
-from pipeline.mix.cuts import MixError, cut_sources
+from pipeline.mix.cuts import cut_sources
 from pipeline.mix.drops.fates import read_fates, write_fates
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
 from pipeline.mix.mix_plan import MixPlan, plan_from_dict
 from pipeline.mix.partitions import Partitions
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Shares
-from shards.errors import RunError
+from shards.errors import InputError, RunError
 from shards.format.manifest import block_list_reason
 from shards.stores.store import FolderStore
 from tests.support.runs import (
@@ -69,7 +69,7 @@ def planned(folder: str, sources: list[list[Document]], recipe: Recipe, cuts: li
     runs = write_runs(Path(folder), sources, cuts)
     try:
         plan, index = plan_of(recipe, runs)
-    except MixError:
+    except InputError:
         return None
     return plan, index, content(place_documents(plan, runs, index))
 
@@ -108,7 +108,7 @@ def test_properties_of_any_plan(
     kept = keep_first(sources)
     for name in ("tokens", "documents"):
         count = len if name == "documents" else lambda own: sum(document.length for document in own)
-        assert [getattr(totals, name) for totals in plan.sources] == [count(own) for own in kept]
+        assert [getattr(index.count_kept(s), name) for s in range(len(kept))] == [count(own) for own in kept]
     dropped = [sum(drops.dropped().values()) for drops in index.drops]
     assert dropped == [len(own) - len(left) for own, left in zip(sources, kept, strict=True)]
     train = [item for (split, _), items in shards.items() if split == "train" for item in items]
@@ -132,9 +132,9 @@ def check_documents(
     assert set(held_out.values()) <= {1}
     for source in range(len(kept)):
         own = {key: count for key, count in times.items() if owner[key][0] == source}
-        epochs = plan.sources[source].epochs
+        epochs = plan.epochs[source]
         if not own:  # its share is less than a token
-            assert (plan.sources[source].requested_tokens, epochs) == (0, 1)
+            assert (plan.requested_tokens[source], epochs) == (0, 1)
             continue
         assert max(own.values()) == epochs <= most
         # An epoch begins only when the one before is whole.
@@ -174,7 +174,16 @@ def test_partitions_and_runs_change_nothing(
                 patch.setattr(partitions_module, "PARTITION_DOCUMENTS", documents)
                 patch.setattr(partitions_module, "GROUP_DOCUMENTS", group)
                 result = planned(folder, sources, recipe, places)
-                found.append(result and (result[0].sources, result[0].train_tokens, result[0].notes, result[2]))
+                found.append(
+                    result
+                    and (
+                        result[1].documents.tolist(),
+                        result[0].epochs,
+                        result[0].train_tokens,
+                        result[0].notes,
+                        result[2],
+                    )
+                )
     assert all(item == found[0] for item in found)
 
 
@@ -358,7 +367,7 @@ def test_repeat_is_exact(runs_of: Any) -> None:
     train = [item for items in place_documents(plan, runs, index).values() for item in items]
     times = Counter(key for source, _, key, _ in train if source == 0)
     assert Counter(times.values()) == {4: 25, 3: 25}  # 1,750 tokens of 500: three and a half epochs
-    assert [totals.epochs for totals in plan.sources] == [4, 1]
+    assert plan.epochs == (4, 1)
     recipe = make_recipe([50, 50], tokens="max", when_short="repeat", max_epochs=3, shard_tokens=700)
     plan, index = plan_of(recipe, runs)
     assert plan.train_tokens == 3000
@@ -370,18 +379,18 @@ def test_repeat_is_exact(runs_of: Any) -> None:
 
 def test_too_small_names_sources_and_numbers(runs_of: Any) -> None:
     runs = runs_of(spread(50), spread(2000, start=5000))
-    with pytest.raises(MixError) as caught:
+    with pytest.raises(InputError) as caught:
         plan_of(make_recipe([50, 50], tokens=3000), runs)
     message = str(caught.value)
     assert "mix.tokens: the sources are too small. Ask for at most 1,000 tokens" in message
     assert "source 's0': has 500 tokens for training; its share of 3,000 is 1,500" in message
     assert "'s1'" not in message
-    with pytest.raises(MixError, match=r"too small even in 2 epochs.* at most 2,000 tokens") as caught:
+    with pytest.raises(match=r"too small even in 2 epochs.* at most 2,000 tokens") as caught:
         plan_of(make_recipe([50, 50], tokens=3000, when_short="repeat", max_epochs=2), runs)
     assert '"repeat"' not in str(caught.value), "it is set already"
     assert "raise mix.max_epochs to 3, or set mix.when_short to" in str(caught.value)
     plan_of(make_recipe([50, 50], tokens=3000, when_short="repeat", max_epochs=3), runs)
-    with pytest.raises(MixError, match=r'weight or more files, or set mix.when_short to "shrink"\.'):
+    with pytest.raises(match=r'weight or more files, or set mix.when_short to "shrink"\.'):
         plan_of(make_recipe([50, 50], tokens=1_002_000, when_short="repeat", max_epochs=2), runs)
     plan, _ = plan_of(make_recipe([50, 50], tokens=3000, when_short="shrink"), runs)
     assert plan.notes == ("shrunk from 3,000 to 1,000 training tokens: 's0' is too small",)
@@ -389,7 +398,7 @@ def test_too_small_names_sources_and_numbers(runs_of: Any) -> None:
 
 def test_validation_larger_than_sources_and_empty_sources(runs_of: Any) -> None:
     runs = runs_of(spread(50), spread(2000, start=5000), [])
-    with pytest.raises(MixError) as caught:
+    with pytest.raises(InputError) as caught:
         plan_of(make_recipe([50, 50, 1], val_tokens=2000), runs)
     lines = str(caught.value).splitlines()
     assert "split.val_tokens: 2,000 asks for 990 tokens of 's0', which has 500 in all" in lines[0]
@@ -399,7 +408,7 @@ def test_validation_larger_than_sources_and_empty_sources(runs_of: Any) -> None:
 
 def test_validation_that_takes_every_document(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / "run", 0, [Document((1, 1), 10), Document((2, 2), 100)])]
-    with pytest.raises(MixError, match=r"'s0'.*Ask for (fewer|less)|validation takes all of it"):
+    with pytest.raises(match=r"'s0'.*Ask for (fewer|less)|validation takes all of it"):
         plan_of(make_recipe([1], val_tokens=105), runs)
 
 
@@ -423,7 +432,7 @@ def test_a_document_longer_than_a_shard_has_one_of_its_own(tmp_path: Path) -> No
 def test_shards_smaller_than_their_documents(runs_of: Any, tmp_path: Path) -> None:
     plan, _ = plan_of(make_recipe([1], shard_tokens=10, val_tokens=30), runs_of(spread(6, length=1000)))
     assert [(shard.split, shard.index) for shard in plan.shards] == [("train", k) for k in range(5)] + [("val", 0)]
-    with pytest.raises(MixError, match="would make 200,000 shards; expected at most 100000"):
+    with pytest.raises(match="would make 200,000 shards; expected at most 100000"):
         plan_of(make_recipe([1], shard_tokens=1), write_runs(tmp_path / "long", [spread(20, length=10_000)], [[]]))
 
 

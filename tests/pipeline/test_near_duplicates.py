@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.encode.run import Run, RunList
-from pipeline.engine.receipts import write_receipt
+from pipeline.engine.receipts import TaskOutput, write_receipt
 from pipeline.engine.tasks import digest_of_payload
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.index import Found, Index
 from pipeline.mix.near_duplicates import bands, similar
 from pipeline.mix.near_duplicates import pairs as pairs_module
-from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandFile, BandsTask, bands_digest, write_bands
+from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandsTask, bands_digest, find_range, read_rows, write_bands
 from pipeline.mix.near_duplicates.pairs import CENTERS, PairsTask, find_pairs, read_pairs
 from pipeline.mix.near_duplicates.shingles import hash_shingles
 from pipeline.mix.near_duplicates.signatures import BANDS, SLOTS, band_keys, make_signatures
@@ -183,8 +183,8 @@ def test_bands_do_not_depend_on_chunks_and_leave_copies_out(tmp_path: Path) -> N
     task = BandsTask(runs[0].place, "<u2", 1000)
     result = write_bands(tmp_path / "bands", task, lambda done, made: None)
     write_receipt(tmp_path / "bands", result)
-    file = BandFile(FolderStore(tmp_path / "bands"))
-    rows = file.read(0, result["rows"])
+    file = TaskOutput(FolderStore(tmp_path / "bands"))
+    rows = read_rows(file, 0, result["rows"])
     assert (np.diff(rows["key"].astype(np.float64)) >= 0).all()
     documents = runs[0].read_documents(0, runs[0].num_documents)
     hashes = {(int(row["hash_hi"]) << 64) | int(row["hash_lo"]) for row in documents}
@@ -193,7 +193,7 @@ def test_bands_do_not_depend_on_chunks_and_leave_copies_out(tmp_path: Path) -> N
     assert np.array_equal(rows["length"], documents["length"][rows["index"]])
     # Every range begins where its keys do.
     for ranges in (1, 16, 256):
-        edges = [file.find(number, ranges) for number in range(ranges)]
+        edges = [find_range(file, number, ranges) for number in range(ranges)]
         assert [edge for edge, _ in edges[1:]] == [edge for _, edge in edges[:-1]]
         for number, (first, last) in enumerate(edges):
             assert {int(key) * ranges >> 64 for key in rows["key"][first:last]} <= {number}

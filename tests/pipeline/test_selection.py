@@ -15,11 +15,11 @@ import pytest
 from pipeline.builder.build import BuildResult, build
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
-from pipeline.mix.cuts import MixError
 from pipeline.recipe.schema import Recipe
 from pipeline.sources import files, selection
 from pipeline.sources.base import UNIT_BYTES, Span
 from pipeline.sources.selection import Selection, open_sources
+from shards.errors import InputError
 from shards.validation.validate import validate
 from tests.support.builds import digests, list_spans_of
 
@@ -261,7 +261,7 @@ def test_how_much_is_asked_for_does_not_change_the_tokenizer(load: Any, run: Any
 
 def test_when_short_applies_once_all_is_read(load: Any, run: Any) -> None:
     few = "sources.notes.max_bytes=260"
-    with pytest.raises(MixError, match=r"the sources are too small.*\n.*'notes': has [\d,]+ tokens for training"):
+    with pytest.raises(match=r"the sources are too small.*\n.*'notes': has [\d,]+ tokens for training"):
         run(load(few), "error")
     shrunk = run(load(few, "mix.when_short=shrink"), "shrink")
     assert shrunk.validation.problems == []
@@ -284,7 +284,7 @@ def test_nothing_more_is_read_for_a_build_that_another_source_stops(
     monkeypatch.setattr(Selection, "take_for", lambda self, needed, found: pytest.fail(f"more of {self.source.name}"))
     (tmp_path / "little.txt").write_text("\n--\n".join(stdlib_documents()[-20:]), encoding="utf-8")
     short = [f'sources.notes.paths=["{tmp_path}/little.txt"]', 'sources.code.keep={score="> 4"}', "mix.tokens=400_000"]
-    with pytest.raises(MixError) as caught:
+    with pytest.raises(InputError) as caught:
         run(load(*short, "sources.code.weight=30"))
     assert "'notes': has" in str(caught.value)
     assert "'code'" not in str(caught.value), "of code no more was read than was taken first"

@@ -43,18 +43,21 @@ def plot_measure(name: str, read: Histogram, left: Histogram, limits: Sequence[d
     chart = Chart(f"Documents by {name}", said, width, bottom + 26)
     first = max(limits, key=lambda limit: limit["every"]["documents"])["value"]
     lowest = min([value for value in (*(low for low, _ in read), *cuts) if value > 0], default=1.0)
+    # The axes: the limit that drops most is the edge of a column.
     edges, scale, ticks = _axis(lowest, max(most, *cuts), float(first), number, width)
     least = max([cut for cut, limit in zip(cuts, limits, strict=True) if limit["side"] == "min"], default=0.0)
     highest = min([cut for cut, limit in zip(cuts, limits, strict=True) if limit["side"] == "max"], default=math.inf)
     columns = {"all": count_columns(read, edges), "left": count_columns(left, edges, least, highest)}
     tallest = max(*columns["all"], 1.0)
     up = logarithmic(0.6, tallest * 1.25, bottom, top)
+    # The grid, then the columns of all documents and those left.
     for tick in decade_ticks(1, tallest, 5):
         chart.line(LEFT, up(tick), right, up(tick), "grid")
         chart.text(LEFT - 7, up(tick) + 4, compact(tick), "tick", "end")
     for style, counts in columns.items():
         heights = [min(up(count), bottom) if count else bottom for count in counts]
         chart.draw_path(_outline(heights, edges, scale, bottom), style, close=True)
+    # The limits, each with the side that it drops.
     for place, limit in enumerate(sorted(limits, key=lambda limit: limit["value"])):
         x = scale(limit["value"])
         begin, end = (LEFT, x) if limit["side"] == "min" else (x, right)
@@ -83,6 +86,7 @@ def _axis(
     """
     right = width - RIGHT
     high = most * 1.04 or 1.0
+    # Shares and small counts.
     if high <= LINEAR_UP_TO:
         step = high / number
         if first:
@@ -90,6 +94,7 @@ def _axis(
         edges = [step * place for place in range(math.ceil(high / step) + 1)]
         scale = linear(0, edges[-1], LEFT, right)
         return edges, scale, [(tick, f"{tick:g}") for tick in round_ticks(edges[-1], 5) if tick <= edges[-1]]
+    # All else, over at most seven decades.
     low = max(lowest, high / 1e7)
     ratio = (high / low) ** (1 / (number - 1))
     anchor = first or low
@@ -125,6 +130,7 @@ def count_columns(
     for low, documents in histogram:
         begin, end = max(low, least), min(low + _bin_width(low), highest)
         first, last = (min(bisect_right(edges, value) - 1, len(counts) - 1) for value in (begin, end))
+        # A bin within one column; otherwise its documents are spread by width.
         if end <= begin or first == last:
             counts[first] += documents
             continue

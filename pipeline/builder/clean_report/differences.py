@@ -37,6 +37,7 @@ def cut_parts(first: str, second: str) -> tuple[int, str, str]:
     """
     shorter = min(len(first), len(second))
     same = next((place for place in range(shorter) if first[place] != second[place]), shorter)
+    # Begin some characters before the first difference.
     start = max(0, same - BEFORE_CHARACTERS) if first != second else 0
     if start:  # at the beginning of a line or a word, if there is one
         start = next((place + 1 for mark in "\n " if (place := first.find(mark, start, same)) >= 0), start)
@@ -56,6 +57,7 @@ def mark_differences(first: str, second: str, *, cut: bool) -> tuple[list[Part],
     codes = SequenceMatcher(None, words[0], words[1]).get_opcodes()
     pieces: tuple[list[Part], list[Part]] = ([], [])
     for number, (tag, *edges) in enumerate(codes):
+        # The end of a cut text may go on like the other.
         differs = tag != "equal" and not (cut and number == len(codes) - 1)
         for own, held, (begin, end) in zip(pieces, words, (edges[:2], edges[2:]), strict=True):
             if begin < end:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import xxhash
 
@@ -17,19 +17,12 @@ EXAMPLES = 20
 """Documents that are shown of each reason."""
 
 
-class EncodedSource(NamedTuple):
-    """What was done as a source was encoded."""
-
-    steps: dict[str, Step]
-    """The steps that dropped documents."""
-    masked: dict[str, dict[str, int]]
-    """Documents and occurrences of personal data that was masked, by kind."""
-    examples: list[dict[str, Any]]
-    """Some of the documents that were dropped."""
-
-
-def read_encoded(runs: list[Run], sources: int) -> list[EncodedSource]:
+def read_encoded(runs: list[Run], sources: int) -> list[tuple[dict[str, Step], dict[str, Any]]]:
     """Read what was done as each source was encoded.
+
+    Returns:
+        For each source the steps that dropped documents; and as JSON values what was `masked`, documents and
+        occurrences by kind, and `examples`, some of the documents that were dropped.
 
     Raises:
         WorkFileDamagedError: a run's receipt is not as it was written.
@@ -46,17 +39,18 @@ def read_encoded(runs: list[Run], sources: int) -> list[EncodedSource]:
     ]
 
 
-def _add_up(results: list[dict[str, Any]]) -> EncodedSource:
+def _add_up(results: list[dict[str, Any]]) -> tuple[dict[str, Step], dict[str, Any]]:
     dropped: Counter[str] = Counter()
     examples: list[dict[str, Any]] = []
     for done in results:
         dropped.update(done["dropped"])
         examples += [item for item in done.get("shown", []) if item["step"] != LABEL]
-    return EncodedSource(count_before_encoding(dropped), count_masked(results), _draw(examples))
+    return count_before_encoding(dropped), {"masked": count_masked(results), "examples": _draw(examples)}
 
 
 def _draw(examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return `EXAMPLES` of each reason, by the hash of their place: not all of the first unit."""
+    # The hash of a place is a random order that stays the same.
     drawn: list[dict[str, Any]] = []
     seen: Counter[str] = Counter()
     for item in sorted(examples, key=lambda item: xxhash.xxh3_64_intdigest(f"{item['place']} {item['row']}".encode())):

@@ -41,6 +41,7 @@ def read_item_texts(build: Build, evaluations: list[dict[str, Any]]) -> None:
         by_span: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for copy in evaluation["held"]:
             by_span[copy["item"]].append(copy)
+        # Read each part of a file once, for all of its items.
         texts: dict[tuple[str, int], str] = {}
         evaluation["items_unread"] = None
         for span, copies in by_span.items():
@@ -51,6 +52,7 @@ def read_item_texts(build: Build, evaluations: list[dict[str, Any]]) -> None:
                 evaluation["items_unread"] = str(error)
                 continue
             for row, text in zip(rows, found, strict=True):
+                # A changed file must not show another item.
                 if text is not None and _is_item(text, items, (number, spans.index(span), row)):
                     texts[span, row] = text.decode("utf-8", "replace")[:ITEM_CHARACTERS]
                 else:

@@ -43,6 +43,7 @@ def write_pages(report: dict[str, Any], out: Path) -> list[Path]:
         InputError: a file of the name of a page was not written by this command; nothing was changed.
         OSError: a file cannot be written.
     """
+    # Render everything before a file is written.
     pages = dict(render_pages(report))
     foreign = [name for name in pages if (out / name).exists() and not _is_ours(out / name)]
     if foreign:
@@ -50,6 +51,7 @@ def write_pages(report: dict[str, Any], out: Path) -> list[Path]:
             f"{out / foreign[0]}: not written by clean-report, so not replaced. Give another folder, or move the file."
         )
     out.mkdir(parents=True, exist_ok=True)
+    # The index is last: it leads to whole pages alone.
     for name in [*(name for name in pages if name != INDEX), INDEX]:
         with atomic_open(out / name) as file:
             file.write(pages[name].encode())
@@ -91,6 +93,7 @@ def render_pages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     def render(template: str, **values: Any) -> str:
         return environment.get_template(template).render(shared | values)
 
+    # The index, then the pages of each source, then those of evaluation sets.
     yield INDEX, render("index.html.jinja")
     for source in steps:
         name, own = names[source["name"]], shared["cleaned"].get(source["name"])

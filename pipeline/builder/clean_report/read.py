@@ -9,6 +9,7 @@ stopped the build is shown too.
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -26,8 +27,6 @@ from pipeline.engine.tasks import digest_in
 from pipeline.mix.cleaning import CLEANING_FILE, read_cleaning
 from pipeline.mix.contamination import CONTAMINATION_FILE, EXCUSED_FILE
 from pipeline.mix.drops.table import ITEM_REASON, Counts, Drop, SourceDrops, read_drops
-from pipeline.recipe.schema import Recipe
-from shards.errors import InputError
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.vocabulary import read_vocabulary
 from shards.stores.open import open_writable_store
@@ -49,47 +48,41 @@ def read_clean_report(place: str) -> dict[str, Any]:
         place: a work folder or its address, or a set's, whose work folder is next to it.
 
     Raises:
-        InputError: there is no work folder, or it has not cleaned while mixing.
+        InputError: there is no work folder, or no build in it has mixed.
         WorkFileDamagedError: a file of the work folder is not as it was written.
     """
     work = open_writable_store(place)
     if work.find(MANIFEST_FILE) is not None:
         work = open_writable_store(default_work(place))
+    # The build as its mix left it.
     build = read_build(work)
-    if not _cleans(build.recipe):
-        raise InputError(
-            f"{work}: its last mix cleaned nothing. Give the work folder (--work) of a build whose recipe has a "
-            "`clean` table, such as [clean.gopher] or [clean.near_duplicates], or [[evaluations]]."
-        )
     mixed = TaskOutput(build.mix)
+    # One table for each source: the steps before encoding, then those of the mix.
     encoded = read_encoded(build.runs, len(build.recipe.sources))
     drops = read_drops(mixed.result["drops"])
-    for own, source in zip(encoded, drops, strict=True):
-        source.steps = own.steps | source.steps
+    for (steps, _), source in zip(encoded, drops, strict=True):
+        source.steps = steps | source.steps
     by_name = dict(zip((source.name for source in build.recipe.sources), drops, strict=True))
     limits: list[dict[str, Any]] = read_cleaning(build.mix)["sources"] if CLEANING_FILE in mixed.result["files"] else []
     for entry in limits:
         add_counts(entry, by_name[entry["name"]])
+    # The evidence of each step, with the text of its documents.
     near, evaluations = _read_near(build, mixed), mixed.result["contamination"]
     held = _read_held(mixed, evaluations, by_name)
-    _add_texts(_Texts(build), limits, near, held)
+    _add_texts(build, limits, near, held)
     read_item_texts(build, evaluations)
     return {
         "work": str(work),
         "mix": digest_in(build.mix),
         "unread": [name for name, more in zip(by_name, build.has_more, strict=True) if more],
         "steps": [
-            {"name": name, "drops": asdict(source), "masked": own.masked, "examples": own.examples}
-            for (name, source), own in zip(by_name.items(), encoded, strict=True)
+            {"name": name, "drops": asdict(source)} | own
+            for (name, source), (_, own) in zip(by_name.items(), encoded, strict=True)
         ],
         "sources": limits,
         "near_duplicates": near,
         "evaluations": evaluations,
     }
-
-
-def _cleans(recipe: Recipe) -> bool:
-    return bool(recipe.clean.near_duplicates or recipe.evaluations or any(source.clean for source in recipe.sources))
 
 
 def add_counts(entry: dict[str, Any], drops: SourceDrops) -> None:
@@ -124,44 +117,29 @@ def _read_near(build: Build, mixed: TaskOutput) -> dict[str, Any] | None:
 
 
 def _add_texts(
-    texts: _Texts, limits: list[dict[str, Any]], near: dict[str, Any] | None, held: list[dict[str, Any]]
+    build: Build, limits: list[dict[str, Any]], near: dict[str, Any] | None, held: list[dict[str, Any]]
 ) -> None:
     """Give each example the beginning of its text, and what it shows of a pair or of a copied item."""
+    vocabulary = read_vocabulary(build.read_tokenizer())
+    runs = {run.digest: run for run in build.runs}
+
+    @cache  # a document is shown for several limits
+    def read_start(digest: str, index: int, characters: int) -> str:
+        return read_run_start(runs[digest], index, vocabulary, characters=characters)
+
     examples = [item for entry in limits for limit in entry["limits"] for name in EXAMPLES for item in limit[name]]
     for example in [*examples, *held]:
-        example["text"] = texts.start(example)
-    for pair in [
-        pair for source in (near or {"sources": []})["sources"] for pair in source["shown"] + source["nearest"]
-    ]:
-        whole = {end: texts.start(pair[end], COMPARED_CHARACTERS) for end in ("dropped", "kept")}
-        for end, text in whole.items():
+        example["text"] = read_start(example["run"], example["index"], TEXT_CHARACTERS)
+    pairs = [pair for source in near["sources"] for pair in source["shown"] + source["nearest"]] if near else []
+    for pair in pairs:
+        # Of a pair, the part that differs is shown beside both beginnings.
+        texts = [read_start(pair[end]["run"], pair[end]["index"], COMPARED_CHARACTERS) for end in ("dropped", "kept")]
+        for end, text in zip(("dropped", "kept"), texts, strict=True):
             pair[end]["text"] = text[:TEXT_CHARACTERS]
-        pair["part"] = dict(zip(("start", "dropped", "kept"), cut_parts(whole["dropped"], whole["kept"]), strict=True))
+        pair["part"] = dict(zip(("start", "dropped", "kept"), cut_parts(*texts), strict=True))
     for example in held:
-        whole = texts.whole(example)
+        whole = read_run_text(runs[example["run"]], example["index"], vocabulary)
         example["found"] = cut_excerpt(whole, example["start"], example["stop"], around=EXCERPT_BYTES).to_dict()
-
-
-class _Texts:
-    """Reads the text of documents from the tokens of their runs."""
-
-    def __init__(self, build: Build):
-        self._vocabulary = read_vocabulary(build.read_tokenizer())
-        self._runs = {run.digest: run for run in build.runs}
-        self._starts: dict[tuple[str, int], str] = {}
-
-    def start(self, document: dict[str, Any], characters: int = TEXT_CHARACTERS) -> str:
-        """Return the beginning of the text of the document at an index of a run."""
-        run, index = self._runs[document["run"]], document["index"]
-        if characters != TEXT_CHARACTERS:
-            return read_run_start(run, index, self._vocabulary, characters=characters)
-        if (run.digest, index) not in self._starts:  # a document is shown for several limits
-            self._starts[run.digest, index] = read_run_start(run, index, self._vocabulary, characters=characters)
-        return self._starts[run.digest, index]
-
-    def whole(self, document: dict[str, Any]) -> bytes:
-        """Return the whole text of such a document."""
-        return read_run_text(self._runs[document["run"]], document["index"], self._vocabulary)
 
 
 def _read_held(

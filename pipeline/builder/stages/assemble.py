@@ -32,7 +32,7 @@ def run_assemble(build: RunningBuild) -> None:
     # Neighbouring shards share a task if they are small.
     tokens_a_shard = (plan.train_tokens + recipe.split.val_tokens) // max(1, len(plan.shards))
     shard_bytes = tokens_a_shard * np.dtype(runs[0].dtype).itemsize
-    documents = sum(source.documents for source in plan.sources) // max(1, len(plan.shards))
+    documents = sum(source.left.documents for source in build.drops) // max(1, len(plan.shards))
     encoded = sum(run.num_documents for run in runs)
     carried_bytes = sum(run.carried_bytes for run in runs) * documents // max(1, encoded) if properties.carried else 0
     groups = group_assembled_shards(

@@ -12,13 +12,12 @@ from pipeline.encode import encode
 from pipeline.encode.run import Run, RunList, token_dtype
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.tasks import Task, make_task
-from pipeline.mix import cuts as mix
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Unit
 from pipeline.sources.undivided import Undivided
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
-from shards.errors import plural
+from shards.errors import InputError, plural
 
 
 def run_encode(build: RunningBuild) -> None:
@@ -82,7 +81,7 @@ def run_encode(build: RunningBuild) -> None:
             for result in own:
                 reasons.update(result["dropped"])
             why = describe_drops(reasons, reasons.total()) or "there were none"
-            raise mix.MixError(f"source {source.name!r}: no document is left: {why}. {drop_remedy(reasons)}.")
+            raise InputError(f"source {source.name!r}: no document is left: {why}. {drop_remedy(reasons)}.")
 
 
 def prepare_measures(build: RunningBuild) -> None:

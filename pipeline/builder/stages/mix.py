@@ -12,7 +12,7 @@ from pipeline.mix import cuts as mix
 from pipeline.mix.block_lists import open_lists
 from pipeline.mix.drops.table import read_drops
 from pipeline.mix.mix_plan import plan_from_dict
-from shards.errors import plural
+from shards.errors import InputError, plural
 
 
 def run_encode_and_mix(build: RunningBuild) -> None:
@@ -37,7 +37,7 @@ def run_mix(build: RunningBuild) -> bool:
 
     Raises:
         InputError: a step drops more of a source than the recipe allows.
-        MixError: the sources cannot give what the recipe asks for.
+        InputError: the sources cannot give what the recipe asks for.
     """
     recipe, evaluations = build.recipe, build.evaluations
     build.has_more = tuple(selection.has_more for selection in build.selections)
@@ -60,7 +60,7 @@ def run_mix(build: RunningBuild) -> bool:
     build.drops = read_drops(result["drops"])
     check_mixed(build, result.get("near_duplicates"))
     if "fault" in result:
-        raise mix.MixError(result["fault"])
+        raise InputError(result["fault"])
 
     # Take more of the sources that are too short so far.
     for source, needed, found in result["short"]:

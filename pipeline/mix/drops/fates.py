@@ -26,6 +26,8 @@ from shards.stores.store import Store
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from pipeline.arrow_arrays import Bools, Integers, UInt8s
+
 FATES_FILE = "fates.bin"
 EDGES_FILE = "edges.bin"
 _EDGES_DTYPE = np.dtype("<u8")
@@ -50,7 +52,7 @@ class Fate(IntEnum):
 class Fates:
     """The fates of all documents. Memory: 16 bytes for each run and partition, and a bit per document asked for."""
 
-    def __init__(self, edges: npt.NDArray[np.unsignedinteger], read: Callable[[int], npt.NDArray[np.uint8]]):
+    def __init__(self, edges: npt.NDArray[np.unsignedinteger], read: Callable[[int], UInt8s]):
         """Set the parts.
 
         Args:
@@ -58,15 +60,16 @@ class Fates:
             read: returns the fates of a partition, run by run.
         """
         self.edges, self.read = edges, read
-        self._kept_bits: dict[int, npt.NDArray[np.uint8]] = {}
-        self._begins: dict[int, npt.NDArray[np.integer]] = {}
+        self._kept_bits: dict[int, UInt8s] = {}
+        self._begins: dict[int, Integers] = {}
 
-    def kept(self, run: int, first: int, last: int) -> npt.NDArray[np.bool_]:
+    def kept(self, run: int, first: int, last: int) -> Bools:
         """Return which of the documents [first, last) of a run are kept, bool `(last - first,)`."""
         edges = self.edges[:, run]
         begin = int(np.searchsorted(edges, first, "right")) - 1
         end = int(np.searchsorted(edges, last, "left"))
         parts = [np.zeros(0, bool)]
+        # A run's documents of a partition follow each other in its bytes.
         for part in range(begin, end):
             low, high = max(first, int(edges[part])), min(last, int(edges[part + 1]))
             start = self._place(part, run, low)
@@ -104,13 +107,13 @@ class FateScratch:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 the finalizer closes it
         weakref.finalize(self, self._file.close)
 
-    def write(self, part: int, fates: npt.NDArray[np.uint8]) -> None:
+    def write(self, part: int, fates: UInt8s) -> None:
         """Write the fates of a partition, the first time or again."""
         self._file.seek(self._begins[part])
         self._file.write(fates.data)
         self._checksums[part] = xxhash.xxh3_64_intdigest(fates.data)
 
-    def read(self, part: int) -> npt.NDArray[np.uint8]:
+    def read(self, part: int) -> UInt8s:
         """Read the fates of a partition; they may be changed and written again.
 
         Raises:
@@ -118,6 +121,7 @@ class FateScratch:
         """
         self._file.seek(self._begins[part])
         data = bytearray(self._file.read(self._begins[part + 1] - self._begins[part]))
+        # The set depends on these bytes: they are compared like those of the work folder.
         if xxhash.xxh3_64_intdigest(data) != self._checksums[part]:
             message = "a scratch file of the mix differs from what was just written to it: the disk fails"
             raise RunError(f"{message}. Check it, or use --scratch on another disk, and run the same command again.")

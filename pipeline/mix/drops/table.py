@@ -18,7 +18,7 @@ from pipeline.mix.drops.alarm import Excess, find_excess
 from shards.format.manifest import BLOCK_LIST_REASON
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Integers
 
 DUPLICATE = "duplicate"
 NEAR_DUPLICATE = "near-duplicate"
@@ -35,7 +35,7 @@ class Counts:
     documents: int = 0
     tokens: int = 0
 
-    def add(self, lengths: npt.NDArray[np.integer]) -> None:
+    def add(self, lengths: Integers) -> None:
         """Add documents by their lengths in tokens."""
         self.documents += len(lengths)
         self.tokens += int(lengths.sum(dtype=np.int64))
@@ -111,7 +111,7 @@ class SourceDrops:
         """Return a step by its name, which is new the first time."""
         return self.steps.setdefault(name, Step())
 
-    def count(self, reason: str, lengths: npt.NDArray[np.integer]) -> None:
+    def count(self, reason: str, lengths: Integers) -> None:
         """Count documents under their first reason, by their lengths in tokens."""
         self.step(step_of(reason)).reason(reason).first.add(lengths)
 
@@ -141,6 +141,7 @@ def count_before_encoding(dropped: Mapping[str, int]) -> dict[str, Step]:
     """Return the steps before encoding, from the rows that they dropped by reason."""
     drops = SourceDrops()
     for reason, count in dropped.items():
+        # Tokens are not known yet.
         step = drops.step(step_of(reason))
         step.before_encoding = True
         step.reason(reason).first.documents += count

@@ -23,10 +23,10 @@ from pipeline.mix.near_duplicates import signatures
 from pipeline.mix.near_duplicates.shingles import WIDTH, hash_shingles
 from pipeline.mix.near_duplicates.signatures import BANDS, band_keys
 from shards.audit.ngrams import token_values
-from shards.stores.store import Store
+from shards.format.equal_hashes import mark_first
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Integers, Rows
 
 BANDS_FILE = "bands.bin"
 EDGES_FILE = "edges.bin"
@@ -82,6 +82,7 @@ def write_bands(folder: Path, task: BandsTask, report: Callable[[int, int], None
     values = token_values(task.vocab_size)
     keys = np.zeros((len(rows), BANDS), np.uint64)
     done = 0
+    # The keys of all documents, chunk by chunk.
     for first, last in split_documents(rows["length"]):
         tokens = run.read_tokens(rows[first:last])
         keys[first:last] = band_keys(*hash_shingles(tokens, rows["length"][first:last].astype(np.int64), values))
@@ -89,8 +90,8 @@ def write_bands(folder: Path, task: BandsTask, report: Callable[[int, int], None
         report(done * tokens.itemsize, done)
 
     # Of documents with the same content the first stands for all.
-    same = (rows["hash_hi"][1:] == rows["hash_hi"][:-1]) & (rows["hash_lo"][1:] == rows["hash_lo"][:-1])
-    distinct = np.flatnonzero(np.append(True, ~same)[: len(rows)])
+    distinct = np.flatnonzero(mark_first(rows["hash_hi"], rows["hash_lo"]))
+    # Band after band is sorted by key: the first bits of a key are its band.
     counts = np.zeros(1 << EDGE_BITS, np.int64)
     with ChecksummedWriter(folder / BANDS_FILE) as file:
         for band in range(BANDS):
@@ -112,9 +113,7 @@ def write_bands(folder: Path, task: BandsTask, report: Callable[[int, int], None
     }
 
 
-def split_documents(
-    lengths: npt.NDArray[np.integer[Any]], chunk_tokens: int = CHUNK_TOKENS
-) -> Iterator[tuple[int, int]]:
+def split_documents(lengths: Integers, chunk_tokens: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
     """Yield the ranges of a run's documents whose bands are made at once: `chunk_tokens` at most, or one document."""
     ends = np.cumsum(lengths, dtype=np.int64)
     first = done = 0
@@ -124,25 +123,17 @@ def split_documents(
         first, done = last, int(ends[last - 1])
 
 
-class BandFile:
-    """The files of a bands task. Reads raise `WorkFileDamagedError` if the files are not as they were written."""
+def find_range(bands: TaskOutput, number: int, ranges: int) -> tuple[int, int]:
+    """Return the rows [first, last) of a bands task that are in one of this many equal ranges of keys."""
+    step, size = (1 << EDGE_BITS) // ranges, _EDGE_DTYPE.itemsize
+    first, last = (
+        int(np.frombuffer(bands.read(EDGES_FILE, place * size, (place + 1) * size), _EDGE_DTYPE)[0])
+        for place in (number * step, (number + 1) * step)
+    )
+    return first, last
 
-    def __init__(self, store: Store):
-        """Set the store of the task's folder."""
-        self._output = TaskOutput(store)
 
-    def find(self, number: int, ranges: int) -> tuple[int, int]:
-        """Return the rows [first, last) of one of this many equal ranges of keys."""
-        step = (1 << EDGE_BITS) // ranges
-        places = (number * step, (number + 1) * step)
-        size = _EDGE_DTYPE.itemsize
-        first, last = (
-            int(np.frombuffer(self._output.read(EDGES_FILE, place * size, (place + 1) * size), _EDGE_DTYPE)[0])
-            for place in places
-        )
-        return first, last
-
-    def read(self, first: int, last: int) -> npt.NDArray[np.void]:
-        """Read the rows [first, last), `BAND_DTYPE (last - first,)`."""
-        size = BAND_DTYPE.itemsize
-        return np.frombuffer(self._output.read(BANDS_FILE, first * size, last * size), BAND_DTYPE)
+def read_rows(bands: TaskOutput, first: int, last: int) -> Rows:
+    """Read the rows [first, last) of a bands task, `BAND_DTYPE (last - first,)`."""
+    size = BAND_DTYPE.itemsize
+    return np.frombuffer(bands.read(BANDS_FILE, first * size, last * size), BAND_DTYPE)

@@ -27,8 +27,7 @@ from shards.stores.open import open_store
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from pipeline.arrow_arrays import Float64s, Int64s
     from pipeline.encode.run import Run
     from pipeline.mix.index import Index
 
@@ -78,6 +77,7 @@ def drop_near_duplicates(
     """
     import pyarrow.parquet as pq
 
+    # Only documents that are still kept take part.
     documents = task.read()
     found = index.find(documents.hi, documents.lo)
     dropped = choose_dropped(documents, found.runs >= 0)
@@ -85,6 +85,7 @@ def drop_near_duplicates(
     lengths = documents.lengths[dropped.document]
     index.drop_near_duplicates(gone, kept, lengths, report=task.action == "report")
 
+    # The evidence has a row for each near-duplicate, in the order of hashes.
     columns: dict[str, Any] = {"jaccard": wrap_numbers(pa.float64(), dropped.jaccard)}
     digests = [run.digest for run in runs]
     for end, places, own in (("dropped", dropped.document, gone), ("kept", dropped.kept, kept)):
@@ -106,9 +107,7 @@ def drop_near_duplicates(
     return result, {EVIDENCE_FILE: checksum_file(folder / EVIDENCE_FILE)}
 
 
-def _choose_shown(
-    table: pa.Table, own: npt.NDArray[np.int64], jaccard: npt.NDArray[np.float64]
-) -> dict[str, list[dict[str, Any]]]:
+def _choose_shown(table: pa.Table, own: Int64s, jaccard: Float64s) -> dict[str, list[dict[str, Any]]]:
     """Return some near-duplicates of a source: those of the lowest hashes, and those of the lowest similarity.
 
     Args:
@@ -141,6 +140,6 @@ def _name_units(runs: Sequence[Run], documents: Found) -> Any:
     return _name([runs[run].labels[span] for run, span in spans], codes.reshape(-1))
 
 
-def _name(names: Sequence[str], numbers: npt.NDArray[np.int64]) -> Any:
+def _name(names: Sequence[str], numbers: Int64s) -> Any:
     codes = wrap_numbers(pa.int32(), numbers.astype(np.int32))
     return pa.DictionaryArray.from_arrays(codes, wrap_texts(pa.string(), [name.encode() for name in names]))

@@ -23,15 +23,16 @@ from pipeline.encode.run import CONNECTIONS, distinct_runs, load_runs
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, digest_of_payload, last_part
-from pipeline.mix.near_duplicates.bands import BAND_DTYPE, EDGE_BITS, BandFile, BandsTask, bands_digest
+from pipeline.mix.near_duplicates.bands import BAND_DTYPE, EDGE_BITS, BandsTask, bands_digest, find_range, read_rows
 from pipeline.mix.near_duplicates.signatures import BAND_BITS, BANDS
 from shards.audit.ngrams import finalize
+from shards.format.equal_hashes import mark_first
 from shards.stores.open import open_store
 from shards.stores.store import Store
 from shards.workers import map_in_threads
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Int64s, Integers, Rows, UInt64s
 
 RANGE_ROWS = 1 << 23
 """Band rows that a task reads, about: 600,000 documents of all bands."""
@@ -87,7 +88,7 @@ def find_pairs(folder: Path, task: PairsTask, report: Callable[[int, int], None]
     rows, documents = _read_repeated(task, report)
     members = _order_members(rows, documents)
     cut = {"buckets": 0, "documents": 0, "pairs": 0}
-    edges: list[npt.NDArray[np.int64]] = []
+    edges: list[Int64s] = []
     pairs = 0
     with ChecksummedWriter(folder / PAIRS_FILE) as file:
         for part in _pair_up(*members, cut):
@@ -100,77 +101,64 @@ def find_pairs(folder: Path, task: PairsTask, report: Callable[[int, int], None]
     return {"pairs": pairs, "cut": cut, "files": files}
 
 
-def _read_repeated(
-    task: PairsTask, report: Callable[[int, int], None]
-) -> tuple[npt.NDArray[np.void], npt.NDArray[np.uint64]]:
+def _read_repeated(task: PairsTask, report: Callable[[int, int], None]) -> tuple[Rows, UInt64s]:
     """Read the range from every run; return the rows whose key is not the only one, and their documents."""
+    # Find where the range lies in each run's bands, then read these rows into one array.
     runs = distinct_runs(load_runs(task.runs))
     stores = [open_store(f"{task.bands}/{bands_digest(run.digest)}") for run in runs]
-    files = [BandFile(store) for store in stores]
+    bands = [TaskOutput(store) for store in stores]
     threads = CONNECTIONS if stores and stores[0].request_bytes else 1
-    places = map_in_threads(lambda file: file.find(task.number, task.ranges), files, threads)
+    places = map_in_threads(lambda own: find_range(own, task.number, task.ranges), bands, threads)
     ends = np.cumsum([last - first for first, last in places])
     rows = np.empty(int(ends[-1]) if len(ends) else 0, BAND_DTYPE)
 
     def read(number: int) -> None:
         first, last = places[number]
         end = int(ends[number])
-        rows[end - (last - first) : end] = files[number].read(first, last)
+        rows[end - (last - first) : end] = read_rows(bands[number], first, last)
         report(end * BAND_DTYPE.itemsize, 0)
 
-    map_in_threads(read, range(len(files)), threads)
-    keys = rows["key"].copy()
-    keys.sort()
+    map_in_threads(read, range(len(bands)), threads)
+    # A key that only one row has pairs nothing.
+    keys = np.sort(rows["key"])
     repeated = np.unique(keys[1:][keys[1:] == keys[:-1]])
     del keys
-    places_found = np.flatnonzero(_is_among(rows["key"], repeated))
+    places_found = np.flatnonzero(np.isin(rows["key"], repeated))
     found = rows[places_found]
     return found, _document_number(np.searchsorted(ends, places_found, "right"), found["index"])
 
 
-def _is_among(keys: npt.NDArray[np.uint64], listed: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Return which keys are in a sorted list."""
-    if not len(listed):
-        return np.zeros(len(keys), bool)
-    return listed[np.minimum(np.searchsorted(listed, keys), len(listed) - 1)] == keys
-
-
-def _document_number(run: npt.NDArray[np.integer[Any]], index: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint64]:
+def _document_number(run: Integers, index: Integers) -> UInt64s:
     """Return the numbers that pairs have for documents, from the numbers of their runs and their places in these."""
     return (run.astype(np.uint64) << np.uint64(32)) | index.astype(np.uint64)
 
 
-def _order_members(
-    rows: npt.NDArray[np.void], documents: npt.NDArray[np.uint64]
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+def _order_members(rows: Rows, documents: UInt64s) -> tuple[UInt64s, Int64s]:
     """Return the documents, bucket by bucket, the longest first, each content once; and how many each bucket has."""
     order = np.lexsort((documents, rows["hash"], ~rows["length"], rows["key"]))
     rows, documents = rows[order], documents[order]
-    new_key = np.append(True, rows["key"][1:] != rows["key"][:-1])[: len(rows)]
-    new = (
-        new_key
-        | np.append(True, (rows["length"][1:] != rows["length"][:-1]) | (rows["hash"][1:] != rows["hash"][:-1]))[
-            : len(rows)
-        ]
-    )
+    new_key = mark_first(rows["key"], rows["key"])
+    # In a bucket, equal documents are one: they have the same length and hash.
+    new = new_key | mark_first(rows["length"], rows["hash"])
     buckets = np.cumsum(new_key)[new]
     sizes = np.bincount(buckets)[1:] if len(buckets) else np.zeros(0, np.int64)
     return documents[new], sizes
 
 
-def _pair_up(
-    documents: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64], cut: dict[str, int]
-) -> Iterator[npt.NDArray[np.void]]:
+def _pair_up(documents: UInt64s, sizes: Int64s, cut: dict[str, int]) -> Iterator[Rows]:
     """Yield the pairs of buckets in parts, `PAIR_DTYPE (pairs,)`; count what is left out."""
+    # Count what large buckets leave out: pairs of two documents that are both no centers.
     large = sizes[sizes > MOST_MEMBERS].astype(np.int64)
     cut["buckets"] += len(large)
     cut["documents"] += int(large.sum())
     cut["pairs"] += int(((large - CENTERS) * (large - CENTERS - 1) // 2).sum())
+    # Each document is paired with those before it in its bucket, or with the centers alone.
     starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
     places = np.arange(len(documents)) - starts
     partners = np.where(np.repeat(sizes > MOST_MEMBERS, sizes), np.minimum(places, CENTERS), places)
     ends = np.cumsum(partners)
     first = 0
+    # Yield parts of about `PART_PAIRS` pairs; one document's pairs stay together.
     while first < len(documents):
         done = int(ends[first - 1]) if first else 0
         last = max(first + 1, int(np.searchsorted(ends, done + PART_PAIRS, "right")))
@@ -184,22 +172,22 @@ def _pair_up(
         first = last
 
 
-def _sort_part(pairs: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]:
+def _sort_part(pairs: Rows) -> tuple[Rows, Int64s]:
     """Return the distinct pairs in order of partition, and where each partition begins, `(PARTITIONS + 1,)`."""
     pairs = distinct_pairs(pairs)
+    # A hash of the longer document spreads the partitions evenly.
     partition = (finalize(pairs["longer"]) >> np.uint64(56)).astype(np.int64)
     edges = np.append(0, np.cumsum(np.bincount(partition, minlength=PARTITIONS)))
     return pairs[np.argsort(partition, kind="stable")], edges
 
 
-def distinct_pairs(pairs: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+def distinct_pairs(pairs: Rows) -> Rows:
     """Return each pair once, sorted by the longer document, then by the shorter one."""
     pairs = pairs[np.lexsort((pairs["shorter"], pairs["longer"]))]
-    new = (pairs["longer"][1:] != pairs["longer"][:-1]) | (pairs["shorter"][1:] != pairs["shorter"][:-1])
-    return pairs[np.append(True, new)[: len(pairs)]]
+    return pairs[mark_first(pairs["longer"], pairs["shorter"])]
 
 
-def read_pairs(store: Store, first: int, last: int) -> npt.NDArray[np.void]:
+def read_pairs(store: Store, first: int, last: int) -> Rows:
     """Read the pairs of the partitions [first, last) that a task wrote; a pair may be there several times.
 
     Raises:
@@ -217,8 +205,7 @@ def count_ranges(rows: int, range_rows: int) -> int:
     """Return the number of ranges of keys, one for each pairs task, for this many rows: a power of two.
 
     Each range has about `range_rows` of them.
-
-    Bands fill 14 of the 16 parts that the first bits of a key can name.
     """
+    # Bands fill 14 of the 16 parts that the first bits of a key can name.
     wanted = rows * (1 << BAND_BITS) / BANDS / range_rows
     return min(1 << EDGE_BITS, 1 << max(0, int(np.ceil(wanted)) - 1).bit_length())

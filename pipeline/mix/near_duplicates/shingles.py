@@ -16,6 +16,8 @@ from shards.audit.ngrams import NO_NGRAM, finalize, hash_ngrams
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from pipeline.arrow_arrays import Int64s, UInt64s
+
 WIDTH = 5
 """Tokens in a shingle, as the words in FineWeb's (Penedo et al. 2024, section 3.4)."""
 
@@ -23,9 +25,7 @@ _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9,
 """One for each place of a short document: odd, with well-spread bits."""
 
 
-def hash_shingles(
-    tokens: npt.NDArray[np.unsignedinteger], lengths: npt.NDArray[np.int64], values: npt.NDArray[np.uint64]
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+def hash_shingles(tokens: npt.NDArray[np.unsignedinteger], lengths: Int64s, values: UInt64s) -> tuple[UInt64s, Int64s]:
     """Hash the shingles of documents, repeated ones included.
 
     Args:
@@ -40,6 +40,7 @@ def hash_shingles(
     ends = np.cumsum(lengths)
     starts = ends - lengths
     hashes = hash_ngrams(tokens, starts, ends, width=WIDTH, values=values)
+    # Documents too short for a shingle are one as a whole.
     short = np.flatnonzero(lengths <= WIDTH)
     if len(short):
         hashes[starts[short]] = _hash_short(tokens, starts[short], lengths[short], values)
@@ -48,10 +49,10 @@ def hash_shingles(
 
 def _hash_short(
     tokens: npt.NDArray[np.unsignedinteger],
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    values: npt.NDArray[np.uint64],
-) -> npt.NDArray[np.uint64]:
+    starts: Int64s,
+    lengths: Int64s,
+    values: UInt64s,
+) -> UInt64s:
     """Hash documents of fewer than `WIDTH` tokens whole, `(documents,)`."""
     places = np.arange(WIDTH - 1)
     ids = tokens[np.minimum(starts[:, None] + places, len(tokens) - 1)]

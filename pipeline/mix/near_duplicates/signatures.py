@@ -18,7 +18,7 @@ import numpy as np
 from shards.audit.ngrams import finalize
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Int64s, UInt32s, UInt64s
 
 CODE_VERSION = 1
 """Increase when a document would get other keys."""
@@ -35,7 +35,7 @@ _SEED = 0x6E656172
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64)
 
 
-def _fill_orders() -> npt.NDArray[np.int64]:
+def _fill_orders() -> Int64s:
     """Return for each slot the fixed order in which it asks all slots, `(SLOTS, SLOTS)`."""
     draws = np.asarray(np.random.PCG64(_SEED).random_raw(SLOTS * SLOTS), np.uint64)
     return np.argsort(draws.reshape(SLOTS, SLOTS), axis=1)
@@ -44,7 +44,7 @@ def _fill_orders() -> npt.NDArray[np.int64]:
 _ORDERS = _fill_orders()
 
 
-def band_keys(hashes: npt.NDArray[np.uint64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+def band_keys(hashes: UInt64s, counts: Int64s) -> UInt64s:
     """Return the keys of the bands of signatures: equal if all slots of a band are equal.
 
     Memory: about 1.5 KB a document, and 20 bytes a shingle.
@@ -62,8 +62,9 @@ def band_keys(hashes: npt.NDArray[np.uint64], counts: npt.NDArray[np.int64]) -> 
     return (keys >> np.uint64(BAND_BITS)) | (np.arange(BANDS, dtype=np.uint64) << np.uint64(64 - BAND_BITS))
 
 
-def make_signatures(hashes: npt.NDArray[np.uint64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+def make_signatures(hashes: UInt64s, counts: Int64s) -> UInt32s:
     """Return the documents' MinHash signatures, uint32 `(documents, SLOTS)`."""
+    # The upper half of a hash chooses the slot, the lower half is the value.
     places = (((hashes >> np.uint64(32)) * np.uint64(SLOTS)) >> np.uint64(32)).astype(np.int64)
     places += np.repeat(np.arange(len(counts)) * SLOTS, counts)
     slots = np.full(len(counts) * SLOTS, _EMPTY, np.uint32)
@@ -71,7 +72,8 @@ def make_signatures(hashes: npt.NDArray[np.uint64], counts: npt.NDArray[np.int64
     return _fill_empty(slots.reshape(-1, SLOTS))
 
 
-def _fill_empty(slots: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+def _fill_empty(slots: UInt32s) -> UInt32s:
+    # Ask the slots of each empty one's order in turn, for all of them at once.
     documents, empty = np.nonzero(slots == _EMPTY)
     filled = slots.copy()
     for asked in _ORDERS.T:

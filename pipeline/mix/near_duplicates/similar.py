@@ -28,6 +28,8 @@ from shards.workers import map_in_threads
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from pipeline.arrow_arrays import Int64s, Rows, UInt32s, UInt64s
+
 FLOOR = 0.5
 """The lowest similarity that is written: `min_jaccard` may move above it, and nothing is compared again."""
 TASK_PAIRS = 1 << 22
@@ -87,6 +89,7 @@ def compare_pairs(folder: Path, task: SimilarTask, report: Callable[[int, int], 
     Returns:
         The number of distinct candidate pairs, of similar ones, and the files.
     """
+    # The candidate pairs of this task's partitions, from all ranges of keys.
     runs = distinct_runs(load_runs(task.runs))
     step = PARTITIONS // task.tasks
     pairs = distinct_pairs(
@@ -98,6 +101,7 @@ def compare_pairs(folder: Path, task: SimilarTask, report: Callable[[int, int], 
             ]
         )
     )
+    # Read and compare batch by batch: pairs of one document follow each other.
     documents = _Documents(runs, np.unique(np.concatenate([pairs["longer"], pairs["shorter"]])), task.vocab_size)
     longer, shorter = documents.find(pairs["longer"]), documents.find(pairs["shorter"])
     similar = tokens = 0
@@ -112,13 +116,12 @@ def compare_pairs(folder: Path, task: SimilarTask, report: Callable[[int, int], 
     return {"pairs": len(pairs), "similar": similar, "files": {SIMILAR_FILE: file.facts()}}
 
 
-def _batches(
-    longer: npt.NDArray[np.int64], shorter: npt.NDArray[np.int64], lengths: npt.NDArray[np.uint32]
-) -> Iterator[tuple[int, int]]:
+def _batches(longer: Int64s, shorter: Int64s, lengths: UInt32s) -> Iterator[tuple[int, int]]:
     """Yield ranges of pairs whose documents have `BATCH_TOKENS` together, or a single pair."""
     first = tokens = 0
     inside: set[int] = set()
     for place, pair in enumerate(zip(longer.tolist(), shorter.tolist(), strict=True)):
+        # A document that the batch has already costs nothing more.
         new = [document for document in pair if document not in inside]
         more = sum(int(lengths[document]) for document in new)
         if tokens + more > BATCH_TOKENS and place > first:
@@ -132,14 +135,15 @@ def _batches(
 
 
 def _compare(
-    longer: npt.NDArray[np.int64],
-    shorter: npt.NDArray[np.int64],
-    sets: dict[int, npt.NDArray[np.uint64]],
-    rows: npt.NDArray[np.void],
-) -> npt.NDArray[np.void]:
+    longer: Int64s,
+    shorter: Int64s,
+    sets: dict[int, UInt64s],
+    rows: Rows,
+) -> Rows:
     """Return the pairs with a similarity of at least `FLOOR`, `SIMILAR_DTYPE (similar,)`."""
     values = [jaccard(sets[a], sets[b]) for a, b in zip(longer.tolist(), shorter.tolist(), strict=True)]
     found = np.array(values, np.float64)
+    # Keep what some `min_jaccard` may ask for.
     chosen = np.flatnonzero(found >= FLOOR)
     similar = np.zeros(len(chosen), SIMILAR_DTYPE)
     similar["jaccard"] = found[chosen]
@@ -150,7 +154,7 @@ def _compare(
     return similar
 
 
-def jaccard(first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64]) -> float:
+def jaccard(first: UInt64s, second: UInt64s) -> float:
     """Return the Jaccard similarity of two sorted sets; 0 if their sizes alone keep it below `FLOOR`."""
     if min(len(first), len(second)) < FLOOR * max(len(first), len(second)):
         return 0.0
@@ -163,13 +167,14 @@ def jaccard(first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64]) -> fl
 class _Documents:
     """The documents of a task's pairs, in the order of their numbers."""
 
-    def __init__(self, runs: list[Run], numbers: npt.NDArray[np.uint64], vocab_size: int):
+    def __init__(self, runs: list[Run], numbers: UInt64s, vocab_size: int):
         self._runs = runs
         self._numbers = numbers
         self._values = token_values(vocab_size)
         self._own = (numbers >> np.uint64(32)).astype(np.int64)
         self._token_bytes = np.dtype(runs[0].dtype).itemsize if runs else 0
         self._threads = CONNECTIONS if runs and runs[0].output.store.request_bytes else 1
+        # Read the rows of each run in few pieces; numbers are in the order of runs and rows.
         edges = np.searchsorted(self._own, np.arange(len(runs) + 1))
         index = (numbers & np.uint64(2**32 - 1)).astype(np.int64)
         pieces = [
@@ -180,24 +185,26 @@ class _Documents:
         read = map_in_threads(_read_rows, pieces, self._threads)
         self.rows = np.concatenate([np.zeros(0, DOCUMENT_DTYPE), *read])
 
-    def find(self, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    def find(self, numbers: UInt64s) -> Int64s:
         """Return the places of documents in `rows`."""
         return np.searchsorted(self._numbers, numbers)
 
-    def read_shingles(self, places: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.uint64]]:
+    def read_shingles(self, places: Int64s) -> dict[int, UInt64s]:
         """Return the sorted sets of shingles of documents, given by their places in order."""
         rows = self.rows[places]
-        pieces: list[tuple[Run, npt.NDArray[np.void]]] = []
+        pieces: list[tuple[Run, Rows]] = []
         own = self._own[places]
         for number in np.unique(own).tolist():
             part = rows[np.searchsorted(own, number) : np.searchsorted(own, number, "right")]
             starts = part["start"].astype(np.int64)
+            # Tokens of neighbouring documents are one read.
             groups = _group(starts, starts + part["length"], self._token_bytes)
             ends = list(itertools.accumulate(map(len, groups)))
             pieces += [
                 (self._runs[number], part[end - len(group) : end]) for end, group in zip(ends, groups, strict=True)
             ]
         tokens = list(map_in_threads(_read_tokens, pieces, self._threads))
+        # Hash all at once, then cut into one sorted set for each document.
         hashes, counts = hash_shingles(np.concatenate(tokens), rows["length"].astype(np.int64), self._values)
         ends = np.cumsum(counts)
         return {
@@ -206,20 +213,20 @@ class _Documents:
         }
 
 
-def _group(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], size: int) -> list[npt.NDArray[np.int64]]:
+def _group(starts: Int64s, ends: Int64s, size: int) -> list[Int64s]:
     """Divide places in order, of items of `size` bytes, into groups that are read at once: close ones, not too many."""
     far = starts[1:] - ends[:-1] > BLOCK_BYTES // size
     far |= starts[1:] // (READ_BYTES // size) != starts[:-1] // (READ_BYTES // size)
     return np.split(starts, np.flatnonzero(far) + 1) if len(starts) else []
 
 
-def _read_rows(piece: tuple[Run, npt.NDArray[np.int64]]) -> npt.NDArray[np.void]:
+def _read_rows(piece: tuple[Run, Int64s]) -> Rows:
     run, places = piece
     first = int(places[0])
     return run.read_documents(first, int(places[-1]) + 1)[places - first]
 
 
-def _read_tokens(piece: tuple[Run, npt.NDArray[np.void]]) -> npt.NDArray[np.unsignedinteger]:
+def _read_tokens(piece: tuple[Run, Rows]) -> npt.NDArray[np.unsignedinteger]:
     """Read the tokens of documents of a run with one read, those between them included, and leave these out."""
     run, rows = piece
     tokens = run.read_tokens(rows)
@@ -229,7 +236,7 @@ def _read_tokens(piece: tuple[Run, npt.NDArray[np.void]]) -> npt.NDArray[np.unsi
     return tokens[np.arange(int(ends[-1])) + np.repeat(starts - (ends - lengths), lengths)]
 
 
-def read_similar(store: Store, min_jaccard: float) -> npt.NDArray[np.void]:
+def read_similar(store: Store, min_jaccard: float) -> Rows:
     """Read the pairs that a task found at or above a similarity, `SIMILAR_DTYPE (pairs,)`.
 
     Raises:

@@ -12,31 +12,33 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shards.format.equal_hashes import mark_first, sort_hashes
+
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Bools, Float64s, Int64s, Rows, UInt64s
 
 
 @dataclass(frozen=True, slots=True)
 class SimilarDocuments:
     """Documents that are each similar to another one, in the order of their hashes; and their pairs."""
 
-    hi: npt.NDArray[np.uint64]
+    hi: UInt64s
     """The first 8 bytes of each content hash, `(documents,)`."""
-    lo: npt.NDArray[np.uint64]
-    lengths: npt.NDArray[np.int64]
+    lo: UInt64s
+    lengths: Int64s
     """Tokens, EOS included."""
-    first: npt.NDArray[np.int64]
+    first: Int64s
     """The place of one document of each pair, `(pairs,)`."""
-    second: npt.NDArray[np.int64]
-    jaccard: npt.NDArray[np.float64]
+    second: Int64s
+    jaccard: Float64s
 
     @classmethod
-    def of(cls, pairs: npt.NDArray[np.void]) -> SimilarDocuments:
+    def of(cls, pairs: Rows) -> SimilarDocuments:
         """Take them from pairs of `SIMILAR_DTYPE`."""
         hi, lo = (np.concatenate([pairs[f"{half}_a"], pairs[f"{half}_b"]]) for half in ("hi", "lo"))
-        order = np.lexsort((lo, hi))
+        order, _ = sort_hashes(hi, lo)
         hi, lo = hi[order], lo[order]
-        new = np.append(True, (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1]))[: len(hi)]
+        new = mark_first(hi, lo)
         places = np.empty(len(order), np.int64)
         places[order] = np.cumsum(new) - 1
         lengths = np.concatenate([pairs["length_a"], pairs["length_b"]])[order][new].astype(np.int64)
@@ -47,13 +49,13 @@ class SimilarDocuments:
 class Dropped:
     """Documents to drop, in the order of their hashes, each with the most similar document that stays."""
 
-    document: npt.NDArray[np.int64]
+    document: Int64s
     """Places in `SimilarDocuments`, `(dropped,)`."""
-    kept: npt.NDArray[np.int64]
-    jaccard: npt.NDArray[np.float64]
+    kept: Int64s
+    jaccard: Float64s
 
 
-def choose_dropped(documents: SimilarDocuments, alive: npt.NDArray[np.bool_]) -> Dropped:
+def choose_dropped(documents: SimilarDocuments, alive: Bools) -> Dropped:
     """Choose which of similar documents survive; return those to drop.
 
     Args:
