@@ -3,8 +3,8 @@
 A generator seeded with (seed, split, shard) permutes the documents, starting from an order that depends on content. The
 slices of neighbouring shards are neighbours in every run. If there are many runs, a task therefore writes several
 shards: it reads the rows that all of them need from a run at once, and from a remote store the tokens, too. Memory: one
-shard's tokens, and the rows and carried values of the task's shards; from a remote store `MOST_HELD_BYTES` of their
-tokens. Scratch: the task's shards, and from a remote store the other tokens.
+shard's tokens, and the rows and carried values of the task's shards. Scratch: the task's shards, and from a remote
+store their tokens.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -42,8 +42,6 @@ from shards.stores.open import open_store
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-MOST_HELD_BYTES = 32 << 20
-"""Tokens that a task has fetched and keeps in memory; more than that are in a scratch file."""
 MOST_CHECKSUMS_BYTES = 64 << 20
 """Checksums of runs in a remote store which a process keeps in memory."""
 
@@ -80,8 +78,7 @@ class AssembleTask(Payload):
     seed: int
     properties: Annotated[SetProperties, InDigest(_writing_keys, "")]
     fetch: Annotated[bool, NOT_IN_DIGEST] = False
-    """Whether the runs are read once for all shards, into memory or a scratch file: a request takes longer than its
-    bytes."""
+    """Whether the runs are read once for all shards, into a scratch file: a request takes longer than its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +99,6 @@ class _ScratchRange:
 
 
 @dataclass(frozen=True, slots=True)
-class _HeldRange:
-    """A range of a run's tokens that has been fetched into memory. It is read like a `FileRange`."""
-
-    content: memoryview
-    start: int
-    """The first byte of the content, in the run's tokens."""
-
-    extra_bytes: ClassVar[int] = 0
-
-    def read_into(self, start: int, stop: int, buffer: memoryview) -> tuple[int, int]:
-        size = stop - start
-        buffer[:size] = self.content[start - self.start : stop - self.start]
-        return 0, size
-
-
-@dataclass(frozen=True, slots=True)
 class _Part:
     """The documents that a task's shards take of one run in one epoch."""
 
@@ -129,7 +110,7 @@ class _Part:
     """The first row of each shard."""
     high: list[int]
     """One past the last row of each shard."""
-    tokens: FileRange | _ScratchRange | _HeldRange
+    tokens: FileRange | _ScratchRange
     """The run's tokens from the first row to the last."""
     carried: CarriedRows | None
     """The carried values of the run's documents from the first row to the last; None if the run has none."""
@@ -233,38 +214,28 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
     if not task.fetch:
         yield [part for job in jobs if (part := open_part(*job))]
         return
-    with tempfile.TemporaryFile(dir=folder) as file:
+    # Each run is asked once; what it gives lies in a scratch file until a shard needs it.
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file, ThreadPoolExecutor(CONNECTIONS) as pool:
         lock = threading.Lock()
-        held = 0
 
         def fetch(job: tuple[int, Slice, Edges]) -> _Part | None:
-            nonlocal held
             part = open_part(*job)
             if part is None:
                 return None
-            assert isinstance(part.tokens, FileRange)
             start, stop = runs[part.run].token_range(part.rows)
+            assert isinstance(part.tokens, FileRange)
             tokens = part.tokens.read(start, stop)
             with lock:
-                if held + len(tokens) <= MOST_HELD_BYTES:
-                    held += len(tokens)
-                    # A copy: `tokens` is a part of whole blocks, which it would keep.
-                    return replace(part, tokens=_HeldRange(memoryview(bytes(tokens)), start))
                 place = file.tell()
-                file.write(tokens)
+                while len(tokens):  # one write takes at most 2 GiB
+                    tokens = tokens[file.write(tokens) :]
             return replace(part, tokens=_ScratchRange(file.fileno(), place - start))
 
-        with ThreadPoolExecutor(CONNECTIONS) as pool:
-            parts = [part for part in pool.map(fetch, jobs) if part]
-        file.flush()
-        yield parts
+        yield [part for part in pool.map(fetch, jobs) if part]
 
 
 def _join_slices(shards: Sequence[ShardPlan]) -> list[tuple[Slice, Edges]]:
-    """Return what neighbouring shards take together, by source and epoch, with the edges of each shard's own part.
-
-    The edges are where each shard's part begins, then where each ends.
-    """
+    """Return what neighbouring shards take together, by source and epoch, and where each one's part begins and ends."""
     joined: dict[tuple[int, int], list[Slice]] = {}
     for number, shard in enumerate(shards):
         for part in shard.slices:
@@ -274,34 +245,26 @@ def _join_slices(shards: Sequence[ShardPlan]) -> list[tuple[Slice, Edges]]:
     for own in joined.values():
         own += [replace(own[-1], start=own[-1].stop)] * (len(shards) - len(own))
     return [
-        (
-            replace(own[0], stop=own[-1].stop),
-            Edges([part.start for part in own] + [part.stop for part in own]),
-        )
+        (replace(own[0], stop=own[-1].stop), Edges([part.start for part in own] + [part.stop for part in own]))
         for own in joined.values()
     ]
 
 
 def _gather(parts: list[_Part], shard: int, token_bytes: int, buffer: memoryview) -> _Documents:
-    """Read the tokens that the shard with this number in its task needs from each part.
-
-    Args:
-        parts: the task's part of each run.
-        shard: the number.
-        token_bytes: bytes of a token.
-        buffer: where the tokens are read to, if there is enough of it: memory that is used again costs less.
-    """
+    """Read the tokens that a shard needs from each part into `buffer`, or into a new one if it is too small."""
     own = [(part, part.low[shard], part.high[shard]) for part in parts if part.low[shard] < part.high[shard]]
     counts = np.array([high - low for _, low, high in own], np.int64)
     # Not `np.concatenate`, which takes 25 microseconds for each array of records to compare their types.
     rows = np.frombuffer(b"".join([part.rows[low:high].data for part, low, high in own]), DOCUMENT_DTYPE)
     starts = rows["start"].astype(np.int64) * token_bytes
     stops = starts + rows["length"].astype(np.int64) * token_bytes
+    # Plan one read for each part: from its first document's first byte to its last one's last.
     lasts = np.cumsum(counts) - 1
     ranges = list(zip(own, starts[lasts + 1 - counts].tolist(), stops[lasts].tolist(), strict=True))
     room = sum(stop - start + part.tokens.extra_bytes for (part, _, _), start, stop in ranges)
     if room > len(buffer):
         buffer = np.empty(room * 9 // 8, np.uint8).data  # the next shard may need a little more
+    # Read them one after the other, and note how far the bytes of each have moved.
     moves: list[int] = []
     place = 0
     for (part, _, _), start, stop in ranges:
@@ -323,14 +286,12 @@ def _gather(parts: list[_Part], shard: int, token_bytes: int, buffer: memoryview
 
 
 def _permute(documents: _Documents, shard: ShardPlan, seed: int) -> npt.NDArray[np.int64]:
-    """Return the order of the documents: indices into the rows.
-
-    The starting order is by (hash, epoch), which does not depend on how files or units are cut. The sort keys are raw
-    output of PCG64: numpy guarantees these values, but not the result of `permutation`.
-    """
+    """Return the order of the documents: indices into the rows."""
     rows = documents.rows
+    # The order before, by (hash, epoch), does not depend on how files or units are cut.
     by_content = np.lexsort((documents.epochs, rows["hash_lo"], rows["hash_hi"]))
     seeds = np.random.SeedSequence([seed, _SPLIT_SEEDS[shard.split], shard.index])
+    # Raw output of PCG64: numpy guarantees these values, but not the result of `permutation`.
     keys = np.random.PCG64(seeds).random_raw(len(by_content))
     return by_content[np.argsort(keys, kind="stable")]
 
@@ -339,7 +300,7 @@ def _token_chunks(documents: _Documents, order: npt.NDArray[np.int64]) -> Iterat
     tokens = documents.buffer
     for first in range(0, len(order), _CHUNK_DOCUMENTS):
         chosen = order[first : first + _CHUNK_DOCUMENTS]
-        starts, stops = documents.starts[chosen].tolist(), documents.stops[chosen].tolist()
+        starts, stops = (documents.starts[chosen].tolist(), documents.stops[chosen].tolist())
         yield b"".join([tokens[start:stop] for start, stop in zip(starts, stops, strict=True)])
 
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import ast
 import inspect
-import multiprocessing
 import os
 import re
-import signal
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
+
+from shards.workers import map_tasks
 
 MIN_CHARS = 300
 """Shorter docstrings say little more than the name they belong to."""
@@ -62,15 +61,7 @@ def harvest_docstrings(files: Sequence[SourceFile]) -> Harvest:
     The result does not depend on the number of processes.
     """
     tasks = [files[start : start + _FILES_PER_TASK] for start in range(0, len(files), _FILES_PER_TASK)]
-    processes = min(MAX_PROCESSES, os.cpu_count() or 1, len(tasks))
-    if processes <= 1:
-        parts = [_harvest_files(task) for task in tasks]
-    else:
-        # Spawned, not forked: the caller may hold the threads of Arrow or of a progress bar.
-        # An interrupt is the caller's to report, once.
-        context, ignore = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
-        with ProcessPoolExecutor(processes, context, initializer=signal.signal, initargs=ignore) as pool:
-            parts = list(pool.map(_harvest_files, tasks))
+    parts = [part for _, part in map_tasks(_harvest_files, None, tasks, min(MAX_PROCESSES, os.cpu_count() or 1))]
     return Harvest([docstring for part in parts for docstring in part.docstrings], sum(p.unparsable for p in parts))
 
 
@@ -97,7 +88,7 @@ def _is_documentation(content: bytes) -> bool:
     return sum(length for length in lengths if length >= MIN_CHARS) > MIN_SHARE * len(content)
 
 
-def _harvest_files(files: Sequence[SourceFile]) -> Harvest:
+def _harvest_files(_: None, files: Sequence[SourceFile]) -> Harvest:
     docstrings: list[Docstring] = []
     unparsable = 0
     for source in files:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -163,7 +163,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     if names := task.source.clean.mix_measures():
         cleaned["measures"] = names
     if encoder.kept is not None:
-        cleaned["kept"] = kept.to_receipt()
+        cleaned["kept"] = asdict(kept)
     if task.carried:
         cleaned["carried"] = task.carried
     cleaned |= stream.tally.to_json() | stream.undivided.to_json()
@@ -208,6 +208,7 @@ def _narrow(ids: npt.NDArray[np.uint32], task: EncodeTask) -> npt.NDArray[np.uns
 
 def _check_reference(encoder: Encoder, documents: Documents, part: _Encoded, task: EncodeTask, *, done: int) -> int:
     """Compare a sample of the batch with the reference encoder; return how many documents were compared."""
+    # By hash, so that another cut into batches checks the same documents; at least a few of each unit.
     chosen = np.flatnonzero(part.rows["hash_lo"] % np.uint64(CHECK_ONE_IN) == 0).tolist()
     if done + len(chosen) < CHECK_AT_LEAST:
         chosen = list(range(min(CHECK_AT_LEAST - done, len(part.rows))))
@@ -270,6 +271,7 @@ def _write_run(
 
 def _sort_hits(parts: list[_Encoded], order: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
     """Return all hits in the order of the run's documents, which `order` gives by their places in the parts."""
+    # Where each place in the parts is in the run's order.
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     hits = [np.zeros(0, HIT_DTYPE)]
@@ -284,8 +286,7 @@ def _sort_hits(parts: list[_Encoded], order: npt.NDArray[np.int64]) -> npt.NDArr
 
 
 def _span_labels(rows: npt.NDArray[np.void], unit: Unit) -> list[str]:
-    """Label each span with the digest of its documents in row order, which serves as the revision of a file without
-    one."""
+    """Label each span with the digest of its documents in row order: the revision of a file without one."""
     by_place = rows[np.lexsort((rows["row"], rows["span"]))]
     edges = np.searchsorted(by_place["span"], np.arange(len(unit.spans) + 1))
     labels: list[str] = []

@@ -49,6 +49,7 @@ def write_carried(
         columns: the columns of each part.
         order: the run's documents, by their places in the parts.
     """
+    # A row for each document: which columns have a value, and the 8 bytes of each.
     table = pa.concat_tables(parts).combine_chunks() if parts else None
     rows = np.zeros(len(order), row_dtype(len(columns)))
     texts: dict[int, pa.LargeStringArray] = {}
@@ -61,6 +62,7 @@ def write_carried(
         rows["value"][:, number] = values[order]
         if text is not None:
             texts[number] = text
+    # Where the text of each document begins, in all columns of text together.
     sizes = rows["value"][:, list(texts)].sum(axis=1, dtype=np.uint64)
     rows["start"] = np.cumsum(sizes, dtype=np.uint64) - sizes
     with ChecksummedWriter(folder / CARRIED_FILE) as file:
@@ -111,10 +113,12 @@ class CarriedRows:
         """Return the values of some of the documents, an Arrow array for each column."""
         if not len(chosen):
             return {name: null_values(kind, 0) for name, kind in self.columns}
+        # Cut the text of the range into one piece for each document and column of text.
         low, high = int(chosen[0]), int(chosen[-1]) + 1
         rows, chosen = self.rows[low:high], chosen - low
         texts = [number for number, (_, kind) in enumerate(self.columns) if kind == "string"]
         pieces = _cut_texts(rows["value"][:, texts], self.text[int(rows["start"][0] - self.rows["start"][0]) :])
+        # Make the Arrow buffers of each column: a mask of the values that are there, and the values.
         found: dict[str, Any] = {}
         for number, (name, kind) in enumerate(self.columns):
             valid = rows["valid"][chosen, number].astype(bool)

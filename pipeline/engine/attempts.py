@@ -36,51 +36,24 @@ UPLOADS_AT_ONCE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Where a task's files go."""
-
-    stage: WritableStore
-    """The stage's folder in the work folder; the task's folder in it is named by the digest."""
-    outputs: WritableStore | None
-    """Where the files of the result go; the task's own folder when None."""
-    scratch: str | None
-    """The folder of the running machine where the task writes; None: next to its files, or else in the system's folder
-    for temporary files."""
-
-    def scratch_folder(self) -> Path:
-        """Return where attempts make their folders."""
-        if self.scratch is not None:
-            return Path(self.scratch)
-        for store in (self.outputs, self.stage):
-            if store is not None and store.folder is not None:
-                return store.folder
-        return default_scratch()
-
-
-@dataclass(frozen=True, slots=True)
 class Attempt:
     """One run of a task."""
 
     name: str
     """The name that no other attempt has."""
-    digest: str
-    """The task's digest."""
     label: str
     """The task's name for a person."""
     folder: Path
     """The folder on this machine that the task writes to."""
-    target: Target
-
-    @property
-    def home(self) -> WritableStore:
-        """The store of the task's folder."""
-        return self.target.stage.child(self.digest)
+    home: WritableStore
+    """The task's folder in the work folder; it is named by the digest."""
+    outputs: WritableStore | None
+    """Where the files of the result go; the task's own folder when None."""
 
     @property
     def in_place(self) -> bool:
         """Whether the attempt's folder becomes the task's folder."""
-        stage, outputs = self.target.stage, self.target.outputs
-        return outputs is None and stage.folder is not None and self.folder.parent == stage.folder
+        return self.outputs is None and self.home.folder is not None and self.folder.parent == self.home.folder.parent
 
 
 def default_scratch() -> Path:
@@ -89,16 +62,28 @@ def default_scratch() -> Path:
 
 
 @contextlib.contextmanager
-def open_attempt(target: Target, digest: str, *, label: str) -> Generator[Attempt]:
-    """Make an attempt's folder; delete it at the end if it is there."""
+def open_attempt(
+    stage: WritableStore, outputs: WritableStore | None, scratch: str | None, *, digest: str, label: str
+) -> Generator[Attempt]:
+    """Make an attempt's folder; delete it at the end if it is there.
+
+    Args:
+        stage: the stage's folder in the work folder.
+        outputs: where the files of the result go; the task's own folder when None.
+        scratch: the folder of the running machine where the task writes; None: next to its files, or else in the
+            system's folder for temporary files.
+        digest: the task's.
+        label: the task's name for a person.
+    """
+    near = (store.folder for store in (outputs, stage) if store is not None and store.folder is not None)
+    place = Path(scratch) if scratch is not None else next(near, default_scratch())
+    if stage.folder is None or scratch is not None:
+        delete_abandoned_attempts(place)  # of this host, whose scratch the driver may not see
     name = unique_name()
-    scratch = target.scratch_folder()
-    if target.stage.folder is None or target.scratch is not None:
-        delete_abandoned_attempts(scratch)  # of this host, whose scratch the driver may not see
-    folder = scratch / f".{digest}.{name}{TMP_SUFFIX}"
+    folder = place / f".{digest}.{name}{TMP_SUFFIX}"
     folder.mkdir(parents=True)
     try:
-        yield Attempt(name, digest, label, folder, target)
+        yield Attempt(name, label, folder, stage.child(digest), outputs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -110,7 +95,7 @@ def publish_attempt(attempt: Attempt, result: dict[str, Any]) -> None:
         RunError: another attempt has finished with other files.
     """
     # If files go to a folder of this attempt alone, creating the receipt says whether it is the first.
-    if (attempt.in_place or attempt.target.outputs is not None) and _is_second(attempt, result):
+    if (attempt.in_place or attempt.outputs is not None) and _is_second(attempt, result):
         return
     result |= {"attempt": attempt.name, "finished": time.time()}
     if attempt.in_place:
@@ -119,7 +104,7 @@ def publish_attempt(attempt: Attempt, result: dict[str, Any]) -> None:
         _name_folder(attempt, result)
         return
     checksums = seal_checksums(result)
-    target = attempt.target.outputs
+    target = attempt.outputs
     if target is None:
         result["folder"] = attempt.name
         target = attempt.home.child(attempt.name)
@@ -165,7 +150,7 @@ def _move(path: Path, store: WritableStore, name: str) -> str:
 def _name_folder(attempt: Attempt, result: dict[str, Any]) -> None:
     """Rename the attempt's folder to the task's digest, unless another attempt has been faster."""
     stage = attempt.folder.parent
-    final, old = stage / attempt.digest, stage / f".old.{attempt.name}{TMP_SUFFIX}"
+    final, old = (stage / str(attempt.home).rpartition("/")[2], stage / f".old.{attempt.name}{TMP_SUFFIX}")
     try:
         while True:
             try:

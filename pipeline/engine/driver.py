@@ -19,13 +19,8 @@ from typing import Any, TypeVar
 from pipeline.engine.attempts import attempt_contents, delete_abandoned_attempts
 from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.executors import Executor
-from pipeline.engine.receipts import (
-    RECEIPT_FILE,
-    WorkFileDamagedError,
-    check_task_files,
-    load_receipt,
-)
-from pipeline.engine.stage_progress import Progress, Tally
+from pipeline.engine.receipts import RECEIPT_FILE, WorkFileDamagedError, check_task_files, load_receipt
+from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Call, Task
 from shards.errors import RunError, plural
 from shards.stores.store import ListedFile, WritableStore, reads_at_once
@@ -93,7 +88,7 @@ class Driver:
             work: the work folder.
             executor: where the tasks run.
             progress: shows the stages.
-            scratch: the folder where tasks write, on the machine that runs them; see `Target`.
+            scratch: the folder where tasks write, on the machine that runs them; see `open_attempt`.
             check: called often; raises if this driver may not go on.
         """
         self.work = work
@@ -135,11 +130,13 @@ class Driver:
         stage = _Stage(name, function, self.work.child(name), outputs, unit)
         places = [stage.place(task) for task in tasks]
         self._tasks |= {place: (stage, task) for place, task in zip(places, tasks, strict=True)}
+        # Find what is left to do, and take away what could be mistaken for its result.
         pending = self._find_pending(stage, tasks)
         for task in pending:  # so that any receipt found later can be relied on
             stage.store.delete(f"{task.digest}/{RECEIPT_FILE}")
         if before:
             before(pending)
+        # A damaged file of an earlier stage is made again, and then the tasks that found it run again.
         ran = 0
         while pending:
             known = self._damages.total()
@@ -167,7 +164,8 @@ class Driver:
         self._tasks |= {stage.place(task): (stage, task) for task in tasks}
         pending = self._find_pending(stage, tasks)
         found = [self._results[place] for task in tasks if (place := stage.place(task)) in self._results]
-        return StageResult(found, 0, 0.0), pending, self.executor.show(self._calls(stage, pending)) if pending else ""
+        shown = self.executor.show(self._calls(stage, pending)) if pending else ""
+        return StageResult(found, 0, 0.0), pending, shown
 
     def read(self, read: Callable[[], ResultT]) -> ResultT:
         """Return the result of `read`, which reads files of finished tasks; repair the damaged files that it finds.
@@ -207,6 +205,7 @@ class Driver:
 
     def _find_pending(self, stage: _Stage, tasks: list[Task]) -> list[Task]:
         """Keep the results of the tasks that are done; return the others, the large ones first."""
+        # One listing for all tasks; of a single task, of its folder alone.
         only = f"{tasks[0].digest}/" if len(tasks) == 1 else ""
         listed = (stage.store.child(tasks[0].digest) if only else stage.store).list()
         found = {only + file.name: file for file in listed}
@@ -238,6 +237,7 @@ class Driver:
     ) -> dict[str, Any] | None:
         """Return a task's result, or None if the task must run again."""
         folder = stage.store.child(task.digest)
+        # A receipt that is listed as it was when the stage was complete need not be opened.
         entry: dict[str, Any] = known.get(task.digest, {"receipt": None})
         try:
             unchanged = entry["receipt"] == [receipt.bytes, receipt.version]
@@ -279,13 +279,13 @@ class Driver:
             if store and store.folder:
                 delete_abandoned_attempts(store.folder)
         calls = self._calls(stage, tasks)
-        total, tally = sum(task.size for task in tasks), Tally()
+        total = sum(task.size for task in tasks)
+        with self.progress.stage(stage.name, total=total, tasks=len(tasks), unit=stage.unit) as show:
 
-        def advance(number: int, done: int, made: int) -> None:
-            self._check_right()
-            tally.advance(number, done, made)
+            def advance(number: int, done: int, made: int) -> None:
+                self._check_right()
+                show(number, done, made)
 
-        with self.progress.stage(stage.name, total=total, tasks=len(tasks), read=tally.read, unit=stage.unit):
             return self.executor.run(calls, advance)
 
     def _calls(self, stage: _Stage, tasks: list[Task]) -> list[Call]:

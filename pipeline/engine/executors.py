@@ -16,12 +16,13 @@ import resource
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, util
 
 from pipeline.engine.receipts import WorkFileDamagedError
+from pipeline.engine.stage_progress import Advance
 from pipeline.engine.tasks import Call, Outcome, run_call
 from shards.errors import InputError, RunError
 from shards.terminal.display import say
@@ -58,10 +59,6 @@ _WORKER_ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-
-Advance = Callable[[int, int, int], None]
-"""Called with (a call's number, its bytes done, its tokens made) since its last attempt began; the last call counts.
-It may raise, and the executor then ends its tasks."""
 
 
 def say_nothing(message: str) -> None:

@@ -137,6 +137,7 @@ class TaskOutput:
         if stop <= start:
             return memoryview(b"")
         stored = file_name(self.result, name)
+        # A folder reads into the buffer itself; what a request brings is copied.
         try:
             if buffer is None:
                 return memoryview(self.store.read_range(stored, start, stop))

@@ -121,6 +121,7 @@ def _run(command: list[str], text: str = "") -> str:
             done, message = None, f"timed out after {_TIMEOUT_SECONDS} s"
         if done is not None and done.returncode == 0:
             return done.stdout
+        # A controller that restarts answers in a minute; anything else is an answer.
         if not any(part in message.lower() for part in _PASSING):
             raise InputError(_explain(command[0], message))
         if time.monotonic() > until:

@@ -14,27 +14,9 @@ from shards.terminal.progress import Meter, show_progress
 
 POLL_SECONDS = 0.5
 
-Counters = Callable[[], tuple[int, int, int]]
-"""Returns (tasks begun, bytes done, tokens made), or (tasks begun, rows done, files fetched by this run)."""
-
-
-class Tally:
-    """How far each task of a stage is, and the sums over all. One thread writes; another may read."""
-
-    def __init__(self) -> None:
-        self._counts: dict[int, tuple[int, int]] = {}
-        self._sums = (0, 0, 0)
-
-    def advance(self, number: int, done: int, made: int) -> None:
-        """Set how far a task is, by its number: (bytes done, tokens made) since it began."""
-        before = self._counts.get(number, (0, 0))
-        self._counts[number] = (done, made)
-        _, all_done, all_made = self._sums
-        self._sums = (len(self._counts), all_done + done - before[0], all_made + made - before[1])
-
-    def read(self) -> tuple[int, int, int]:
-        """Return the sums, as `Counters`."""
-        return self._sums
+Advance = Callable[[int, int, int], None]
+"""Called with (a task's number, its bytes done, its tokens made) since its last attempt began; the last call counts. Of
+a stage that fetches files: its rows done and the files that this run fetched."""
 
 
 class Progress:
@@ -56,19 +38,43 @@ class Progress:
             self.note(message)
 
     @contextmanager
-    def stage(self, name: str, *, total: int, tasks: int, read: Counters, unit: str = "bytes") -> Generator[None]:
-        """Show a stage while the body runs: `total` bytes in `tasks` tasks, or rows if `unit` is "files"."""
-        stop = threading.Event()
-        started = time.perf_counter()
+    def stage(self, name: str, *, total: int, tasks: int, unit: str = "bytes") -> Generator[Advance]:
+        """Show a stage while the body runs: `total` bytes in `tasks` tasks, or rows if `unit` is "files".
+
+        Yields:
+            What tells how far a task is. One thread calls it.
+        """
+        stop, started = threading.Event(), time.perf_counter()
+        counts: dict[int, tuple[int, int]] = {}
+        sums = (0, 0, 0)
+
+        def advance(number: int, done: int, made: int) -> None:
+            nonlocal sums
+            before = counts.get(number, (0, 0))
+            counts[number] = (done, made)
+            sums = (len(counts), sums[1] + done - before[0], sums[2] + made - before[1])
+
+        def feed(meter: Meter) -> None:
+            made_unit, settled = "files" if unit == "files" else "tokens", 0
+            while not stop.wait(POLL_SECONDS):
+                begun, done, made = sums
+                if unit == "files" and not settled:
+                    settled = done - made  # rows that an earlier run fetched or that are not wanted: no work
+                known = settled < done <= total
+                figures = [] if known else [f"{begun} of {plural(tasks, 'task')} begun"]
+                speed = format_speed(made, time.perf_counter() - started, made_unit)
+                meter(done - settled, total - settled, [*figures, speed])
+
         with show_progress(name, unit=unit, show=not self._quiet) as meter:
-            thread = threading.Thread(target=_feed, args=(meter, total, tasks, read, stop), daemon=True)
+            thread = threading.Thread(target=feed, args=(meter,), daemon=True)
             thread.start()
             try:
-                yield
+                yield advance
             finally:
                 stop.set()
                 thread.join()
-        _, done, made = read()
+        # One line stays of the stage.
+        _, done, made = sums
         seconds = time.perf_counter() - started
         work = f"{name}: {plural(tasks, 'task')} in {seconds:.1f} s"
         for counted, count in {"files": made}.items() if unit == "files" else {"bytes": done, "tokens": made}.items():
@@ -76,16 +82,3 @@ class Progress:
             work += f", {format_amount(count, counted)}" if count else ""
             work += f" ({speed})" if speed else ""
         self.note(work)
-
-
-def _feed(meter: Meter, total: int, tasks: int, read: Counters, stop: threading.Event) -> None:
-    """Report what the counters say until `stop` is set."""
-    started = time.perf_counter()
-    made_unit, settled = "files" if meter.unit == "files" else "tokens", 0
-    while not stop.wait(POLL_SECONDS):
-        begun, done, made = read()
-        if meter.unit == "files" and not settled:
-            settled = done - made  # rows that an earlier run fetched or that are not wanted: no work
-        known = settled < done <= total
-        figures = [] if known else [f"{begun} of {plural(tasks, 'task')} begun"]
-        meter(done - settled, total - settled, [*figures, format_speed(made, time.perf_counter() - started, made_unit)])

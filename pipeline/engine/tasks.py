@@ -22,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from pipeline.engine.attempts import Target, open_attempt, publish_attempt
+from pipeline.engine.attempts import open_attempt, publish_attempt
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt
 from shards.stores.open import open_writable_store
 from shards.stores.store import WritableStore
@@ -163,7 +163,7 @@ class Call:
     outputs: WritableStore | None
     """Where the files of the result go; the task's own folder when None."""
     scratch: str | None = None
-    """The folder on the machine that runs the call where the task writes; see `Target`."""
+    """The folder on the machine that runs the call where the task writes; see `open_attempt`."""
 
     def __str__(self) -> str:
         return f"{str(self.stage).rpartition('/')[2]} task {self.task}"
@@ -234,8 +234,8 @@ def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | Non
         receipt = load_receipt(call.stage.child(call.task.digest))
         if receipt is not None:
             return Outcome(*receipt.get("reported", done))
-        target = Target(call.stage, call.outputs, call.scratch)
-        with open_attempt(target, call.task.digest, label=str(call)) as attempt:
+        places = (call.stage, call.outputs, call.scratch)
+        with open_attempt(*places, digest=call.task.digest, label=str(call)) as attempt:
             with turn or nullcontext():
                 result = _load_function(call.function)(attempt.folder, call.task.payload, keep)
             publish_attempt(attempt, result | {"reported": done})

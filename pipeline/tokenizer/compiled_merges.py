@@ -19,6 +19,8 @@ Time is linear in the symbols of the distinct words, and so is memory, about 60 
 # pyright: reportArgumentType=false, reportReturnType=false, reportAssignmentType=false
 from __future__ import annotations
 
+import heapq
+
 import numpy as np
 import numpy.typing as npt
 
@@ -34,12 +36,12 @@ _ROOM = 1 << 18
 _BYTE_PAIRS = 1 << 16
 PAIR, NUMBER, LIST = range(3)
 """Columns of the table of pairs: the pair plus 1, or 0 in an empty row; its count; the list of the words that the merge
-at hand makes it in, or 0. In the heap: the pair, its count when it was last updated, the list of its words."""
+at hand makes it in, or 0."""
 WORD, NEXT = range(2)
 """Columns of the lists: a word, and the row of the next one, or 0."""
-PAIRS, TOUCHED, HEAP, FREE, USED = range(5)
-"""Numbers that change: pairs in the table, pairs that the merge at hand makes, pairs in the heap, the first row of the
-lists that is free again, and the rows that were ever used."""
+PAIRS, TOUCHED, FREE, USED = range(4)
+"""Numbers that change: pairs in the table, pairs that the merge at hand makes, the first row of the lists that is free
+again, and the rows that were ever used."""
 
 
 def learn_merges(data: npt.NDArray[np.uint8], words: Words, entries: int) -> list[tuple[bytes, bytes]]:
@@ -57,61 +59,65 @@ def learn_merges(data: npt.NDArray[np.uint8], words: Words, entries: int) -> lis
     order = sorted(range(256), key=lambda byte: characters[byte])
     ranks = np.empty(256, np.int32)
     ranks[order] = np.arange(256)
-    trainer = _Trainer(data, words[words[:, LENGTH] > 1], ranks, entries)
+    words = words[words[:, LENGTH] > 1]
+    symbols, starts = spell(data, words, ranks)
+    # A merge removes a symbol and makes two pairs at most, so this is enough. Rows never used take no memory.
+    rows = 3 * len(symbols) + 1
+    lists = np.empty((rows, 2), np.int32 if rows < 1 << 31 else np.int64)
+    lengths, counts = words[:, LENGTH].copy(), words[:, COUNT].copy()
     texts = [bytes([byte]) for byte in order]
     merges: list[tuple[bytes, bytes]] = []
-    while len(texts) < entries and (pair := trainer.find_most_frequent()) is not None:
-        trainer.merge(*pair, len(texts))
-        merges.append((texts[pair[0]], texts[pair[1]]))
+    learned = _learn(symbols, starts, lengths, counts, lists, max(0, entries - len(texts)))
+    for left, right in zip(learned[:, 0].tolist(), learned[:, 1].tolist(), strict=True):
+        merges.append((texts[left], texts[right]))
         texts.append(b"".join(merges[-1]))
     return merges
 
 
-class _Trainer:
-    """The words as symbols, and the pairs in them."""
-
-    def __init__(self, data: npt.NDArray[np.uint8], words: Words, ranks: Ints, entries: int):
-        self.symbols, self.starts = spell(data, words, ranks)
-        self.lengths, self.counts = words[:, LENGTH].copy(), words[:, COUNT].copy()
-        self.pairs = np.zeros((_ROOM, 3), np.int64)
-        self.touched = np.empty(max(_BYTE_PAIRS, 2 * entries), np.int64)
-        self.heap = np.empty((_ROOM, 3), np.int64)
-        # A merge removes a symbol and makes two pairs at most, so this is enough. Rows never used take no memory.
-        rows = 3 * len(self.symbols) + 1
-        self.lists = np.empty((rows, 2), np.int32 if rows < 1 << 31 else np.int64)
-        self.numbers = np.zeros(5, np.int64)
-        _list_pairs(self.symbols, self.starts, self.counts, self.pairs, self.lists, self.touched, self.numbers)
-        _push_touched(self.pairs, self.lists, self.touched, self.heap, self.numbers)
-
-    def find_most_frequent(self) -> tuple[int, int] | None:
-        """Return the next pair to merge, which leads the heap; None if no pair is left."""
-        pair = _update_top(self.heap, self.pairs, self.numbers)
-        return None if pair < 0 else (pair >> 32, pair & 0xFFFFFFFF)
-
-    def merge(self, left: int, right: int, new: int) -> None:
-        """Merge the pair that leads the heap."""
-        most = len(self.touched)  # pairs that one merge can make
-        if 2 * (self.numbers[PAIRS] + most) > len(self.pairs):
-            self.pairs = _larger_table(self.pairs)
-        if self.numbers[HEAP] + most > len(self.heap):
-            self.heap = np.concatenate([self.heap, np.empty_like(self.heap)])
-        head = _pop(self.heap, self.numbers)
-        parts = (self.symbols, self.starts, self.lengths, self.counts, self.pairs, self.lists, self.touched)
-        _merge(left, right, new, head, *parts, self.numbers)
-        _push_touched(self.pairs, self.lists, self.touched, self.heap, self.numbers)
-
-
 @compiled_and_kept
-def _list_pairs(
-    symbols: Ints, starts: Longs, counts: Longs, pairs: Longs, lists: Ints | Longs, touched: Longs, numbers: Longs
-) -> None:
-    """Count the pairs of all words, and list the words of each."""
+def _learn(symbols: Ints, starts: Longs, lengths: Longs, counts: Longs, lists: Ints | Longs, most: int) -> Longs:
+    """Learn at most so many merges; return the ids of each, `(merges, 2)`."""
+    pairs, numbers = np.zeros((_ROOM, 3), np.int64), np.zeros(4, np.int64)
+    touched = np.empty(max(_BYTE_PAIRS, 2 * (most + 256)), np.int64)
+    merges = np.empty((most, 2), np.int64)
+    heap = [(np.int64(0), np.int64(0), np.int64(0))]
+    heap.clear()
+    # Count the pairs of all words, and list the words of each.
     for word in range(len(counts)):
         for k in range(starts[word], starts[word + 1] - 1):
             _make(symbols[k], symbols[k + 1], counts[word], word, pairs, lists, touched, numbers)
+    for done in range(most):
+        # Move the pairs that the last merge made to the heap.
+        for k in range(numbers[TOUCHED]):
+            row = touched[k]
+            head = pairs[row, LIST]
+            pairs[row, LIST] = 0
+            if pairs[row, NUMBER] > 0:
+                heapq.heappush(heap, (-pairs[row, NUMBER], pairs[row, PAIR] - 1, head))
+            while head and pairs[row, NUMBER] <= 0:
+                head = _free(head, lists, numbers)
+        numbers[TOUCHED] = 0
+        # Correct the counts on top until one is right.
+        count = np.int64(0)
+        while len(heap):
+            lost, pair, head = heap[0]
+            count = pairs[_find(pair >> 32, pair & 0xFFFFFFFF, pairs), NUMBER]
+            if count == -lost:
+                break
+            heapq.heapreplace(heap, (-count, pair, head))
+        if count <= 0:  # no pair occurs any more
+            return merges[:done]
+        _, pair, head = heapq.heappop(heap)
+        # Merge it, in a table that has room for the pairs which that can make.
+        while 2 * (numbers[PAIRS] + len(touched)) > len(pairs):
+            pairs = _larger_table(pairs)
+        merges[done, 0], merges[done, 1] = pair >> 32, pair & 0xFFFFFFFF
+        _merge(merges[done, 0], merges[done, 1], 256 + done, head, symbols, starts, lengths, counts, pairs, lists,
+               touched, numbers)  # fmt: skip
+    return merges
 
 
-@compiled_and_kept
+@compiled
 def _merge(
     left: int,
     right: int,
@@ -131,6 +137,7 @@ def _merge(
         word = np.int64(lists[head, WORD])
         start, count = starts[word], counts[word]
         at, end, out = start, start + lengths[word], start
+        # Write the symbols again, the pair as one; of its neighbours, count the pairs that go and those that come.
         while at < end:
             if symbols[at] == left and at + 1 < end and symbols[at + 1] == right:
                 if out > start:
@@ -146,10 +153,16 @@ def _merge(
                 at += 1
             out += 1
         lengths[word] = out - start
-        following = lists[head, NEXT]
-        lists[head, NEXT] = numbers[FREE]
-        numbers[FREE] = head
-        head = np.int64(following)
+        head = _free(head, lists, numbers)
+
+
+@compiled
+def _free(row: int, lists: Ints | Longs, numbers: Longs) -> int:
+    """Free a row of the lists; return the next row of its list, or 0."""
+    following = np.int64(lists[row, NEXT])
+    lists[row, NEXT] = numbers[FREE]
+    numbers[FREE] = row
+    return following
 
 
 @compiled
@@ -189,7 +202,7 @@ def _make(
     pairs[row, LIST] = new
 
 
-@compiled_and_kept
+@compiled
 def _larger_table(pairs: Longs) -> Longs:
     larger = np.zeros((2 * len(pairs), 3), np.int64)
     for row in range(len(pairs)):
@@ -198,80 +211,3 @@ def _larger_table(pairs: Longs) -> Longs:
             place = _find(pair >> 32, pair & 0xFFFFFFFF, larger)
             larger[place, PAIR], larger[place, NUMBER] = pair + 1, pairs[row, NUMBER]
     return larger
-
-
-@compiled_and_kept
-def _push_touched(pairs: Longs, lists: Ints | Longs, touched: Longs, heap: Longs, numbers: Longs) -> None:
-    """Move the pairs that the last merge made to the heap."""
-    for k in range(numbers[TOUCHED]):
-        row = touched[k]
-        head = pairs[row, LIST]
-        pairs[row, LIST] = 0
-        if pairs[row, NUMBER] > 0:
-            at = numbers[HEAP]
-            numbers[HEAP] += 1
-            heap[at, PAIR], heap[at, NUMBER], heap[at, LIST] = pairs[row, PAIR] - 1, pairs[row, NUMBER], head
-            _rise(heap, at)
-            continue
-        while head:
-            following = np.int64(lists[head, NEXT])
-            lists[head, NEXT] = numbers[FREE]
-            numbers[FREE] = head
-            head = following
-    numbers[TOUCHED] = 0
-
-
-@compiled_and_kept
-def _update_top(heap: Longs, pairs: Longs, numbers: Longs) -> int:
-    """Correct the counts of the pairs on top until one is right; return it, or -1 if no pair occurs any more."""
-    while numbers[HEAP]:
-        pair = heap[0, PAIR]
-        count = pairs[_find(pair >> 32, pair & 0xFFFFFFFF, pairs), NUMBER]
-        if count == heap[0, NUMBER]:
-            return pair if count > 0 else -1
-        heap[0, NUMBER] = count
-        _sink(heap, numbers[HEAP])
-    return -1
-
-
-@compiled_and_kept
-def _pop(heap: Longs, numbers: Longs) -> int:
-    """Take the top from the heap; return its list of words."""
-    head = heap[0, LIST]
-    numbers[HEAP] -= 1
-    _swap(heap, 0, numbers[HEAP])
-    _sink(heap, numbers[HEAP])
-    return head
-
-
-@compiled
-def _before(heap: Longs, one: int, other: int) -> bool:
-    if heap[one, NUMBER] != heap[other, NUMBER]:
-        return heap[one, NUMBER] > heap[other, NUMBER]
-    return heap[one, PAIR] < heap[other, PAIR]
-
-
-@compiled
-def _swap(heap: Longs, one: int, other: int) -> None:
-    for column in range(3):
-        heap[one, column], heap[other, column] = heap[other, column], heap[one, column]
-
-
-@compiled
-def _rise(heap: Longs, at: int) -> None:
-    while at and _before(heap, at, (at - 1) // 2):
-        _swap(heap, at, (at - 1) // 2)
-        at = (at - 1) // 2
-
-
-@compiled
-def _sink(heap: Longs, size: int) -> None:
-    at = 0
-    while 2 * at + 1 < size:
-        child = 2 * at + 1
-        if child + 1 < size and _before(heap, child + 1, child):
-            child += 1
-        if not _before(heap, child, at):
-            break
-        _swap(heap, child, at)
-        at = child

@@ -94,6 +94,7 @@ def read_encoder_file(
         ignored = tuple(describe_ignored(data))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TokenizerError(f"{path}: not a tokenizer.json with a vocabulary: {error!r}") from error
+    # The tokens that end and begin documents must be special: text never yields them.
     if eos_token not in special:
         faults.append(f"no special token {eos_token!r} to end documents; there are {sorted(special)}.")
     bos_token = find_bos(data) if bos is True else bos or None
@@ -131,6 +132,7 @@ class Encoder:
         """
         import tokenizers
 
+        # Special tokens are characters in text, so the encoders do not know them.
         plain = make_plain(tokenizer)
         text = json.dumps(plain)
         try:
@@ -143,6 +145,7 @@ class Encoder:
                 word = f"special token {token!r} is an ordinary word of the vocabulary"
                 raise TokenizerError(f"tokenizer: {word}: text yields its id. Rename it.")
         self._keeps = spelling.keeps
+        # gigatoken encodes if it gives the ids of `tokenizers` for all probes.
         probes = (_PROBE,) if spelling.keeps == "bytes" else (_PROBE, *_REWRITTEN_PROBES)
         self._fast, self.slow_because = _load_fast(text, {probe: self.encode_reference(probe) for probe in probes})
         self.kept: KeptCounter | None = None

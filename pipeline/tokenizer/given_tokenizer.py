@@ -47,6 +47,7 @@ def find_faults(data: dict[str, Any]) -> Iterator[str]:
             f"{splitter!r}. Use another file, or train one."
         )
         return
+    # What text could not be spelled with, and what would change what it is spelled with.
     yield from _find_missing(data, entries, spelling)
     if max(entries.values()) >= MAX_VOCAB_SIZE:
         yield f"has ids of {MAX_VOCAB_SIZE} and above. Number its entries from 0."
@@ -54,6 +55,7 @@ def find_faults(data: dict[str, Any]) -> Iterator[str]:
     for key in changing if spelling.space else (*changing, "byte_fallback"):
         if model.get(key):
             yield f"model.{key} is {model[key]!r}, which changes what text becomes. Set it to null in the file."
+    # A special token that text can yield would end a document in its middle.
     if kind == "BPE":
         ordinary = _ordinary_ids(model, spelling)
         for token, token_id in find_special(data).items():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,31 +37,18 @@ _SHOWN_CHARACTERS = 60
 
 @dataclass(slots=True)
 class KeptText:
-    """How much of the encoded documents their tokens keep, copies included. Plain data, for a receipt.
-
-    Attributes:
-        documents: all of them.
-        rewritten: those whose tokens have other bytes than their text.
-        text_bytes: bytes of all texts.
-        token_bytes: bytes that all tokens stand for; none for an unknown token.
-        tokens: all of them, without BOS and EOS.
-        unknown: tokens that stand for characters outside the vocabulary.
-        shown: places where the first rewritten documents differ: the text there, and what its tokens say.
-        lost: the first characters that became an unknown token in some documents, with the text around them.
-    """
+    """How much of the encoded documents their tokens keep, copies included. Plain data, for a receipt."""
 
     documents: int = 0
-    rewritten: int = 0
+    rewritten: int = 0  # documents whose tokens have other bytes than their text
     text_bytes: int = 0
-    token_bytes: int = 0
-    tokens: int = 0
-    unknown: int = 0
+    token_bytes: int = 0  # that all tokens stand for; none for an unknown token
+    tokens: int = 0  # without BOS and EOS
+    unknown: int = 0  # tokens that stand for characters outside the vocabulary
+    # The places where the first rewritten documents differ: the text there, and what its tokens say.
     shown: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    # The first characters that became an unknown token in some documents, with the text around them.
     lost: list[str] = field(default_factory=list[str])
-
-    def to_receipt(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
 
 
 class KeptCounter:
@@ -93,6 +80,7 @@ class KeptCounter:
             TokenizerError: the tokens of a document are neither its text nor its normalized text.
         """
         spelling, data = self._spelling, memoryview(documents.data)
+        # The bytes of all tokens, end to end, and where those of each document end.
         taken = self._entries.take(pa.array(ids))
         starts = np.frombuffer(taken.buffers()[1], np.int64)[taken.offset :][: len(ids) + 1]
         values = taken.buffers()[2]
@@ -101,11 +89,13 @@ class KeptCounter:
         edges: list[int] = documents.offsets.tolist()
         unknown = np.zeros(len(ids), bool) if spelling.unknown is None else ids == spelling.unknown
         has_unknown = np.diff(np.concatenate([[0], np.cumsum(unknown)])[offsets]) > 0
+        # Count what needs no look at a document.
         kept.documents += len(edges) - 1
         kept.text_bytes += edges[-1] - edges[0]
         kept.token_bytes += ends[-1] - ends[0]
         kept.tokens += len(ids)
         kept.unknown += int(unknown.sum())
+        # Compare each document with its tokens; those that differ must be what the normalizer makes.
         for number in range(len(edges) - 1):
             text = bytes(data[edges[number] : edges[number + 1]])
             held = joined[ends[number] : ends[number + 1]]

@@ -98,6 +98,7 @@ def sample_budgets(task: TokenizerTask) -> list[int]:
 
 
 def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int, int], None]) -> dict[str, Any]:
+    # Take whole documents in the seeded order until the budget is met.
     budget = sample_budgets(task)[index]
     source = task.sources[index]
     if limits := task.limits.get(source.name):
@@ -120,6 +121,7 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
         report(file.tell(), 0)
         if taken >= budget:
             break
+    # Count what was read and dropped, for the alarms of the tokenizer stage.
     dropped = stream.tally.dropped
     facts: dict[str, Any] = {"text_bytes": taken, "documents": documents, "left_out": left_out}
     facts |= {"records": stream.documents + dropped.total(), "dropped": dict(dropped)}

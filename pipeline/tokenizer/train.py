@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from pipeline.clean.steps import describe_drops, drop_remedy
 from pipeline.engine.checksums import write_checksummed
@@ -82,25 +82,27 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
     assert recipe.vocab_size is not None  # the recipe's check: given unless `file` is
     size = sum(source["text_bytes"] for source in drawn)
     lost = _describe_lost(task, drawn)
+
+    def refuse(offered: str) -> NoReturn:
+        raise TokenizerError(
+            f"{lost}tokenizer.vocab_size: {recipe.vocab_size} is too large for a sample of {size} bytes, which offers "
+            f"{offered}. Ask for fewer, or sample more text."
+        )
+
+    # Refuse before training what no text of this size can give; a trainer would reserve memory for it.
     if not size:
         remedy = drop_remedy({reason for facts in drawn for reason in facts["dropped"]})
         raise TokenizerError(f"{lost}tokenizer: no text is left to train on. {remedy}, or give a tokenizer `file`.")
     bound = 256 + len(recipe.special_tokens) + size  # each merge needs a place of its own in the text
     if recipe.vocab_size > bound:
-        raise TokenizerError(
-            f"{lost}tokenizer.vocab_size: {recipe.vocab_size} is too large for a sample of {size} bytes, which offers "
-            f"at most {plural(bound, 'entry')}. Ask for fewer, or sample more text."
-        )
+        refuse(f"at most {plural(bound, 'entry')}")
     merges = train_merges(sample, recipe.vocab_size, recipe.special_tokens, recipe.pretokenizer)
     text = build_tokenizer_json(merges, recipe.special_tokens, recipe.pretokenizer)
     timer.lap("train_s")
     sample.unlink()
     most = 256 + len(recipe.special_tokens) + len({left + right for left, right in merges})
     if most < recipe.vocab_size:
-        raise TokenizerError(
-            f"{lost}tokenizer.vocab_size: {recipe.vocab_size} is too large for a sample of {size} bytes, which offers "
-            f"{plural(most, 'entry')}. Ask for fewer, or sample more text."
-        )
+        refuse(plural(most, "entry"))
     weights = {source.name: weight for source, weight in zip(task.sources, task.weights, strict=True)}
     return {
         "tokenizer": recipe.model_dump(exclude={"bos", "sample_limits"}),
@@ -254,9 +256,11 @@ def _native_training() -> Generator[None]:
     Python's own handlers would wait for the native code to return, which may take minutes. The next build deletes the
     files that are left.
     """
+    # A signal then ends the process, as it does a program without Python.
     in_main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
     handlers = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    # Native code writes to the file descriptors, not to `sys.stdout`.
     sys.stdout.flush()
     sys.stderr.flush()
     saved = [os.dup(1), os.dup(2)]

@@ -76,6 +76,7 @@ def count_words(path: Path, pretokenizer: str, threads: int) -> tuple[Bytes, Wor
     def count_part(part: tuple[int, int]) -> Words:
         return _count(data, *part, classes, PATTERN_NUMBERS[pretokenizer])
 
+    # First which characters there are, so that the engine is asked about those alone; then count.
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(see_part, parts))
         classes = _classes(seen)
@@ -121,6 +122,7 @@ def _count(data: Bytes, start: int, stop: int, classes: Bytes, pattern: int) -> 
     spans = np.empty((_ROOM // 2, 2), np.int64)
     at, size = start, 0
     while at < stop:
+        # Cut as much as there are spans for, with room for as many new words.
         at, cuts = cut(data, at, stop, classes, pattern, spans)
         if size + cuts > len(words):
             words = np.concatenate([words, np.empty_like(words)])
@@ -198,6 +200,7 @@ def _find(data: Bytes, key: int, tail: int, offset: int, length: int, words: Wor
     while slots[slot]:
         word = slots[slot] - 1
         if words[word, KEY] == key and words[word, TAIL] == tail and words[word, LENGTH] == length:
+            # Keys of short words have all their bytes; of long ones, compare the bytes.
             k, other = 0 if length > _PACKED else length, words[word, OFFSET]
             while k < length and data[other + k] == data[offset + k]:
                 k += 1

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-import pipeline.assemble.assemble
-from pipeline.assemble.assemble import MOST_HELD_BYTES, AssembleTask, _HeldRange, assemble_shards
+from pipeline.assemble.assemble import AssembleTask, assemble_shards
 from pipeline.assemble.grouping import group_assembled_shards
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, load_runs
 from pipeline.engine.checksums import seal
@@ -114,35 +113,18 @@ def test_runs_and_units_change_no_token(tmp_path: Path) -> None:
         }
 
 
-@pytest.mark.parametrize(
-    ("fetch", "held"),
-    [(False, 0), (True, 0), (True, 40), (True, MOST_HELD_BYTES)],
-    ids=["read", "file", "both", "memory"],
-)
+@pytest.mark.parametrize("fetch", [False, True])
 @pytest.mark.parametrize(
     "mix", [{}, {"tokens": "max", "when_short": "repeat", "max_epochs": 3}], ids=["once", "repeated"]
 )
-def test_shards_assembled_together_are_the_same(
-    mix: dict[str, Any], fetch: bool, held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept: list[memoryview] = []
-
-    def hold(content: memoryview, start: int) -> Any:
-        kept.append(content)
-        return _HeldRange(content, start)
-
-    monkeypatch.setattr(pipeline.assemble.assemble, "MOST_HELD_BYTES", held)
-    monkeypatch.setattr(pipeline.assemble.assemble, "_HeldRange", hold)
+def test_shards_assembled_together_are_the_same(mix: dict[str, Any], fetch: bool, tmp_path: Path) -> None:
     runs = write_runs(tmp_path / "runs", SOURCES, [[40], [5, 6, 30]])
     index = Index(runs, 2)
     plan = cut_sources(make_recipe([3, 1], val_tokens=60, shard_tokens=150, **{"when_short": "shrink", **mix}), index)
     alone = assemble(tmp_path / "alone", runs, plan, index)
     assert len(alone) > 3
     for together in (2, 100):
-        kept.clear()
         assert assemble(tmp_path / f"{together}", runs, plan, index, together=together, fetch=fetch) == alone
-        assert bool(kept) == (held > 0)
-        assert all(len(content.obj) == len(content) for content in kept)  # no whole blocks
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import random
 import shutil
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -22,8 +23,9 @@ from pipeline.engine.tasks import Task
 from shards.errors import RunError
 from shards.stores.store import FolderStore
 from tests.support import stage_tasks
-from tests.support.builds import digests, recipe_text, run_build, write_corpus
+from tests.support.builds import Built, build_here, digests, recipe_text, run_build, write_corpus
 from tests.support.damage import flip
+from tests.support.recipes import source, write_recipe
 from tests.support.servers import corpora as stand_ins
 from tests.support.servers.bucket import Bucket
 
@@ -31,20 +33,10 @@ TRIES = 12 if os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS") else 3
 """Bytes flipped in each kind of file, each followed by a build."""
 
 
-RECIPE = """
-name = "small"
-[[sources]]
-name = "docs"
-paths = ["{corpus}/docs.jsonl"]
-text = "body.content"
-weight = 1
-[tokenizer]
-vocab_size = 400
-[split]
-val_tokens = 4_000
-[shards]
-tokens = 10_000
-"""
+def write_docs_recipe(path: Path, glob: Path, *, tokens: int = 1, **keys: Any) -> Path:
+    """Write the recipe of one source; `tokens` multiplies the sizes of shards and of the validation split."""
+    sizes = {"split": {"val_tokens": 4000 * tokens}, "shards": {"tokens": 10_000 * tokens}}
+    return write_recipe(path, source("docs", glob, **keys), tokenizer={"vocab_size": 400}, **sizes)
 
 
 class Finished:
@@ -52,8 +44,7 @@ class Finished:
 
     def __init__(self, folder: Path):
         write_corpus(folder / "corpus")
-        self.recipe = folder / "small.toml"
-        self.recipe.write_text(RECIPE.format(corpus=folder / "corpus"))
+        self.recipe = write_docs_recipe(folder / "small.toml", folder / "corpus/docs.jsonl", text="body.content")
         self.out, self.work = folder / "set", folder / "work"
         self.build()
         self.expected = digests(self.out)
@@ -106,6 +97,40 @@ def test_a_flipped_bit_does_not_reach_the_set(
         assert f"{stage} task {damaged.parent.name} runs again" in said
 
 
+READ_BY_THE_MIX = {
+    "encode/*/measures.bin": ("mix",),
+    "encode/*/hits.bin": ("mix",),
+    "bands/*/bands.bin": ("pairs", "similar", "mix"),
+    "bands/*/edges.bin": ("pairs", "similar", "mix"),
+    "pairs/*/pairs.bin": ("similar", "mix"),
+    "pairs/*/edges.bin": ("similar", "mix"),
+    "similar/*/similar.bin": ("mix",),
+}
+"""Files of a set with every feature on, and the stages to delete so that they are read again."""
+
+
+@pytest.fixture(scope="module")
+def damaged(whole: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("damaged")
+    for name in ("set", "set.work"):
+        shutil.copytree(whole.out.with_name(name), folder / name)
+    return Built(whole.recipe, folder / "set", whole.result)
+
+
+@pytest.mark.parametrize("pattern", READ_BY_THE_MIX)
+def test_a_flipped_bit_does_not_reach_the_mix(pattern: str, damaged: Built, whole: Built) -> None:
+    work = damaged.out.with_name("set.work")
+    for stage in READ_BY_THE_MIX[pattern]:
+        shutil.rmtree(work / stage)
+    path = next(path for path in sorted(work.glob(pattern)) if path.stat().st_size)
+    # Of the edges of bands just those of the ranges are read, with their blocks: the first always is.
+    flip(path, random.Random(pattern), 0 if path.name == "edges.bin" else None)
+    said = build_here(damaged.recipe, damaged.out)["stderr"]
+    assert digests(damaged.out) == whole.digests
+    assert f"{path}: damaged" in said
+    assert f"the {pattern.partition('/')[0]} task {path.parent.name} runs again" in said
+
+
 def test_another_shard_size_reads_runs_in_the_mix(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
     generator = random.Random(5)
     finished.build("shards.tokens=15_000")
@@ -147,10 +172,8 @@ def test_fetched_documents_that_were_damaged_are_fetched_again(tmp_path: Path) -
     table = stand_ins.small_code(tmp_path / "objects.tar")
     (tmp_path / "rows").mkdir()
     pq.write_table(table, tmp_path / "rows" / "part.parquet", row_group_size=-(-len(table) // 2))
-    recipe = tmp_path / "recipe.toml"
-    text = RECIPE.replace('text = "body.content"', 'content = "software-heritage"\nmax_missing = 0.1')
-    text = text.replace("_000", "00_000")
-    recipe.write_text(text.replace("docs.jsonl", "*.parquet").format(corpus=tmp_path / "rows"))
+    keys = {"content": "software-heritage", "max_missing": 0.1}
+    recipe = write_docs_recipe(tmp_path / "recipe.toml", tmp_path / "rows/*.parquet", tokens=100, **keys)
     generator = random.Random(2)
     with Bucket(tmp_path / "objects.tar") as server:
         options = ["--content-endpoint", f"{server.url}/content", "--workers", "2"]

@@ -1,11 +1,13 @@
-"""Builds that clean: what a moved limit costs, when a build stops over one, and that nothing else decides the bytes."""
+"""Builds that clean by limits: when a build stops over one, what moves with it, and what the report says.
+
+That a limit that moves mixes again and no more, and that nothing else decides the bytes, is in `test_whole.py`.
+"""
 
 # pyright: basic
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -16,33 +18,10 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.mix.drops.table import read_drops
 from pipeline.recipe.presets import Gopher
-from shards.__main__ import main as shards_main
 from tests.support.builds import build_here, call_here, digests, real_documents, run_build
+from tests.support.recipes import overrides, source, write_recipe
 
 pytestmark = pytest.mark.long
-
-
-RECIPE = """
-name = "clean"
-[[sources]]
-name = "prose"
-paths = ["prose*.jsonl"]
-weight = 6
-{prose}
-[[sources]]
-name = "more"
-paths = ["more.jsonl"]
-weight = 3
-{more}
-[tokenizer]
-vocab_size = 400
-sample_bytes = "200 KB"
-[split]
-val_tokens = 3_000
-[shards]
-tokens = 20_000
-{rest}
-"""
 
 
 def write_lines(path: Path, texts: list[str]) -> None:
@@ -60,61 +39,41 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def write_recipe(folder: Path, name: str = "recipe.toml", *, prose: str = "", more: str = "", rest: str = "") -> Path:
-    path = folder / name
-    path.write_text(RECIPE.format(prose=prose, more=more, rest=rest))
-    return path
+def write_clean_recipe(folder: Path, name: str, *rest: Any, **tables: Any) -> Path:
+    """Write the recipe of two sources; `rest` is the table `clean` of the first, if it has one."""
+    clean = {"clean": rest[0]} if rest else {}
+    prose = source("prose", "prose*.jsonl", weight=6, **clean)
+    sizes: dict[str, Any] = {"tokenizer": {"vocab_size": 400, "sample_bytes": "200 KB"}}
+    sizes |= {"split": {"val_tokens": 3000}, "shards": {"tokens": 20_000}}
+    return write_recipe(folder / name, prose, source("more", "more.jsonl", weight=3), name="clean", **sizes, **tables)
 
 
 KEPT = ("min_words", "max_words", "max_mean_word_chars")
-OTHERS_OFF = "".join(f"\n{key} = 'off'" for key in Gopher.limit_keys() if key not in KEPT)
-GOPHER = f"[sources.clean.gopher]\nmin_words = 15\nmax_dropped = 1{OTHERS_OFF}"
-OFF_BUT_KEPT = Gopher().model_dump() | {key: "off" for key in Gopher.limit_keys() if key not in KEPT}
+OTHERS_OFF = {key: "off" for key in Gopher.limit_keys() if key not in KEPT}
+GOPHER = {"gopher": {"min_words": 15, "max_dropped": 1} | OTHERS_OFF}
 MOVE = "sources.prose.clean.gopher.min_words"
 
 
 @pytest.fixture(scope="module")
 def built(folder: Path) -> dict[str, Any]:
-    return build_here(write_recipe(folder, prose=GOPHER), folder / "set")
+    return build_here(write_clean_recipe(folder, "recipe.toml", GOPHER), folder / "set")
 
 
-def source(result: dict[str, Any], name: str) -> dict[str, Any]:
+def of_source(result: dict[str, Any], name: str) -> dict[str, Any]:
     return next(entry for entry in result["sources"] if entry["name"] == name)
 
 
-def test_a_moved_limit_mixes_and_assembles_again_and_nothing_else(built: dict[str, Any], folder: Path) -> None:
-    assert built["ran"]["encode"] == 2
-    assert source(built, "prose")["dropped"]["gopher: min_words"] > 5
+def test_a_moved_limit_keeps_the_sample_of_the_tokenizer_and_says_so(built: dict[str, Any], folder: Path) -> None:
     before = digests(folder / "set")
-    moved = build_here(folder / "recipe.toml", folder / "set", "--set", f"{MOVE}=25")
-    assert moved["ran"] == moved["ran"] | {"tokenizer": 0, "encode": 0, "mix": 1}
-    assert moved["ran"]["assemble"] > 0
-    assert (
-        source(moved, "prose")["dropped"]["gopher: min_words"] > source(built, "prose")["dropped"]["gopher: min_words"]
-    )
+    moved = build_here(folder / "recipe.toml", folder / "set", *overrides(f"{MOVE}=25"))
+    few, more = (of_source(result, "prose")["dropped"]["gopher: min_words"] for result in (built, moved))
+    assert 5 < few < more
     assert any("on a sample with other limits (prose: gopher.min_words = 15.0, now 25.0)" in n for n in moved["notes"])
-    assert "same sample" not in moved["stderr"]
-    run_build(folder / "set/recipe.json", folder / "scratch", "--workers", "2")
-    assert digests(folder / "scratch") == digests(folder / "set") != before
-    fresh = build_here(folder / "recipe.toml", folder / "fresh", "--set", f"{MOVE}=25")
-    assert digests(folder / "fresh")["tokenizer.json"] != digests(folder / "set")["tokenizer.json"]
-    assert not any("other limits" in note for note in fresh["notes"])
-    off = build_here(folder / "recipe.toml", folder / "set", "--set", f"{MOVE}=off")
-    assert (off["ran"]["tokenizer"], off["ran"]["encode"]) == (0, 0)
-    assert "gopher: min_words" not in source(off, "prose")["dropped"]
-    assert json.loads((folder / "set/recipe.json").read_text())["tokenizer"]["sample_limits"] == {
-        "prose": {"gopher": {**OFF_BUT_KEPT, "min_words": 15.0}}
-    }
-    again = build_here(folder / "recipe.toml", folder / "set")
-    assert (again["ran"]["tokenizer"], again["ran"]["encode"]) == (0, 0)
+    build_here(folder / "recipe.toml", folder / "set", *overrides(f"{MOVE}=off"))
+    limits = json.loads((folder / "set/recipe.json").read_text())["tokenizer"]["sample_limits"]
+    assert limits == {"prose": {"gopher": Gopher().model_dump() | OTHERS_OFF | {"min_words": 15.0}}}
+    build_here(folder / "recipe.toml", folder / "set")
     assert digests(folder / "set") == before
-
-
-def test_the_counts_add_up_to_the_documents_read(built: dict[str, Any], folder: Path) -> None:
-    for name in ("prose", "more"):
-        entry = source(built, name)
-        lines = len((folder / f"{name}.jsonl").read_text().splitlines())
-        assert entry["documents_available"] + sum(entry["dropped"].values()) == lines
 
 
 def test_of_equal_documents_the_one_that_stays_is_kept(built: dict[str, Any], folder: Path) -> None:
@@ -122,7 +81,7 @@ def test_of_equal_documents_the_one_that_stays_is_kept(built: dict[str, Any], fo
     shared = [json.loads(line)["text"] for line in (folder / "prose.jsonl").read_text().splitlines()][:150]
     fall = [text for text in shared if len(text.split()) < 15]
     assert 0 < len(fall) < 150
-    elsewhere = source(built, "more")["dropped"]["duplicate of another source"]
+    elsewhere = of_source(built, "more")["dropped"]["duplicate of another source"]
     assert elsewhere == 150 - sum(source_drops(text) for text in shared)
 
 
@@ -132,16 +91,6 @@ def source_drops(text: str) -> bool:
     return len(words) < 15 or sum(map(len, words)) / len(words) > 10
 
 
-def test_the_set_is_valid_and_has_a_report(built: dict[str, Any], folder: Path) -> None:
-    for command in ("validate", "report"):
-        options = ["--out", folder / "report"] if command == "report" else []
-        done = call_here(shards_main, command, folder / "set", *options)
-        assert done.returncode == 0, done.stderr + done.stdout
-    assert "gopher: min_words" in next((folder / "report").glob("*.html")).read_text()
-    manifest = json.loads((folder / "set/manifest.json").read_text())
-    assert "gopher: min_words" in manifest["sources"][0]["dropped"]
-
-
 def test_turning_a_preset_on_trains_and_encodes(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     on = build_here(folder / "recipe.toml", folder / "set", "--set", "clean.code.max_dropped=1")
     assert (on["ran"]["tokenizer"], on["ran"]["encode"]) == (1, 2)
@@ -149,14 +98,11 @@ def test_turning_a_preset_on_trains_and_encodes(built: dict[str, Any], folder: P
 
 
 def test_an_empty_table_does_nothing(folder: Path, tmp_path: Path) -> None:
-    plain = write_recipe(folder, "plain.toml")
-    build_here(plain, tmp_path / "set")
+    build_here(write_clean_recipe(folder, "plain.toml"), tmp_path / "set")
     before = digests(tmp_path / "set")
-    empty = write_recipe(folder, "empty.toml", prose="[sources.clean]", rest="[clean]")
+    empty = write_clean_recipe(folder, "empty.toml", {}, clean={})
     assert build_here(empty, tmp_path / "set")["tasks_run"] == 0
     assert digests(tmp_path / "set") == before
-    build_here(empty, tmp_path / "anew")
-    assert digests(tmp_path / "anew") == before
     assert '"clean":' not in (tmp_path / "set/recipe.json").read_text()
     assert not list((tmp_path / "set.work").glob("*/*/measures.bin"))
     assert not list((tmp_path / "set.work").glob("*/*/cleaning.json"))
@@ -193,59 +139,33 @@ def test_the_alarm_comes_before_the_shortage_that_it_causes(built: dict[str, Any
 
 
 def test_too_much_that_falls_before_encoding_stops_the_build(folder: Path, tmp_path: Path) -> None:
-    early = "[sources.clean.gopher]\nmin_words = 40\nwhen = 'encode'"
-    recipe = write_recipe(folder, "early.toml", prose=early)
-    refused = build_here(recipe, tmp_path / "set", expect=2)["stderr"]
+    early: dict[str, Any] = {"min_words": 40, "when": "encode"}
+
+    def write(name: str, **limits: Any) -> Path:
+        return write_clean_recipe(folder, f"{name}.toml", {"gopher": early | limits})
+
+    refused = build_here(write("early"), tmp_path / "set", expect=2)["stderr"]
     assert "source 'prose': clean.gopher drops " in refused
     assert refused.count("gopher: min_words: words is ") == 10
-    recipe = write_recipe(folder, "early.toml", prose=early + "\nmax_dropped = 1")
-    built = build_here(recipe, tmp_path / "set")
+    built = build_here(write("early", max_dropped=1), tmp_path / "set")
     assert (built["ran"]["tokenizer"], built["ran"]["encode"]) == (0, 0)
-    assert source(built, "prose")["dropped"]["gopher: min_words"] > 100
+    assert of_source(built, "prose")["dropped"]["gopher: min_words"] > 100
     assert not list((tmp_path / "set.work").glob("*/*/measures.bin"))
-    late = write_recipe(folder, "late.toml", prose=early.replace("encode", "mix") + "\nmax_dropped = 1")
-    mixed = build_here(late, tmp_path / "late")
-    assert source(mixed, "prose")["dropped"] == source(built, "prose")["dropped"]
-    everything = write_recipe(folder, "all.toml", prose=early.replace("40", "50_000") + "\nmax_dropped = 1")
-    refused = build_here(everything, tmp_path / "none", expect=2)["stderr"]
+    mixed = build_here(write("late", max_dropped=1, when="mix"), tmp_path / "late")
+    assert of_source(mixed, "prose")["dropped"] == of_source(built, "prose")["dropped"]
+    refused = build_here(write("all", max_dropped=1, min_words=50_000), tmp_path / "none", expect=2)["stderr"]
     assert "source 'prose': no document is left: " in refused
 
 
-def flip(path: Path) -> None:
-    """Change one bit in the middle of a file and keep its time, as a disk that fails does."""
-    before = path.stat()
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 4
-    path.write_bytes(data)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-def test_damaged_measures_are_measured_again(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
-    build_here(folder / "recipe.toml", tmp_path / "set", "--set", f"{MOVE}=25")
-    expected = digests(tmp_path / "set")
-    build_here(folder / "recipe.toml", tmp_path / "set", "--keep", "0")  # so that going back mixes again
-    (measures,) = (tmp_path / "set.work/encode").glob("*/measures.bin")
-    flip(measures)
-    again = build_here(folder / "recipe.toml", tmp_path / "set", "--set", f"{MOVE}=25", "--keep", "0")
-    assert f"{measures}: damaged" in again["stderr"]
-    assert f"the encode task {measures.parent.name} runs again" in again["stderr"]
-    assert digests(tmp_path / "set") == expected
-    (found,) = (tmp_path / "set.work/mix").glob("*/cleaning.json")
-    flip(found)
-    again = build_here(folder / "recipe.toml", tmp_path / "set", "--set", f"{MOVE}=25")
-    assert f"the mix task {found.parent.name} runs again" in again["stderr"]
-    assert digests(tmp_path / "set") == expected
-
-
 def test_a_kept_tokenizer_and_a_moved_limit_encode_what_is_new(folder: Path, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, prose=GOPHER)
+    recipe = write_clean_recipe(tmp_path, "recipe.toml", GOPHER)
     for name in ("prose.jsonl", "more.jsonl"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     build_here(recipe, tmp_path / "set")
     write_lines(tmp_path / "prose-2.jsonl", [f"{n} words " * (n % 30 + 1) for n in range(100)])
-    kept = build_here(recipe, tmp_path / "set", "--keep-tokenizer", "--set", f"{MOVE}=25")
+    kept = build_here(recipe, tmp_path / "set", "--keep-tokenizer", *overrides(f"{MOVE}=25"))
     assert (kept["ran"]["tokenizer"], kept["ran"]["encode"]) == (0, 1)
-    assert source(kept, "prose")["dropped"]["gopher: min_words"] > 30
+    assert of_source(kept, "prose")["dropped"]["gopher: min_words"] > 30
 
 
 def report(place: Path, *options: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
@@ -304,18 +224,6 @@ def test_a_limit_that_drops_one_document_says_so(built: dict[str, Any], folder: 
     shown = report(folder / "set", "--examples", "1").stdout
     assert f"gopher: max_words = {most} drops 1 document\n" in shown
     build_here(folder / "recipe.toml", folder / "set")
-
-
-def test_the_report_of_a_given_tokenizer(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
-    given = f'tokenizer={{file = "{folder}/set/tokenizer.json"}}'
-    build_here(folder / "recipe.toml", tmp_path / "set", "--set", given)
-    found, expected = (json.loads(report(place, "--json").stdout) for place in (tmp_path / "set", folder / "set"))
-    for source in (*found["sources"], *expected["sources"]):
-        for item in (
-            item for limit in source["limits"] for name in ("random", "fallen", "left") for item in limit[name]
-        ):
-            item.pop("run")
-    assert found["sources"] == expected["sources"]
 
 
 def test_a_folder_without_a_mix_that_cleaned_is_refused(tmp_path: Path) -> None:

@@ -23,12 +23,12 @@ import pytest
 
 from pipeline.engine.ray_executor import RayExecutor
 from pipeline.engine.slurm_executor import SlurmExecutor
-from pipeline.engine.tasks import Call, Task, digest_of
 from shards.errors import RunError
-from shards.stores.store import FolderStore
 from tests.support.builds import digests
 from tests.support.ray_cluster import RayCluster
+from tests.support.recipes import source, write_recipe
 from tests.support.slurm_cluster import SlurmCluster
+from tests.support.stage_tasks import make_calls
 
 pytestmark = [
     pytest.mark.skipif(
@@ -42,32 +42,16 @@ STAGES = ("tokenizer", "encode", "mix", "assemble")
 @pytest.fixture(scope="module")
 def recipe(corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a recipe of three sources, 87/10/3, whose tasks take seconds."""
-    path = tmp_path_factory.mktemp("recipe") / "real.toml"
-    (path.parent / "corpora").symlink_to(corpora.resolve())
-    path.write_text(f"""
-name = "real"
-[[sources]]
-name = "fineweb-edu"
-paths = ["corpora/fineweb_edu/*.parquet"]
-weight = 87
-[[sources]]
-name = "finemath"
-paths = ["corpora/finemath/*.parquet"]
-weight = 10
-[[sources]]
-name = "python"
-paths = ["{sysconfig.get_path("stdlib")}/asyncio/*.py"]
-weight = 3
-[tokenizer]
-vocab_size = 8000
-[mix]
-when_short = "shrink"
-[split]
-val_tokens = 20_000
-[shards]
-tokens = 100_000
-""")
-    return path
+    folder = tmp_path_factory.mktemp("recipe")
+    (folder / "corpora").symlink_to(corpora.resolve())
+    sources = [
+        source("fineweb-edu", "corpora/fineweb_edu/*.parquet", weight=87),
+        source("finemath", "corpora/finemath/*.parquet", weight=10),
+        source("python", f"{sysconfig.get_path('stdlib')}/asyncio/*.py", weight=3),
+    ]
+    tables: dict[str, Any] = {"mix": {"when_short": "shrink"}, "split": {"val_tokens": 20_000}}
+    tables |= {"tokenizer": {"vocab_size": 8000}, "shards": {"tokens": 100_000}}
+    return write_recipe(folder / "real.toml", *sources, name="real", **tables)
 
 
 @pytest.fixture(scope="module")
@@ -178,11 +162,7 @@ def test_slurm_runs_more_tasks_than_an_array_may_have(
 ) -> None:
     for name, value in slurm.environment.items():
         monkeypatch.setenv(name, value)
-    (tmp_path / "work").mkdir()
-    stage = FolderStore(tmp_path / "work/stage")
-    payloads = [{"name": f"t{number}", "text": "x"} for number in range(1500)]
-    tasks = [Task(digest_of(payload), payload, 1) for payload in payloads]
-    calls = [Call("tests.support.stage_tasks:write_file", task, stage, None) for task in tasks]
+    calls = make_calls(tmp_path / "work/stage", [{"name": f"t{number}", "text": "x"} for number in range(1500)])
     ended: dict[int, int] = {}
     executor = SlurmExecutor(["time=10"])
     assert executor.workers == 1001
@@ -193,31 +173,11 @@ def test_slurm_runs_more_tasks_than_an_array_may_have(
 def test_slurm_gives_up_a_task_that_needs_more_time(slurm: SlurmCluster, tmp_path: Path, monkeypatch: Any) -> None:
     for name, value in slurm.environment.items():
         monkeypatch.setenv(name, value)
-    (tmp_path / "work").mkdir()
     payload = {"name": "a", "gate": str(tmp_path / "never"), "began": str(tmp_path / "a")}
-    task = Task(digest_of(payload), payload, 1, "a")
-    call = Call("tests.support.stage_tasks:wait_for_gate", task, FolderStore(tmp_path / "work/stage"), None)
+    calls = make_calls(tmp_path / "work/stage", [payload], "wait_for_gate")
     with pytest.raises(RuntimeError, match=r"stage task a: was not finished when the time of its job was over"):
-        SlurmExecutor(["time=1"]).run([call], lambda *_: None)
+        SlurmExecutor(["time=1"]).run(calls, lambda *_: None)
     assert not list((tmp_path / "work/stage").glob(".*.tmp"))  # it was given time to clean up
-
-
-LARGE = """
-name = "large"
-[[sources]]
-name = "large"
-paths = ["large.jsonl"]
-weight = 1
-[[sources]]
-name = "small"
-paths = ["small.jsonl"]
-weight = 1
-[tokenizer]
-vocab_size = 1000
-sample_bytes = "300 KB"
-[mix]
-when_short = "shrink"
-"""
 
 
 def kill_readers(file: Path, stage: Path, ended: threading.Event) -> list[float]:
@@ -242,7 +202,9 @@ def kill_readers(file: Path, stage: Path, ended: threading.Event) -> list[float]
 def test_a_task_that_dies_of_memory_three_times_ends_the_build(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    (tmp_path / "recipe.toml").write_text(LARGE)
+    sources = [source(name, f"{name}.jsonl") for name in ("large", "small")]
+    tables: dict[str, Any] = {"tokenizer": {"vocab_size": 1000, "sample_bytes": "300 KB"}}
+    write_recipe(tmp_path / "recipe.toml", *sources, name="large", mix={"when_short": "shrink"}, **tables)
     for name, count in (("large", 80_000), ("small", 1000)):
         lines = (json.dumps({"text": f"{name} {n} " + " ".join(str(n * k) for k in range(60))}) for n in range(count))
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
@@ -268,17 +230,15 @@ def test_a_task_that_dies_of_memory_three_times_ends_the_build(
 
 def test_ray_ends_a_task_when_memory_runs_out(tmp_path: Path) -> None:
     """Ray's memory monitor ends processes when a node has used too much: here 1 % of what this machine has."""
-    payload = {"name": "a", "gate": str(tmp_path / "never"), "began": str(tmp_path / "a")}
-    (tmp_path / "work").mkdir()
-    task = Task(digest_of(payload), payload, 1, "large.jsonl b0-100")
-    call = Call("tests.support.stage_tasks:wait_for_gate", task, FolderStore(tmp_path / "work/stage"), None)
+    payload = {"name": "large.jsonl b0-100", "gate": str(tmp_path / "never"), "began": str(tmp_path / "a")}
+    calls = make_calls(tmp_path / "work/stage", [payload], "wait_for_gate")
     said: list[str] = []
     with (
         RayCluster(memory_usage_threshold=0.01, memory_monitor_refresh_ms=100) as cluster,
         contextlib.closing(RayExecutor(cluster.address, say=said.append)) as executor,
         pytest.raises(RunError, match=r"task large.jsonl b0-100: lost 3 times") as lost,
     ):
-        executor.run([call], lambda *_: None)
+        executor.run(calls, lambda *_: None)
     assert len(said) == 2
     how = r"Ray ended the process with \S+GB of memory, because its node \S+ ran out of memory: \S+ used / \S+ limit\."
     assert re.search(how, str(lost.value)), lost.value

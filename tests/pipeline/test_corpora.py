@@ -11,6 +11,7 @@ import os
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -22,6 +23,7 @@ from pipeline.sources.selection import open_sources
 from pipeline.tokenizer import sample
 from pipeline.tokenizer.sample import iter_sample
 from tests.support.builds import run_build
+from tests.support.recipes import overrides, source, write_recipe
 
 CORPORA = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "../shared/corpora"))
 WEIGHTS = {"fineweb-edu": 87, "finemath": 10, "python": 3}
@@ -35,34 +37,14 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = sysconfig.get_path("stdlib")
-    path = tmp_path_factory.mktemp("recipe") / "real.toml"
-    path.write_text(f"""
-name = "real"
-[[sources]]
-name = "fineweb-edu"
-paths = ["{CORPORA}/fineweb_edu/*.parquet"]
-weight = 87
-[[sources]]
-name = "finemath"
-paths = ["{CORPORA}/finemath/*.parquet"]
-weight = 10
-[[sources]]
-name = "python"
-paths = ["{library}/**/*.py"]
-max_malformed = 0.01
-weight = 3
-[tokenizer]
-vocab_size = 32005
-special_tokens = {json.dumps(SPECIAL_TOKENS)}
-[mix]
-when_short = "shrink"
-[split]
-val_tokens = 50_000
-[shards]
-tokens = 1_000_000
-""")
-    return path
+    sources = [
+        source("fineweb-edu", CORPORA / "fineweb_edu/*.parquet", weight=WEIGHTS["fineweb-edu"]),
+        source("finemath", CORPORA / "finemath/*.parquet", weight=WEIGHTS["finemath"]),
+        source("python", f"{sysconfig.get_path('stdlib')}/**/*.py", weight=WEIGHTS["python"], max_malformed=0.01),
+    ]
+    tables: dict[str, Any] = {"mix": {"when_short": "shrink"}, "split": {"val_tokens": 50_000}}
+    tables |= {"tokenizer": {"vocab_size": 32005, "special_tokens": SPECIAL_TOKENS}, "shards": {"tokens": 1_000_000}}
+    return write_recipe(tmp_path_factory.mktemp("recipe") / "real.toml", *sources, name="real", **tables)
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +89,8 @@ def test_every_document_decodes_to_its_source_byte_for_byte(recipe: Path, built:
 
 def test_ids_are_those_of_tokenizers(recipe: Path, built: shards.ShardSet, tmp_path: Path) -> None:
     """On at least 2,000 documents of each source: those of the set, and of one with more of the small ones."""
-    given = ["--set", f"tokenizer={{file = '{built.path / 'tokenizer.json'}'}}", "--set", "split.val_tokens=0"]
-    more = ["--set", "sources.finemath.weight=87", "--set", "sources.python.weight=300"]
-    run_build(recipe, tmp_path / "more", *given, *more)
+    given = overrides(f"tokenizer={{file = '{built.path / 'tokenizer.json'}'}}", "split.val_tokens=0")
+    run_build(recipe, tmp_path / "more", *given, *overrides("sources.finemath.weight=87", "sources.python.weight=300"))
     reference = built.tokenizer()
     reference.encode_special_tokens = True
     texts = texts_by_hash(recipe)
@@ -117,14 +98,14 @@ def test_ids_are_those_of_tokenizers(recipe: Path, built: shards.ShardSet, tmp_p
     done: set[bytes] = set()
     for shard_set in (built, shards.open_set(tmp_path / "more")):
         for row, tokens in documents(shard_set):
-            source, digest = str(row["source"]), row["hash"]
-            if compared[source] >= 2000 or digest in done or len(tokens) > 20_000:
+            name, digest = str(row["source"]), row["hash"]
+            if compared[name] >= 2000 or digest in done or len(tokens) > 20_000:
                 continue
             done.add(digest)  # type: ignore[arg-type]
             text = texts[digest][1].decode()  # type: ignore[index]
             assert reference.encode(text, add_special_tokens=False).ids == tokens[:-1]
-            compared[source] += 1
-    offered = {source.name: source.documents_available for source in built.manifest.sources}
+            compared[name] += 1
+    offered = {one.name: one.documents_available for one in built.manifest.sources}
     assert compared == {name: min(2000, offered[name]) for name in WEIGHTS}
 
 
@@ -149,10 +130,10 @@ def test_merges_are_those_that_tokenizers_learns_from_the_sample(
 
     loaded = load_checked_recipe(recipe)
     spans = tuple(tuple(span for unit in own.units for span in unit.spans) for own in open_sources(loaded))
-    weights = tuple(source.weight for source in loaded.sources)
+    weights = tuple(one.weight for one in loaded.sources)
     task = sample.TokenizerTask(loaded.tokenizer, tuple(loaded.sources), spans, weights, loaded.seed)
     drawn = sample.draw_sample(tmp_path / "sample.bin", task, lambda done, tokens: None)
-    sizes = [source["text_bytes"] for source in drawn]
+    sizes = [one["text_bytes"] for one in drawn]
     for size, weight in zip(sizes, WEIGHTS.values(), strict=True):
         assert size / sum(sizes) == pytest.approx(weight / 100, abs=0.01)
     trainer = trainers.BpeTrainer(

@@ -18,12 +18,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.engine.attempts import Target, open_attempt, publish_attempt
-from pipeline.engine.checksums import (
-    ChecksummedWriter,
-    checksum_file,
-    write_checksummed,
-)
+from pipeline.engine.attempts import open_attempt, publish_attempt
+from pipeline.engine.checksums import ChecksummedWriter, checksum_file, write_checksummed
 from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, WorkFileDamagedError, read_receipt, write_receipt
@@ -36,6 +32,7 @@ from shards.stores.open import open_writable_store
 from shards.stores.store import FolderStore
 from tests.support import stage_tasks
 from tests.support.servers.objects import ObjectServer, aws_environment
+from tests.support.stage_tasks import make_calls
 
 WRITE_FILE = "tests.support.stage_tasks:write_file"
 
@@ -186,8 +183,8 @@ def attempt(tmp_path: Path, text: str, outputs: Path | None = None) -> None:
     """Run the task as a host that knows of no other attempt would."""
     stage = FolderStore(tmp_path / "stage")
     digest = task("a").digest
-    target = Target(stage, FolderStore(outputs) if outputs else None, None)
-    with open_attempt(target, digest, label="stage task a") as own:
+    store = FolderStore(outputs) if outputs else None
+    with open_attempt(stage, store, None, digest=digest, label="stage task a") as own:
         publish_attempt(own, stage_tasks.write_file(own.folder, {"name": "a", "text": text}, lambda done, made: None))
 
 
@@ -254,12 +251,6 @@ def test_nothing_to_do_reads_one_file_a_stage(run: Any, tmp_path: Path, monkeypa
     assert len(opened) == 21
 
 
-def calls(tmp_path: Path, payloads: list[dict[str, Any]]) -> list[Call]:
-    stage = FolderStore(tmp_path / "stage")
-    function = "tests.support.stage_tasks:die_or_write"
-    return [Call(function, Task(digest_of(item), item, 1, item["name"]), stage, None) for item in payloads]
-
-
 @pytest.fixture
 def pool() -> Iterator[LocalExecutor]:
     with closing(LocalExecutor(2)) as executor:
@@ -271,7 +262,7 @@ def test_a_task_that_dies_each_time_is_named_and_the_others_are_kept(pool: Local
     payloads = [{"name": f"t{number}", "deaths": str(deaths), "times": 9 * (number == 3)} for number in range(8)]
     expected = r"stage task t3: its worker process died 3 times, with 0\.\d\d GB of memory"
     with pytest.raises(RunError, match=expected):
-        pool.run(calls(tmp_path, payloads), lambda *_: None)
+        pool.run(make_calls(tmp_path / "stage", payloads, "die_or_write"), lambda *_: None)
     assert deaths.read_text() == "t3\n" * 3
     assert len(list((tmp_path / "stage").glob("[!.]*/receipt.json"))) >= 2  # those that ran beside it and before
 
@@ -280,7 +271,8 @@ def test_a_task_that_dies_twice_ends_well(pool: LocalExecutor, tmp_path: Path) -
     deaths = tmp_path / "deaths"
     payloads = [{"name": f"t{number}", "deaths": str(deaths), "times": 2 * (number == 3)} for number in range(8)]
     done: dict[int, tuple[int, int]] = {}
-    assert pool.run(calls(tmp_path, payloads), lambda number, *counts: done.update({number: counts})) == []
+    calls = make_calls(tmp_path / "stage", payloads, "die_or_write")
+    assert pool.run(calls, lambda number, *counts: done.update({number: counts})) == []
     assert deaths.read_text() == "t3\n" * 2
     assert len(list((tmp_path / "stage").glob("[!.]*/receipt.json"))) == 8
     assert done == dict.fromkeys(range(8), (2, 1))
@@ -349,10 +341,7 @@ def test_a_folder_that_another_process_holds(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with (
-            pytest.raises(InputError, match=r"another process is at work here\. Wait for it"),
-            lock_folder(tmp_path),
-        ):
+        with pytest.raises(InputError, match=r"another process is at work here\. Wait for it"), lock_folder(tmp_path):
             pass
         holder.kill()
     with lock_folder(tmp_path):

@@ -14,17 +14,16 @@ import pytest
 
 from pipeline.engine import ray_executor
 from pipeline.engine.ray_executor import RayExecutor
-from pipeline.engine.tasks import Call, Task, digest_of
+from pipeline.engine.tasks import Call
 from shards.errors import InputError, RunError
-from shards.stores.store import FolderStore
 from shards.validation.validate import validate
-from tests.support.builds import digests, digests_in, wait_until
+from tests.support.builds import Built, digests, digests_in, wait_until
 from tests.support.corrupt_build import MESSAGE, check_what_is_kept, write_corrupt_recipe
 from tests.support.damage import flip_unseen
 from tests.support.ray_cluster import RayCluster
 from tests.support.servers.objects import ObjectServer, Proxy, aws_environment
 from tests.support.small_recipe import write_small_recipe
-from tests.support.stage_tasks import TaskError
+from tests.support.stage_tasks import TaskError, make_calls
 
 pytestmark = pytest.mark.long
 
@@ -55,12 +54,6 @@ def executor(ray_cluster: RayCluster, connection: list[RayExecutor]) -> RayExecu
     return connection[0]
 
 
-def make_calls(stage: Path, function: str, payloads: list[dict[str, Any]]) -> list[Call]:
-    stage.parent.mkdir(exist_ok=True)
-    tasks = [Task(digest_of(payload), payload, 10, payload["name"]) for payload in payloads]
-    return [Call(f"tests.support.stage_tasks:{function}", task, FolderStore(stage), None) for task in tasks]
-
-
 def run(executor: RayExecutor, calls: list[Call]) -> dict[int, tuple[int, int]]:
     """Run calls and return what each reported last: (bytes done, tokens made)."""
     counts: dict[int, tuple[int, int]] = {}
@@ -69,40 +62,29 @@ def run(executor: RayExecutor, calls: list[Call]) -> dict[int, tuple[int, int]]:
 
 
 def test_a_build_gives_the_bytes_of_a_local_one(
-    recipe: Path,
-    expected: dict[str, str],
+    whole: Built,
     ray_cluster: RayCluster,
     run_process: Callable[..., Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", ray_cluster.address)
-    done = run_process("build", recipe, "--out", "ray", "--engine", "ray")
+    done = run_process("build", whole.recipe, "--out", "ray", "--engine", "ray")
     assert done.returncode == 0, done.stderr
-    assert digests(tmp_path / "ray") == expected
-    dry = run_process("build", recipe, "--out", "ray", "--engine", "ray", "--dry-run", "--set", "split.val_tokens=9")
+    assert digests(tmp_path / "ray") == whole.digests
+    dry = run_process(
+        "build", whole.recipe, "--out", "ray", "--engine", "ray", "--dry-run", "--set", "split.val_tokens=9"
+    )
     assert "split.val_tokens = 9 (was 4000)" in dry.stdout, dry.stderr
     # The nodes find what the driver does not read.
     flip_unseen(tmp_path / "ray")
-    done = run_process("build", recipe, "--out", "ray", "--engine", "ray")
+    done = run_process("build", whole.recipe, "--out", "ray", "--engine", "ray")
     assert done.returncode == 1, done.stderr
     problems = validate(tmp_path / "ray", level="full").problems
     assert [line for line in done.stdout.splitlines() if line.startswith("error: ")] == [
         f"error: {problem}" for problem in problems
     ]
     assert {problem.kind for problem in problems} >= {"file_checksum"}
-
-
-def test_a_build_that_cleans_gives_them_too(
-    cleaned: Path,
-    expected_cleaned: dict[str, str],
-    ray_cluster: RayCluster,
-    run_process: Callable[..., Any],
-    tmp_path: Path,
-) -> None:
-    done = run_process("build", cleaned, "--out", "ray", "--engine", "ray", "--ray-address", ray_cluster.address)
-    assert done.returncode == 0, done.stderr
-    assert digests(tmp_path / "ray") == expected_cleaned
 
 
 def test_a_build_over_a_store_gives_them_too_although_requests_fail(
@@ -142,17 +124,17 @@ def test_other_versions_on_the_nodes_are_refused(
 ) -> None:
     monkeypatch.setattr(ray_executor, "list_versions", lambda: {"Python": "3.0", "tokenmill": "0.0.1"})
     with pytest.raises(InputError, match=r"the driver has 3\.0; tokenmill"):
-        run(executor, make_calls(tmp_path / "work/stage", "write_file", [{"name": "a", "text": "x"}]))
+        run(executor, make_calls(tmp_path / "work/stage", [{"name": "a", "text": "x"}], "write_file"))
 
 
 def test_the_node_is_named_that_lacks_a_package_of_an_extra(executor: RayExecutor, tmp_path: Path) -> None:
-    calls = make_calls(tmp_path / "work/stage", "need_extra", [{"name": "a", "package": "numba"}])
+    calls = make_calls(tmp_path / "work/stage", [{"name": "a", "package": "numba"}], "need_extra")
     with pytest.raises(InputError, match=rf"^node {socket.gethostname()}: the package 'numba' is not"):
         run(executor, calls)
 
 
 def test_a_task_that_raises_ends_the_stage(executor: RayExecutor, tmp_path: Path) -> None:
-    calls = make_calls(tmp_path / "work/stage", "write_file", [{"name": "bad", "text": "x", "fail": True}])
+    calls = make_calls(tmp_path / "work/stage", [{"name": "bad", "text": "x", "fail": True}], "write_file")
     with pytest.raises(TaskError, match="halfway"):
         run(executor, calls)
 
@@ -161,18 +143,18 @@ def test_a_task_whose_process_dies_runs_again_until_it_is_hopeless(executor: Ray
     deaths = tmp_path / "deaths"
     times = {"a": 2, "b": 0, "c": 9}
     payloads = [{"name": name, "times": count, "deaths": str(deaths)} for name, count in times.items()]
-    counts = run(executor, make_calls(tmp_path / "work/stage", "die_or_write", payloads[:2]))
+    counts = run(executor, make_calls(tmp_path / "work/stage", payloads[:2], "die_or_write"))
     assert counts == {0: (2, 1), 1: (2, 1)}
     assert deaths.read_text().split() == ["a", "a"]
     assert len(SAID) == 2
     with pytest.raises(RunError, match="stage task c: lost 3 times"):
-        run(executor, make_calls(tmp_path / "work/stage", "die_or_write", payloads[2:]))
+        run(executor, make_calls(tmp_path / "work/stage", payloads[2:], "die_or_write"))
 
 
 def test_a_node_that_dies_takes_no_task_with_it(executor: RayExecutor, ray_cluster: RayCluster, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     payloads = [{"name": name, "gate": str(gate), "began": str(tmp_path / name)} for name in "abcd"]
-    calls = make_calls(tmp_path / "work/stage", "wait_for_gate", payloads)
+    calls = make_calls(tmp_path / "work/stage", payloads, "wait_for_gate")
 
     def begun() -> int:
         return sum((tmp_path / name).read_text().count("began") for name in "abcd" if (tmp_path / name).exists())

@@ -10,12 +10,12 @@ import pytest
 
 from pipeline.engine.executors import MAX_LOSSES
 from pipeline.engine.remote_workers import Losses, check_remote_worker, list_versions, run_remote_call
-from pipeline.engine.tasks import Call, Task, call_to_json, digest_of
+from pipeline.engine.tasks import call_to_json
 from shards.errors import InputError, RunError
 from shards.stores.address import ObjectAddress
 from shards.stores.object_client import Settings
 from shards.stores.object_errors import NoCredentialsError, StoreError, to_store_error
-from shards.stores.store import FolderStore
+from tests.support.stage_tasks import make_calls
 
 
 def test_a_worker_with_the_packages_of_the_driver() -> None:
@@ -45,9 +45,8 @@ def test_the_host_is_named_that_lacks_a_package_or_credentials(package: str, tmp
 
 def need(package: str, folder: Path) -> str:
     """Return a call of a task that needs a package, or credentials."""
-    payload = {"package": package}
-    task = Task(digest_of(payload), payload, 1)
-    return call_to_json(Call("tests.support.stage_tasks:need_extra", task, FolderStore(folder / "stage"), None))
+    (call,) = make_calls(folder / "stage", [{"name": "a", "package": package}], "need_extra")
+    return call_to_json(call)
 
 
 def test_a_store_that_is_left_without_credentials_asks_the_machine_for_a_role() -> None:
@@ -70,7 +69,7 @@ def test_the_host_is_not_named_in_other_errors(tmp_path: Path) -> None:
 
 def test_a_task_that_is_lost_too_often_ends_the_build_and_others_do_not_count(tmp_path: Path) -> None:
     losses = Losses()
-    calls = [Call("module:function", Task(name, None, 1, name), FolderStore(tmp_path / "stage"), None) for name in "ab"]
+    calls = make_calls(tmp_path / "stage", [{"name": name} for name in "ab"])
     for _ in range(MAX_LOSSES - 1):
         for call in calls:
             losses.add(call, "it died", "Give it more memory.")

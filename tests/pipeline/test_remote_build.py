@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.builder.clean_report.read import read_clean_report
 from pipeline.engine.lease import Lease
 from pipeline.engine.receipts import read_receipt
 from shards.errors import InputError, RunError
@@ -59,20 +58,6 @@ def test_work_and_set_in_a_bucket(recipe: Path, expected: dict[str, str], bucket
     again = build_here(recipe, out, "--scratch", str(scratch))
     assert again["tasks_run"] == 0
     assert digests_in(out) == expected
-
-
-def test_limits_are_applied_and_moved_in_a_bucket(recipe: Path, bucket: str, tmp_path: Path) -> None:
-    on = ["--set", "clean.code.max_dropped=1", "--set", "clean.code.max_longest_line_bytes=2000"]
-    build_here(recipe, str(tmp_path / "set"), *on)  # its tokenizer stays when a limit moves
-    build_here(recipe, str(tmp_path / "set"), *on, "--set", "sources.prose.clean.code.max_longest_line_bytes=90")
-    first = build_here(recipe, f"{bucket}/set", *on)
-    moved = build_here(recipe, f"{bucket}/set", *on, "--set", "sources.prose.clean.code.max_longest_line_bytes=90")
-    assert first["sources"][0]["dropped"] != moved["sources"][0]["dropped"]
-    assert (moved["ran"]["tokenizer"], moved["ran"]["encode"]) == (0, 0)
-    assert digests_in(f"{bucket}/set")["train-00000.bin.zst"] == digests(tmp_path / "set")["train-00000.bin.zst"]
-    (source, *_) = read_clean_report(f"{bucket}/set.work")["sources"]
-    (limit,) = [limit for limit in source["limits"] if limit["key"] == "max_longest_line_bytes"]
-    assert max(map(len, limit["random"][0]["text"].splitlines())) > 30
 
 
 def test_every_fifth_request_fails(

@@ -18,28 +18,21 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.engine.receipts import read_receipt
 from pipeline.engine.slurm_executor import SlurmExecutor
-from pipeline.engine.tasks import Call, Task, digest_of
 from shards.errors import InputError, RunError
 from shards.stores.open import open_writable_store
-from shards.stores.store import FolderStore
 from shards.validation.validate import validate
-from tests.support.builds import digests, digests_in, wait_until
+from tests.support.builds import Built, digests, digests_in, wait_until
 from tests.support.corrupt_build import MESSAGE, check_what_is_kept, write_corrupt_recipe
 from tests.support.damage import flip_unseen
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.small_recipe import write_small_recipe
+from tests.support.stage_tasks import make_calls
 
 pytestmark = pytest.mark.long
 
 
 STAGE_TASKS = "tests.support.stage_tasks"
 OPTIONS = ["time=5"]
-
-
-def make_calls(stage: Path, payloads: list[dict[str, Any]], function: str = "write_file") -> list[Call]:
-    stage.parent.mkdir(exist_ok=True)
-    tasks = [Task(digest_of(payload), payload, 10, payload["name"]) for payload in payloads]
-    return [Call(f"{STAGE_TASKS}:{function}", task, FolderStore(stage), None) for task in tasks]
 
 
 @pytest.fixture
@@ -56,24 +49,19 @@ def in_slurm(slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmClust
 
 
 def test_a_build_gives_the_bytes_of_a_local_one(
-    recipe: Path,
-    expected: dict[str, str],
-    in_slurm: SlurmCluster,
-    bucket: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    whole: Built, in_slurm: SlurmCluster, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["build", str(recipe), "--engine", "slurm", "--slurm", "time=5", "--slurm", "mem=500M"]
+    command = ["build", str(whole.recipe), "--engine", "slurm", "--slurm", "time=5", "--slurm", "mem=500M"]
     assert main([*command, "--out", str(tmp_path / "set"), "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert "tokenizer: runs 1 task: for the first time\n" in shown
+    assert "runs 1 task: for the first time\n" in shown
     assert "#SBATCH --time=5\n#SBATCH --mem=500M\n" in shown
     assert not list(tmp_path.iterdir())  # nothing is written, nothing submitted
     assert in_slurm.run("squeue", "--noheader") == ""
     # An element for each node, which runs several tasks.
     command += ["--slurm-elements", "2"]
     assert main([*command, "--out", str(tmp_path / "set")]) == 0, capsys.readouterr().err
-    assert digests(tmp_path / "set") == expected
+    assert digests(tmp_path / "set") == whole.digests
     assert not list((tmp_path / "set.work").glob("*/.slurm*"))
     # The nodes find what the driver does not read.
     flip_unseen(tmp_path / "set")
@@ -85,17 +73,8 @@ def test_a_build_gives_the_bytes_of_a_local_one(
     ]
     assert {problem.kind for problem in problems} >= {"file_checksum"}
     assert main([*command, "--out", f"{bucket}/set"]) == 0, capsys.readouterr().err
-    assert digests_in(f"{bucket}/set") == expected
+    assert digests_in(f"{bucket}/set") == whole.digests
     assert not [file for file in open_writable_store(f"{bucket}/set.work").list() if "/.slurm" in file.name]
-
-
-@pytest.mark.usefixtures("in_slurm")
-def test_a_build_that_cleans_gives_them_too(
-    cleaned: Path, expected_cleaned: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    engine = ["--engine", "slurm", "--slurm", "time=5", "--slurm-elements", "2"]
-    assert main(["build", str(cleaned), "--out", str(tmp_path / "set"), *engine]) == 0, capsys.readouterr().err
-    assert digests(tmp_path / "set") == expected_cleaned
 
 
 @pytest.mark.usefixtures("expected", "in_slurm")

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.__main__ import main as pipeline_main
+from pipeline.builder.clean_report.read import read_clean_report
 from shards import ShardSet, open_set
 from shards.__main__ import main as shards_main
 from shards.convert.export import export_set
@@ -306,14 +307,8 @@ MANIFEST_FAULTS: list[tuple[str, Callable[[Any], Any]]] = [
     ("expected numbers above 0 that add up to 1", lambda m: m["phases"][0].update(share=0.5)),
     ("phase 'main': 5 tokens in", lambda m: m["phases"][0].update(tokens=5)),
     ("the phases' requested_tokens add up to", lambda m: m["phases"][0].update(requested_tokens=5)),
-    (
-        "phase 'main', source 'prose': achieved_tokens 5",
-        lambda m: m["phases"][0]["mix"][0].update(achieved_tokens=5),
-    ),
-    (
-        "phase 'main' lists ['prose', 'notes']; expected the sources in order",
-        lambda m: m["phases"][0]["mix"].pop(),
-    ),
+    ("phase 'main', source 'prose': achieved_tokens 5", lambda m: m["phases"][0]["mix"][0].update(achieved_tokens=5)),
+    ("phase 'main' lists ['prose', 'notes']; expected the sources in order", lambda m: m["phases"][0]["mix"].pop()),
     ("mix, source 'prose': requested 0.9; its weight's share is", lambda m: m["mix"][0].update(requested=0.9)),
     ("expected none outside the training split", lambda m: m["shards"][-1].update(phase="main")),
 ]
@@ -349,12 +344,16 @@ MOVES: dict[str, tuple[list[str], set[str]]] = {
     ),
     "the block list": (["drop_hashes=[]"], MIXED),
     "phases": (["mix.phases=[]"], MIXED),
+    "a weight": (["mix.phases=[]", "sources.notes.weight=3"], MIXED),
+    "fewer tokens": (["mix.tokens=30_000"], MIXED),
+    "a license": (['sources.prose.license="odc-by"'], set()),
     "the size of shards": (["shards.tokens=9_000"], MIXED),
     "carried columns": (
         [f"sources.{name}.carry=[]" for name in PHASES["main"]],
         {"encode", "bands", "pairs", "similar", *MIXED},
     ),
     "a pattern": (["drop_if_matches=[]"], set(STAGES) - {"evaluations"}),
+    "a predicate": (['sources.prose.keep.score=">= 2"'], set(STAGES) - {"evaluations"}),
 }
 
 
@@ -373,6 +372,7 @@ def test_a_change_runs_again_what_depends_on_it_and_no_more(name: str, moving: B
     moved = build_here(moving.recipe, moving.out, *overrides(*changes))
     assert {stage for stage, count in moved["ran"].items() if count} == expected
     assert moved["problems"] == []
+    assert len(list(moving.out.glob("*.bin.zst"))) == moved["shards"], "no old shard is left"
     if name == "carried columns":
         tables = [pq.read_schema(shard.documents_source()) for shard in open_set(moving.out).shards]
         assert all(table.equals(document_schema(), check_metadata=False) for table in tables)
@@ -405,6 +405,8 @@ def test_moved_limits_give_the_bytes_of_a_build_from_nothing(moving: Built, whol
 def test_two_workers_and_a_bucket_change_no_byte(whole: Built, bucket: str) -> None:
     run_build(whole.recipe, f"{bucket}/set", "--workers", "2")
     assert digests_in(f"{bucket}/set") == whole.digests
+    reports = [read_clean_report(place) for place in (f"{bucket}/set.work", whole.out.with_name("set.work"))]
+    assert reports[0]["sources"] == reports[1]["sources"]
 
 
 @pytest.mark.long

@@ -8,22 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.support.builds import build_here, real_documents
+from tests.support.recipes import source, write_recipe
 
-RECIPE = """
-name = "damaged"
-[[sources]]
-name = "good"
-paths = ["good.parquet"]
-weight = 1
-[[sources]]
-name = "bad"
-paths = ["bad.parquet"]
-weight = 1
-[tokenizer]
-file = "tokenizer.json"
-[mix]
-when_short = "shrink"
-"""
 MESSAGE = "bad.parquet: row group 1 cannot be decoded"
 
 
@@ -38,8 +24,9 @@ def write_corrupt_recipe(folder: Path, tokenizer: Path) -> Path:
     data[middle : middle + 100] = bytes(100)
     path.write_bytes(data)
     (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
-    (folder / "recipe.toml").write_text(RECIPE)
-    return folder / "recipe.toml"
+    sources = [source(name, f"{name}.parquet") for name in ("good", "bad")]
+    tables = {"tokenizer": {"file": "tokenizer.json"}, "mix": {"when_short": "shrink"}}
+    return write_recipe(folder / "recipe.toml", *sources, name="damaged", **tables)
 
 
 def _mend(folder: Path) -> None:

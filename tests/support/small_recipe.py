@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-RECIPE = """
-name = "small"
-[[sources]]
-name = "notes"
-paths = ["notes/*.txt"]
-format = "file"
-weight = 1
-[tokenizer]
-vocab_size = 300
-[shards]
-tokens = 2_000
-"""
+from tests.support.recipes import source, write_recipe
 
 
 def write_small_recipe(folder: Path) -> Path:
@@ -24,6 +13,5 @@ def write_small_recipe(folder: Path) -> Path:
     for index in range(40):
         text = f"note {index}: " + " ".join(f"word{index * word}" for word in range(60))
         (folder / f"notes/{index:02d}.txt").write_text(text)
-    path = folder / "recipe.toml"
-    path.write_text(RECIPE)
-    return path
+    notes = source("notes", "notes/*.txt", format="file")
+    return write_recipe(folder / "recipe.toml", notes, shards={"tokens": 2000})

@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.engine.checksums import checksum_blocks, write_checksummed
 from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.tasks import Call, Task, digest_of
 from shards.errors import missing_extra
 from shards.stores.object_errors import NoCredentialsError, StoreError
 from shards.stores.store import FolderStore
@@ -84,3 +85,10 @@ def wait_for_gate(folder: Path, payload: dict[str, Any], report: Callable[[int, 
 
 def _facts(data: bytes) -> dict[str, Any]:
     return {"bytes": len(data), "checksums": checksum_blocks(data)}
+
+
+def make_calls(stage: Path, payloads: list[dict[str, Any]], function: str = "write_file") -> list[Call]:
+    """Return calls of a function of this module, of a task for each payload, named by it."""
+    stage.parent.mkdir(exist_ok=True)
+    tasks = [Task(digest_of(payload), payload, 10, payload["name"]) for payload in payloads]
+    return [Call(f"{__name__}:{function}", task, FolderStore(stage), None) for task in tasks]
