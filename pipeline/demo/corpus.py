@@ -16,12 +16,13 @@ import re
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.demo.docstrings import MIN_CHARS, Docstring, SourceFile, harvest_docstrings
 from shards.stores.files import TMP_SUFFIX, unique_name
+from shards.terminal.reporter import Note
 
 FOLDER = Path("out/demo-corpus")
 """Where the shipped recipe `demo` reads the corpus, relative to the working directory."""
@@ -57,7 +58,7 @@ class _Texts(NamedTuple):
     skipped: dict[str, int]
 
 
-def gather_missing_corpus(*, note: Callable[[str], None]) -> None:
+def gather_missing_corpus(*, note: Note) -> None:
     """Write the corpus to the folder where the shipped recipe `demo` reads it, unless all its sources are there."""
     if not all(any((FOLDER / source).glob("part-*.parquet")) for source in SOURCES):
         note(f"demo: gathering the text of this installation into {FOLDER}")

@@ -61,10 +61,6 @@ _WORKER_ENVIRONMENT = {
 }
 
 
-def say_nothing(message: str) -> None:
-    """Print nothing: what an executor says to a person who does not want to know."""
-
-
 class Executor(ABC):
     """Runs the calls of a stage.
 

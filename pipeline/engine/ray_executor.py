@@ -20,15 +20,16 @@ import re
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from pipeline.engine.executors import Advance, Executor, damages_of, say_nothing
+from pipeline.engine.executors import Advance, Executor, damages_of
 from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.remote_workers import Losses, list_settings, list_versions, run_remote_call
 from pipeline.engine.tasks import Call, Outcome, call_to_json
 from shards.errors import InputError, import_extra
 from shards.terminal.display import say
+from shards.terminal.reporter import Note, no_note
 from shards.terminal.waiting import report_to
 
 _POLL_SECONDS = 0.5
@@ -42,9 +43,7 @@ _REMEDY = "Run again with nodes that have more memory for each CPU, or read this
 class RayExecutor(Executor):
     """Runs calls as Ray tasks. Closing it disconnects, and stops a Ray that it has started."""
 
-    def __init__(
-        self, address: str | None = None, *, workers: int | None = None, say: Callable[[str], None] = say_nothing
-    ):
+    def __init__(self, address: str | None = None, *, workers: int | None = None, say: Note = no_note):
         """Connect to a cluster. Each call checks that its node can run it.
 
         Args:

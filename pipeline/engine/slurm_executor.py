@@ -17,12 +17,12 @@ import shlex
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 from pipeline.engine import slurm_commands as slurm
-from pipeline.engine.executors import Advance, Executor, damages_of, say_nothing
+from pipeline.engine.executors import Advance, Executor, damages_of
 from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.remote_workers import Losses, list_versions
 from pipeline.engine.slurm_element import (
@@ -37,6 +37,7 @@ from pipeline.engine.tasks import Call, Outcome, call_to_json
 from shards.errors import InputError, RunError
 from shards.stores.files import unique_name
 from shards.stores.store import WritableStore
+from shards.terminal.reporter import Note, no_note
 
 _POLL_SECONDS = (0.5, 10.0)
 """How often squeue is asked: soon after something has changed, then less and less often."""
@@ -92,7 +93,7 @@ class SlurmExecutor(Executor):
         workers: int | None = None,
         elements: int | None = None,
         setup: str = "",
-        say: Callable[[str], None] = say_nothing,
+        say: Note = no_note,
     ):
         """Let sbatch check the options.
 

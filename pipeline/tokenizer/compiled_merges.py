@@ -67,8 +67,8 @@ def learn_merges(data: npt.NDArray[np.uint8], words: Words, entries: int) -> lis
     lengths, counts = words[:, LENGTH].copy(), words[:, COUNT].copy()
     texts = [bytes([byte]) for byte in order]
     merges: list[tuple[bytes, bytes]] = []
-    learned = _learn(symbols, starts, lengths, counts, lists, max(0, entries - len(texts)))
-    for left, right in zip(learned[:, 0].tolist(), learned[:, 1].tolist(), strict=True):
+    pairs: list[list[int]] = _learn(symbols, starts, lengths, counts, lists, max(0, entries - len(texts))).tolist()
+    for left, right in pairs:
         merges.append((texts[left], texts[right]))
         texts.append(b"".join(merges[-1]))
     return merges
