@@ -48,6 +48,7 @@ def unwrap_mask(values: Any) -> npt.NDArray[np.bool_]:
 
 def wrap_texts(kind: pa.DataType, texts: list[bytes]) -> Any:
     """Join a few texts into an Arrow array of strings or bytes; offsets have 32 bits, or 64 bits for large kinds."""
+    # Offsets and bytes: the buffers of an Arrow array without nulls.
     large = kind in (pa.large_binary(), pa.large_string())
     offsets = np.array([0, *itertools.accumulate(map(len, texts))], np.int64 if large else np.int32)
     data = texts[0] if len(texts) == 1 else b"".join(texts)

@@ -20,6 +20,7 @@ REMEDY = "Install tokenmill into an environment of its own: python -m venv token
 
 def find_clashes() -> list[str]:
     """Return a message for each package whose name imports something else than this installation's package."""
+    # Compare where each name is found with where this file is, and our own file with what pip recorded.
     root = Path(__file__).resolve().parents[1]
     recorded = _recorded_hashes()
     messages: list[str] = []

@@ -45,6 +45,7 @@ def shards_an_assemble_task(
     shards: int, *, runs: int, shard_bytes: int, shard_documents: int, carried_bytes: int = 0
 ) -> int:
     """Return how many shards an assemble task writes at most; see `group_assembled_shards`."""
+    # As many shards as make long reads, within the limits of scratch, memory and the number of tasks.
     usual = max(1, shard_bytes)
     rows = max(1, shard_documents * DOCUMENT_DTYPE.itemsize + carried_bytes)
     limits = (MOST_TASK_BYTES // usual, MOST_ROWS_BYTES // rows, shards // LEAST_TASKS)

@@ -152,6 +152,7 @@ def _distinct(documents: Iterable[Docstring], most: int, skipped: dict[str, int]
 
     The others are counted in `skipped`, by reason.
     """
+    # A line counts as repeated if an earlier document that was kept has it.
     seen: set[str] = set()
     skipped.update(duplicate=0, long=0, not_utf8=0)
     for document in documents:

@@ -107,6 +107,7 @@ def _walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
         text = ast.get_docstring(node, clean=False)
         if text:
             yield prefix, text
+    # Classes and functions may stand in any block, such as below an `if`.
     for block in _BLOCKS:
         for child in getattr(node, block, ()):
             if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -183,6 +183,7 @@ class Run:
         Returns:
             The index of the first, and the rows, `DOCUMENT_DTYPE (found,)`.
         """
+        # Read around the expected place, and further if the rows that were read do not hold both edges.
         slack, edges, number = 1, Edges([start, stop]), self.num_documents
         while True:
             begin = _expect_place(start, number, -slack)
@@ -240,6 +241,7 @@ class Edges:
 
     def count_below(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
         """Return how many of the rows, which are in hash order, have a hash below each of the hashes, `(hashes,)`."""
+        # By the first half of the hash; the second half decides among rows that share it.
         hi = np.ascontiguousarray(rows["hash_hi"])
         counts = hi.searchsorted(self._hi)
         ends = hi.searchsorted(self._hi, "right")

@@ -144,6 +144,7 @@ class LocalExecutor(Executor):
         """
         if self.workers == 1 or len(calls) == 1:
             return damages_of([_run_here(number, call, advance) for number, call in enumerate(calls)])
+        # All calls together at first; after a loss, the suspects run alone.
         outcomes: dict[int, Outcome] = {}
         losses: Counter[int] = Counter()
         while waiting := [number for number in range(len(calls)) if number not in outcomes]:
@@ -181,6 +182,7 @@ class LocalExecutor(Executor):
                     if number not in outcomes:
                         advance(number, done, made)
         except BrokenProcessPool:
+            # Keep what has ended; of the rest, those at work are suspected, or all if none was.
             self.close()
             for future, number in futures.items():
                 if future.exception() is None:

@@ -70,6 +70,7 @@ class Lease:
 
     def _take(self) -> int:
         for _ in range(10):  # each time another driver was faster
+            # Take over the newest lease if it is stale, by creating the next number: one driver succeeds.
             held = self._read_all()
             number = max(held, default=0)
             if held:

@@ -101,6 +101,7 @@ class _Element:
         at = self.number * _INDEX.size
         index = self.job.read_range(CALLS_FILE, at, at + 2 * _INDEX.size)
         part = json.loads(self.job.read_range(CALLS_FILE, *(stop for (stop,) in _INDEX.iter_unpack(index))))
+        # Run them until all are done, the time is short, or one raises; the driver reads which.
         try:
             for text in part["calls"]:
                 if self.time_is_short and self.results.outcomes:

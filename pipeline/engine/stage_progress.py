@@ -44,6 +44,7 @@ class Progress:
         Yields:
             What tells how far a task is. One thread calls it.
         """
+        # The body counts; a thread shows the counts, so that a call costs nothing but the sums.
         stop, started = threading.Event(), time.perf_counter()
         counts: dict[int, tuple[int, int]] = {}
         sums = (0, 0, 0)

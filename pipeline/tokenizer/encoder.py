@@ -83,6 +83,7 @@ def read_encoder_file(
         TokenizerError: it is of a kind that cannot be used, or lacks the EOS or BOS token.
     """
     content = Path(path).read_bytes() if content is None else content
+    # Whatever is missing or of another type than in a tokenizer.json raises one of these errors.
     try:
         data: dict[str, Any] = json.loads(content)
         text = content.decode()

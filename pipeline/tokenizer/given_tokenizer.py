@@ -110,6 +110,7 @@ def describe_ignored(data: dict[str, Any]) -> list[str]:
 
 def _find_missing(data: dict[str, Any], entries: dict[str, int], spelling: Spelling) -> Iterator[str]:
     """Yield missing entries without which text would be lost and not even counted, and entries without bytes."""
+    # A byte-level tokenizer needs all bytes, and nothing else; others an entry for what they do not know.
     if not spelling.space:
         tokens: list[dict[str, Any]] = data.get("added_tokens") or []
         own = entries.keys() - {token["content"] for token in tokens}

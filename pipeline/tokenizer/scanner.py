@@ -89,6 +89,7 @@ def _next_pretoken(data: Bytes, at: int, stop: int, classes: Bytes, pattern: int
             end = _word(data, at, stop, classes, first, width)
     if end > at:
         return end
+    # No word begins here: a number, other characters, or white space.
     if first & NUMBER:
         return _digits(data, at, stop, classes, 1 if pattern == QWEN2 else 3)
     end = _other(data, at, stop, classes)

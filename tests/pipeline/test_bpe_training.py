@@ -188,8 +188,7 @@ def test_a_sample_that_ends_early_gives_fewer_merges() -> None:
 def test_plan_and_build_say_that_training_is_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_cli: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    recipe = write_small_recipe(tmp_path)
-    recipe.write_text(recipe.read_text().replace("[tokenizer]", '[tokenizer]\npretokenizer = "o200k"'))
+    recipe = write_small_recipe(tmp_path, tokenizer={"vocab_size": 300, "pretokenizer": "o200k"})
     line = "tokenizer: `tokenizers` learns the merges for o200k, about 4 MB of text a second"
     remedy = f"{sys.executable} -m pip install 'numba>="
 

@@ -65,9 +65,8 @@ def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_build_says_what_it_compiles_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_cli: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    recipe = write_small_recipe(tmp_path)
-    text = recipe.read_text().replace("[tokenizer]", '[tokenizer]\npretokenizer = "qwen2"').replace("= 300", "= 260")
-    recipe.write_text(text + '[clean.c4]\nwhen = "encode"\nmin_sentences = "off"\n')
+    clean = {"c4": {"when": "encode", "min_sentences": "off"}}
+    recipe = write_small_recipe(tmp_path, tokenizer={"vocab_size": 260, "pretokenizer": "qwen2"}, clean=clean)
     # This process has the code in memory, and compiles nothing again.
     sample = tmp_path / "sample"
     sample.write_bytes(b"low lower lowest")

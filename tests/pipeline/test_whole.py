@@ -349,7 +349,7 @@ MOVES: dict[str, tuple[list[str], set[str]]] = {
     "the block list": (["drop_hashes=[]"], MIXED),
     "phases": (["mix.phases=[]"], MIXED),
     "a weight": (["mix.phases=[]", "sources.notes.weight=3"], MIXED),
-    "fewer tokens": (["mix.tokens=30_000"], MIXED),
+    "fewer tokens": (["mix.tokens=60_000"], MIXED),
     "a license": (['sources.prose.license="odc-by"'], set()),
     "the size of shards": (["shards.tokens=9_000"], MIXED),
     "carried columns": (
