@@ -18,7 +18,7 @@ from shards.audit.histogram import BINS, bin_lengths, bin_middles, quantile
 from shards.audit.id_checks import check_never_seen, check_rare
 from shards.audit.ngrams import NO_NGRAM, hash_ngrams, resemblance, token_values
 from shards.audit.rules import expected_id_counts, rare_below
-from shards.audit.shard_figures import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, ShardAudit, audit_shard
+from shards.audit.shard_figures import SampleRates, ShardAudit, audit_shard
 from shards.audit.totals import Totals
 from shards.errors import ShardSetError
 from shards.format import document_blocks
@@ -430,10 +430,6 @@ def test_no_percentile_lies_beyond_the_documents(lengths):
     (row,) = check_lengths(totals).findings
     row = row.values
     assert min(lengths) <= row["p5"] <= row["p50"] <= row["p95"] <= row["p99"] <= max(lengths)
-
-
-def test_sizes_are_powers_of_two():
-    assert NGRAM_TOKENS.bit_count() == PASSAGE_TOKENS.bit_count() == 1
 
 
 def test_command(small_plan, tokenizer, good_set, tmp_path, capsys):

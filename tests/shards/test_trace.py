@@ -8,7 +8,6 @@ import shutil
 
 import numpy as np
 import pytest
-import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,47 +58,6 @@ def test_text_is_found_however_it_is_cut(good_set, plan):
             assert (hit.excerpt.left_out, hit.excerpt.after if left_out else "") == (left_out, "")
             place = (hit.place.source, hit.place.unit, hit.place.row, hit.place.tokens)
             assert place == (document.source, document.unit, document.row, len(document.tokens))
-
-
-def split_anyhow(text, table, rng):
-    """Return ids that stand for a text, cut into entries of the vocabulary at random."""
-    ids, position = [], 0
-    while position < len(text):
-        fits = [token for token, held in enumerate(table) if held and text.startswith(held, position)]
-        ids.append(rng.choice(fits))
-        position += len(table[ids[-1]])
-    return ids
-
-
-def test_text_is_found_in_every_way_to_cut_it(good_set, plan, tmp_path):
-    """The same texts many times over, each time cut otherwise: every string of them is found in every copy."""
-    rng = random.Random(8)
-    table = open_set(good_set).vocabulary.entries[: plan.eos_id]
-    texts = [
-        sentence.encode() for sentence in ("naïve café 中文 🙂 déjà-vu", "ends with the shard holds", "tokens of every")
-    ]
-    for split, shards in plan.documents.items():
-        for shard, documents in enumerate(shards):
-            del documents[20:]
-            for number, document in enumerate(documents):
-                text = b" ".join(rng.choices(texts, k=2)) + f" {split} {shard} {number}".encode()
-                ids = [*split_anyhow(text, table, rng), plan.eos_id]
-                digest = xxhash.xxh3_128_digest(text)
-                documents[number] = dataclasses.replace(document, text=text, tokens=np.array(ids, "<u2"), hash=digest)
-    write_set(tmp_path / "set", plan)
-    everything = list(all_documents(plan))
-    strings = {
-        text[start:stop] for text in texts for start in range(0, len(text), 3) for stop in (start + 1, start + 9, 99)
-    }
-    strings |= {b"shard\x20nai", b"vu ends", b"\x99\x82", b"holds naive"}
-    assert len(strings) > 50
-    for needle in strings:
-        found = trace(tmp_path / "set", Query("text", needle.decode("utf-8", "surrogateescape")), limit=None)
-        assert [(hit.place.shard, hit.place.document, hit.hits, hit.byte) for hit in found.shown] == [
-            (name, number, document.text.count(needle), document.text.find(needle))
-            for name, number, document in everything
-            if needle in document.text
-        ]
 
 
 def test_position_is_the_token_that_the_text_begins_in(good_set, plan):
