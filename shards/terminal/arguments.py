@@ -76,6 +76,14 @@ def add_set(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("set", type=parse_place, metavar="SET", help=about)
 
 
+def add_run(parser: argparse.ArgumentParser, *, checkpoint: bool = False) -> None:
+    """Add the argument RUN, the folder of a training run, as `options.run`; with `checkpoint` also `--checkpoint`."""
+    parser.add_argument("run", type=parse_path, metavar="RUN", help="the folder of a training run")
+    if checkpoint:
+        about = "folder of a checkpoint (default: the newest of RUN)"
+        parser.add_argument("--checkpoint", type=parse_path, metavar="DIR", help=about)
+
+
 def add_new_folder(parser: argparse.ArgumentParser) -> None:
     """Add `--out`, a folder that a command makes."""
     about = "a new folder; it appears when everything is written"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import parse_path
+from shards.terminal.arguments import add_new_folder, add_run
 from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
@@ -54,12 +54,9 @@ GPT2_KEYS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `export`."""
-    parser.add_argument("run", type=parse_path, metavar="RUN", help="the folder of a training run")
+    add_run(parser, checkpoint=True)
     parser.add_argument("--to", choices=["hf"], required=True, help="hf: a folder that transformers loads")
-    parser.add_argument("--out", type=parse_path, required=True, metavar="DIR", help="a new folder")
-    parser.add_argument(
-        "--checkpoint", type=parse_path, metavar="DIR", help="folder of a checkpoint (default: the newest of RUN)"
-    )
+    add_new_folder(parser)
     parser.add_argument(
         "--dtype", choices=DTYPES, default="float32", help="dtype of the weights (default: %(default)s)"
     )

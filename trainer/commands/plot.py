@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError, plural
-from shards.terminal.arguments import parse_path
+from shards.terminal.arguments import add_run, parse_path
 from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ Curve = tuple[list[int], list[float]]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `plot`."""
-    parser.add_argument(
-        "run", type=parse_path, metavar="RUN", help="the folder of a training run, which may still be going"
-    )
+    add_run(parser)
     parser.add_argument(
         "--out", type=parse_path, metavar="DIR", help="folder for metrics.png and metrics.svg (default: RUN)"
     )

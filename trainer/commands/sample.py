@@ -7,13 +7,13 @@ import json
 from dataclasses import asdict, fields
 
 from shards.errors import plural
-from shards.terminal.arguments import number_in, parse_path, positive_number
+from shards.terminal.arguments import add_run, number_in, positive_number
 from trainer.model.generate import SamplingOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `sample`."""
-    parser.add_argument("run", type=parse_path, metavar="RUN", help="the folder of a training run")
+    add_run(parser, checkpoint=True)
     parser.add_argument(
         "--prompt",
         dest="prompts",
@@ -24,9 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the beginning of a document; may be empty. Repeat the flag to continue several at once",
     )
     parser.epilog = "--json prints one line for each prompt."
-    parser.add_argument(
-        "--checkpoint", type=parse_path, metavar="DIR", help="folder of a checkpoint (default: the newest of RUN)"
-    )
     flags = (
         ("--max-new-tokens", positive_number, "1 or more"),
         ("--temperature", number_in(0, 100), "0 to 100; 0 always takes the likeliest token"),

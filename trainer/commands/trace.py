@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError, plural
-from shards.terminal.arguments import parse_path, parse_place, positive_number, whole_number
+from shards.terminal.arguments import add_run, parse_path, parse_place, positive_number, whole_number
 from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `trace`."""
-    parser.add_argument("run", type=parse_path, metavar="RUN", help="the folder of a training run")
+    add_run(parser)
     parser.add_argument("--step", type=positive_number, required=True, metavar="N", help="a training step, from 1")
     parser.add_argument(
         "--row", type=whole_number, metavar="N", help="one row of the step's batch, from 0 (default: all rows)"
