@@ -19,7 +19,6 @@ from shards.__main__ import main as shards_main
 from shards.convert.export import export_set
 from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.errors import ShardSetError
-from shards.format.document_table import read_document
 from shards.torch import TokenWindows
 from shards.validation.files import check_set_files
 from shards.validation.shard_contents import find_shard_problems, shard_rules
@@ -179,8 +178,8 @@ def test_a_manifest_that_contradicts_itself(change: Any, message: str, built: Pa
 
 
 def test_text_is_shown_and_found_without_bos_and_the_space_before_it(corpus: Path, built: Path) -> None:
-    shard_set = shards.open_set(built)
-    document = read_document(shard_set, shard_set.shards[0], 0)
+    inspected = call_here(shards_main, "inspect", built, "--shard", "0", "--document", "0", "--json")
+    document = json.loads(inspected.stdout)
     texts = {text for own in source_documents(corpus).values() for text in own}
     assert document["text"].encode() in texts
     start = document["text"][:30]
