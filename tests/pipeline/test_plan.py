@@ -518,7 +518,7 @@ def test_the_command_refuses_a_small_disk(
         captured = capsys.readouterr()
         assert "training and 0 validation tokens" in captured.out, "the plan is told all the same"
         assert "error: disk: needs" in captured.err
-        assert "MB too few" in captured.err
+        assert "kB too few" in captured.err
 
 
 def test_the_build_refuses_it_too(tmp_path: Path) -> None:
@@ -527,7 +527,7 @@ def test_the_build_refuses_it_too(tmp_path: Path) -> None:
     recipe.write_text(recipe_text(tmp_path / "corpus", tokens="1_000_000_000_000_000", when_short='"error"'))
     stderr = run_build(recipe, tmp_path / "set", expect=2)["stderr"]
     assert "error: disk: needs" in stderr
-    assert "GB too few" in stderr
+    assert "TB too few" in stderr
 
 
 def test_the_command_prints_the_plan(run_cli: Any, make: Any, tmp_path: Path, documents: list[str]) -> None:
