@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -204,6 +205,38 @@ def test_a_network_that_fails_leaves_the_same_bytes(
     assert digests(tmp_path / "set") == digests(undisturbed[1])
     assert dropped(result) == dropped(undisturbed[0])
     assert len({record.fault for record in clean.requests}) == 8, "seven kinds of faults, and none"
+
+
+def test_killed_half_way_it_asks_for_the_rest_only(
+    whole: Archive, clean: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
+) -> None:
+    recipe, out = write_recipe(tmp_path, whole), tmp_path / "set"
+    total = undisturbed[0]["requests"]
+    clean.latency_s = 0.02
+    options = ("--connections", "4")
+    for part in (0.3, 0.6):
+        started = subprocess.Popen(
+            command(recipe, out, clean, *options),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + 60
+        while len(clean.requests) < part * total:
+            assert time.monotonic() < deadline
+            assert started.poll() is None
+            time.sleep(0.01)
+        os.killpg(started.pid, signal.SIGKILL)
+        started.wait(10)
+    clean.latency_s = 0.0
+    assert build(recipe, out, clean, *options)["ran"]["fetch"] >= 1
+    asked = [record.path for record in clean.requests]
+    in_flight = 2 * 2 * 2 * 4  # kills, workers, connections and as many answers not yet taken
+    assert total <= len(asked) <= total + in_flight
+    assert digests(out) == digests(undisturbed[1])
+    before = len(asked)
+    assert build(recipe, out, clean)["tasks_run"] == 0
+    assert len(clean.requests) == before
 
 
 def test_where_the_archive_is_and_where_the_work_lies_decide_nothing(

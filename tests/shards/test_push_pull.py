@@ -5,12 +5,15 @@ The server keeps what it was sent by SHA-256, checks it, and shows it only once 
 
 import dataclasses
 import json
+import os
 import pickle
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -214,6 +217,27 @@ def test_a_push_that_ends_early_shows_nothing_and_goes_on(hub, run, whole, monke
     status, told, _ = push_without_card(run, whole)
     assert (status, told["created"], len(told["added"])) == (0, False, 21)
     assert uploads(hub, whole) == large_files(whole)
+
+
+@pytest.mark.long
+def test_a_killed_push_goes_on_and_nothing_is_sent_twice(hub, run, whole):
+    hub.latency_s = 0.02
+    environment = os.environ | {"HF_HUB_DISABLE_XET": "1"}
+    command = [sys.executable, "-m", "shards", "push", str(whole), REPO, "--no-card"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            while len(uploads(hub, whole)) < 7 and process.poll() is None:
+                time.sleep(0.002)
+        finally:
+            process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    hub.latency_s = 0
+    assert commits(hub) == []
+    with pytest.raises(shards.ShardSetError, match="its build or push did not finish"):
+        shards.open_set(URL)
+    assert push_without_card(run, whole)[0] == 0
+    assert uploads(hub, whole) == large_files(whole)
+    assert len(shards.open_set(URL).shards) == 6
 
 
 @pytest.mark.parametrize("files", [[21], [8, 8, 5]])
@@ -478,6 +502,27 @@ def test_a_pull_that_ends_in_half_a_file_goes_on_in_it(hub, run, whole, tmp_path
     before = {sha_of(whole, f"{shard}.bin.zst") for shard in TRAIN[:2]}
     assert not before & {record.path.split("/")[2] for record in asked}
     assert asked[0].range.startswith("bytes=60000-")
+
+
+@pytest.mark.long
+def test_a_killed_pull_goes_on(hub, run, whole, tmp_path):
+    hub.publish(REPO, whole)
+    hub.latency_s = 0.05
+    out, staging = tmp_path / "back", tmp_path / ".back.unfinished"
+    command = [sys.executable, "-m", "shards", "pull", REPO, "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            while not list(staging.glob("train-00000*")) and process.poll() is None:
+                time.sleep(0.002)
+        finally:
+            process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert not out.exists()
+    hub.latency_s = 0
+    status, told, _ = run("pull", REPO, "--out", out, "--json")
+    assert status == 0
+    assert told["fetched_bytes"] < told["bytes"]
+    assert files_of(out) == files_of(whole)
 
 
 def test_files_of_equal_bytes_are_fetched_beside_each_other(hub, run, plan, tmp_path):
