@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -221,14 +222,22 @@ def test_activation_checkpointing_changes_no_loss(open_run, choice):
     assert [step["loss"] for step in less] == pytest.approx([step["loss"] for step in plain], rel=1e-5)
 
 
-def test_too_large_a_micro_batch_is_told(open_run):
+@pytest.mark.parametrize(
+    ("room", "advice"),
+    [(4, "The next smaller that fits is 2: --set train.micro_batch=2, "), (0, "Choose a smaller one (`")],
+)
+def test_too_large_a_micro_batch_is_answered_with_one_that_fits(open_run, room, advice):
     session = open_run("train.micro_batch=8")
+    forward = session.forward
 
-    def small_memory(*_: Any, **__: Any) -> None:
-        raise torch.OutOfMemoryError
+    def small_memory(ids: torch.Tensor, *arguments: Any, **more: Any) -> torch.Tensor:
+        gradients = any(weight.grad is not None for weight in session.model.parameters())
+        if len(ids) + gradients > room:  # so 4 windows fit only as the first micro-batch of a step
+            raise torch.OutOfMemoryError
+        return forward(ids, *arguments, **more)
 
     session.forward = small_memory  # type: ignore[assignment]
-    with pytest.raises(RunError, match=r"step 1: train\.micro_batch = 8: out of memory\. Choose a smaller one"):
+    with pytest.raises(RunError, match=re.escape(f"step 1: train.micro_batch = 8: out of memory. {advice}")):
         run_training(session, lambda line: None)
 
 

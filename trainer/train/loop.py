@@ -48,6 +48,7 @@ from trainer.phases.mix_phases import describe_borders
 from trainer.run_folder import SAMPLES_FOLDER
 from trainer.session import Session
 from trainer.train.loss_checks import REMEDY, find_loss_fault
+from trainer.train.out_of_memory import describe_out_of_memory
 from trainer.train.step import accumulate_gradients, clip_gradients, fetch_losses, open_training_windows, take_step
 
 FAULT_ROWS = 8
@@ -195,13 +196,11 @@ class TrainingLoop:
             self._save()
 
     def _take_step(self) -> None:
-        try:
+        with contextlib.suppress(torch.OutOfMemoryError):
             self.taken.append(take_step(self.session, self.windows))
-        except torch.OutOfMemoryError as error:
-            step, found = self.session.step + 1, f"train.micro_batch = {self.session.recipe.train.micro_batch}"
-            remedy = f"Choose a smaller one (`{called_as('trainer', 'fit')}` says what fits a GPU), or more "
-            message = f"step {step}: {found}: out of memory. {remedy}train.activation_checkpointing."
-            raise RunError(f"{message} {self.session.describe_saved()}") from error
+            return
+        # Only here is the memory of the failed step free: its exception kept it alive.
+        raise RunError(describe_out_of_memory(self.session))
 
     def _settle(self, *, save: bool, validate: bool) -> None:
         """Log the steps taken; then save, validate and close the phase if each is due."""
