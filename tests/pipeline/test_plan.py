@@ -518,7 +518,7 @@ def test_the_command_refuses_a_small_disk(
         captured = capsys.readouterr()
         assert "training and 0 validation tokens" in captured.out, "the plan is told all the same"
         assert "error: disk: needs" in captured.err
-        assert "kB too few" in captured.err
+        assert "B too few" in captured.err
 
 
 def test_the_build_refuses_it_too(tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ def test_a_sample_that_loses_most_says_so_before_its_size(tmp_path: Path, run_cl
     (tmp_path / "r.toml").write_text(text + "258\n")
     said = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
     drops = "of web, 100 of 101 records are dropped (text is null: 100)"
-    assert f"sampled 10 B of text, not 1.5 kB, by the sizes of the files: {drops}" in said
+    assert f"sampled 10 B of text, not 1.52 kB, by the sizes of the files: {drops}" in said
     assert "100 of 101 records (99.01% of those that `keep` leaves) have no text" in said
 
 
