@@ -525,6 +525,27 @@ def test_a_malformed_item_names_what_can_be_done(corpus: Path, tmp_path: Path, b
     assert "max_malformed" not in str(caught.value)
 
 
+def test_a_plan_searches_its_sample_too(corpus: Path) -> None:
+    recipe = recipe_of(corpus, "drop")
+    pipeline.plan_set(recipe)
+    recipe["evaluations"][0]["text"] = "answer"
+    with pytest.raises(InputError, match=r"evaluation set 'questions': .*answer"):
+        pipeline.plan_set(recipe)
+
+
+def test_a_rebuild_from_the_sets_own_recipe(corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    for name in ("one.parquet", "two.parquet", "questions.jsonl", "choices.jsonl"):
+        (folder / name).write_bytes((corpus / name).read_bytes())
+    recipe = recipe_of(Path(), "drop")
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    pipeline.build_set(folder / "recipe.json", out=tmp_path / "a" / "set", workers=1)
+    pipeline.build_set(tmp_path / "a" / "set" / "recipe.json", out=tmp_path / "b" / "set", workers=1)
+    first, second = ((tmp_path / name / "set" / "manifest.json").read_bytes() for name in "ab")
+    assert first == second
+
+
 def test_a_corpus_without_items(corpus: Path, tmp_path: Path) -> None:
     items = {"none": "An item that is nowhere at all", "common": "the text above is true"}
     for name, item in items.items():

@@ -435,3 +435,20 @@ def test_secrets_are_in_no_text_and_no_pickle(store):
     for shown in (str(store), repr(store), repr(pickle.dumps(store)), repr(connect("s3", BUCKET).settings)):
         assert ACCESS_KEY not in shown
         assert SECRET_KEY not in shown
+
+
+def test_a_slow_first_byte_is_waited_for(proxy):
+    store = open_objects(PLACE)
+    store.put("x", b"1")
+    proxy.faults.every(1, "stall", stall_s=0.5, most=1)
+    began, before = time.monotonic(), count_retries()
+    assert (store.read("x"), count_retries()) == (b"1", before)
+    assert time.monotonic() - began > 0.4
+
+
+def test_threads_share_a_store(store):
+    store.put("x", bytes(range(256)))
+    starts = [*range(0, 256, 16)] * 8
+    with ThreadPoolExecutor(8) as pool:
+        read = list(pool.map(lambda start: store.read_range("x", start, start + 16), starts))
+    assert read == [bytes(range(start, start + 16)) for start in starts]
