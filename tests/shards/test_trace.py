@@ -1,6 +1,7 @@
 """Trace: strings however they are cut, patterns, ids and places, checked against a plain search of the whole set."""
 
 import dataclasses
+import itertools
 import json
 import random
 import re
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from shards.__main__ import main
 from shards.format.reader import open_set
 from shards.trace.block_list import write_block_list
+from shards.trace.excerpt import cut_excerpt
 from shards.trace.prefilter import MAX_BITS, cover_bits, may_hold
 from shards.trace.search import Query, check_query
 from shards.trace.trace import trace, trace_token
@@ -58,6 +60,16 @@ def test_text_is_found_however_it_is_cut(good_set, plan):
             assert (hit.excerpt.left_out, hit.excerpt.after if left_out else "") == (left_out, "")
             place = (hit.place.source, hit.place.unit, hit.place.row, hit.place.tokens)
             assert place == (document.source, document.unit, document.row, len(document.tokens))
+
+
+@pytest.mark.parametrize("around", range(2, 12))
+def test_excerpt_is_cut_between_characters(around):
+    text = "naïve café 中文 🙂 déjà-vu 🙂中é"
+    places = [len(text[:number].encode()) for number in range(len(text) + 1)]
+    for start, end in itertools.combinations(places, 2):
+        cut = cut_excerpt(text.encode(), start, end, around=around)
+        shown = (cut.before + cut.hit + cut.after).encode("utf-8", "strict")  # no half of a character is a surrogate
+        assert shown in text.encode()
 
 
 def test_position_is_the_token_that_the_text_begins_in(good_set, plan):
