@@ -41,7 +41,10 @@ class SourceRecipe(Variants):
     """One source of documents: files on disk or at any fsspec URL, or a data set on the Hub."""
 
     path_keys: ClassVar[tuple[str, ...]] = ()
-    """Keys of the kind that hold paths, which begin at the recipe's folder."""
+    """Keys of the kind that hold lists of paths, which begin at the recipe's folder."""
+    place_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of the kind that say where its files are, and never what is read from a file of a given name and version.
+    Digests and cached spans leave them out: another place of the same files runs nothing again."""
     ABSENT: ClassVar[dict[str, Any]] = {
         "name": ...,
         "kind": ...,
@@ -127,11 +130,11 @@ class SourceRecipe(Variants):
         named = table.get("kind", "files")
         if isinstance(named, str) and named in kinds:
             return kinds[named]
-        return max(kinds.values(), key=lambda kind: len(kind.place_keys() & table.keys()))
+        return max(kinds.values(), key=lambda kind: len(kind.own_keys() & table.keys()))
 
     @classmethod
-    def place_keys(cls) -> set[str]:
-        """Return the keys of the kind itself. They say where documents are, and do not change how these are read."""
+    def own_keys(cls) -> set[str]:
+        """Return the keys of the kind itself."""
         return cls.model_fields.keys() - SourceRecipe.model_fields.keys()
 
     @property
@@ -174,7 +177,7 @@ class SourceRecipe(Variants):
 class FilesSource(SourceRecipe):
     """Files on disk, or at any URL that fsspec opens."""
 
-    path_keys = ("paths", "exclude")
+    path_keys = place_keys = ("paths", "exclude")
     REMEDY = "not a key of kind = 'files'. Leave it out, or set `kind`."
 
     kind: SourceKind = "files"
@@ -189,6 +192,7 @@ class FilesSource(SourceRecipe):
 class HubSource(SourceRecipe):
     """A data set on the Hub."""
 
+    place_keys = ("repo", "config", "split", "revision")
     WITHOUT = ("encoding", "members")
     REMEDY = "not a key of kind = 'hub'. Leave it out, or set `kind`."
 
