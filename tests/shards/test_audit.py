@@ -86,6 +86,9 @@ def test_examples_hold_what_they_show(good_audit, plan):
         f"{split}-{k:05d}": documents for split, parts in plan.documents.items() for k, documents in enumerate(parts)
     }
     rows = good_audit.check("concentrated").findings
+    ranked = [row.values["bits"] for row in rows]
+    assert ranked == sorted(ranked, reverse=True)
+    assert ranked[0] > ranked[-1]
     assert len(rows) == 50
     for row in rows:
         (shown,) = row.shown

@@ -161,6 +161,9 @@ def test_terms_and_documents_are_those_of_plain_loops(flooded, found, plain):
         for term in found.terms
     }
     assert halves == terms
+    held = [term.listed for term in found.terms]
+    assert held == sorted(held, reverse=True)
+    assert held[0] > held[-1]
     assert {bytes.fromhex(document.place.hash) for document in found.documents} == listed.keys()
     texts = {term.text.strip() for term in found.terms}
     assert {"qzxj", "vwkq", "Zqj", "@@"} <= texts

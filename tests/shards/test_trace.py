@@ -72,9 +72,10 @@ def test_excerpt_is_cut_between_characters(around):
         assert shown in text.encode()
 
 
-def test_position_is_the_token_that_the_text_begins_in(good_set, plan):
+@pytest.mark.parametrize("needle", ["holds tokens", " holds tokens"])
+def test_position_is_the_token_that_the_text_begins_in(good_set, plan, needle):
     table = open_set(good_set).vocabulary.entries
-    found = trace(good_set, Query("text", "holds tokens"), limit=50)
+    found = trace(good_set, Query("text", needle), limit=50)
     assert len(found.shown) == 50
     for hit in found.shown:
         tokens = open_set(good_set).shard(hit.place.shard).read(hit.place.start, hit.place.start + hit.place.tokens)
