@@ -1,4 +1,4 @@
-"""The device and the arithmetic with which the model runs; the ranks that wait for each other."""
+"""Choose the device and the precision of a model; let ranks wait for each other."""
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations

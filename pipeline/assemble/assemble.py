@@ -1,4 +1,4 @@
-"""Assemble: write neighbouring shards from a contiguous slice of every run; `shards.format.writer` writes.
+"""Assemble neighbouring shards from a contiguous slice of every run, and write them with `shards.format.writer`.
 
 A generator seeded with (seed, split, shard) permutes the documents, starting from an order that depends on content. The
 slices of neighbouring shards are neighbours in every run. If there are many runs, a task therefore writes several

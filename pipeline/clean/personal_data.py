@@ -1,4 +1,4 @@
-"""Personal data in documents: found on Arrow columns, masked or reason to drop the document, counted by kind.
+"""Personal data in Arrow columns of documents: it is found, counted by kind, and masked, or its document dropped.
 
 One pass of RE2 over all text finds the documents that may have some, at 400 to 800 MB of text per second and core; only
 these, 7 % of web pages and 20 % of source files, are searched. What takes the place of a hit is chosen by the hit and

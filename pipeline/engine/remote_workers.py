@@ -1,4 +1,4 @@
-"""Remote workers, on other hosts than the driver: what is checked of them, and how often each call is lost with one."""
+"""Workers on hosts other than the driver's: the checks before a call, and the count of calls lost with a worker."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class MixPlan:
     """How many hashes of each of the recipe's block lists were found."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON values."""
+        """Return the mix plan as JSON values."""
         # Slices are tuples of numbers, which JSON has as lists.
         return _adapter().dump_python(self, mode="json")
 

@@ -139,7 +139,7 @@ class DatatroveFilter(Filter):
 
     @property
     def label(self) -> str:
-        """The filter by its name."""
+        """The name of the filter in messages and counts."""
         return f"{self.name}.{self.filter}"
 
     @property

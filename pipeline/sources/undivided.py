@@ -1,4 +1,4 @@
-"""Text files in which the separator never occurs, so that each is one document: counted, and said with the remedy."""
+"""Text files without a separator, each of which is one document: they are counted and shown with a remedy."""
 
 from __future__ import annotations
 

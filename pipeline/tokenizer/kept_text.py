@@ -1,4 +1,4 @@
-"""How much text a tokenizer keeps that rewrites it: documents are compared with their tokens, differences counted.
+"""How much text a rewriting tokenizer keeps: documents are compared with their tokens, and differences counted.
 
 For a tokenizer that keeps every byte nothing is counted: `Encoder.encode` refuses a document that would lose any.
 Others rewrite documents by design. Here the bytes of each document's tokens are compared with its text; where they are

@@ -1,4 +1,4 @@
-"""How the occurrences of many terms are spread over documents: exact, in few rows a term.
+"""How the occurrences of many terms are spread over documents: exact counts, in a few rows per term.
 
 A term is anything with a number: an id of the vocabulary, or a word. Documents are counted by how often they hold the
 term, in the bins of `shards.audit.histogram`: a term with any number of documents takes a few dozen rows. So the

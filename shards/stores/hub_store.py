@@ -39,7 +39,7 @@ class RemoteFile:
 
     @property
     def digest(self) -> str:
-        """The digest that the Hub gives as the file's entity tag."""
+        """The digest of a file of a set, from the entity tag that the Hub gives."""
         return self.sha256 or self.blob_id
 
     def holds(self, sha256: str, path: Path) -> bool:

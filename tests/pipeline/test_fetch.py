@@ -579,9 +579,11 @@ def quick_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick_lines")
 def test_progress_counts_files(capsys: Any) -> None:
-    counts = iter([(1, 500, 100), *[(1, 600, 200)] * 100])
-    with Progress().stage("fetch", total=100_400, tasks=2, read=lambda: next(counts), unit="files"):
-        time.sleep(0.35)
+    with Progress().stage("fetch", total=100_400, tasks=2, unit="files") as advance:
+        advance(0, 500, 100)
+        time.sleep(0.15)
+        advance(0, 600, 200)
+        time.sleep(0.2)
     first, second, *_, last = capsys.readouterr().err.splitlines()
     assert first.startswith("fetch: 100 of 100,000 files, 0 %, ")
     assert re.fullmatch(

@@ -1,4 +1,4 @@
-"""Ends of a train recipe that a phase of the set's mix gives: of the run, of its phases, where the cool-down begins.
+"""Steps of a train recipe that a mix phase decides: the ends of the run and its phases, the start of the cool-down.
 
 A border of the mix is between two windows, and often within a batch. What ends there ends with the last step before it,
 so that a checkpoint of that step has seen nothing of what follows; the cool-down begins with the step after that one.

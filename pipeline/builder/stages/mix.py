@@ -1,4 +1,4 @@
-"""The stage that decides which document goes to which shard; encoding again while a source is short and has more."""
+"""The stage that decides which document goes to which shard, and has more units encoded while a source is short."""
 
 from __future__ import annotations
 

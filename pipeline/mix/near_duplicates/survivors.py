@@ -1,4 +1,4 @@
-"""Which of similar documents stay: the longest first, and of the others those that are similar to none that stays.
+"""Which documents of a group of similar ones stay: from the longest on, each that is similar to none kept before.
 
 A document goes because of one that stays, never because of one that goes itself: similarity is not passed on. No two
 documents that stay are similar, so none of the training split is similar to one of the validation split. Memory: about

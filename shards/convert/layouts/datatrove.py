@@ -1,4 +1,4 @@
-"""datatrove: a folder a split, and in it for each shard `train_000000.ds` (tokens), `.ds.index`, `.ds.metadata`.
+"""datatrove: a folder per split, and in it for each shard `train_000000.ds` (tokens), `.ds.index`, `.ds.metadata`.
 
 `.ds` is plain uint16 or uint32, no header. `.ds.index` is a uint64 for each document: the token after its last,
 counted from the file's start. `.ds.metadata` is three lines: the tokenizer and bytes per token with a bar between, the

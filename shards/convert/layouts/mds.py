@@ -1,4 +1,4 @@
-"""Mosaic MDS: a folder a split with `shard.00000.mds` and on, at most 64 MiB each, and `index.json`.
+"""Mosaic MDS: a folder per split with `shard.00000.mds` and on, at most 64 MiB each, and `index.json`.
 
 A sample is a document. A shard: uint32 samples n; uint32 offsets from the file's start (n + 1); the columns'
 description as JSON; the samples. A sample of our one column, `tokens` of encoding `ndarray:uint16`: uint32 bytes that
