@@ -74,13 +74,15 @@ def _describe_set(shard_set: ShardSet, shards: list[dict[str, Any]]) -> dict[str
     own: dict[str, Any] = manifest.model_dump(
         include={"name", "dtype", "vocab_size", "tokenizer", "splits", "sources", "mix", "phases"}
     )
-    named = {"path": str(shard_set.store), "manifest_sha256": shard_set.manifest_sha256}
-    return (
-        named
-        | {"phases": []}
-        | own
-        | {"carried": _carried_rows(manifest), "warnings": mix_warnings(manifest), "shards": shards}
-    )
+    return {
+        "path": str(shard_set.store),
+        "manifest_sha256": shard_set.manifest_sha256,
+        "phases": [],  # unless the manifest has some
+        **own,
+        "carried": _carried_rows(manifest),
+        "warnings": mix_warnings(manifest),
+        "shards": shards,
+    }
 
 
 def _describe_shard(shard: Shard) -> dict[str, Any]:
