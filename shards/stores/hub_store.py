@@ -106,6 +106,7 @@ class HubStore:
 
     def _request(self, what: str, name: str, known: RemoteFile, start: int, stop: int) -> bytes:
         """Ask once for a range: the Hub, or the address to which it redirected before."""
+        import httpx2
         from huggingface_hub import constants
         from huggingface_hub.utils import (
             build_hf_headers,  # pyright: ignore[reportUnknownVariableType]
@@ -128,7 +129,12 @@ class HubStore:
                     return _check_body(what, known, start, stop, response)
                 location = str(response.url.join(response.headers["location"]))
                 _locations[address] = location
-            response = self._get(location, wanted)  # a signed address: the token is not sent there
+            try:
+                response = self._get(location, wanted)  # a signed address: the token is not sent there
+            except httpx2.HTTPError:
+                # Nothing may listen there any more: the next attempt asks the Hub again.
+                _locations.pop(address, None)
+                raise
             # Such an address is good for an hour; the next attempt asks the Hub for another one.
             if response.status_code in (401, 403, 404, 410):
                 _locations.pop(address, None)

@@ -25,12 +25,13 @@ from shards.__main__ import main
 from shards.errors import InputError
 from shards.hub import pull as hub_pull
 from shards.hub import push as hub_push
-from shards.stores import retry
+from shards.stores import hub_store, retry
 from shards.stores.address import HubAddress, parse_hub_address
 from shards.stores.hub_store import HubStore
 from shards.stores.retry import StoreError
 from shards.terminal import waiting
 from tests.support.faults import plant
+from tests.support.ports import find_free_ports
 from tests.support.servers.hub import TOKEN, Hub, use_hub
 from tests.support.servers.hub_writes import WRITER
 from tests.support.servers.snapshots import Entry, blob_id, hashed, snapshot_from
@@ -688,6 +689,15 @@ def test_a_set_on_the_hub_reads_as_one_on_disk(hub, whole):
     hub.forget()
     assert np.array_equal(there.shards[0].read(70_000, 70_100), here.shards[0].read(70_000, 70_100))
     assert len([record for record in hub.requests if record.path.startswith("/cdn/")]) == 1
+
+
+def test_a_redirect_to_where_nothing_listens_any_more_is_asked_for_again(hub, whole, monkeypatch):
+    hub.publish(REPO, whole)
+    tokens = shards.open_set(URL).shard("train-00000").read()
+    dead = dict.fromkeys(hub_store._locations, f"http://127.0.0.1:{find_free_ports(1)[0]}/gone")
+    assert dead
+    monkeypatch.setattr(hub_store, "_locations", dead)
+    assert (shards.open_set(URL).shard("train-00000").read() == tokens).all()
 
 
 @pytest.mark.parametrize(
