@@ -11,7 +11,9 @@ or a reader that stops early. Ctrl-C reaches every process; only this one report
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
+import pickle
 import signal
 import sys
 import types
@@ -53,9 +55,8 @@ def map_tasks(
         return
     # Spawned, not forked: Arrow and the progress bar have started threads by now.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(
-        workers, mp_context=context, initializer=_begin_worker, initargs=(shared, has_reporter())
-    )
+    begins = (pickle.dumps(shared), has_reporter())
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker, initargs=begins)
     waiting: deque[tuple[TaskT, Future[ResultT]]] = deque()
     try:
         for task in tasks:
@@ -107,18 +108,24 @@ def hide_main_module() -> Generator[None]:
         sys.modules["__main__"] = main
 
 
-_shared: Any = None
+_pickled = b""
 """In a worker process, what all its tasks share."""
 
 
-def _begin_worker(shared: Any, reports: bool) -> None:
-    global _shared
-    _shared = shared
+def _begin_worker(pickled: bytes, reports: bool) -> None:
+    global _pickled
+    _pickled = pickled
     report_to(say if reports else None)
 
 
+@functools.cache
+def _shared() -> Any:
+    """Return what all tasks share. A set is opened again here, in a task, whose errors reach the caller."""
+    return pickle.loads(_pickled)
+
+
 def _call(function: Callable[[Any, TaskT], ResultT], task: TaskT) -> ResultT:
-    return function(_shared, task)
+    return function(_shared(), task)
 
 
 def _submit(pool: ProcessPoolExecutor, function: Callable[[Any, TaskT], ResultT], task: TaskT) -> Future[ResultT]:

@@ -31,14 +31,15 @@ def main(arguments: list[str]) -> int:
 
         print(f"tokenmill {version('tokenmill')}")
         return 0
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(help_text(), end="", file=sys.stdout if arguments else sys.stderr)
-        return 0 if arguments else COULD_NOT_RUN
+    # From here on our packages are imported: another package of the same name must not be.
     from tokenmill.clash import find_clashes
 
     if clashes := find_clashes():
         print("\n".join(f"error: {clash}" for clash in clashes), file=sys.stderr)
         return COULD_NOT_RUN
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(help_text(), end="", file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else COULD_NOT_RUN
     from shards.terminal.command_names import COMMANDS, commands_of
 
     name, *rest = arguments

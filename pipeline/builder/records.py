@@ -192,7 +192,7 @@ def _describe_files(changes: Mapping[str, list[str]]) -> str:
     shown: list[str] = []
     for how, names in changes.items():
         listed = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-        shown.append(f"{len(names):,} {'file' if len(names) == 1 else 'files'} {how} ({listed})")
+        shown.append(f"{plural(len(names), 'file')} {how} ({listed})")
     return ", ".join(shown)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -171,8 +171,3 @@ class Tally:
             "shown": [asdict(document) for document in self.shown],
         }
         return {name: value for name, value in facts.items() if value} | self.malformed.to_json()
-
-
-def count_first(reasons: Collection[str], dropped: Counter[str], counts: npt.NDArray[np.int64]) -> None:
-    """Add counts of documents to `dropped`, by reason, without reasons that no document has."""
-    dropped.update({reason: count for reason, count in zip(reasons, counts.tolist(), strict=True) if count})

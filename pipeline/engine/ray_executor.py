@@ -120,7 +120,7 @@ class RayExecutor(Executor):
             host, _, port = address.rpartition(":")
             try:
                 socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-            except (OSError, OverflowError) as error:
+            except (OSError, OverflowError, ValueError) as error:  # a host name may not even be one
                 raise InputError(
                     f"no Ray at {address}: {error}. Start a cluster with `ray start --head`, which prints its address, "
                     "and give it as --ray-address HOST:PORT or in RAY_ADDRESS."

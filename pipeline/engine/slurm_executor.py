@@ -339,7 +339,7 @@ class _Stage:
         """Have the calls that an element leaves run again.
 
         Raises:
-            RunError, RunError: running again does not help.
+            RunError: running again does not help.
         """
         name = state.state if state else "gone from squeue"
         first = self.calls[left[0]]

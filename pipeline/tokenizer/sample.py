@@ -49,7 +49,9 @@ def _training_keys(recipe: TokenizerRecipe, _payload: Any) -> dict[str, Any]:
 
 
 def _reading_keys(sources: tuple[SourceRecipe, ...], _payload: Any) -> dict[str, Any]:
-    return {source.name: reading_keys(source) for source in sources}
+    # The sample is drawn source by source, with the number of each in its seed.
+    keys = {source.name: reading_keys(source) for source in sources}
+    return {"order": list(keys), "sources": keys}
 
 
 def _files(spans: tuple[tuple[Span, ...], ...], task: TokenizerTask) -> dict[str, Any]:
@@ -63,7 +65,7 @@ class TokenizerTask(Payload):
     LIBRARIES: ClassVar = ("gigatoken", "tokenizers", "pyarrow")
 
     recipe: Annotated[TokenizerRecipe, InDigest(_training_keys, "tokenizer")]
-    sources: Annotated[tuple[SourceRecipe, ...], InDigest(_reading_keys, "sources")]
+    sources: Annotated[tuple[SourceRecipe, ...], InDigest(_reading_keys, "")]
     spans: Annotated[tuple[tuple[Span, ...], ...], InDigest(_files, "sources")]
     weights: Annotated[tuple[float, ...], NOT_IN_DIGEST]
     """Of the sources in the sample. A change of the mix trains no new tokenizer."""

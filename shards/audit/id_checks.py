@@ -208,8 +208,9 @@ def check_bytes_per_token(totals: Totals, vocabulary: Vocabulary) -> Check:
 
 def check_phases(totals: Totals, vocabulary: Vocabulary) -> Check:
     """Compare the phases: bytes per token, by which the loss of a token changes at a border, and ids that are new."""
-    counts = np.array(list(totals.phases.values()))
-    rows = _compare_bytes("phase", list(totals.phases), counts, totals, vocabulary)
+    phases = {name: own for name, own in totals.phases.items() if own.any()}
+    counts = np.array(list(phases.values())).reshape(len(phases), totals.vocab_size)
+    rows = _compare_bytes("phase", list(phases), counts, totals, vocabulary)
     # An id is new in a phase if no phase before it holds one.
     seen = np.zeros(totals.vocab_size, bool)
     for row, own in zip(rows, counts, strict=True):
@@ -231,7 +232,7 @@ def _compare_bytes(
     rows: list[Finding] = []
     for name, size, number in zip(names, held.tolist(), tokens.tolist(), strict=True):
         if number:
-            ratio = size / max(1, number)
+            ratio = size / number
             values = {kind: name, "tokens": number, "bytes": size, "bytes_per_token": round(ratio, 3)}
             rows.append(Finding(values | {"of_the_set": round(ratio / max(whole, 1e-9), 3)}))
     return rows

@@ -19,7 +19,7 @@ import numpy as np
 from shards.audit.histogram import BINS, bin_lengths
 from shards.audit.ngrams import NO_NGRAM, SKETCH_SIZE, finalize, hash_ngrams, token_values
 from shards.audit.spread import find_firsts
-from shards.audit.totals import NGRAM_ROW, Figures, Sketch, distinct_ngrams, encode_place, make_figures
+from shards.audit.totals import NGRAM_ROW, Figures, Sketch, distinct_ngrams, encode_place, join_ngrams, make_figures
 from shards.format.content_hash import split_hashes
 from shards.format.document_blocks import DocumentBlock, iter_blocks
 from shards.format.reader import ShardSet
@@ -82,6 +82,7 @@ def audit_shard(audit: ShardAudit, number: int) -> Figures:
     special = sorted({*shard_set.manifest.tokenizer.special_tokens.values()} - {shard_set.vocabulary.unknown})
     figures = make_figures(shard.entry.split, sources, vocab_size)
     values = token_values(vocab_size)
+    found: list[npt.NDArray[Any]] = []
     for block in iter_blocks(shard_set, shard):
         ids = block.tokens.astype(np.intp)
         lengths = block.ends - block.starts
@@ -108,7 +109,8 @@ def audit_shard(audit: ShardAudit, number: int) -> Figures:
         if figures.split == "val":
             chosen = keys[rows] % np.uint64(audit.rates.val_documents) == 0
             places, rows = places[chosen], rows[chosen]
-        figures.add_ngrams(_found(block, keys, ngrams[places], rows, number))
+        found.append(_found(block, keys, ngrams[places], rows, number))
+    figures.add_ngrams(join_ngrams(found))
     figures.shards += figures.documents > 0
     return figures
 

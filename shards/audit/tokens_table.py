@@ -56,14 +56,3 @@ def read_values(path: Path, name: str) -> Any:
 
     with pq.ParquetFile(path) as file:
         return cast("Any", file.read(columns=[name], use_threads=False).column(name)).combine_chunks()
-
-
-def count_rows(path: Path) -> int:
-    """Return the number of ids in `tokens.parquet`.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
-    import pyarrow.parquet as pq
-
-    return pq.read_metadata(path).num_rows

@@ -67,7 +67,7 @@ def _show(found: Export, seconds: float) -> Iterator[str]:
         yield f"{split}: {plural(counts['tokens'], 'token')} in {plural(counts['documents'], 'document')}"
     # The export's own size: what a copy of it would take.
     size = sum(found.files.values())
-    verified = ", every token and boundary read back and compared" if found.verified else ""
+    verified = ", every byte read back and compared" if found.verified else ""
     files = f"{plural(len(found.files), 'file')}, {size:,} bytes, {format_speed(size, seconds, 'bytes')}"
     yield f"{found.path}: {found.layout}, {files}{verified}"
     yield f"load it with {found.usage}"

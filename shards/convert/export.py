@@ -140,6 +140,7 @@ class _ComparedFile(io.RawIOBase):
     def __init__(self, name: str, held: BinaryIO):
         super().__init__()
         self._name, self._held = name, held
+        self._first: InputError | None = None
 
     def writable(self) -> bool:
         return True
@@ -148,12 +149,15 @@ class _ComparedFile(io.RawIOBase):
         return self._held.tell()
 
     def write(self, data: Buffer) -> int:
+        if self._first is not None:
+            raise self._first  # a writer that is closed after a difference writes once more, at another place
         expected = memoryview(data).cast("B")
         begin = self._held.tell()
         found = self._held.read(len(expected))
         if found != bytes(expected):
             same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(found, expected, strict=False))
-            raise self.difference(begin + sum(1 for _ in same))
+            self._first = self.difference(begin + sum(1 for _ in same))
+            raise self._first
         return len(expected)
 
     def difference(self, position: int) -> InputError:

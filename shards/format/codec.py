@@ -261,7 +261,7 @@ def read_into(file: StoredFile, frames: Frames, start: int, target: memoryview, 
             first, last = max(start, frame.start), min(stop, frame.stop)
             target[first - start : last - start] = memoryview(content)[first - frame.start : last - frame.start]
 
-    step = max(1, -(-len(needed) // threads))
+    step = max(1, -(-len(needed) // max(1, threads)))
     map_in_threads(fill, [needed[i : i + step] for i in range(0, len(needed), step)], threads)
 
 

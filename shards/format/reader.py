@@ -140,7 +140,7 @@ class Shard:
         return tokens
 
     def read_into(self, out: npt.NDArray[np.unsignedinteger], start: int, *, threads: int = 1) -> None:
-        """Fill an array with the tokens from `start` on; whole frames are decompressed into it without a copy.
+        """Fill an array with the tokens from `start` on. Memory: a decompressed frame for each thread.
 
         Raises:
             ValueError: the range lies outside the shard.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, audit
-from shards.audit.tokens_table import TOKENS_FILE, count_rows
+from shards.audit.tokens_table import TOKENS_FILE, read_values
 from shards.format.reader import ShardSet
 from shards.terminal.reporter import Progress, no_progress
 
@@ -42,6 +42,6 @@ def is_audited(shard_set: ShardSet, folder: Path) -> bool:
     try:
         found: Any = json.loads((folder / REPORT_FILE).read_bytes())
         fits = isinstance(found, dict) and "checks" in found and expected.items() <= found.items()
-        return fits and count_rows(folder / TOKENS_FILE) == shard_set.vocab_size
-    except (ValueError, FileNotFoundError):
+        return fits and len(read_values(folder / TOKENS_FILE, "documents")) == shard_set.vocab_size
+    except (ValueError, KeyError, OSError):  # Arrow's errors of a damaged file are one of these
         return False

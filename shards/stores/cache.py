@@ -1,6 +1,7 @@
 """A cache: a folder on this machine that keeps what was fetched, verified, up to a number of bytes, for many processes.
 
-    CACHE/lock               locked for every change of the folder; never while bytes are fetched or read
+    CACHE/lock               locked for every change of the folder; never while bytes are fetched or read; its number,
+                             at least the bytes of all files, mostly saves `put` from measuring them
     CACHE/SET/SHA256         a whole file of a set, verified; its access time says when it was last taken
     CACHE/SET/.SHA256.part   a file that is being fetched, of its full size from the start, so that it counts
     CACHE/keyed/KEY          bytes that a build keeps under a text with the SHA-256 KEY, and then their own SHA-256
@@ -53,6 +54,7 @@ POLL_S = 0.02
 LOCK_FILE = "lock"
 PART_SUFFIX = ".part"
 KEYED = "keyed"
+_MOST_DIGITS = 20
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _FOLDER = re.compile(rf"[0-9a-f]{{64}}|{KEYED}")
 
@@ -92,12 +94,12 @@ class Cache:
         self._verified: set[tuple[int, int, int]] = set()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with self._locked():
+            with self._locked() as lock:
                 if limit is None:
                     held = sum(path.stat().st_size for path in self._list_files())
                     limit = min(MOST_DEFAULT_BYTES, (shutil.disk_usage(self.folder).free + held) // 2)
                 self.limit = limit
-                self._make_room(0)
+                self._make_room(0, lock)
         except OSError as error:
             reason = f"{self.folder}: cannot be used as a cache: {error.strerror}"
             raise InputError(f"{reason}. Choose another folder with --cache.") from error
@@ -144,11 +146,14 @@ class Cache:
 
     def put(self, key: str, content: bytes) -> None:
         """Keep bytes under a text, unless the limit or the disk has no room for them."""
+        size = len(content) + _DIGEST_BYTES
+        if size > self.limit:
+            return  # making room would empty the folder for nothing
         path = self._keyed_path(key)
         part = path.with_name(f".{path.name}{PART_SUFFIX}")
         # Under the lock to the end: no other process takes this part for a dead one's.
-        with self._locked():
-            if not self._make_room(len(content) + _DIGEST_BYTES):
+        with self._locked() as lock:
+            if not self._make_room(size, lock, most=_read_most(lock)):
                 return
             path.parent.mkdir(exist_ok=True)
             try:
@@ -161,7 +166,8 @@ class Cache:
 
     def delete(self, key: str) -> None:
         """Delete what is kept under a text, because it cannot be used."""
-        self._keyed_path(key).unlink(missing_ok=True)
+        with self._locked():  # another process may be measuring the folder
+            self._keyed_path(key).unlink(missing_ok=True)
 
     def _keyed_path(self, key: str) -> Path:
         return self.folder / KEYED / hashlib.sha256(key.encode()).hexdigest()
@@ -259,8 +265,8 @@ class Cache:
         os.ftruncate(descriptor, 0)  # the rest of a dead process's fetch
 
         def allocate() -> bool:
-            with self._locked():
-                if not self._make_room(file.bytes):
+            with self._locked() as lock:
+                if not self._make_room(file.bytes, lock):
                     return False
                 if file.bytes:
                     os.posix_fallocate(descriptor, 0, file.bytes)
@@ -277,11 +283,14 @@ class Cache:
             found = f"{self.folder}: {error.strerror}: {file.name} needs {file.bytes:,} bytes, {free:,} are free"
             raise InputError(f"{found}. Free some, lower --cache-limit, or choose another --cache.") from error
 
-    def _make_room(self, size: int) -> bool:
+    def _make_room(self, size: int, lock: int, *, most: int | None = None) -> bool:
         """Remove what dead processes were fetching, then old files until `size` bytes fit; return whether they do.
 
-        Only under the folder's lock.
+        Nothing is measured where `most` bytes of files and `size` fit. Only under the folder's lock.
         """
+        if most is not None and most + size <= self.limit:
+            _write_most(lock, most + size)
+            return True
         # Count what is there. A part that nobody holds is of a dead process.
         used, whole = 0, list[tuple[int, int, Path]]()
         for path in self._list_files():
@@ -297,6 +306,7 @@ class Cache:
                 break
             if _remove_unused(path):
                 used -= freed
+        _write_most(lock, used + size)
         return used + size <= self.limit
 
     def _list_files(self) -> Iterator[Path]:
@@ -309,14 +319,24 @@ class Cache:
                 yield from list(folder.iterdir())
 
     @contextlib.contextmanager
-    def _locked(self) -> Generator[None]:
-        """Hold the folder's lock."""
+    def _locked(self) -> Generator[int]:
+        """Hold the folder's lock, and yield its descriptor."""
         descriptor = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
+            yield descriptor
         finally:
             _release(descriptor)
+
+
+def _read_most(lock: int) -> int | None:
+    """Return the number in the lock's file, an upper bound of the files' bytes; None if a crash left none."""
+    text = os.pread(lock, _MOST_DIGITS, 0)
+    return int(text) if len(text) == _MOST_DIGITS and text.isdigit() else None
+
+
+def _write_most(lock: int, most: int) -> None:
+    os.pwrite(lock, b"%0*d" % (_MOST_DIGITS, most), 0)
 
 
 def default_cache_folder() -> Path:

@@ -132,7 +132,8 @@ def hub_errors(what: str) -> Generator[None]:
             case AttributeError() if cause.obj is None and cause.name in ("get", "request", "stream"):
                 # It does so just when this thread asks for that client, and returns None.
                 raise TransientError(f"{what}: another connection broke") from error
-            case ValueError() | RuntimeError():  # the library cannot parse an answer that is not from a Hub
+            # The library cannot parse an answer that is not from a Hub.
+            case httpx2.HTTPError() | httpx2.InvalidURL() | ValueError() | RuntimeError():
                 raise StoreError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?") from error
             case _ if type(cause).__name__.startswith("Xet"):
                 raise StoreError(f"{what}: {type(cause).__name__}: {said}. {say_token()}.") from error

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from shards.errors import Problem, ShardSetError
 from shards.stores.address import HubAddress, parse_hub_address
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
+_MOST_REDIRECTS = 5
 _locations: dict[str, str] = {}
 """The Hub's last redirect for each large file: the Hub limits the rate of its own requests, not of their targets."""
 
@@ -122,6 +123,13 @@ class HubStore:
             if location is None:
                 # The Hub serves small files itself, and redirects to where the large ones lie.
                 response = self._get(address, build_hf_headers() | wanted, follow_redirects=False)
+                # A relative redirect stays on the Hub: the new name of a repository, or its cache of small files.
+                for _ in range(_MOST_REDIRECTS):
+                    target = response.headers.get("location", "")
+                    if not response.is_redirect or urlsplit(target).netloc:
+                        break
+                    own = str(response.url.join(target))
+                    response = self._get(own, build_hf_headers() | wanted, follow_redirects=False)
                 if response.is_error:
                     hf_raise_for_status(response)
                 self._check_version(what, known, response.headers)

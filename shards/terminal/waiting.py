@@ -87,15 +87,18 @@ class Watcher:
             self.look(time.monotonic())
 
     def look(self, now: float) -> None:
-        """Tell the reporter about the oldest wait if nothing has been answered for `SILENT_S`."""
-        oldest = min(list(self._waits.values()), key=lambda wait: wait.started, default=None)
+        """Tell the reporter what the process waits for if nothing has been answered for `SILENT_S`."""
+        waits = list(self._waits.values())
+        oldest = min(waits, key=lambda wait: wait.started, default=None)
         if oldest is None or self.reporter is None:
             return
         silent_since = max(oldest.started, self._answered)
         said_before = self._told >= silent_since
         if now - silent_since >= SILENT_S and (not said_before or now - self._told >= REPEAT_S):
             self._told = now
-            self.reporter(oldest.describe(now))
+            # A request may be one of several that a larger one makes: only the inner one knows what failed.
+            failed = [wait for wait in waits if wait.failures]
+            self.reporter((failed[-1] if failed else oldest).describe(now))
 
 
 _watcher = Watcher()

@@ -56,10 +56,16 @@ def parse_states(nested: Any) -> list[StreamState]:
         raise StateError(f"not the state of a stream: expected the keys {', '.join(KEYS)}. {REMEDY}")
     # A whole state counts alone: parts of one may be keys of a trainer that have the same names.
     whole = [state for state in found if state.keys() >= set(KEYS)]
-    try:
-        return [StreamState.model_validate(state) for state in whole or found]
-    except ValidationError as error:
-        raise StateError([_describe_fault(dict(fault)) for fault in error.errors(include_url=False)]) from error
+    states: list[StreamState] = []
+    faults: dict[str, None] = {}  # the states of several workers often have the same fault
+    for state in whole or found:
+        try:
+            states.append(StreamState.model_validate(state))
+        except ValidationError as error:
+            faults |= dict.fromkeys(_describe_fault(dict(fault)) for fault in error.errors(include_url=False))
+    if faults:
+        raise StateError(list(faults))
+    return states
 
 
 def _find_states(nested: Any) -> Iterator[Mapping[str, Any]]:

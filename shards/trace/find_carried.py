@@ -120,7 +120,8 @@ def _search(shared: tuple[ShardSet, tuple[Condition, ...], int | None], number: 
         hashes.append(read_hashes(batch)[rows])
         counts += np.bincount(number_sources(shard, batch, codes)[rows], minlength=len(codes))
         numbers += (first + rows).tolist()
-        del numbers[limit:]  # the rest is only counted
+        if limit is not None:
+            del numbers[limit:]  # the rest is only counted
         first += batch.num_rows
     return ShardHits(counts, counts, np.concatenate(hashes), [*find_places(shard, numbers)])
 

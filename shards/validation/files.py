@@ -267,7 +267,7 @@ def _check_sidecar(shard: Shard, rules: ShardRules) -> list[Problem]:
     # The sidecar must be what the writer makes of the entry in the manifest.
     held = SidecarFiles(tokens=entry.files.tokens, documents=entry.files.documents)
     facts = {key: getattr(entry, key) for key in ShardEntry.model_fields if key != "files"}
-    expected = make_sidecar(rules.properties, held, facts)
+    expected = make_sidecar(rules.properties, held, facts).model_copy(update={"dtype": rules.dtype})
     different = [key for key in Sidecar.model_fields if getattr(sidecar, key) != getattr(expected, key)]
     if different:
         values = "; ".join(

@@ -21,6 +21,8 @@ from pipeline.engine import tasks
 from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, JsonText, Payload, digest_of_payload, last_part
 from pipeline.mix.cuts import MixTask
+from pipeline.recipe.read import read_recipe
+from pipeline.recipe.schema import EvaluationRecipe
 from pipeline.sources.software_heritage.fetch import FetchTask
 from pipeline.tokenizer.sample import TokenizerTask
 from shards.stores.files import lock_folder
@@ -219,3 +221,21 @@ def test_what_counts_of_a_payload_is_known(kind: type[Payload]) -> None:
             FetchTask: {"journal"},
         }[kind]
     )
+
+
+def test_the_order_of_sources_and_of_evaluations_counts(recipe: Path) -> None:
+    """The sample has the sources in their order, and items name their evaluation by its number."""
+    read = read_recipe(recipe)
+    sources = tuple(read.sources[0].model_copy(update={"name": name}) for name in ("one", "two"))
+    spans = ((), ())
+    evaluations = tuple(
+        EvaluationRecipe.model_validate({"name": name, "paths": ["items.jsonl"], "text": "question"})
+        for name in ("one", "two")
+    )
+
+    def digests(step: int) -> list[str]:
+        sample = TokenizerTask(read.tokenizer, sources[::step], spans, (1.0, 1.0), read.seed)
+        items = EvaluationsTask(evaluations[::step], str(recipe.parent), spans)
+        return [digest_of_payload(sample), digest_of_payload(items)]
+
+    assert all(before != after for before, after in zip(digests(1), digests(-1), strict=True))

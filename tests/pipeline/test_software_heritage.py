@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import shutil
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -208,6 +212,22 @@ def test_a_missing_object_is_told_from_a_refusal(fetch: Callable[..., object], a
             with pytest.raises(SourceError, match=said):
                 fetch("ab" * 20, endpoint=server.urls()[0])
         assert len(server.requests) == 1
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the program openssl")
+def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(fetch: Callable[..., object], tmp_path: Path) -> None:
+    made = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost"
+    subprocess.run(
+        [*made.split(), "-addext", "subjectAltName=IP:127.0.0.1"], cwd=tmp_path, check=True, capture_output=True
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(SourceError, match="the certificate of the server cannot be verified"):
+            fetch("ab" * 20, endpoint=f"https://127.0.0.1:{server.server_port}/content")
+        server.shutdown()
 
 
 def test_a_proxy_is_asked_for_the_whole_address(

@@ -14,6 +14,7 @@ import pytest
 
 from pipeline.builder.encode_alarms import check_encoded
 from pipeline.clean.documents import DocumentStream
+from pipeline.sources import files
 from pipeline.sources.base import MALFORMED, SourceError
 from pipeline.sources.formats.encoding_guess import explain_fault, guess_encoding
 from tests.support.archives import warc_record
@@ -192,6 +193,14 @@ def test_utf16_lines_are_named(tmp_path: Path, source: Any) -> None:
     (tmp_path / "a.jsonl").write_bytes('{"text": "one"}\n{"text": "two"}\n'.encode("utf-16"))
     with pytest.raises(SourceError, match=r"seems to be utf-16: then set `encoding`"):
         list_spans_of(source(tmp_path / "a.jsonl"))
+
+
+def test_ascii_in_utf16_is_no_text_full_of_nuls(tmp_path: Path, source: Any) -> None:
+    (tmp_path / "a.txt").write_bytes("two\n\ndocuments of ASCII".encode("utf-16-le"))
+    recipe = source(tmp_path / "a.txt", separator="\n\n")
+    (span,) = list_spans_of(recipe)
+    with pytest.raises(SourceError, match=r'a\.txt: seems to be text in utf-16-le; set encoding = "utf-16-le"'):
+        list(files.read(recipe, span))
 
 
 def test_a_table_in_utf16_is_named(tmp_path: Path, source: Any) -> None:

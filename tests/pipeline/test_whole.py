@@ -220,6 +220,11 @@ def test_values_lead_to_documents_and_to_a_block_list(whole: Built, tmp_path: Pa
     assert set(block.read_text().split()) >= {value.hex() for value in expected}
     both = run(shards_main, "trace", whole.out, "--where", "score=3", "--where", "good=true")
     assert both["documents"] == sum(row["score"] == 3 and bool(row["good"]) for row in rows)
+    shown = {
+        limit: len(run(shards_main, "trace", whole.out, "--where", "good=true", "--limit", limit)["shown"])
+        for limit in ("0", "7")
+    }
+    assert shown == {"0": sum(bool(row["good"]) for row in rows), "7": 7}  # 0: all of them
     host = run(shards_main, "trace", whole.out, "--where", r"url~=^https?://([^/]*\.)?a\.example(/|$)")
     assert set(host["sources"]) == {"prose", "notes"}
 

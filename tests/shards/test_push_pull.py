@@ -445,7 +445,7 @@ def test_the_reports_card_is_taken(hub, run, whole, tmp_path):
 def test_a_flipped_byte_is_named_and_fetched_again(hub, run, whole, tmp_path):
     hub.publish(REPO, whole)
     hub.faults.on(f"/cdn/{sha_of(whole, 'train-00001.bin.zst')}", body=flipped(whole / "train-00001.bin.zst"), times=1)
-    hub.faults.on("/resolve/.*/val-00000.json", body=flipped(whole / "val-00000.json"), times=1)
+    hub.faults.on("/resolve-cache/.*/val-00000.json", body=flipped(whole / "val-00000.json"), times=1)
     status, told, _ = run("pull", REPO, "--out", tmp_path / "back", "--json")
     assert (status, set(told["refetched"])) == (0, {"train-00001.bin.zst", "val-00000.json"})
     assert files_of(tmp_path / "back") == files_of(whole)
@@ -712,7 +712,7 @@ def test_a_redirect_to_where_nothing_listens_any_more_is_asked_for_again(hub, wh
 def test_a_flipped_byte_is_caught_when_read(hub, whole, name, kind, read):
     hub.publish(REPO, whole)
     opened = shards.open_set(URL)
-    hub.faults.on(f"/cdn/{sha_of(whole, name)}|/resolve/.*/{name}", body=flipped(whole / name))
+    hub.faults.on(f"/cdn/{sha_of(whole, name)}|/resolve-cache/.*/{name}", body=flipped(whole / name))
     with pytest.raises(shards.ShardSetError) as caught:
         read(opened)
     assert [(problem.kind, problem.where) for problem in caught.value.problems] == [(kind, name)]

@@ -88,6 +88,7 @@ def test_the_smaller_bound_counts_and_is_the_time_that_the_user_is_told(own, cal
     def attempt():
         raise TransientError("GET /x: nothing answers", give_up_s=own)
 
+    monkeypatch.setattr(retry_module.random, "uniform", lambda low, high: min(high, 0.1))  # no long pause by chance
     told, began = [], time.time()
     monkeypatch.setattr(waiting, "SILENT_S", 0.3)
     monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.05)
@@ -100,6 +101,24 @@ def test_the_smaller_bound_counts_and_is_the_time_that_the_user_is_told(own, cal
     assert what.startswith("GET /x: no answer for 0 s (")
     assert what.endswith("the last one: nothing answers)")
     assert until in {time.strftime("%H:%M:%S", time.localtime(began + 1.2 + late)) for late in (0, 0.1)}
+
+
+def test_what_failed_is_told_also_where_it_is_a_part_of_something_larger(monkeypatch):
+    """A file is tried again as a whole, and each of its requests too: only a request knows what failed."""
+
+    def attempt():
+        raise TransientError("GET /x: HTTP 503")
+
+    told = []
+    monkeypatch.setattr(retry_module.random, "uniform", lambda low, high: min(high, 0.1))
+    monkeypatch.setattr(waiting, "SILENT_S", 0.3)
+    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(waiting, "_watcher", Watcher(told.append))
+    with pytest.raises(StoreError):
+        retry("the file x", lambda: retry("GET /x", attempt, give_up_s=1), give_up_s=60)
+    assert len(told) == 1
+    assert "GET /x: no answer" in told[0]
+    assert "the last one: HTTP 503" in told[0]
 
 
 def test_a_failure_that_passes_after_one_that_would_not_gets_all_the_time():

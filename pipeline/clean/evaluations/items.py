@@ -55,7 +55,9 @@ ITEM_DTYPE = np.dtype(
 
 
 def _reading_keys(evaluations: tuple[EvaluationRecipe, ...], task: EvaluationsTask) -> dict[str, Any]:
-    return {one.name: reading_keys(source_of(one, task.folder)) for one in evaluations}
+    # Items name their set by its number.
+    keys = {one.name: reading_keys(source_of(one, task.folder)) for one in evaluations}
+    return {"order": list(keys), "evaluations": keys}
 
 
 def _files(spans: tuple[tuple[Span, ...], ...], task: EvaluationsTask) -> dict[str, Any]:
@@ -70,7 +72,7 @@ class EvaluationsTask(Payload):
     """Increase it, too, when documents would have other hits."""
     LIBRARIES: ClassVar = ("pyarrow",)
 
-    evaluations: Annotated[tuple[EvaluationRecipe, ...], InDigest(_reading_keys, "evaluations")]
+    evaluations: Annotated[tuple[EvaluationRecipe, ...], InDigest(_reading_keys, "")]
     folder: Annotated[str, NOT_IN_DIGEST]
     """Where relative paths of the recipe begin."""
     spans: Annotated[tuple[tuple[Span, ...], ...], InDigest(_files, "evaluations")]

@@ -7,6 +7,7 @@ needs neighbouring bytes for all its runs together. `edges.bin` tells where each
 from __future__ import annotations
 
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable
 from enum import IntEnum
@@ -62,6 +63,8 @@ class Fates:
         self.edges, self.read = edges, read
         self._kept_bits: dict[int, UInt8s] = {}
         self._begins: dict[int, Integers] = {}
+        self._loading = threading.Lock()
+        self._last: tuple[int, UInt8s] | None = None
 
     def kept(self, run: int, first: int, last: int) -> Bools:
         """Return which of the documents [first, last) of a run are kept, bool `(last - first,)`."""
@@ -73,8 +76,10 @@ class Fates:
         for part in range(begin, end):
             low, high = max(first, int(edges[part])), min(last, int(edges[part + 1]))
             start = self._place(part, run, low)
-            if part not in self._kept_bits:
-                self._kept_bits[part] = np.packbits(self.read(part) == Fate.KEPT)
+            # Threads that fetch for one task mostly want the same partition, which is read once.
+            with self._loading:
+                if part not in self._kept_bits:
+                    self._kept_bits[part] = np.packbits(self.read(part) == Fate.KEPT)
             packed = self._kept_bits[part][start // 8 : -(-(start + high - low) // 8)]
             parts.append(np.unpackbits(packed)[start % 8 : start % 8 + high - low].view(bool))
         return np.concatenate(parts)
@@ -82,7 +87,10 @@ class Fates:
     def of(self, run: int, index: int) -> Fate:
         """Return the fate of the document at an index of a run."""
         part = int(np.searchsorted(self.edges[:, run], index, "right")) - 1
-        return Fate(self.read(part)[self._place(part, run, index)])
+        # Copies of one document are in one partition.
+        if self._last is None or self._last[0] != part:
+            self._last = part, self.read(part)
+        return Fate(self._last[1][self._place(part, run, index)])
 
     def _place(self, part: int, run: int, index: int) -> int:
         """Return how many documents of a partition are before the one at an index of a run."""

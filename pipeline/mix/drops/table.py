@@ -1,7 +1,8 @@
 """Drops: how many documents and tokens each step of cleaning, and each of its reasons, drops of a source.
 
 The table has a row for each source, step and reason. A document counts for its *first* reason; *every* counts it for
-each reason that it has, *alone* where it has no other. Alarms, plan, `clean-report`, the manifest and `trace` read it.
+each reason that it has, *alone* where it has no other. What the mix drops is in this table alone, which its alarms,
+`plan`, `clean-report` and the manifest read; `count_before_encoding` adds what the results of encoding count.
 """
 
 from __future__ import annotations

@@ -138,12 +138,18 @@ def _refuse_known(name: str, head: bytes) -> None:
 
 def _refuse_binary(name: str, head: bytes) -> None:
     if is_binary(head):
-        guess = guess_encoding(head)
-        if guess.startswith("utf-"):
-            raise SourceError(
-                f'{name}: seems to be text in {guess}; set encoding = "{guess}" for all files of a source.'
-            )
+        refuse_utf_16(name, head)
         raise _not_text(name, "binary data")
+
+
+def refuse_utf_16(name: str, head: bytes) -> None:
+    """Refuse a file read as UTF-8 that begins like UTF-16 or UTF-32.
+
+    Raises:
+        SourceError: naming the encoding.
+    """
+    if is_binary(head) and (guess := guess_encoding(head)).startswith("utf-"):
+        raise SourceError(f'{name}: seems to be text in {guess}; set encoding = "{guess}" for all files of a source.')
 
 
 def _not_text(name: str, kind: str) -> SourceError:

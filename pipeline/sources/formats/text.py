@@ -12,6 +12,8 @@ import pyarrow as pa
 from pipeline.arrow_arrays import wrap_texts
 from pipeline.sources.base import Columns, Span, TextBatch
 from pipeline.sources.formats.byte_io import cut_at, open_file, read_pieces
+from pipeline.sources.formats.detect import HEAD_BYTES, refuse_utf_16
+from pipeline.sources.formats.encodings import UTF8
 from pipeline.sources.undivided import LEAST_UNDIVIDED_BYTES
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
     row = 0
     with open_file(span.url) as raw:
         for piece, done in read_pieces(raw, span, separator, source.encoding):
+            # ASCII in UTF-16 is UTF-8 full of NULs: nothing else would tell. Other text in UTF-16 does not decode.
+            if row == span.start == 0 and source.encoding == UTF8 and piece[:HEAD_BYTES].isascii():
+                refuse_utf_16(span.name, piece[:HEAD_BYTES])
             documents = pc.split_pattern(wrap_texts(pa.large_binary(), [piece]), pattern).flatten()
             # One piece, one document: the separator may be one that the file does not have.
             is_whole = len(documents) == 1 and row == span.start == 0

@@ -225,6 +225,11 @@ def _request(client: HTTPStore, endpoint: str, name: str) -> Outcome:
         status, code = failure.status, failure.code
         if code == "NoSuchKey" or (status, code) in ((404, ""), (410, ""), (403, "AccessDenied")):
             return MISSING
+        if "InvalidCertificate" in failure.text:  # no attempt of ten minutes makes it valid
+            message = "the certificate of the server cannot be verified"
+            raise SourceError(
+                f"{endpoint}/{name}: {message}. Correct --content-endpoint, or install the certificate."
+            ) from error
         settings = Settings(endpoint, "", "")
         passing = passing_error(failure, f"{endpoint}/{name}", settings, answered=True)
         if passing is not None:

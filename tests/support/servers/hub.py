@@ -144,7 +144,7 @@ class Hub(Server):
                 return as_json({"type": "user", "name": "tester", "orgs": [], "auth": {"type": "access_token"}})
             case ["api", "datasets", owner, name, *rest]:
                 repo, verb, rest = f"{owner}/{name}", *(rest[:1] or ["info"]), rest[1:]
-            case ["datasets", owner, name, "resolve", *rest]:
+            case ["datasets", owner, name, "resolve", *rest] | ["api", "resolve-cache", "datasets", owner, name, *rest]:
                 repo, verb = f"{owner}/{name}", "resolve"
             case _:
                 return missing_repo(token)
@@ -157,7 +157,7 @@ class Hub(Server):
         if snapshot is None:
             return error(404, f"Invalid rev id: {ref}", code="RevisionNotFound")
         if verb == "resolve":
-            return self._resolve(repo, known, snapshot, path, token)
+            return self._resolve(repo, known, snapshot, path, token, cached=parts[1] == "resolve-cache")
         if verb in ("info", "revision"):
             return as_json(self._info(repo, known, snapshot, parse_qs(request.query)))
         if verb == "tree":
@@ -171,7 +171,9 @@ class Hub(Server):
                             for one in reversed(known.snapshots)])  # fmt: skip
         return error(404, "Sorry, we can't find the page you are looking for.")
 
-    def _resolve(self, repo: str, known: Repo, snapshot: Snapshot, path: str, token: str | None) -> Response:
+    def _resolve(
+        self, repo: str, known: Repo, snapshot: Snapshot, path: str, token: str | None, *, cached: bool
+    ) -> Response:
         if known.gated and token not in known.readers:
             message = f"Access to dataset {repo} is restricted"
             return error(401 if token is None else 403, message, code="GatedRepo")
@@ -181,6 +183,11 @@ class Hub(Server):
             return error(404, "Entry not found", code="EntryNotFound", headers=commit)
         disposition = f'inline; filename="{Path(path).name}";'
         headers = commit | {"Accept-Ranges": "bytes", "Content-Disposition": disposition}
+        if not entry.lfs and not cached:
+            # The Hub serves small files from an address of its own, which a client asks with its token.
+            return Response(
+                307, headers | {"Location": f"/api/resolve-cache/datasets/{repo}/{snapshot.commit}/{quote(path)}"}, b""
+            )
         if not entry.lfs:
             kind = {".md": "text/markdown", ".json": "application/json"}.get(Path(path).suffix, "text/plain")
             headers |= {"Content-Type": f"{kind}; charset=utf-8", "ETag": f'"{entry.blob_id}"'}
