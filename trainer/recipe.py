@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from shards.config import Settings, apply_override, check_settings, read_document, read_partly, settings_error
+from shards.config import Settings, apply_override, check_settings, nearest, read_document, read_partly, settings_error
 from shards.terminal.shipped_recipes import find_other_kind, find_recipe, shipped_folder
 
 SHIPPED = shipped_folder(Path(__file__).parent, "train")
@@ -149,6 +149,11 @@ class EvalConfig(Settings):
     prompts: list[Annotated[str, Field(min_length=0)]] = Field(default_factory=list)  # bounded: checks UTF-8
     """Prompts that the model continues at each phase's end; the texts go to `samples/` of the run folder."""
 
+    @property
+    def score_names(self) -> list[str]:
+        """The names of the scores of all eval sets and tasks, in order."""
+        return []
+
 
 class CheckpointConfig(Settings):
     """`[checkpoint]`: saving. A run also saves at the end of each phase, after the last step, and when it is
@@ -181,8 +186,8 @@ class PhaseConfig(Settings):
     that phase. The recipe in the run folder has both keys."""
     budget_usd: PositiveFloat | None = None
     """The run stops when the phase has cost more than this."""
-    goal: Annotated[str, Field(pattern=r"^(val_loss|loss) <=? \d+(\.\d+)?$")] | None = None
-    """Such as `val_loss < 4.0`; the run stops at the phase's end if the goal is missed."""
+    goal: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9._-]* [<>]=? \d+(\.\d+)?$")] | None = None
+    """Such as `val_loss < 4.0`, or a score: `web_bpb < 1.10`. The run stops at the phase's end if it is missed."""
     milestones: list[PositiveInt] = Field(default_factory=list[PositiveInt])
     """Steps whose checkpoints are kept, in addition to `until_step`."""
 
@@ -240,6 +245,7 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
     if isinstance(phases, list):
         price = read_partly(CostConfig, tables.get("cost")).gpu_usd_per_hour
         yield from _check_phases(cast("list[Any]", phases), steps=steps, price=price)
+        yield from _check_goals(cast("list[Any]", phases), read_partly(EvalConfig, tables.get("eval")))
 
 
 def _check_heads(model: ModelConfig) -> Iterator[str]:
@@ -299,6 +305,16 @@ def _check_phases(tables: list[Any], *, steps: float, price: float) -> Iterator[
             if step <= begin or step > last:
                 yield f"{place}.milestones: {step}: expected a step of the phase, after {begin} and until {last}."
         begin = phase.until_step
+
+
+def _check_goals(tables: list[Any], config: EvalConfig) -> Iterator[str]:
+    # Only a loss, or a score that the recipe takes, can be a goal.
+    known = ["val_loss", "loss", *config.score_names]
+    for table in filter(lambda table: isinstance(table, dict), tables):
+        phase = read_partly(PhaseConfig, table)
+        goal: Any = phase.goal  # NaN if it was refused
+        if isinstance(goal, str) and (name := goal.split()[0]) not in known:
+            yield f"phases.{phase.name}.goal = {goal!r}: no score is named {name!r}.{nearest(name, known)}"
 
 
 def load_train_recipe(path: Path, overrides: list[str] | None = None) -> TrainRecipe:

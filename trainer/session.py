@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -40,6 +40,7 @@ from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftov
 from trainer.checkpoint.load_tensors import load_training_state, load_weights
 from trainer.checkpoint.save import check_disk, save_checkpoint
 from trainer.device import choose_device, choose_precision, peak_flops, wait_for_ranks
+from trainer.evaluation.evaluate import EvaluatedModel, Scorer, open_scorers
 from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model
 from trainer.model.size import count_parameters, flops_per_token
@@ -74,11 +75,30 @@ class Session:
     """Time taken by the processes before this one."""
     saved: Path | None = None
     """The newest checkpoint."""
+    scorers: list[Scorer] = field(default_factory=list[Scorer])
+    """The recipe's eval sets and eval tasks."""
 
     @property
     def windows(self) -> int:
         """Windows consumed."""
         return self.step * self.recipe.train.global_batch
+
+    @cached_property
+    def evaluated(self) -> EvaluatedModel:
+        """The model, for its scores."""
+        tokenizer = self.shard_set.manifest.tokenizer
+        return EvaluatedModel(
+            self.model,
+            self.recipe.train,
+            self.precision,
+            read_listed_file(self.shard_set.store, tokenizer.file, tokenizer.sha256),
+            tokenizer.sha256,
+            self.shard_set.eos_id,
+            self.shard_set.bos_id,
+            self.shard_set,
+            self.rank,
+            self.ranks,
+        )
 
     @cached_property
     def token_bytes(self) -> npt.NDArray[np.int64] | None:
@@ -212,6 +232,7 @@ def open_session(
             say("bits per byte are not reported: the tokenizer's entries have no fixed bytes")
         elif shard_set.vocabulary.keeps != "bytes" and not session.text_scales:
             say("bits per byte count the rewritten text: the set does not say how long the text of its sources is")
+        session.scorers = open_scorers(recipe.eval, session.evaluated, say)
         if found is not None:
             load_training_state(found, model, session.optimizers)
             session.step, session.saved = found.state.step, found.path

@@ -186,3 +186,9 @@ def test_every_key_is_listed_with_its_meaning(trainer):
     assert kinds["until_mix_phase"] == ["text or whole number ≥ 1", "none"]
     assert kinds["max_tokens"] == ["whole number ≥ 1", "1_000_000"]
     assert "`[checkpoint]`: saving" in done.stdout
+
+
+def test_a_goal_that_names_no_score_is_refused(tmp_path, recipe_file):
+    phase = "phases=[{name='a', until_step=24, goal='web_bpb < 1.1'}]"
+    with pytest.raises(InputError, match=r"phases\.a\.goal = 'web_bpb < 1\.1': no score is named 'web_bpb'\. Expected"):
+        load_train_recipe(recipe_file, [phase])

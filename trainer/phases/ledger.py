@@ -19,6 +19,8 @@ from trainer.recipe import PhaseConfig
 MEAN_STEPS = 50
 """Training losses are compared as the mean of this many steps, since the loss of a single batch is noise."""
 
+RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
 
 def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[dict[str, Any]]:
     """Return a row for each phase that has steps in the metrics' lines, which are in order of steps.
@@ -26,8 +28,9 @@ def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[d
     Returns:
         For each the `phase`, its `steps` so far, its `tokens`, `loss` (that of the last validation, or the mean of
         training if there was no validation), `loss_drop` since the phase before it, `usd`, `usd_per_loss` (dollars for
-        each nat; None if the loss did not fall), `usd_per_billion_tokens`, its `goal`, `goal_met` (None if the phase
-        has no goal or has not ended), and `over_budget`.
+        each nat; None if the loss did not fall), `usd_per_billion_tokens`, its `goal`, `goal_value` (the loss or
+        score that it names) and `goal_met` (both None if the phase has no goal or has not ended, or if the metrics lack
+        the score), and `over_budget`.
     """
     rows: list[dict[str, Any]] = []
     began = 0
@@ -55,12 +58,12 @@ def _summarise_phase(phase: PhaseConfig, records: list[Record], *, began: int) -
     tokens = steps[-1]["tokens"] - last_record(before, "tokens").get("tokens", 0)
     usd = _usd(inside) - _usd(before)
 
-    # A goal is judged at the end of its phase.
-    goal_met = None
+    # A goal is judged at the end of its phase, unless the metrics lack its score.
+    goal_value = goal_met = None
     if phase.goal and last_step == phase.until_step:
         key, relation, bound = phase.goal.split()
-        compare = {"<": operator.lt, "<=": operator.le}[relation]
-        goal_met = compare(_loss(inside, key), float(bound))
+        goal_value = _loss(inside, key) if key in ("loss", "val_loss") else _score(inside, key)
+        goal_met = None if goal_value is None else RELATIONS[relation](goal_value, float(bound))
     return {
         "phase": phase.name,
         "steps": last_step - began,
@@ -72,6 +75,7 @@ def _summarise_phase(phase: PhaseConfig, records: list[Record], *, began: int) -
         "usd_per_billion_tokens": usd / tokens * 1e9,
         "goal": phase.goal,
         "goal_met": goal_met,
+        "goal_value": goal_value,
         "over_budget": phase.budget_usd is not None and usd > phase.budget_usd,
     }
 
@@ -86,3 +90,8 @@ def _loss(records: list[Record], key: str) -> float:
     if validation:
         return validation["val_loss"]
     return statistics.fmean([record["loss"] for record in records if "loss" in record][-MEAN_STEPS:])
+
+
+def _score(records: list[Record], name: str) -> float | None:
+    """Return a score of the last validation that has scores; None if there is none."""
+    return last_record(records, "scores").get("scores", {}).get(name, {}).get("value")

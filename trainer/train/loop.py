@@ -34,12 +34,13 @@ from shards.stores.retry import StoreError
 from shards.terminal.command_names import called_as
 from shards.terminal.display import format_value
 from shards.terminal.progress import Meter, show_progress
-from shards.terminal.reporter import Note
+from shards.terminal.reporter import Note, Progress
 from shards.torch import TokenWindows
 from shards.trace.window_documents import trace_windows
 from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_of_checkpoint
 from trainer.device import wait_for_ranks
-from trainer.evaluate import evaluate, summarise_evaluation
+from trainer.evaluation.evaluate import evaluate_scores
+from trainer.evaluation.validation import evaluate, summarise_evaluation
 from trainer.metrics import MetricsLog, describe_step, last_record
 from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts
 from trainer.model.size import count_parameters
@@ -311,8 +312,9 @@ class TrainingLoop:
             text_scales=session.text_scales,
         )
         found = summarise_evaluation(sums, session.mix_phases)
+        scores = evaluate_scores(session.scorers, session.evaluated, self._show_scoring)
         best = all(found["val_loss"] < record.get("val_loss", math.inf) for record in self.log.records)
-        self.log.write({"step": session.step, **found, **self._timing()})
+        self.log.write({"step": session.step, **found, **scores.to_record(), **self._timing()})
         bits = found["val_bits_per_byte"]
         per_byte = f" ({bits:.3f} bits per byte)" if bits is not None else ""
         sources = ", ".join(f"{name} {loss:.3f}" for name, loss in found["val_loss_by_source"].items())
@@ -320,7 +322,15 @@ class TrainingLoop:
         mixes = [f"{name!r} {loss:.3f}" for name, loss in found.get("val_loss_by_mix", {}).items() if loss is not None]
         if mixes:
             self.say(f"step {session.step}  val loss in the mix of {', '.join(mixes)}")
+        if scores.values:
+            self.say(f"step {session.step}  {scores.describe()}")
         return self._largest(int(best)) > 0  # all ranks save, or none
+
+    @contextlib.contextmanager
+    def _show_scoring(self, name: str) -> Generator[Progress]:
+        """Show how far the scoring of an eval set or task is, next to the steps."""
+        step, steps = self.session.step, self.session.recipe.train.steps
+        yield lambda done, total: self.progress(step, steps, [f"{name}: {done:,} of {total:,}"])
 
     def _close_phase(self) -> str | None:
         """At the end of a phase, report its results and sample; return the reason to stop here, or None."""
@@ -338,8 +348,11 @@ class TrainingLoop:
                 return None
             self._report_phase(rows[-1])
             if rows[-1]["goal_met"] is False:
-                missed = f"ended at step {session.step} with loss {rows[-1]['loss']:.4f}; its goal is {phase.goal}"
+                key, value = str(phase.goal).split()[0], rows[-1]["goal_value"]
+                missed = f"ended at step {session.step} with {key} {value:.4f}; its goal is {phase.goal}"
                 reason = f"phase {phase.name!r} {missed}"
+            elif phase.goal and rows[-1]["goal_met"] is None:
+                self.say(f"phase {phase.name!r}: metrics.jsonl lacks the score of its goal, {phase.goal}: not judged")
 
         began = phases[index - 1].until_step if index else 0
         usd = self.usd - last_record(self.log.records, "usd", until_step=began).get("usd", 0.0)

@@ -1,0 +1,98 @@
+"""The scores of a recipe's eval sets and eval tasks: opened once, before training starts, then taken as often as asked.
+
+Whoever scores (a `Scorer`) is opened by `open_scorers`, which refuses what cannot be scored, and asked by
+`evaluate_scores`. Every rank asks, takes its part of the work, and has the same scores.
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+
+from shards import ShardSet
+from shards.terminal.reporter import Note, Progress
+from trainer.evaluation.scores import Scores
+from trainer.model.decoder import LanguageModel
+from trainer.recipe import EvalConfig, TrainConfig
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A model to score, with what decides how it reads text."""
+
+    model: LanguageModel
+    train: TrainConfig
+    """How the model was trained: `seq_len` and `document_mask`; `micro_batch` sizes the forward passes."""
+    precision: Literal["fp32", "bf16"]
+    tokenizer_json: bytes
+    """The content of `tokenizer.json`."""
+    tokenizer_sha256: str
+    eos_id: int
+    bos_id: int | None
+    """The token that begins each document, in a set that has one; else an EOS came before each document."""
+    trained_on: ShardSet | None
+    """The set that the model was trained on; None if it is not known."""
+    rank: int = 0
+    ranks: int = 1
+
+
+class Scorer(Protocol):
+    """An eval set or an eval task, ready to be scored."""
+
+    name: str
+    """The name in the recipe."""
+
+    def score(self, evaluated: EvaluatedModel, progress: Progress) -> Scores:
+        """Return the scores of a model; every rank calls it, the model in evaluation mode, without gradients.
+
+        Args:
+            evaluated: the model that the scorer was opened for, with the weights of now.
+            progress: told how many documents or items are done, and of how many.
+
+        Raises:
+            RunError: a number of a score is not finite.
+        """
+        ...
+
+
+def open_scorers(config: EvalConfig, evaluated: EvaluatedModel, say: Note) -> list[Scorer]:
+    """Open the eval sets and eval tasks of a recipe.
+
+    Raises:
+        InputError: one cannot be scored; the message names it.
+    """
+    return []
+
+
+def evaluate_scores(
+    scorers: Sequence[Scorer],
+    evaluated: EvaluatedModel,
+    show: Callable[[str], contextlib.AbstractContextManager[Progress]],
+) -> Scores:
+    """Score a model; its mode does not change. Every rank calls it, and has the same scores.
+
+    Args:
+        scorers: of `open_scorers`.
+        evaluated: the model.
+        show: called with the name of each; its context shows the progress.
+
+    Raises:
+        RunError: a number of a score is not finite.
+    """
+    scores = Scores({}, {})
+    model = evaluated.model
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        for scorer in scorers:
+            with show(scorer.name) as progress:
+                found = scorer.score(evaluated, progress)
+            scores.values.update(found.values)
+            scores.notes.update(found.notes)
+    model.train(was_training)
+    return scores
