@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from shards.torch.document_boundaries import positions_in_documents
 from trainer.model.attention import (
     Attention,
+    Branches,
     KeyValueCache,
     Mask,
     Rotary,
@@ -139,6 +140,7 @@ class LanguageModel(nn.Module):
         reduction: Literal["mean", "none"] = "mean",
         cache: KeyValueCache | None = None,
         documents: Tensor | None = None,
+        branches: Branches | None = None,
     ) -> Tensor:
         """Predict the token after each position.
 
@@ -150,9 +152,12 @@ class LanguageModel(nn.Module):
                 cache that is not empty, one position at a time.
             documents: int64 `(batch, length)`, as `document_ids` of a sample. With them there is no attention across
                 documents, and positions count from each document's start.
+            branches: how `ids` hold texts that begin alike; without targets. Only the tokens after the chosen positions
+                are predicted.
 
         Returns:
-            float32 logits `(batch, length, vocab_size)`; or the cross-entropy in nats, `()` or `(batch, length)`.
+            float32 logits `(batch, length, vocab_size)`, with branches `(chosen, vocab_size)`; or the cross-entropy in
+            nats, `()` or `(batch, length)`.
         """
         # Which positions the tokens have, and which of them attend to which.
         start = cache.length if cache is not None else 0
@@ -162,6 +167,8 @@ class LanguageModel(nn.Module):
         if documents is not None:
             mask = document_mask(documents)
             positions = positions_in_documents(documents)
+        if branches is not None:
+            mask, positions = branches.mask(), branches.positions
 
         # Embeddings, with learned positions added or rotary tables made for the layers.
         x = self.model.embed_tokens(ids)
@@ -179,6 +186,8 @@ class LanguageModel(nn.Module):
 
         # Logits, and the loss if there are targets.
         head = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        if branches is not None:
+            x = x[branches.chosen]
         logits = F.linear(self.model.norm(x), head)
         if targets is None:
             return logits[..., : self.vocab_size].float()

@@ -1,0 +1,64 @@
+"""Eval tasks of the user: the columns of files that hold a question, its choices and the right one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+from pydantic import Field
+
+from shards.config import Settings
+from shards.eval_tasks.known import EvalTask
+from shards.eval_tasks.prompts import Item, Row, ask, find_label
+
+Column = Annotated[str, Field(min_length=1)]
+
+
+class OwnColumns(Settings):
+    """The columns of an eval task's files, and its prompt form. Dots descend into structs: `choices.text`."""
+
+    question: Column = "question"
+    """Column of the question."""
+    choices: Column = "choices"
+    """Column of the texts of the choices, a list."""
+    answer: Column = "answer"
+    """Column of the right choice: its label if `labels` is given, else its place from 0, or its text."""
+    labels: Column | None = None
+    """Column of the labels of the choices, a list as long as `choices`: `choices.label`."""
+    prompt: Annotated[str, Field(pattern=r"\{question\}")] = "Question: {question}\nAnswer:"
+    """The text before a choice, in which the question takes the place of `{question}`. A space follows it."""
+
+    def describe(self, name: str) -> EvalTask:
+        """Return the eval task whose rows have these columns."""
+        return EvalTask(name, self._ask)
+
+    def _ask(self, row: Row) -> Item:
+        question, choices, answer = (find_value(row, column) for column in (self.question, self.choices, self.answer))
+        if not isinstance(choices, list) or len(cast("list[Any]", choices)) < 2:
+            raise ValueError(f"column {self.choices!r} holds {choices!r}; expected a list of two choices or more")
+        choices = cast("list[Any]", choices)
+        if self.labels is not None:
+            place = find_label(find_value(row, self.labels), answer)
+        elif isinstance(answer, str):
+            if answer not in choices:
+                raise ValueError(f"the answer {answer!r} is none of the choices; `labels` names a column of labels")
+            place = choices.index(answer)
+        elif isinstance(answer, int) and not isinstance(answer, bool):
+            place = answer
+        else:
+            raise ValueError(f"column {self.answer!r} holds {answer!r}; expected a place, a label or a text")
+        return ask(self.prompt.replace("{question}", str(question)), choices, place, question=str(question))
+
+
+def find_value(row: Row, column: str) -> Any:
+    """Return the value of a column; dots descend into structs.
+
+    Raises:
+        ValueError: the row has no such column.
+    """
+    value: Any = row
+    for part in column.split("."):
+        columns = cast("Row", value) if isinstance(value, dict) else Row()
+        if part not in columns:
+            raise ValueError(f"no column {column!r}; found {', '.join(columns) or 'no struct'}")
+        value = columns[part]
+    return value

@@ -1,0 +1,196 @@
+"""Eval tasks: the prompt form of each known one, the user's columns, files and the Hub, and rows that are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from shards.errors import InputError
+from shards.eval_tasks import KNOWN_TASKS, Item, OwnColumns, read_items
+from shards.stores.cache import Cache
+from tests.support.servers.hub import Hub, use_hub
+
+ROWS: dict[str, dict[str, Any]] = {
+    "arc_easy": {
+        "question": "What is 1 + 1?",
+        "choices": {"text": ["one", "two"], "label": ["1", "2"]},
+        "answerKey": "2",
+    },
+    "openbookqa": {
+        "question_stem": "The sun is",
+        "choices": {"text": ["hot", "cold"], "label": ["A", "B"]},
+        "answerKey": " B",
+    },
+    "piqa": {"goal": "How to grind?", "sol1": "with a mill", "sol2": "with a river", "label": 0},
+    "sciq": {
+        "question": "What turns?",
+        "support": "  The mill turns. ",
+        "distractor1": "a",
+        "distractor2": "b",
+        "distractor3": "c",
+        "correct_answer": "the mill",
+    },
+    "hellaswag": {
+        "activity_label": "Milling",
+        "ctx_a": "A miller comes [title] How",
+        "ctx_b": "THE stone",
+        "endings": [" turns [step] once.", "stops."],
+        "label": "1",
+    },
+    "winogrande": {
+        "sentence": "The mill beat the river, for _ was loud.",
+        "option1": "the mill",
+        "option2": "the river",
+        "answer": "2",
+    },
+    "lambada": {"text": "the river sings to the mill"},
+}
+ITEMS = {
+    "arc_easy": (["Question: What is 1 + 1?\nAnswer:"], ["one", "two"], 1, "What is 1 + 1? two"),
+    "openbookqa": (["The sun is"], ["hot", "cold"], 1, "The sun is cold"),
+    "piqa": (["Question: How to grind?\nAnswer:"], ["with a mill", "with a river"], 0, "How to grind? with a mill"),
+    "sciq": (
+        ["The mill turns. \nQuestion: What turns?\nAnswer:"],
+        ["a", "b", "c", "the mill"],
+        3,
+        "The mill turns.  What turns? the mill",
+    ),
+    "hellaswag": (
+        ["Milling: A miller comes. How The stone"],
+        ["turns once.", "stops."],
+        1,
+        "Milling: A miller comes. How The stone stops.",
+    ),
+    "winogrande": (
+        ["The mill beat the river, for the mill", "The mill beat the river, for the river"],
+        ["was loud.", "was loud."],
+        1,
+        "The mill beat the river, for the river was loud.",
+    ),
+    "lambada": (["the river sings to the"], ["mill"], 0, "the river sings to the mill"),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN_TASKS)
+def test_items_of_known_tasks(name, tmp_path):
+    task, asked = KNOWN_TASKS[name], name.replace("challenge", "easy")
+    path = write_lines(tmp_path / "items.jsonl", [ROWS[asked]])
+    contexts, choices, answer, text = ITEMS[asked]
+    wanted = Item(tuple(contexts * (len(choices) // len(contexts))), tuple(choices), answer, text)
+    assert read_items(task, files=[path]).items == [wanted]
+    assert wanted.example == f"{wanted.contexts[answer]} {choices[answer]}"
+    # What the trainer relies on.
+    assert task.compares_texts == (len(set(choices)) > 1)
+    assert re.fullmatch("[0-9a-f]{40}", task.revision)
+    assert {task.split, task.fewshot_split} <= task.files.keys()
+
+
+def test_parquet_and_several_files(tmp_path):
+    rows = [ROWS["piqa"], ROWS["piqa"] | {"label": 1}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "items.parquet")
+    path = write_lines(tmp_path / "more.jsonl", rows[:1])
+    found = read_items(KNOWN_TASKS["piqa"], files=[tmp_path / "items.parquet", path])
+    assert [item.answer for item in found.items] == [0, 1, 0]
+    hashes = found.hashes()
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "answer"),
+    [
+        ({}, {"question": "q", "choices": ["a", "b"], "answer": 1}, 1),
+        ({}, {"question": "q", "choices": ["a", "b"], "answer": "a"}, 0),
+        (
+            {"choices": "c.text", "labels": "c.label", "answer": "key", "question": "stem"},
+            {"stem": "q", "c": {"text": ["a", "b"], "label": ["A", "B"]}, "key": "B"},
+            1,
+        ),
+    ],
+)
+def test_own_columns(columns, row, answer, tmp_path):
+    task = OwnColumns(**columns, prompt="Q: {question}\nA:").describe("own")
+    item = read_items(task, files=[write_lines(tmp_path / "own.jsonl", [row])]).items[0]
+    assert (item.contexts, item.choices, item.answer) == (("Q: q\nA:",) * 2, ("a", "b"), answer)
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "fault"),
+    [
+        ({}, {"question": "q", "choices": ["a", "b"]}, "row 1: no column 'answer'; found question, choices"),
+        ({"choices": "c.text"}, {"question": "q", "c": {"x": 1}, "answer": 0}, "no column 'c.text'; found x"),
+        ({}, {"question": "q", "choices": ["a", "b"], "answer": "c"}, "the answer 'c' is none of the choices"),
+        ({}, {"question": "q", "choices": ["a", "b"], "answer": 2}, "the answer is choice 2, counted from 0; there"),
+        ({}, {"question": "q", "choices": ["a", "b"], "answer": None}, "column 'answer' holds None"),
+        ({}, {"question": "q", "choices": "ab", "answer": 0}, "column 'choices' holds 'ab'; expected a list of two"),
+        ({}, {"question": "q", "choices": ["a", None], "answer": 0}, "a question or a choice is not text"),
+        (
+            {"labels": "l"},
+            {"question": "q", "choices": ["a", "b"], "l": ["A", "B"], "answer": "C"},
+            "none of the labels",
+        ),
+    ],
+)
+def test_rows_that_are_refused(columns, row, fault, tmp_path):
+    good = {"question": "q", "choices": ["a", "b"], "answer": 0, "l": ["A", "B"]}
+    good |= {"c": {"text": ["a", "b"]}} | ({"answer": "A"} if "labels" in columns else {})
+    path = write_lines(tmp_path / "own.jsonl", [good, row])
+    with pytest.raises(InputError, match=f"own.jsonl: row 1: .*{re.escape(fault.removeprefix('row 1: '))}"):
+        read_items(OwnColumns(**columns).describe("own"), files=[path])
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"", "holds no item"),
+        (b"\n\n", "holds no item"),
+        (b'{"text": 1}', "row 0: "),
+        (b'{"passage": "a b"}', "row 0: no column 'text'; found passage. Is it an item of eval task 'lambada'"),
+        (b"[1]", "line 1: expected an object, found list"),
+        (b'{"text": "a b"}\n{', "line 2: not valid JSON"),
+    ],
+)
+def test_files_that_are_refused(content, fault, tmp_path):
+    (tmp_path / "items.jsonl").write_bytes(content)
+    with pytest.raises(InputError, match=f"items.jsonl.*{re.escape(fault)}"):
+        read_items(KNOWN_TASKS["lambada"], files=[tmp_path / "items.jsonl"])
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    (tmp_path / "items.parquet").write_bytes(b"no parquet")
+    for name, fault in (("items.parquet", "not a parquet file"), ("absent.jsonl", "No such file")):
+        with pytest.raises(InputError, match=f"{name}: .*{fault}"):
+            read_items(KNOWN_TASKS["piqa"], files=[tmp_path / name])
+
+
+def test_items_from_the_hub_at_their_commit_and_then_from_the_cache(tmp_path, monkeypatch):
+    pytest.importorskip("huggingface_hub")
+    task = KNOWN_TASKS["lambada"]
+    folder = tmp_path / "repo"
+    write_lines(folder / task.files["test"], [ROWS["lambada"]])
+    cache = Cache(tmp_path / "cache", 1 << 20)
+    with Hub() as hub:
+        use_hub(hub.url, monkeypatch)
+        commit = hub.publish(task.repo, folder)
+        # The Hub of the test names its commits by content.
+        task = dataclasses.replace(task, revision=commit)
+        with pytest.raises(InputError, match=r"passage-1\.jsonl"):
+            read_items(dataclasses.replace(task, files={"test": "data/passage-1.jsonl"}), cache=cache)
+        found = read_items(task, cache=cache)
+    assert [item.choices for item in found.items] == [("mill",)]
+    assert found.place == f"hf://datasets/{task.repo}@{commit}/data/lambada_test.jsonl"
+    assert read_items(task, cache=cache) == found  # no Hub answers any more
+    with pytest.raises(InputError, match="no split 'train'; expected one of test"):
+        read_items(task, "train", cache=cache)
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
