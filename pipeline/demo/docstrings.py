@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from shards.workers import map_tasks
+from shards.terminal.workers import map_tasks
 
 MIN_CHARS = 300
 """Shorter docstrings say little more than the name they belong to."""

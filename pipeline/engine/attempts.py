@@ -29,7 +29,7 @@ from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, load_receipt,
 from shards.errors import RunError
 from shards.stores.files import TMP_SUFFIX, delete_path, is_abandoned, sync_folder, unique_name
 from shards.stores.store import FolderStore, WritableStore
-from shards.workers import map_in_threads
+from shards.terminal.workers import map_in_threads
 
 UPLOADS_AT_ONCE = 3
 """Files of one task that are sent to a remote store at the same time."""

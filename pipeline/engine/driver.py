@@ -24,7 +24,7 @@ from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Call, Task
 from shards.errors import RunError, plural
 from shards.stores.store import ListedFile, WritableStore, reads_at_once
-from shards.workers import map_in_threads
+from shards.terminal.workers import map_in_threads
 
 RESULTS_FILE = "results.json"
 """The results of a stage's tasks, each with size and version of its receipt."""

@@ -27,7 +27,7 @@ from pipeline.engine.tasks import Call, Outcome, run_call
 from shards.errors import InputError, RunError
 from shards.terminal.display import say
 from shards.terminal.waiting import has_reporter, report_to
-from shards.workers import hide_main_module
+from shards.terminal.workers import hide_main_module
 
 MAX_LOSSES = 3
 """How often a task may take its process with it before the build stops."""

@@ -59,10 +59,10 @@ from shards.stores.open import open_store
 from shards.stores.store import check_outside, folder_beside
 from shards.terminal.display import format_json
 from shards.terminal.reporter import Progress, no_progress
+from shards.terminal.workers import map_tasks
 from shards.trace.excerpt import cut_excerpt
 from shards.trace.locate import Place, find_places
 from shards.validation.files import check_files
-from shards.workers import map_tasks
 
 SAMPLED_DOCUMENTS = 1 << 15
 """Documents compared for near-duplicates. A share of 1 % is then measured to within 0.06 %; 33 MB of sketches."""

@@ -28,8 +28,8 @@ from shards.audit.word_finder import Candidates, WordFinder, Words
 from shards.errors import plural
 from shards.format.document_blocks import iter_blocks
 from shards.terminal.reporter import Progress, no_progress
+from shards.terminal.workers import map_tasks
 from shards.trace.locate import Place, find_places
-from shards.workers import map_tasks
 
 if TYPE_CHECKING:
     import numpy.typing as npt

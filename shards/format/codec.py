@@ -20,7 +20,7 @@ import zstandard
 
 from shards.errors import plural
 from shards.format.zstd_parameters import Compression, choose_compressor
-from shards.workers import map_in_threads
+from shards.terminal.workers import map_in_threads
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

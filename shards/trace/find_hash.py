@@ -14,8 +14,8 @@ import numpy as np
 from shards.errors import InputError, plural
 from shards.format.document_table import iter_documents, read_hashes
 from shards.format.reader import ShardSet
+from shards.terminal.workers import map_tasks
 from shards.trace.locate import Place, find_places
-from shards.workers import map_tasks
 
 LEAST_DIGITS = 8
 """Of an abbreviated hash. Of a billion documents, one in four shares its first 8 digits with another one."""

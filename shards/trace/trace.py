@@ -17,10 +17,10 @@ import numpy as np
 from shards.errors import InputError
 from shards.format.reader import Shard, ShardSet, open_set
 from shards.terminal.reporter import Progress, no_progress
+from shards.terminal.workers import map_tasks
 from shards.trace.excerpt import read_excerpt
 from shards.trace.locate import Place, find_holders
 from shards.trace.search import Hit, Query, ShardHits, check_query, prepare_search, search_shard
-from shards.workers import map_tasks
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -23,7 +23,7 @@ from shards.format.document_table import iter_documents, number_sources
 from shards.format.equal_hashes import HashRange, divide_hashes, mark_first, sort_hashes
 from shards.format.reader import Shard
 from shards.stores.store import reads_at_once
-from shards.workers import map_in_threads
+from shards.terminal.workers import map_in_threads
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -36,8 +36,8 @@ from shards.format.vocabulary import MAX_TOKENIZER_BYTES, check_tokenizer
 from shards.format.writer import SetProperties, make_sidecar
 from shards.stores.files import TMP_SUFFIX
 from shards.stores.store import Store, reads_at_once
+from shards.terminal.workers import map_in_threads
 from shards.validation import manifest as totals
-from shards.workers import map_in_threads
 
 _NOT_A_FILE = "not a regular file. Copy or build it again."
 

@@ -28,12 +28,12 @@ from shards.format.reader import Shard, ShardSet
 from shards.stores.open import open_store
 from shards.stores.store import Store
 from shards.terminal.reporter import Progress, no_progress
+from shards.terminal.workers import map_in_threads
 from shards.validation.duplicates import check_duplicates
 from shards.validation.files import Structure, check_files, check_set_files
 from shards.validation.mix import check_mix_shares
 from shards.validation.shard_contents import ShardFindings, find_shard_problems, shard_rules
 from shards.validation.sources import compare_with_sources
-from shards.workers import map_in_threads
 
 Level = Literal["quick", "full"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shards.workers import map_tasks
+from shards.terminal.workers import map_tasks
 
 ENDLESS = "(a|aa|[a-z ]+)+$9"
 """A pattern that takes `re` longer than any test on a line of small letters."""

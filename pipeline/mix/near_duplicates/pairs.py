@@ -29,7 +29,7 @@ from shards.audit.ngrams import finalize
 from shards.format.equal_hashes import mark_first
 from shards.stores.open import open_store
 from shards.stores.store import Store
-from shards.workers import map_in_threads
+from shards.terminal.workers import map_in_threads
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int64s, Integers, Rows, UInt64s

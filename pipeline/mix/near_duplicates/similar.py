@@ -23,7 +23,7 @@ from pipeline.mix.near_duplicates.shingles import hash_shingles
 from shards.audit.ngrams import token_values
 from shards.stores.open import open_store
 from shards.stores.store import Store
-from shards.workers import map_in_threads
+from shards.terminal.workers import map_in_threads
 
 if TYPE_CHECKING:
     import numpy.typing as npt

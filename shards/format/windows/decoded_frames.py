@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.format import codec
-from shards.workers import map_in_threads
+from shards.terminal.workers import map_in_threads
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -27,7 +27,7 @@ from numpy.random import PCG64, SeedSequence
 
 from shards.errors import plural
 from shards.format.document_table import read_sources
-from shards.workers import map_in_threads
+from shards.terminal.workers import map_in_threads
 
 if TYPE_CHECKING:
     import numpy.typing as npt
