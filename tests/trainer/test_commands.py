@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +35,6 @@ def run(trainer, shard_set, recipe_file, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def loaded(run) -> TrainedModel:
     return load_training_run(run, print)
-
-
-def test_help_answers_at_once_and_imports_nothing_heavy():
-    code = (
-        "import sys, trainer.__main__ as m\n"
-        "try: m.main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "print(sorted({'torch', 'pydantic', 'tokenizers', 'numpy', 'rich'} & set(sys.modules)), file=sys.stderr)"
-    )
-    began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.strip() == "[]"
-    assert "train" in done.stdout
-    assert time.perf_counter() - began < 0.5  # Measured 0.04 s; the limit is the product's promise.
 
 
 WITHOUT_EXTRA = """

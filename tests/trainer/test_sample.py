@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -195,14 +194,12 @@ def test_an_earlier_checkpoint_may_be_named(trainer, run, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["sample", "export", "fit", "cost", "plot"])
-def test_a_commands_help_is_quick_and_loads_no_torch(command):
+def test_a_commands_help_loads_nothing_heavy(command):
     code = (
         "import sys, trainer.__main__ as m\n"
         f"try: m.main([{command!r}, '--help'])\n"
         "except SystemExit: pass\n"
         "print(sorted({'torch', 'pydantic', 'tokenizers', 'numpy', 'matplotlib'} & set(sys.modules)), file=sys.stderr)"
     )
-    began = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
-    assert time.perf_counter() - began < 0.5  # Measured 0.05 s.
