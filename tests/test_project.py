@@ -27,7 +27,19 @@ from tokenmill import __main__ as tokenmill
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("pipeline", "shards", "trainer", "tokenmill")
-HEAVY = ("torch", "numpy", "pyarrow", "datasets", "datatrove", "ray", "awkward", "tokenizers", "zstandard")
+HEAVY = (
+    "torch",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "rich",
+    "datasets",
+    "datatrove",
+    "ray",
+    "awkward",
+    "tokenizers",
+    "zstandard",
+)
 MOST_ENTRIES = 15
 ASKED_FOR_BY_PYTHON = {"__init__.py", "__main__.py", "py.typed"}
 HELP_SECONDS = 0.3
