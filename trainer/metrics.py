@@ -95,8 +95,13 @@ def _parse_lines(content: bytes, path: Path) -> list[Record]:
         except ValueError:
             continue  # cut off by a crash
         if not _is_record(record):
-            expected = f"expected a step, and numbers as {', '.join(NUMBERS)}"
+            expected = (
+                f"expected a step, numbers as {', '.join(NUMBERS)}, and a value and a stderr in each of the scores"
+            )
             raise InputError(f"{path}: line {number}: {expected}; got {line!r:.200}. Repair or delete it.")
+        if records and record["step"] < records[-1]["step"]:
+            found = f"step {record['step']} after step {records[-1]['step']}"
+            raise InputError(f"{path}: line {number}: {found}. Expected steps in their order. Repair or delete it.")
         if line.endswith(b"\n"):
             records.append(record)
     return records
@@ -106,7 +111,14 @@ def _is_record(value: Any) -> bool:
     if not isinstance(value, dict) or "step" not in value:
         return False
     record = cast("Record", value)
-    return all(isinstance(record.get(key, 0), int | float) for key in NUMBERS)
+    scores: Any = record.get("scores") or {}
+    numbers = [record.get(key, 0) for key in NUMBERS]
+    try:
+        # An error that is not known is null.
+        numbers += [number for score in scores.values() for number in (score["value"], score["stderr"] or 0)]
+    except (AttributeError, KeyError, TypeError):
+        return False
+    return all(isinstance(number, int | float) for number in numbers)
 
 
 def copy_metrics(source: Path, run: Path, *, until_step: int) -> None:

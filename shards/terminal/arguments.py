@@ -84,6 +84,12 @@ def add_run(parser: argparse.ArgumentParser, *, checkpoint: bool = False) -> Non
         parser.add_argument("--checkpoint", type=parse_path, metavar="DIR", help=about)
 
 
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments RUN ..., the folders of training runs, as `options.runs`."""
+    about = "the folder of a training run; several may be given"
+    parser.add_argument("runs", type=parse_path, nargs="+", metavar="RUN", help=about)
+
+
 def add_new_folder(parser: argparse.ArgumentParser) -> None:
     """Add `--out`, a folder that a command makes."""
     about = "a new folder; it appears when everything is written"

@@ -37,6 +37,7 @@ WAY = {
     },
     "Look at the run": {
         "plot": ("trainer.commands.plot", "draw loss, learning rate, throughput and dollars"),
+        "compare": ("trainer.commands.compare", "compare runs: scores, differences, cost, recipes, pictures"),
         "sample": ("trainer.commands.sample", "continue prompts with the model"),
         "trace-step": ("trainer.commands.trace", "show the documents that a training step read"),
         "export-model": ("trainer.commands.export", "write the model for other libraries"),

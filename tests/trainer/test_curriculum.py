@@ -19,11 +19,11 @@ from shards.format.windows.order import WindowOrder, order_split
 from tests.support.builds import build_here
 from tests.support.given_windows import GivenWindows, note_given_windows
 from tests.support.ranks import assert_near, run_ranks
-from trainer.commands.plot import draw_plots
 from trainer.optim import learning_rate
 from trainer.phases.mix_phases import describe_borders, list_stretches, summarise_mix
 from trainer.phases.pins import pin_to_mix
 from trainer.recipe import TrainRecipe, load_train_recipe
+from trainer.results.run_plot import draw_run
 from trainer.run_folder import RECIPE_FILE
 
 BATCH, STEPS = 8, 24
@@ -206,7 +206,7 @@ def test_the_log_and_the_metrics_of_a_run_show_the_border(curriculum, given, rea
     assert rows[1]["val_loss"] == validation["val_loss"]
     own = [line["loss"] for line in steps if line["mix_phases"] == [["last", BATCH]]]
     assert rows[1]["loss"] == pytest.approx(sum(own) / len(own))
-    figure = draw_plots(lines, load_train_recipe(folder / RECIPE_FILE).phases, title="run")
+    figure = draw_run(lines, load_train_recipe(folder / RECIPE_FILE).phases, title="run")
     axes = figure.axes
     assert [text.get_text() for text in axes[0].texts] == ["mix: main", "mix: last"]
     at = border - 1 + main.stop % BATCH / BATCH

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from shards.errors import InputError
-from trainer.commands.plot import draw_plots, smooth
 from trainer.metrics import open_events
 from trainer.recipe import PhaseConfig, load_train_recipe
+from trainer.results.curves import smooth
+from trainer.results.run_plot import draw_run
 
 ENDS = {"smoke": 10, "long": 40, "later": 90}
 PHASES = [PhaseConfig(name=name, until_step=step) for name, step in ENDS.items()]
@@ -39,7 +40,7 @@ def list_labels(figure: Any) -> list[str]:
 
 
 def test_every_number_has_its_curve_and_its_panel_in_words():
-    figure = draw_plots(make_records(), [], title="run")
+    figure = draw_run(make_records(), [], title="run")
     assert list_labels(figure) == [
         "training loss, each step",
         "training loss, mean of 10 steps",
@@ -71,7 +72,7 @@ def test_a_smoothed_curve_is_the_mean_around_each_step():
 
 
 def test_a_short_run_is_drawn_as_it_is():
-    assert list_labels(draw_plots(make_records(5, usd=None), [], title="run")) == [
+    assert list_labels(draw_run(make_records(5, usd=None), [], title="run")) == [
         "training loss",
         "learning rate",
         "throughput",
@@ -83,7 +84,7 @@ def test_validation_loss_is_drawn_by_source_with_the_last_figures():
     for step in (10, 20):
         by_source = {"_a $5 source": 6 / step, "prose": 7 / step, "late": 1.0} if step == 20 else {"prose": 7 / step}
         records.append({"step": step, "val_loss": 6 / step, "val_loss_by_source": by_source})
-    figure = draw_plots(records, [], title="run")
+    figure = draw_run(records, [], title="run")
     panel = figure.axes[1]
     assert panel.get_ylabel() == "validation loss\nby source, nats per token"
     assert [text.get_text() for text in panel.get_legend().get_texts()] == [
@@ -102,7 +103,7 @@ def test_bits_a_byte_are_drawn_by_source_in_the_colours_of_the_losses():
         (20, {"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 0.5}),
     ):
         records.append({"step": step, "val_loss_by_source": losses, "val_bits_per_byte_by_source": bits})
-    _, losses, bits, *_ = draw_plots(records, [], title="run").axes
+    _, losses, bits, *_ = draw_run(records, [], title="run").axes
     assert bits.get_ylabel() == "validation bits per byte\nby source"
     lines = {line.get_label()[7:]: line for line in bits.lines}
     assert [list(lines[name].get_xdata()) for name in "ab"] == [[10, 20], [20]]
@@ -116,7 +117,7 @@ def test_goals_are_drawn_over_their_phase_with_their_outcome():
         PhaseConfig(name="long", until_step=40, goal="loss <= 0.1"),
         PhaseConfig(name="later", until_step=90, goal="val_loss < 0.1"),
     ]
-    figure = draw_plots(make_records(), phases, title="run")
+    figure = draw_run(make_records(), phases, title="run")
     assert [label for label in list_labels(figure) if label.startswith("goal")] == [
         "goal of smoke:\nvalidation loss < 1.0, met",
         "goal of long:\ntraining loss <= 0.1, missed",
@@ -128,24 +129,24 @@ def test_goals_are_drawn_over_their_phase_with_their_outcome():
 
 
 def test_a_run_without_a_price_has_no_panel_of_dollars():
-    figure = draw_plots(make_records(usd=None), [], title="run")
+    figure = draw_run(make_records(usd=None), [], title="run")
     assert [axis.get_ylabel() for axis in figure.axes] == ["loss, nats per token", "learning rate", "tokens per second"]
 
 
 def test_phases_reached_are_marked_and_those_begun_are_named():
-    figure = draw_plots(make_records(), PHASES, title="run")
+    figure = draw_run(make_records(), PHASES, title="run")
     for axis in figure.axes:
         assert [line.get_xdata()[0] for line in axis.lines if line.get_linestyle() == "--"] == [10, 40]
     assert [text.get_text() for text in figure.axes[0].texts] == ["smoke", "long", "later"]
     assert [text.xy[0] for text in figure.axes[0].texts] == pytest.approx([0.1, 0.5, 0.9], abs=0.01)
-    early = draw_plots(make_records(8), PHASES, title="run")
+    early = draw_run(make_records(8), PHASES, title="run")
     assert [text.get_text() for text in early.axes[0].texts] == ["smoke"]
 
 
 def test_names_of_short_phases_do_not_overlap():
     ends = {"a smoke test": 1, "proof of life": 4, "long run": 90}
     phases = [PhaseConfig(name=name, until_step=step) for name, step in ends.items()]
-    figure = draw_plots(make_records(), phases, title="run")
+    figure = draw_run(make_records(), phases, title="run")
     figure.savefig(io.BytesIO())
     boxes = [text.get_window_extent() for text in figure.axes[0].texts]
     assert len(boxes) == 3
@@ -154,7 +155,7 @@ def test_names_of_short_phases_do_not_overlap():
 
 def test_nothing_logged_is_nothing_to_draw():
     with pytest.raises(InputError, match="nothing to draw"):
-        draw_plots([], [], title="run")
+        draw_run([], [], title="run")
 
 
 def test_the_command_draws_a_run_and_refuses_what_is_none(trainer, recipe_file, tmp_path):
@@ -182,7 +183,7 @@ def test_the_command_draws_a_run_and_refuses_what_is_none(trainer, recipe_file, 
 
 def test_phases_that_ended_before_the_first_line_are_left_out():
     phases = [PhaseConfig(name=name, until_step=step) for name, step in (("early", 5), ("late", 30))]
-    figure = draw_plots(
+    figure = draw_run(
         [{"step": step, "tokens": 100 * step, "loss": 1.0} for step in range(11, 21)], phases, title="run"
     )
     assert [text.get_text() for text in figure.axes[0].texts] == ["late"]

@@ -128,7 +128,7 @@ def test_steps_after_the_checkpoint_leave_the_log(tmp_path):
 @pytest.mark.parametrize("line", ["[]", "3", '{"loss": 1.0}', '{"step": 1, "loss": "x"}', '{"step": 1, "usd": null}'])
 def test_a_line_that_holds_no_metrics_is_named(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "loss": 3.0}}\n{line}\n')
-    with pytest.raises(InputError, match=r"metrics.jsonl: line 2: expected a step, and numbers as"):
+    with pytest.raises(InputError, match=r"metrics.jsonl: line 2: expected a step, numbers as"):
         MetricsLog(tmp_path, step=2)
 
 

@@ -1,0 +1,299 @@
+"""Runs compared: the tables, the picture and the page of `compare`, and several runs in one `plot`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.recipe import load_train_recipe
+from trainer.results.comparison import compare_runs
+from trainer.results.comparison_plot import choose_axes, draw_runs, list_panels
+from trainer.results.curves import draw_score, read_curve, spread_steps
+from trainer.results.runs import TrainingRun, read_runs
+
+STEPS = 24
+"""Steps of the recipe of `recipe_file`."""
+MakeRun = Callable[..., Path]
+
+
+def make_lines(
+    steps: int, level: float, *, scores: dict[str, Any] | None = None, **changes: Any
+) -> list[dict[str, Any]]:
+    """Return the metrics of a run that is validated at every eighth step."""
+    lines: list[dict[str, Any]] = []
+    for step in range(1, steps + 1):
+        timing = {"seconds": step * 2.0, "usd": step * 0.5}
+        lines.append({"step": step, "tokens": step * 256, "loss": level + 1 / step, "tokens_per_s": 128.0, **timing})
+        if step % 8 == 0:
+            losses = {"val_tokens": 1000, "val_loss": level + 2 / step, "val_bits_per_byte": level / 2}
+            found = {} if scores is None else {"scores": scores}
+            lines.append({"step": step, **losses, **found, "seconds": step * 2.0 + 1, "usd": step * 0.5, **changes})
+    return lines
+
+
+@pytest.fixture
+def make_run(tmp_path, recipe_file) -> MakeRun:
+    """Return the function that writes the files of a run: its recipe, metrics, set and tokenizer."""
+
+    def make(
+        name: str,
+        *overrides: str,
+        steps: int = STEPS,
+        level: float = 3.0,
+        tokenizer: str = "{}",
+        sha: str = "a",
+        **of: Any,
+    ) -> Path:
+        run = tmp_path / name
+        run.mkdir(parents=True)
+        (run / "recipe.json").write_text(load_train_recipe(recipe_file, list(overrides)).model_dump_json())
+        lines = make_lines(steps, level, **of)
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (run / "set.json").write_text(json.dumps({"path": f"/sets/{sha}", "manifest_sha256": sha * 64}))
+        (run / "tokenizer.json").write_text(tokenizer)
+        return run
+
+    return make
+
+
+def rows_of(runs: list[Path], score: str) -> list[dict[str, Any]]:
+    return [row for row in compare_runs(read_runs(runs)).scores if row["score"] == score]
+
+
+def test_every_score_has_its_difference_from_the_first_run_with_the_errors_of_both(make_run):
+    bits = {"web_bpb": {"value": 1.5, "stderr": 0.03}, "arc_acc": {"value": 0.25, "stderr": None}}
+    better = {"web_bpb": {"value": 1.25, "stderr": 0.04}, "arc_acc": {"value": 0.5, "stderr": 0.1}}
+    runs = read_runs([make_run("a", scores=bits), make_run("b", scores=better, level=2.5)])
+    rows = {(row["score"], row["run"]): row for row in compare_runs(runs).scores}
+    assert list(dict.fromkeys(score for score, _ in rows)) == ["val_loss", "val_bits_per_byte", "web_bpb", "arc_acc"]
+    assert rows["val_loss", "a"]["value"] == 3 + 2 / STEPS
+    assert rows["val_loss", "b"]["difference"] == pytest.approx(-0.5)
+    assert rows["val_loss", "b"]["difference_stderr"] is None
+    assert (rows["web_bpb", "b"]["value"], rows["web_bpb", "b"]["stderr"], rows["web_bpb", "b"]["at_step"]) == (
+        1.25,
+        0.04,
+        24,
+    )
+    assert rows["web_bpb", "b"]["difference_stderr"] == pytest.approx(0.05)
+    assert rows["web_bpb", "a"]["difference"] is None
+    assert (rows["arc_acc", "b"]["difference"], rows["arc_acc", "b"]["difference_stderr"]) == (0.25, None)
+
+
+def test_a_score_that_a_run_lacks_is_empty(make_run, trainer):
+    runs = [make_run("a", scores={"web_bpb": {"value": 1.5, "stderr": 0.1}}), make_run("b"), make_run("c", steps=4)]
+    assert [(row["value"], row["difference"]) for row in rows_of(runs, "web_bpb")] == [
+        (1.5, None),
+        (None, None),
+        (None, None),
+    ]
+    shown = trainer.run("compare", *runs)
+    assert shown.returncode == 0, shown.stderr
+    assert re.search(r"web_bpb +a +1\.5000 ± 0\.1000 +- +24 *\n +b +- +- +- *\n +c +- +- +- *\n", shown.stdout)
+    assert "c is at step 4 of 24: it stopped, or is still going" in shown.stdout
+    assert "c was never validated" in shown.stdout
+
+
+def test_nats_of_other_tokenizers_are_not_subtracted(make_run, trainer):
+    runs = [make_run("a"), make_run("b", tokenizer='{"other": 1}', sha="b")]
+    _, other = rows_of(runs, "val_loss")
+    assert (other["difference"], other["why_no_difference"]) == (None, "other tokenizer")
+    assert rows_of(runs, "val_bits_per_byte")[1]["difference"] == 0.0
+    shown = trainer.run("compare", *runs).stdout
+    assert re.search(r"\n +b +3\.0833 +other tokenizer +24", shown)
+    assert "other tokenizer: nats a token do not compare" in shown
+    assert "b: trained on another shard set than a" in shown
+    assert re.search(r"shard set +/sets/a \(aaaaaaaaaaaa\) +/sets/b \(bbbbbbbbbbbb\)", shown)
+    assert re.search(r"\n *tokenizer +44136fa355b3 ", shown)  # the SHA-256 of `{}`
+
+
+def test_losses_of_other_parts_of_a_split_are_not_subtracted(make_run):
+    runs = [make_run("a"), make_run("b", "eval.max_tokens=500", val_tokens=500)]
+    assert [row["why_no_difference"] for row in rows_of(runs, "val_loss")] == [None, "other text"]
+    assert rows_of(runs, "val_bits_per_byte")[1]["difference"] is None
+
+
+def test_keys_that_differ_are_shown_with_the_value_of_every_run(make_run):
+    runs = [
+        make_run("a"),
+        make_run("b", "optimizer.lr=0.5"),
+        make_run("c", "optimizer.lr=0.5", 'train.precision="bf16"'),
+    ]
+    comparison = compare_runs(read_runs(runs))
+    assert comparison.changes == [
+        {"key": "optimizer.lr", "a": 0.01, "b": 0.5, "c": 0.5},
+        {"key": "train.precision", "a": "fp32", "b": "fp32", "c": "bf16"},
+    ]
+    assert comparison.notes == []
+
+
+def test_tables_of_recipes_are_compared_by_name(make_run):
+    smoke, long = '{name="smoke", until_step=8}', '{name="long", until_step=24}'
+    goal = '{name="smoke", until_step=8, goal="val_loss < 4.0"}'
+    runs = [make_run("a", f"phases=[{smoke}]"), make_run("b", f"phases=[{goal}, {long}]")]
+    assert compare_runs(read_runs(runs)).changes == [
+        {"key": "phases.smoke.goal", "a": None, "b": "val_loss < 4.0"},
+        {"key": "phases.long.name", "a": None, "b": "long"},
+        {"key": "phases.long.until_step", "a": None, "b": 24},
+        {"key": "phases.long.milestones", "a": None, "b": []},
+    ]
+
+
+def test_what_a_run_took_is_its_last_line(make_run, trainer):
+    found = json.loads(trainer.run("compare", make_run("a"), make_run("b", steps=10), "--json").stdout)
+    took = {"steps": 10, "tokens": 2560, "hours": 20 / 3600, "dollars": 5.0, "tokens_per_s": 128.0}
+    assert {key: found["runs"][1][key] for key in took} == took
+    assert found["files"] == []
+    assert found["notes"] == ["b is at step 10 of 24: it stopped, or is still going"]
+
+
+def test_cut_lines_are_counted_and_damaged_ones_refused(make_run, trainer):
+    runs = [make_run("a"), make_run("b")]
+    lines = (runs[1] / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (runs[1] / "metrics.jsonl").write_text("".join([*lines[:5], lines[5][:20] + "\n", *lines[6:], '{"ste']))
+    assert "b has 2 lines of metrics.jsonl that are cut off, and left out" in trainer.run("compare", *runs).stdout
+    for damage in (
+        '{"step": 30, "scores": 3}',
+        '{"step": 30, "scores": {"a_bpb": 1.0}}',
+        '{"step": 30, "loss": "x"}',
+        '{"step": 2}',
+    ):
+        (runs[1] / "metrics.jsonl").write_text("".join(lines) + damage + "\n")
+        refused = trainer.run("compare", *runs)
+        assert refused.returncode == 2
+        assert f"b/metrics.jsonl: line {len(lines) + 1}: " in refused.stderr
+
+
+def test_runs_that_do_not_compare_are_refused_with_every_reason(make_run, trainer, tmp_path):
+    one = make_run("a")
+    (empty := make_run("empty")).joinpath("metrics.jsonl").write_text("")
+    refused = trainer.run("compare", one, tmp_path / "absent", one, empty)
+    assert refused.returncode == 2
+    for reason in (
+        f"{one}: is given 2 times",
+        "absent/metrics.jsonl: is missing",
+        "empty/metrics.jsonl: no step is logged",
+    ):
+        assert reason in refused.stderr
+    alone = trainer.run("compare", one)
+    assert alone.returncode == 2
+    assert "is one run. Expected two or more" in alone.stderr
+
+
+def test_runs_in_folders_of_one_name_go_by_their_paths(make_run, tmp_path):
+    runs = read_runs([make_run("x/run"), make_run("y/run"), make_run("z")])
+    assert [run.name for run in runs] == [str(tmp_path / "x/run"), str(tmp_path / "y/run"), "z"]
+
+
+def test_the_picture_and_the_page_need_nothing_else(make_run, trainer, tmp_path):
+    score = {"web_bpb": {"value": 1.5, "stderr": 0.1}}
+    runs = [make_run("a", scores=score), make_run("b<script>", scores=score)]
+    done = trainer.run("compare", *runs, "--out", tmp_path / "out/new", "--json")
+    assert done.returncode == 0, done.stderr
+    page, png, svg = map(Path, json.loads(done.stdout)["files"])
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in svg.read_text()
+    text = page.read_text()
+    assert "<script" not in text
+    assert "b&lt;script&gt;" in text
+    assert not re.search(r"""(?:src|href)=["'](?!data:)""", text)
+    pictures = re.findall(r'<img class="(\w+)" src="data:image/svg\+xml;base64,([^"]+)"', text)
+    assert [name for name, _ in pictures] == ["steps", "tokens", "time", "dollars"]
+    assert all(b"<svg" in base64.b64decode(picture) for _, picture in pictures)
+    assert text.count('type="radio"') == 4
+
+
+def draw(runs: list[TrainingRun], *, lines: bool = False) -> Any:
+    return draw_runs(runs, list_panels(runs, lines=lines), list(choose_axes(runs).values()), width=9)
+
+
+def test_each_score_is_drawn_over_steps_tokens_time_and_dollars(make_run):
+    score = {"web_bpb": {"value": 1.5, "stderr": 0.1}}
+    runs = read_runs([make_run("a", scores=score), make_run("b", level=2.0, steps=10)])
+    axes = draw(runs).axes
+    assert len(axes) == 4 * 4  # training loss, validation loss, bits per byte, web_bpb
+    labels = [axis.get_ylabel() for axis in axes[::4]]
+    assert labels == [
+        "training loss\nnats per token",
+        "validation loss\nnats per token",
+        "validation\nbits per byte",
+        "web_bpb\nbits per byte",
+    ]
+    assert [axis.get_xlabel() for axis in axes[-4:]] == ["steps", "tokens", "minutes", "US dollars"]
+    assert [list(axis.lines[0].get_xdata()) for axis in axes[4:8]] == [
+        [8, 16, 24],
+        [2048, 4096, 6144],
+        pytest.approx([17 / 60, 33 / 60, 49 / 60]),
+        [4.0, 8.0, 12.0],
+    ]
+    assert list(axes[5].lines[1].get_xdata()) == [2048]
+    assert len({line.get_color() for line in axes[0].lines}) == 2
+    legend = axes[0].figure.legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
+    assert len(axes[12].collections) == 2  # the band, and the bar at the last point
+    assert len(axes[4].collections) == 0
+
+
+def test_runs_without_a_price_are_not_drawn_over_dollars(make_run):
+    runs = read_runs([make_run("a"), make_run("b")])
+    assert list(choose_axes(runs)) == ["steps", "tokens", "time", "dollars"]
+    for run in runs:
+        for record in run.records:
+            record["usd"] = 0.0
+    assert list(choose_axes(runs)) == ["steps", "tokens", "time"]
+
+
+def test_the_axis_of_nats_says_that_tokenizers_differ(make_run):
+    axes = draw(read_runs([make_run("a"), make_run("b", tokenizer="[]")])).axes
+    assert [axis.get_ylabel().splitlines()[-1] for axis in axes[::4]] == ["(of other tokenizers)"] * 2 + [
+        "bits per byte"
+    ]
+
+
+def test_steps_that_were_logged_together_are_spread_over_their_time():
+    assert spread_steps([2.0, 2.0, 5.0, 6.0, 6.0]) == [1.0, 2.0, 5.0, 5.5, 6.0]
+
+
+def test_an_error_that_is_not_known_is_not_drawn():
+    from matplotlib.figure import Figure
+
+    lines = [
+        {"step": step, "scores": {"x_acc": {"value": 0.5, "stderr": stderr}}} for step, stderr in ((1, None), (2, 0.1))
+    ]
+    axis = Figure().subplots()
+    draw_score(axis, read_curve(lines, "x_acc"), "x", "black")
+    draw_score(axis, read_curve(lines[:1], "x_acc"), "x", "black")
+    assert len(axis.collections) == 2
+
+
+def test_plot_draws_several_runs_over_steps_with_a_colour_for_each(make_run, trainer, tmp_path):
+    runs = [make_run("a"), make_run("b")]
+    refused = trainer.run("plot", *runs)
+    assert refused.returncode == 2
+    assert "--out: is missing" in refused.stderr
+    done = trainer.run("plot", *runs, "--out", tmp_path / "out")
+    assert done.stdout.split() == [str(tmp_path / "out" / f"metrics.{suffix}") for suffix in ("png", "svg")]
+    axes = draw(read_runs(runs), lines=True).axes
+    assert [axis.get_ylabel() for axis in axes[::4]][3:] == ["tokens per second", "US dollars"]
+
+
+def test_real_runs_are_compared_at_once_after_a_resume_and_a_fork(trainer, shard_set, recipe_file, tmp_path):
+    folder = shard_set.store.folder
+    train = ("train", recipe_file, "--shards", folder, "--set", "train.smoke_steps=0")
+    for steps in (6, 8):  # stopped and resumed
+        assert trainer.run(*train, "--run", tmp_path / "a", "--set", f"train.steps={steps}").returncode == 0
+    fork = ("--from", tmp_path / "a/checkpoints/step-00000006", "--set", "train.steps=8", "--set", "optimizer.lr=0.02")
+    assert trainer.run(*train, "--run", tmp_path / "b", *fork).returncode == 0
+    found = json.loads(trainer.run("compare", tmp_path / "a", tmp_path / "b", "--json").stdout)
+    assert [row["steps"] for row in found["runs"]] == [8, 8]
+    assert found["runs"][1]["tokens"] == 8 * 8 * 32
+    differences = [row["difference"] for row in found["scores"] if row["run"] == "b"]
+    assert len(differences) == 2
+    assert all(difference for difference in differences)
+    assert {"key": "optimizer.lr", "a": 0.01, "b": 0.02} in found["changes"]
+    assert [note for note in found["notes"] if note.startswith(f"b began from {tmp_path / 'a/checkpoints'}")]

@@ -1,0 +1,1 @@
+"""Results of training runs: read from their folders, compared, drawn."""

@@ -1,0 +1,180 @@
+"""Several runs compared: their last scores and the differences from the first run, what they took, what differs."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+from pydantic_core import to_jsonable_python
+
+from trainer.metrics import last_record
+from trainer.recipe import find_changes
+from trainer.results.curves import read_curve, unit_of
+from trainer.results.runs import TrainingRun
+
+OTHER_TOKENIZER, OTHER_TEXT, OTHER_RECIPE = "other tokenizer", "other text", "defined otherwise"
+"""Why a score of two runs does not compare; in a table they stand in place of the difference."""
+EXPLANATIONS = {
+    OTHER_TOKENIZER: "nats a token do not compare, because the tokens hold other amounts of text; bits per byte do",
+    OTHER_TEXT: "the runs were validated on another number of tokens",
+    OTHER_RECIPE: "the recipes define this score in other ways",
+}
+
+
+class Comparison(NamedTuple):
+    """A comparison, as the rows of its tables. Values that are not known are None.
+
+    Attributes:
+        runs: for each run its `run` (the name), `folder`, `steps`, `tokens`, `hours`, `dollars` and `tokens_per_s`, the
+            median of its steps.
+        scores: for each score and run its `score`, `run`, `value`, `stderr`, `at_step`, the `difference` from the first
+            run, its `difference_stderr` as if the two errors were independent, and `why_no_difference`.
+        changes: for each key of the recipes that is not the same in all runs, and for the set and the tokenizer, its
+            `key` and the value of each run by name.
+        notes: what is odd about the runs, and about comparing them.
+    """
+
+    runs: list[dict[str, Any]]
+    scores: list[dict[str, Any]]
+    changes: list[dict[str, Any]]
+    notes: list[str]
+
+
+def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
+    """Compare runs with the first of them."""
+    scores = list(_compare_scores(runs))
+    return Comparison([_measure_run(run) for run in runs], scores, _list_changes(runs), list(_list_notes(runs, scores)))
+
+
+def _measure_run(run: TrainingRun) -> dict[str, Any]:
+    seconds, speeds = run.last("seconds"), read_curve(run.records, "tokens_per_s").y
+    return {
+        "run": run.name,
+        "folder": str(run.folder),
+        "steps": run.records[-1]["step"],
+        "tokens": run.last("tokens"),
+        "hours": None if seconds is None else seconds / 3600,
+        "dollars": run.last("usd"),
+        "tokens_per_s": statistics.median(speeds) if speeds else None,
+    }
+
+
+def _compare_scores(runs: Sequence[TrainingRun]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each score and run, scores in the order in which the runs have them."""
+    for score in dict.fromkeys(name for run in runs for name in run.scores):
+        first = _last_score(runs[0], score)
+        for run in runs:
+            # A score that a run does not have is empty, and so is a difference that says nothing.
+            found = _last_score(run, score)
+            row = {"score": score, "unit": unit_of(score), "run": run.name, **found}
+            row |= {"difference": None, "difference_stderr": None, "why_no_difference": None}
+            if run is not runs[0] and None not in (first["value"], found["value"]):
+                row["why_no_difference"] = _find_obstacle(score, runs[0], run)
+                if row["why_no_difference"] is None:
+                    row["difference"] = found["value"] - first["value"]
+                    if None not in (first["stderr"], found["stderr"]):
+                        row["difference_stderr"] = math.hypot(first["stderr"], found["stderr"])
+            yield row
+
+
+def _last_score(run: TrainingRun, score: str) -> dict[str, Any]:
+    curve = read_curve(run.records, score)
+    if not curve.y:
+        return {"value": None, "stderr": None, "at_step": None}
+    return {"value": curve.y[-1], "stderr": curve.stderr[-1], "at_step": curve.x[-1]}
+
+
+def _find_obstacle(score: str, first: TrainingRun, other: TrainingRun) -> str | None:
+    """Return why a score of two runs does not compare; None if it does."""
+    if unit_of(score) == "nats per token" and first.tokenizer_sha256 != other.tokenizer_sha256:
+        return OTHER_TOKENIZER
+    is_validation = score in last_record(first.records, score)
+    if is_validation and first.shard_set and other.shard_set:
+        # The tokens of one set's validation split are read from its start: as many are the same ones.
+        same_set = first.shard_set.manifest_sha256 == other.shard_set.manifest_sha256
+        tokens = [last_record(run.records, score).get("val_tokens") for run in (first, other)]
+        return OTHER_TEXT if same_set and tokens[0] != tokens[1] else None
+    return None
+
+
+def _list_changes(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
+    """Return a row for each key of the recipes that differs between runs, then for the set and the tokenizer."""
+    changed = [find_changes(runs[0].recipe, run.recipe) for run in runs]
+    first = {key: old for changes in changed for key, (old, _) in changes.items()}
+    values = [dict(_flatten(first | {key: new for key, (_, new) in changes.items()})) for changes in changed]
+    keys = list(dict.fromkeys(key for own in values for key in own))
+    rows = [{"key": key, **{run.name: own.get(key) for run, own in zip(runs, values, strict=True)}} for key in keys]
+
+    # The set and the tokenizer are told by their digests.
+    sets = [run.shard_set and f"{run.shard_set.path} ({run.shard_set.manifest_sha256[:12]})" for run in runs]
+    tokenizers = [run.tokenizer_sha256 and run.tokenizer_sha256[:12] for run in runs]
+    for key, told in (("shard set", sets), ("tokenizer", tokenizers)):
+        rows.append({"key": key, **{run.name: value for run, value in zip(runs, told, strict=True)}})
+    return [row for row in rows if any(row[run.name] != row[runs[0].name] for run in runs)]
+
+
+def _flatten(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield keys of a recipe with their values as JSON has them; of `[[phases]]` and such, each key of each table."""
+    plain: dict[str, Any] = to_jsonable_python(values)
+    for key, value in plain.items():
+        tables = cast("list[Any]", value) if isinstance(value, list) else []
+        if tables and all(isinstance(table, dict) and "name" in table for table in tables):
+            yield from ((f"{key}.{table['name']}.{inner}", part) for table in tables for inner, part in table.items())
+        else:
+            yield key, value
+
+
+def _list_notes(runs: Sequence[TrainingRun], scores: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield what is odd about each run, then about comparing them."""
+    for run in runs:
+        yield from (f"{run.name} {oddity}" for oddity in run.describe_oddities())
+    digests = {run.name: run.shard_set.manifest_sha256 for run in runs if run.shard_set}
+    others = [run.name for run in runs if digests.get(run.name) != digests.get(runs[0].name)]
+    if others:
+        trained = f"trained on another shard set than {runs[0].name}"
+        yield f"{', '.join(others)}: {trained}, so val_loss and val_bits_per_byte may be of other text"
+    reasons = dict.fromkeys(row["why_no_difference"] for row in scores if row["why_no_difference"])
+    yield from (f"{reason}: {EXPLANATIONS[reason]}" for reason in reasons)
+    if any(row["stderr"] is not None for row in scores):
+        yield "±: one standard error; of a difference, as if the errors of both runs were independent"
+
+
+def show_scores(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the table of scores as people read it: values and differences with their errors, a score's name once."""
+    rows: list[dict[str, Any]] = []
+    for row in comparison.scores:
+        named = any(row["score"] == shown["score"] for shown in comparison.scores[: len(rows)])
+        nats = f", {row['unit']}" if row["unit"] == "nats per token" else ""  # other names say their unit
+        rows.append(
+            {
+                "score": "" if named else row["score"] + nats,
+                "run": row["run"],
+                "value": _show_number(row["value"], row["stderr"]),
+                "difference": row["why_no_difference"]
+                or _show_number(row["difference"], row["difference_stderr"], "+"),
+                "at_step": row["at_step"],
+            }
+        )
+    return rows
+
+
+def _show_number(value: float | None, stderr: float | None, sign: str = "") -> str | None:
+    if value is None:
+        return None
+    return f"{value:{sign}.4f}" + ("" if stderr is None else f" ± {stderr:.4f}")
+
+
+def show_runs(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the table of what the runs took as people read it."""
+    return [{key: value for key, value in row.items() if key != "folder"} for row in comparison.runs]
+
+
+def show_changes(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the table of the keys that differ as people read it: lists as JSON."""
+    return [
+        {key: json.dumps(value) if isinstance(value, list | dict) else value for key, value in row.items()}
+        for row in comparison.changes
+    ]

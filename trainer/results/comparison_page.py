@@ -1,0 +1,76 @@
+"""The files of a comparison: a picture as PNG and SVG, and a page that has the tables and needs no network."""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shards.report.render import TEMPLATES, make_render_environment, read_style
+from shards.stores.files import atomic_open
+from shards.terminal.display import format_value
+from trainer.results.comparison import Comparison, show_changes, show_runs, show_scores
+from trainer.results.comparison_plot import choose_axes, draw_runs, list_panels
+from trainer.results.runs import TrainingRun
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMN_INCHES, PAGE_INCHES = 3.6, 9.0
+"""Widths of a column of the picture, and of a picture of the page."""
+_OWN_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def write_comparison(runs: Sequence[TrainingRun], comparison: Comparison, out: Path) -> list[Path]:
+    """Write compare.html, compare.png and compare.svg to a folder, and return their paths.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    panels, axes = list_panels(runs), choose_axes(runs)
+    # The picture shows what the page lets its reader choose: all that numbers are drawn over, side by side.
+    figure = draw_runs(runs, panels, list(axes.values()), width=1 + COLUMN_INCHES * len(axes))
+    pictures = {name: _render(draw_runs(runs, panels, [against], width=PAGE_INCHES)) for name, against in axes.items()}
+    contents = {
+        "compare.html": render_comparison(runs, comparison, pictures).encode(),
+        "compare.png": _render(figure, "png"),
+        "compare.svg": _render(figure),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        with atomic_open(out / name) as file:
+            file.write(content)
+    return [out / name for name in contents]
+
+
+def _render(figure: Figure, suffix: str = "svg") -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format=suffix, dpi=120)
+    return file.getvalue()
+
+
+def render_comparison(runs: Sequence[TrainingRun], comparison: Comparison, pictures: dict[str, bytes]) -> str:
+    """Return the page of a comparison.
+
+    Args:
+        runs: the runs.
+        comparison: what the tables say.
+        pictures: SVGs by what they are drawn over; a reader of the page chooses one.
+    """
+    environment = make_render_environment(_OWN_TEMPLATES)
+    environment.filters["shown"] = format_value
+    values = {
+        "title": " and ".join(run.name for run in runs)
+        if len(runs) < 4
+        else f"{runs[0].name} and {len(runs) - 1} more",
+        "scores": show_scores(comparison),
+        "taken": show_runs(comparison),
+        "changes": show_changes(comparison),
+        "notes": comparison.notes,
+        "pictures": {name: base64.b64encode(picture).decode("ascii") for name, picture in pictures.items()},
+    }
+    style = read_style(TEMPLATES / "style.css", _OWN_TEMPLATES / "compare.css")
+    return environment.get_template("compare.html.jinja").render(values | style)

@@ -1,0 +1,158 @@
+"""The plot of several runs: each of some numbers over steps, tokens, time or dollars, with a colour for each run."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownVariableType=false
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainer.results.curves import (
+    BLUE,
+    COLOURS,
+    ORANGE,
+    draw_score,
+    draw_steps,
+    plot_style,
+    read_curve,
+    scale_score,
+    spread_steps,
+    unit_of,
+)
+from trainer.results.runs import TrainingRun
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+RUN_COLOURS = (BLUE, ORANGE, *COLOURS[2:])
+LINE_STYLES = ("-", "--", ":", "-.")
+"""Runs beyond the colours take the next style of line."""
+PANEL_NAMES = {
+    "loss": "training loss",
+    "val_loss": "validation loss",
+    "val_bits_per_byte": "validation",
+    "lr": "learning rate",
+    "tokens_per_s": "tokens per second",
+    "usd": "US dollars",
+}
+"""The words at the axis of a number; a score of an eval set or task has its own name."""
+LINES = ("lr", "tokens_per_s", "usd")
+"""Numbers of each step that are drawn from 0."""
+SMOOTHED = ("loss", "tokens_per_s")
+
+
+class Against(NamedTuple):
+    """What numbers are drawn over: its key in metrics.jsonl, how many of its units are one of the axis, the label."""
+
+    key: str
+    scale: float
+    label: str
+
+
+def choose_axes(runs: Sequence[TrainingRun]) -> dict[str, Against]:
+    """Return what the numbers of runs can be drawn over; dollars only if a run has a price."""
+    hours = max(run.last("seconds") or 0.0 for run in runs) >= 3600
+    axes = {
+        "steps": Against("step", 1, "steps"),
+        "tokens": Against("tokens", 1, "tokens"),
+        "time": Against("seconds", 3600 if hours else 60, "hours" if hours else "minutes"),
+        "dollars": Against("usd", 1, "US dollars"),
+    }
+    if not any(run.last("usd") for run in runs):
+        del axes["dollars"]
+    return axes
+
+
+def list_panels(runs: Sequence[TrainingRun], *, lines: bool = False) -> list[str]:
+    """Return the numbers to draw: the training loss, every score that a run has, and with `lines` `LINES` too."""
+    scores = dict.fromkeys(score for run in runs for score in run.scores)
+    own = [line for line in LINES if any(run.last(line) for run in runs)]
+    return ["loss", *scores, *(own if lines else [])]
+
+
+def draw_runs(runs: Sequence[TrainingRun], panels: Sequence[str], axes: Sequence[Against], *, width: float) -> Figure:
+    """Return a figure with a row of panels for each number, and a column for each thing that it is drawn over.
+
+    Args:
+        runs: the runs, in the order of their colours.
+        panels: the numbers.
+        axes: what they are drawn over.
+        width: of the figure, in inches.
+    """
+    from matplotlib.figure import Figure
+
+    with plot_style():
+        heights = [1.2 if panel in LINES else 2.1 for panel in panels]
+        figure = Figure(figsize=(width, 0.8 + sum(heights)), layout="constrained")
+        sharing: dict[str, Any] = {"sharex": "col", "sharey": "row", "squeeze": False}
+        grid = figure.subplots(len(panels), len(axes), height_ratios=heights, **sharing)
+        for (panel, row), (against, column) in itertools.product(
+            zip(panels, range(len(panels)), strict=True), zip(axes, range(len(axes)), strict=True)
+        ):
+            axis = grid[row][column]
+            _draw_panel(axis, runs, panel, against)
+            if column == 0:
+                axis.set_ylabel(_label_panel(panel, runs))
+            if row == len(panels) - 1:
+                _label_axis(axis, against)
+
+        figure.align_ylabels()
+
+        # One legend for all panels; the first panel of each row has the curves of all runs.
+        handles = {
+            line.get_label(): line for row in grid for line in row[0].lines if not line.get_label().startswith("_")
+        }
+        names = [run.name for run in runs if run.name in handles]
+        figure.legend([handles[name] for name in names], names, loc="outside upper left", ncols=4, frameon=False)
+    return figure
+
+
+def _draw_panel(axis: Axes, runs: Sequence[TrainingRun], panel: str, against: Against) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    for run, (style, colour) in zip(runs, itertools.cycle(itertools.product(LINE_STYLES, RUN_COLOURS)), strict=False):
+        curve = read_curve(run.records, panel, against.key)
+        moments = spread_steps(curve.x) if against.key in ("seconds", "usd") else curve.x
+        curve = curve._replace(x=[moment / against.scale for moment in moments])
+        look: dict[str, Any] = {"linestyle": style}
+        if panel in run.scores:
+            draw_score(axis, curve, run.name, colour, **look)
+        elif panel in SMOOTHED:
+            draw_steps(axis, curve, run.name, colour, raw=False, **look)
+        else:
+            axis.plot(curve.x, curve.y, color=colour, label=run.name, **look)
+    if panel in LINES:
+        axis.set_ylim(bottom=0)
+        axis.yaxis.set_major_formatter(EngFormatter(sep=" "))
+    else:
+        scale_score(axis, unit_of(panel))
+    axis.grid(visible=True, alpha=0.25)
+
+
+def _label_panel(panel: str, runs: Sequence[TrainingRun]) -> str:
+    """Return the words at a panel's axis: its name, its unit, and that other tokenizers' nats do not compare."""
+    if panel in LINES:
+        return PANEL_NAMES[panel]
+    unit = unit_of(panel)
+    other = (
+        "\n(of other tokenizers)"
+        if unit == "nats per token" and len({run.tokenizer_sha256 for run in runs}) > 1
+        else ""
+    )
+    return f"{PANEL_NAMES.get(panel, panel)}\n{unit}{other}"
+
+
+def _label_axis(axis: Axes, against: Against) -> None:
+    from matplotlib.ticker import EngFormatter, FuncFormatter, StrMethodFormatter
+
+    axis.set_xlabel(against.label)
+    axis.set_xlim(left=0)
+    formats = {
+        "step": FuncFormatter(lambda step, _: f"{step:,.0f}"),
+        "tokens": EngFormatter(sep=" "),
+        "seconds": StrMethodFormatter("{x:g}"),
+        "usd": StrMethodFormatter("${x:g}"),
+    }
+    axis.xaxis.set_major_formatter(formats[against.key])

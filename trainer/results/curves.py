@@ -1,0 +1,163 @@
+"""Curves of a run's metrics: read, smoothed, and drawn with their errors, for the plots of one run and of several."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownVariableType=false
+from __future__ import annotations
+
+import bisect
+import contextlib
+import itertools
+from collections.abc import Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from shards.errors import plural
+from trainer.metrics import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from matplotlib.axes import Axes
+
+BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#D55E00", "#009E73", "#CC3311", "0.45"
+COLOURS = (ORANGE, BLUE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
+"""Told apart by colour-blind readers too. Source: Okabe and Ito."""
+SMOOTHED_PARTS = 100
+"""Curves are smoothed by the mean of this part of all steps."""
+SMOOTHED_FROM_STEPS = 40
+"""With fewer steps, nothing is smoothed."""
+RASTER_FROM_POINTS = 5_000
+"""A raw curve with more points is drawn as pixels in the SVG, which would take megabytes otherwise."""
+VALIDATION_SCORES = ("val_loss", "val_bits_per_byte")
+"""Scores of the validation split, which are keys of a validation line by themselves."""
+MARKED: dict[str, Any] = {"marker": "o", "markersize": 3.5, "clip_on": False}
+"""The style of a curve with few points."""
+
+
+class Curve(NamedTuple):
+    """A number of a run over steps, tokens, seconds or dollars, with its standard errors where they are known."""
+
+    x: list[float]
+    y: list[float]
+    stderr: list[float | None]
+
+
+def list_scores(records: Iterable[Record]) -> list[str]:
+    """Return the names of the scores in a run's metrics: of the validation split, then of its eval sets and tasks."""
+    found: dict[str, None] = {}
+    others: dict[str, None] = {}
+    for record in records:
+        found |= dict.fromkeys(key for key in VALIDATION_SCORES if record.get(key) is not None)
+        others |= dict.fromkeys(record.get("scores") or {})
+    return [*found, *others]
+
+
+def read_curve(records: Iterable[Record], key: str, against: str = "step") -> Curve:
+    """Return a number or a score of a run's metrics over another number of the lines, such as `tokens`."""
+    curve = Curve([], [], [])
+    for record in records:
+        # A score has a standard error; every other number stands in the line by itself.
+        score: dict[str, Any] = (record.get("scores") or {}).get(key) or {"value": record.get(key), "stderr": None}
+        if score["value"] is not None and against in record:
+            curve.x.append(record[against])
+            curve.y.append(score["value"])
+            curve.stderr.append(score["stderr"])
+    return curve
+
+
+def spread_steps(x: list[float]) -> list[float]:
+    """Return the moments of steps: those that were logged together share a time, and are spread evenly up to it."""
+    moments: list[float] = []
+    for moment, group in itertools.groupby(x):
+        count = len(list(group))
+        before = moments[-1] if moments else 0.0
+        moments += [before + (moment - before) * (index + 1) / count for index in range(count)]
+    return moments
+
+
+def unit_of(score: str) -> str:
+    """Return the unit of a score, by its name: nats per token, bits per byte, or accuracy."""
+    if score in ("loss", "val_loss"):
+        return "nats per token"
+    return "bits per byte" if score.endswith(("_bpb", "_bits_per_byte")) else "accuracy"
+
+
+@contextlib.contextmanager
+def plot_style() -> Generator[None]:
+    """Set the look of every plot while its figure is made. Names come from recipes: `$` must not start a formula."""
+    import matplotlib as mpl
+
+    with mpl.rc_context({"text.parse_math": False, "axes.spines.top": False, "axes.spines.right": False}):
+        yield
+
+
+def smooth(values: list[float], width: int) -> npt.NDArray[np.float64]:
+    """Smooth a plot's values: return the mean of `width` values around each one, float64 `(len(values),)`.
+
+    Near the beginning, where a loss falls steeply, as few values follow as come before; near the end fewer follow.
+    """
+    import numpy as np
+
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    index = np.arange(len(values))
+    before = np.minimum(index, width // 2)
+    after = np.minimum(before, len(values) - 1 - index)
+    starts, stops = index - before, index + after + 1
+    return (sums[stops] - sums[starts]) / (stops - starts)
+
+
+def draw_steps(
+    axis: Axes, curve: Curve, name: str, colour: str, *, raw: bool = True, borders: Sequence[float] = (), **style: Any
+) -> None:
+    """Draw a number of each step, smoothed; a short curve as it is.
+
+    Args:
+        axis: the panel.
+        curve: the number.
+        name: its name in the legend, which also says how it is smoothed if the raw curve is drawn.
+        colour: its colour.
+        raw: draw the raw curve pale behind the smooth one.
+        borders: steps at which the number may jump. Steps on both sides of one are not averaged; a step belongs to what
+            it ends in.
+        style: other properties of the line.
+    """
+    x, values = curve.x, curve.y
+    if len(values) < SMOOTHED_FROM_STEPS:
+        axis.plot(x, values, color=colour, label=name, **style)
+        return
+    width = max(10, len(values) // SMOOTHED_PARTS)
+    label = name
+    if raw:
+        pale: dict[str, Any] = {"alpha": 0.25, "linewidth": 0.8, "rasterized": len(values) > RASTER_FROM_POINTS}
+        axis.plot(x, values, color=colour, label=f"{name}, each step", **pale)
+        label = f"{name}, mean of {plural(width, 'step')}"
+    cuts = sorted({bisect.bisect_right(x, border) for border in borders} | {0, len(x)})
+    for begin, end in itertools.pairwise(cuts):
+        axis.plot(x[begin:end], smooth(values[begin:end], width), color=colour, label=label, **style)
+        label = "_"  # one entry of the legend
+
+
+def draw_score(axis: Axes, curve: Curve, label: str, colour: str, **style: Any) -> None:
+    """Draw a score: its points, a band of one standard error around them, and a bar of it at the last point."""
+    import numpy as np
+
+    axis.plot(curve.x, curve.y, color=colour, label=label, **MARKED | style)
+    y, stderr = np.asarray(curve.y), np.asarray(curve.stderr, np.float64)  # an unknown error is NaN, and not drawn
+    if not np.isnan(stderr).all():
+        axis.fill_between(curve.x, y - stderr, y + stderr, color=colour, alpha=0.15, linewidth=0)
+        axis.errorbar(curve.x[-1:], y[-1:], stderr[-1:], color=colour, capsize=3, linewidth=1.2)
+
+
+def scale_score(axis: Axes, unit: str) -> None:
+    """Scale the axis of a score by its unit: accuracy evenly, losses by their logarithms, with plain numbers.
+
+    On a logarithmic axis a fall from 3.0 to 2.9 shows after one from 10.
+    """
+    from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
+
+    if unit == "accuracy":
+        axis.yaxis.set_major_formatter(PercentFormatter(xmax=1.0))
+        return
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10]))
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())

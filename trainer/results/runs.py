@@ -1,0 +1,128 @@
+"""Runs as their folders tell them: the recipe, the metrics, which set and tokenizer, and what is odd about the run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from shards.errors import InputError, plural
+from trainer.metrics import METRICS_FILE, Record, last_record, read_metrics
+from trainer.recipe import TrainRecipe, load_train_recipe
+from trainer.results.curves import list_scores
+from trainer.run_folder import (
+    RECIPE_FILE,
+    TOKENIZER_FILE,
+    SetRecord,
+    StartRecord,
+    read_set_record,
+    read_start_record,
+)
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A training run as its folder tells it.
+
+    Attributes:
+        name: the folder's name, or its path where several runs have folders of one name.
+        recipe: the resolved recipe.
+        records: the lines of metrics.jsonl; each has `tokens`, those of the last step before it.
+        shard_set: the set that it is trained on; None in runs of version 0.1.0.
+        tokenizer_sha256: of the tokenizer's file in the folder; None if it is missing.
+        start: the checkpoint of another run that it began from.
+        unreadable: lines of metrics.jsonl that are not whole; a crash, or a run at work, leaves one at the end.
+    """
+
+    name: str
+    folder: Path
+    recipe: TrainRecipe
+    records: list[Record]
+    shard_set: SetRecord | None
+    tokenizer_sha256: str | None
+    start: StartRecord | None
+    unreadable: int
+
+    @cached_property
+    def scores(self) -> list[str]:
+        """The names of the scores that the run has: of the validation split, then of its eval sets and tasks."""
+        return list_scores(self.records)
+
+    def last(self, key: str) -> float | None:
+        """Return the last value of a number of the metrics; None if no line has it."""
+        return last_record(self.records, key).get(key)
+
+    def describe_oddities(self) -> list[str]:
+        """Return what is odd about the run: that it began from another one, has not ended, or lacks something."""
+        notes: list[str] = []
+        if self.start is not None:
+            notes.append(f"began from {self.start.checkpoint}; its steps, tokens, time and dollars include that run's")
+        step, steps = self.records[-1]["step"], self.recipe.train.steps
+        if step < steps:
+            notes.append(f"is at step {step:,} of {steps:,}: it stopped, or is still going")
+        if not self.scores:
+            notes.append("was never validated")
+        if self.unreadable:
+            lines = plural(self.unreadable, "line")
+            notes.append(
+                f"has {lines} of {METRICS_FILE} that {'is' if self.unreadable == 1 else 'are'} cut off, and left out"
+            )
+        return notes
+
+
+def read_run(folder: Path) -> TrainingRun:
+    """Read a run from its folder; it may be at work.
+
+    Raises:
+        InputError: it is not the folder of a run, no step is logged yet, or a file of it is damaged.
+    """
+    if not (folder / METRICS_FILE).is_file():
+        raise InputError(f"{folder / METRICS_FILE}: is missing. Expected the folder of a training run.")
+    lines = len((folder / METRICS_FILE).read_bytes().splitlines())
+    records = read_metrics(folder)
+    recipe = load_train_recipe(folder / RECIPE_FILE)
+    if not records:
+        raise InputError(f"{folder / METRICS_FILE}: no step is logged yet; nothing to draw or to compare")
+    # A validation line does not say its tokens: they are those of the step before it.
+    tokens = 0
+    for record in records:
+        tokens = record.setdefault("tokens", tokens)
+    tokenizer = folder / TOKENIZER_FILE
+    return TrainingRun(
+        name=folder.resolve().name,
+        folder=folder,
+        recipe=recipe,
+        records=records,
+        shard_set=read_set_record(folder),
+        tokenizer_sha256=hashlib.sha256(tokenizer.read_bytes()).hexdigest() if tokenizer.is_file() else None,
+        start=read_start_record(folder),
+        unreadable=max(0, lines - len(records)),
+    )
+
+
+def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
+    """Read several runs, each under a name of its own.
+
+    Raises:
+        InputError: a folder is given twice or is not that of a run; with every reason.
+    """
+    places = Counter(folder.resolve() for folder in folders)
+    problems = [
+        f"{place}: is given {plural(count, 'time')}. Expected each run once."
+        for place, count in places.items()
+        if count > 1
+    ]
+    runs: list[TrainingRun] = []
+    for folder in folders:
+        try:
+            runs.append(read_run(folder))
+        except InputError as error:
+            problems += map(str, error.problems)
+    if problems:
+        raise InputError(problems)
+    # Runs whose folders have one name go by their paths.
+    names = Counter(run.name for run in runs)
+    return [run if names[run.name] == 1 else replace(run, name=str(run.folder)) for run in runs]
