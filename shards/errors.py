@@ -104,6 +104,7 @@ EXTRAS = {
     "ray": "ray",
     "safetensors": "train",
     "torch": "train",
+    "wandb": "wandb",
 }
 """Packages that come with an extra of the distribution, by import name, and with which extra."""
 

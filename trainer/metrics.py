@@ -2,14 +2,13 @@
 
 A killed run may have logged steps after its last checkpoint, and half a line. A resume removes these lines and reports
 how many there were, so that the file reads as if the run had never stopped. A checkpoint is never on disk before the
-lines that led to it. With the package tensorboard, the numbers are also written as its events.
+lines that led to it.
 """
 
 from __future__ import annotations
 
 import bisect
 import contextlib
-import importlib.util
 import json
 import os
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from shards.errors import InputError
 from shards.stores.files import write_text
 
 METRICS_FILE = "metrics.jsonl"
-EVENTS_FOLDER = "tensorboard"
 NUMBERS = ("step", "tokens", "loss", "grad_norm", "lr", "tokens_per_s", "seconds", "usd", "val_loss")
 """Keys that are numbers in every line that has them; every line has a step."""
 
@@ -34,6 +32,7 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
     Attributes:
         records: every line, about 1 KB of memory each; phases and the checks of the loss are computed from them.
         removed: how many lines after `step` were removed when the log was opened.
+        track: called with each line after it is written; does nothing unless it is set.
         seconds: the run's time so far by the lines found, the removed ones included, since it was paid for.
     """
 
@@ -50,7 +49,7 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
         if self.removed and write:
             write_text(path, "".join(json.dumps(record) + "\n" for record in self.records))
         self._file = path.open("a", encoding="utf-8") if write else None
-        self._write_events = open_events(run) if write else None
+        self.track: Callable[[Record], None] = lambda record: None
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
@@ -66,8 +65,7 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
         if self._file is not None:
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()
-        if self._write_events is not None:
-            self._write_events(record)
+        self.track(record)
 
     def sync(self) -> None:
         """Wait until all lines are on disk."""
@@ -150,20 +148,3 @@ def describe_step(record: Record) -> list[str]:
     if record["usd"]:
         words.append(f"${record['usd']:,.2f}")
     return words
-
-
-def open_events(run: Path) -> Callable[[Record], None] | None:
-    """Return what writes a line of the metrics as TensorBoard events; None if tensorboard is not installed."""
-    if importlib.util.find_spec("tensorboard") is None:
-        return None
-    from torch.utils.tensorboard import SummaryWriter
-
-    events = SummaryWriter(str(run / EVENTS_FOLDER))
-
-    def write(record: Record) -> None:
-        for key, value in record.items():
-            if key != "step" and isinstance(value, int | float):
-                events.add_scalar(key, value, record["step"])  # pyright: ignore[reportUnknownMemberType]
-        events.flush()
-
-    return write

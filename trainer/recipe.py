@@ -165,6 +165,14 @@ class CheckpointConfig(Settings):
     """Milestones and the checkpoint with the best validation loss are kept as well."""
 
 
+class LogConfig(Settings):
+    """`[log]`: where the numbers of `metrics.jsonl` go, too."""
+
+    wandb_project: Annotated[str, Field(min_length=1)] | None = None
+    """A project of Weights & Biases, if the package `wandb` is installed. Its environment variables apply, such as
+    `WANDB_MODE=offline`. A failure never stops training."""
+
+
 class CostConfig(Settings):
     """`[cost]`: what the machine costs."""
 
@@ -203,6 +211,7 @@ class TrainRecipe(Settings):
     schedule: ScheduleConfig = ScheduleConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()
     cost: CostConfig = CostConfig()
     phases: list[PhaseConfig] = Field(default_factory=list[PhaseConfig])
 

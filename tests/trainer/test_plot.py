@@ -1,20 +1,16 @@
-"""Plots of a run's metrics, and TensorBoard events where the package is there."""
+"""Plots of a run's metrics."""
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import itertools
 import json
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shards.errors import InputError
-from trainer.metrics import open_events
 from trainer.recipe import PhaseConfig, load_train_recipe
 from trainer.results.curves import smooth
 from trainer.results.run_plot import draw_run
@@ -187,32 +183,3 @@ def test_phases_that_ended_before_the_first_line_are_left_out():
         [{"step": step, "tokens": 100 * step, "loss": 1.0} for step in range(11, 21)], phases, title="run"
     )
     assert [text.get_text() for text in figure.axes[0].texts] == ["late"]
-
-
-def test_events_only_where_the_package_is(tmp_path, monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find(name))
-    assert open_events(tmp_path) is None
-
-
-def test_events_hold_the_numbers_of_a_line(tmp_path, monkeypatch):
-    written: list[tuple[str, float, int]] = []
-
-    class Writer:
-        def __init__(self, folder: str):
-            assert folder == str(tmp_path / "tensorboard")
-
-        def add_scalar(self, *scalar: Any) -> None:
-            written.append(scalar)
-
-        def flush(self) -> None:
-            written.append(("flushed", 0, 0))
-
-    module = types.ModuleType("torch.utils.tensorboard")
-    module.SummaryWriter = Writer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    write = open_events(tmp_path)
-    assert write is not None
-    write({"step": 3, "loss": 2.5, "val_loss_by_source": {"prose": 1.0}})
-    assert written == [("loss", 2.5, 3), ("flushed", 0, 0)]

@@ -51,6 +51,7 @@ from trainer.session import Session
 from trainer.train.loss_checks import REMEDY, find_loss_fault
 from trainer.train.out_of_memory import describe_out_of_memory
 from trainer.train.step import accumulate_gradients, clip_gradients, fetch_losses, open_training_windows, take_step
+from trainer.train.trackers import open_trackers
 
 FAULT_ROWS = 8
 """Rows of a batch whose documents are named when its loss stops the run."""
@@ -92,6 +93,7 @@ def run_training(session: Session, say: Note, *, go_on: bool = False) -> Trainin
             open_training_windows(session.shard_set, recipe.train, stop=stop) as windows,
             show_progress(recipe.name, unit="steps", before=session.step, show=first_rank) as progress,
             catch_signals(say) as signals,
+            contextlib.ExitStack() as opened,
         ):
             wait_for_ranks()  # Every rank has read the log before one adds to it.
             session.seconds = max(session.seconds, log.seconds)
@@ -100,6 +102,8 @@ def run_training(session: Session, say: Note, *, go_on: bool = False) -> Trainin
                     f"metrics.jsonl: removed {plural(log.removed, 'line')} after step {session.step}; these are done "
                     "again"
                 )
+            if first_rank:
+                log.track = opened.enter_context(open_trackers(session.run, recipe, log.records, say))
             loop = TrainingLoop(session, windows, log, progress, signals, say, go_on, began=began)
             loop.take_steps()
             return loop

@@ -1,0 +1,150 @@
+"""The numbers of metrics.jsonl in TensorBoard and in Weights & Biases, where these are wanted.
+
+TensorBoard gets them if its package is installed, Weights & Biases if the recipe names a project
+(`log.wandb_project`). Neither can stop a run: what fails is said once. metrics.jsonl has everything in any case.
+
+A resumed run goes on in its run of Weights & Biases, whose id is kept in the run folder: a folder that moves keeps it,
+and a new folder of the same path gets another. What a killed process, or one without a connection, may not have sent is
+sent by the next one. So lines can be there twice; curves are drawn over the logged step, not over the order of sending.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import uuid
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from shards.config import Settings, load_settings
+from shards.errors import import_extra
+from shards.stores.files import write_text
+from shards.terminal.reporter import Note
+from trainer.metrics import Record
+from trainer.recipe import TrainRecipe
+
+EVENTS_FOLDER = "tensorboard"
+WANDB_FILE = "wandb/tokenmill.json"
+"""In a run folder: which run of Weights & Biases is its, as a `WandbRun`."""
+WANDB_DEFAULTS = {
+    "WANDB_INIT_TIMEOUT": "30",
+    "WANDB_FINISH_TIMEOUT": "60",
+    "WANDB_CONSOLE": "off",
+    "WANDB_QUIET": "true",
+}
+"""Settings of Weights & Biases unless the environment has others: seconds to wait for an answer at the start, and for
+what is not yet sent at the end (by default 90 s, and without end); no copy of the console; few words."""
+
+
+class WandbRun(Settings):
+    """What a run folder knows of its run of Weights & Biases."""
+
+    id: str
+    sent_until: int = 0
+    """The last step of the last process that sent all its lines."""
+
+
+Tracker = Callable[[Record], None]
+"""Takes a line of the metrics."""
+
+
+@contextlib.contextmanager
+def open_trackers(run: Path, recipe: TrainRecipe, records: Sequence[Record], say: Note) -> Generator[Tracker]:
+    """Return what sends a line of the metrics to the trackers that are wanted and work; both end with the context.
+
+    Args:
+        run: the run's folder.
+        recipe: names the project, and is the run's configuration in Weights & Biases.
+        records: the lines of the metrics, to which the caller adds those that it sends.
+        say: called once with what does not work.
+    """
+    with contextlib.ExitStack() as opened:
+        trackers = [
+            tracker for tracker in (open_events(run), _open_wandb(run, recipe, records, say, opened)) if tracker
+        ]
+
+        def track(record: Record) -> None:
+            for tracker in trackers:
+                tracker(record)
+
+        yield track
+
+
+def open_events(run: Path) -> Tracker | None:
+    """Return what writes a line of the metrics as TensorBoard events; None if tensorboard is not installed."""
+    if importlib.util.find_spec("tensorboard") is None:
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    events = SummaryWriter(str(run / EVENTS_FOLDER))
+
+    def write(record: Record) -> None:
+        for key, value in list_numbers(record):
+            if key != "step":
+                events.add_scalar(key, value, record["step"])
+        events.flush()
+
+    return write
+
+
+def list_numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a line of the metrics by name: those of a table in it as `table/name`."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from list_numbers(cast("dict[str, Any]", value), f"{prefix}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield prefix + key, value
+
+
+def _open_wandb(
+    run: Path, recipe: TrainRecipe, records: Sequence[Record], say: Note, opened: contextlib.ExitStack
+) -> Tracker | None:
+    """Return what sends a line of the metrics to Weights & Biases, which ends with `opened`; None if it cannot."""
+    project = recipe.log.wandb_project
+    if project is None:
+        return None
+    for name, value in WANDB_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    file, config = run / WANDB_FILE, recipe.model_dump(mode="json")
+    try:
+        wandb: Any = import_extra("wandb")
+        known = load_settings(WandbRun, file) if file.is_file() else WandbRun(id=uuid.uuid4().hex[:12])
+        file.parent.mkdir(exist_ok=True)
+        write_text(file, known.model_dump_json() + "\n")
+        names = {"project": project, "id": known.id, "name": run.resolve().name, "dir": str(run)}
+        sent: Any = wandb.init(**names, resume="allow", config=config, allow_val_change=True)
+        sent.define_metric("*", step_metric="step")
+        for record in records:
+            if record["step"] > known.sent_until:
+                sent.log(dict(list_numbers(record)))
+    except Exception as error:  # noqa: BLE001 (code of others)
+        say(f"log.wandb_project: nothing goes to Weights & Biases, only to metrics.jsonl: {_first_line(error)}")
+        return None
+    works = True
+
+    def finish(kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            sent.finish(exit_code=0 if kind is None else 1)
+            if works and records:
+                write_text(file, WandbRun(id=known.id, sent_until=records[-1]["step"]).model_dump_json() + "\n")
+        except Exception as error:  # noqa: BLE001 (code of others)
+            say(f"Weights & Biases may lack the last lines: {_first_line(error)}")
+
+    def send(record: Record) -> None:
+        nonlocal works
+        try:
+            if works:
+                sent.log(dict(list_numbers(record)))
+        except Exception as error:  # noqa: BLE001 (code of others)
+            works = False
+            say(f"Weights & Biases gets no more from step {record['step']} on: {_first_line(error)}")
+
+    opened.push(finish)
+    return send
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
