@@ -6,11 +6,12 @@ Widths are in features, lengths in tokens, batches in sequences. Torch is not im
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import ConfigDict, Field, JsonValue, PositiveFloat, PositiveInt
 
 from shards.config import Settings, apply_override, check_settings, nearest, read_document, read_partly, settings_error
 from shards.terminal.shipped_recipes import find_other_kind, find_recipe, shipped_folder
@@ -139,6 +140,39 @@ class ScheduleConfig(Settings):
     """Form of that cool-down. Source of `1-sqrt`, and of a fifth of all steps for it: arXiv:2405.18392."""
 
 
+EvalName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9._-]{0,99}$")]
+"""The name of an eval set or an eval task: the names of its scores begin with it."""
+
+
+class EvalSetConfig(Settings):
+    """One of `[[eval.sets]]`: text of its own, or a shard set, scored in bits per byte at each validation. All other
+    keys are those of a source of a data recipe (`kind`, `paths`, `repo`, `text`, `keep`, `separator`, ...), which the
+    pipeline checks."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    name: EvalName
+    """The score is `NAME_bpb`."""
+    shards: Annotated[str, Field(min_length=1)] | None = None
+    """A shard set with the run's tokenizer, a folder or an address, instead of a source's keys."""
+    split: Annotated[str, Field(min_length=1)] | None = None
+    """With `shards`: `"val"` or `"train"`; by default `val` if the set has that split. Else a source's key."""
+    max_tokens: PositiveInt = 1_000_000
+    """Whole documents are scored until this many tokens; those after are counted."""
+
+    @property
+    def source(self) -> dict[str, JsonValue]:
+        """The keys of a source of a data recipe."""
+        split: dict[str, JsonValue] = {} if self.split is None else {"split": self.split}
+        return {**(self.__pydantic_extra__ or {}), **split}
+
+    @property
+    def score_names(self) -> list[str]:
+        """The names of its scores."""
+        return [f"{self.name}_bpb"]
+
+
 class EvalConfig(Settings):
     """`[eval]`: validation, also done after the last step."""
 
@@ -149,10 +183,13 @@ class EvalConfig(Settings):
     prompts: list[Annotated[str, Field(min_length=0)]] = Field(default_factory=list)  # bounded: checks UTF-8
     """Prompts that the model continues at each phase's end; the texts go to `samples/` of the run folder."""
 
+    sets: list[EvalSetConfig] = Field(default_factory=list[EvalSetConfig])
+    """Text or shard sets that are scored at each validation."""
+
     @property
     def score_names(self) -> list[str]:
         """The names of the scores of all eval sets and tasks, in order."""
-        return []
+        return [name for one in self.sets for name in one.score_names]
 
 
 class CheckpointConfig(Settings):
@@ -221,6 +258,9 @@ class TrainRecipe(Settings):
         return {step for phase in self.phases for step in (phase.until_step, *phase.milestones)}
 
 
+EVAL_PATH_KEYS = ("paths", "exclude", "shards")
+"""Keys of eval sets that name files: paths begin at the recipe's folder."""
+
 FIXED_BY_CHECKPOINT = ("model.", "train.seq_len", "train.global_batch", "train.seed", "optimizer.kind")
 """Keys, or prefixes of keys, that decide a checkpoint's weights or the order of the data. A resumed run keeps them."""
 
@@ -250,11 +290,14 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
     if train.parallel == "fsdp" and read_partly(OptimizerConfig, tables.get("optimizer")).kind == "muon":
         yield 'optimizer.kind = "muon" with train.parallel = "fsdp": Muon needs whole matrices. Choose "ddp".'
 
+    config = read_partly(EvalConfig, tables.get("eval"))
+    yield from _check_eval_sets(config)
+
     phases: Any = tables.get("phases")
     if isinstance(phases, list):
         price = read_partly(CostConfig, tables.get("cost")).gpu_usd_per_hour
         yield from _check_phases(cast("list[Any]", phases), steps=steps, price=price)
-        yield from _check_goals(cast("list[Any]", phases), read_partly(EvalConfig, tables.get("eval")))
+        yield from _check_goals(cast("list[Any]", phases), config)
 
 
 def _check_heads(model: ModelConfig) -> Iterator[str]:
@@ -316,8 +359,30 @@ def _check_phases(tables: list[Any], *, steps: float, price: float) -> Iterator[
         begin = phase.until_step
 
 
+def _check_eval_sets(config: EvalConfig) -> Iterator[str]:
+    # Each set has one place; the pipeline checks the keys of a source.
+    sets: Any = config.sets  # NaN if one was refused, which is reported
+    if not isinstance(sets, list):
+        return
+    for one in config.sets:
+        place, given = f"eval.sets.{one.name}", one.source.keys() - {"split"}
+        if one.shards is not None and given:
+            yield f"{place}: has shards, and {sorted(given)} of a source. Leave one out."
+        elif one.shards is None and not given & {"paths", "repo"}:
+            yield f'{place}: has no text. Give paths (kind = "files"), repo (kind = "hub"), or shards.'
+        elif one.shards is not None and one.split not in (None, "train", "val"):
+            yield f'{place}.split = {one.split!r}: expected "train" or "val", the splits of a shard set.'
+    # Scores are told apart by name alone.
+    names = config.score_names
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        yield f"eval: {names.count(name)} scores are named {name!r}. Give each eval set and task a name of its own."
+
+
 def _check_goals(tables: list[Any], config: EvalConfig) -> Iterator[str]:
     # Only a loss, or a score that the recipe takes, can be a goal.
+    sets: Any = config.sets
+    if not isinstance(sets, list):
+        return
     known = ["val_loss", "loss", *config.score_names]
     for table in filter(lambda table: isinstance(table, dict), tables):
         phase = read_partly(PhaseConfig, table)
@@ -339,8 +404,27 @@ def load_train_recipe(path: Path, overrides: list[str] | None = None) -> TrainRe
     data = read_document(file)
     if other := find_other_kind(data, "train"):
         raise settings_error(str(file), [other])
+    # Paths begin at the file's folder, those of overrides at the working directory.
+    _locate_eval_files(data, file.parent)
     faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
+    _locate_eval_files(data, Path.cwd())
     return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)
+
+
+def _locate_eval_files(data: dict[str, Any], folder: Path) -> None:
+    """Let the paths of eval sets begin at the root; URLs, and values of a wrong type, stay."""
+
+    def locate(value: Any) -> Any:
+        if isinstance(value, list):
+            return [locate(item) for item in cast("list[Any]", value)]
+        return os.path.abspath(folder / value) if isinstance(value, str) and "://" not in value else value
+
+    section: Any = data.get("eval")
+    sets: Any = cast("dict[str, Any]", section).get("sets") if isinstance(section, dict) else None
+    for table in cast("list[Any]", sets) if isinstance(sets, list) else []:
+        if isinstance(table, dict):
+            own = cast("dict[str, Any]", table)
+            own.update({key: locate(own[key]) for key in EVAL_PATH_KEYS if key in own})
 
 
 def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:

@@ -40,7 +40,9 @@ from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftov
 from trainer.checkpoint.load_tensors import load_training_state, load_weights
 from trainer.checkpoint.save import check_disk, save_checkpoint
 from trainer.device import choose_device, choose_precision, peak_flops, wait_for_ranks
-from trainer.evaluation.evaluate import EvaluatedModel, Scorer, open_scorers
+from trainer.evaluation.evaluate import Scorer, open_scorers
+from trainer.evaluation.evaluated_model import EvaluatedModel
+from trainer.evaluation.validation import find_text_scales
 from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model
 from trainer.model.size import count_parameters, flops_per_token
@@ -113,8 +115,7 @@ class Session:
     @property
     def text_scales(self) -> dict[str, float]:
         """Bytes of a source's text for each byte of its tokens, of the sources whose text the tokenizer rewrote."""
-        counted = {source.name: source.rewriting for source in self.shard_set.manifest.sources}
-        return {name: own.text_bytes / own.token_bytes for name, own in counted.items() if own and own.token_bytes}
+        return find_text_scales(self.shard_set)
 
     @property
     def mix_phases(self) -> dict[str, dict[str, int]]:

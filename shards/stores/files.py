@@ -21,6 +21,7 @@ from typing import BinaryIO, Literal
 
 from shards.errors import InputError
 from shards.terminal.amounts import format_size
+from shards.terminal.waiting import wait_for
 
 TMP_SUFFIX = ".tmp"
 STAGING_SUFFIX = ".unfinished"
@@ -148,14 +149,21 @@ def _existing(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def lock_folder(folder: Path) -> Generator[None]:
+def lock_folder(folder: Path, *, wait: str = "") -> Generator[None]:
     """Lock a folder on this machine for this process. The lock ends when the process ends, in whatever way.
+
+    Args:
+        folder: the folder.
+        wait: what is waited for while another process holds the lock; without it, nothing is.
 
     Raises:
         InputError: another process holds the lock.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
+        if wait:
+            with wait_for(wait):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

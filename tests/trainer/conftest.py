@@ -193,3 +193,23 @@ def read_lines() -> Callable[[Path], list[dict[str, Any]]]:
         return [{key: value for key, value in line.items() if key not in timings} for line in lines]
 
     return read
+
+
+@pytest.fixture(scope="session")
+def texts(shard_set: ShardSet) -> list[str]:
+    """Thirty texts, the last ten of which the training set holds."""
+    rng, shard = random.Random(8), shard_set.splits["train"][1]
+    rows = [row for row in shard.documents().to_pylist() if row["source"] == "prose"][:10]
+    held = [shard.read(row["start"], row["start"] + row["length"]) for row in rows]
+    return [
+        *(make_text("prose", rng) for _ in range(20)),
+        *(shard_set.vocabulary.decode_document(ids[:-1]).decode() for ids in held),
+    ]
+
+
+@pytest.fixture(scope="session")
+def text_file(texts: list[str], tmp_path_factory) -> Path:
+    """The texts as JSON lines."""
+    path = tmp_path_factory.mktemp("texts") / "web.jsonl"
+    path.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
+    return path

@@ -58,3 +58,22 @@ def test_a_global_batch_that_the_ranks_cannot_share_is_refused(shard_set, recipe
     )
     assert done.returncode != 0
     assert done.stderr.count("train.global_batch = 8 with train.micro_batch = 8 on 2 ranks") == 1
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_ranks_share_an_eval_set_and_have_the_scores_of_one(
+    trainer, shard_set, recipe_file, text_file, tmp_path, monkeypatch, parallel
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    table = f"eval.sets=[{{name='web', paths=['{text_file}'], text='body'}}]"
+    arguments = ("train", recipe_file, "--shards", shard_set.path, "--set", table, "--set", "train.steps=4")
+    both = run_ranks(*arguments, "--run", tmp_path / "both", "--set", f"train.parallel={parallel}")
+    assert both.returncode == 0, both.stderr
+    assert both.stderr.count("step 4  web_bpb") == 1
+    assert len(list((tmp_path / "cache" / "tokenmill" / "eval_sets").iterdir())) == 1
+    assert trainer.run(*arguments, "--run", tmp_path / "one").returncode == 0
+    scores = []
+    for run in ("both", "one"):
+        lines = [json.loads(line) for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()]
+        scores.append(lines[-1]["scores"]["web_bpb"])
+    assert scores[0] == pytest.approx(scores[1], rel=1e-4)

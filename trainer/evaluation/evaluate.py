@@ -9,43 +9,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 
-from shards import ShardSet
 from shards.terminal.reporter import Note, Progress
+from trainer.evaluation.eval_sets import open_eval_set
+from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.scores import Scores
-from trainer.model.decoder import LanguageModel
-from trainer.recipe import EvalConfig, TrainConfig
-
-
-@dataclass(frozen=True)
-class EvaluatedModel:
-    """A model to score, with what decides how it reads text."""
-
-    model: LanguageModel
-    train: TrainConfig
-    """How the model was trained: `seq_len` and `document_mask`; `micro_batch` sizes the forward passes."""
-    precision: Literal["fp32", "bf16"]
-    tokenizer_json: bytes
-    """The content of `tokenizer.json`."""
-    tokenizer_sha256: str
-    eos_id: int
-    bos_id: int | None
-    """The token that begins each document, in a set that has one; else an EOS came before each document."""
-    trained_on: ShardSet | None
-    """The set that the model was trained on; None if it is not known."""
-    rank: int = 0
-    ranks: int = 1
+from trainer.recipe import EvalConfig
 
 
 class Scorer(Protocol):
     """An eval set or an eval task, ready to be scored."""
 
-    name: str
-    """The name in the recipe."""
+    @property
+    def name(self) -> str:
+        """The name in the recipe."""
+        ...
 
     def score(self, evaluated: EvaluatedModel, progress: Progress) -> Scores:
         """Return the scores of a model; every rank calls it, the model in evaluation mode, without gradients.
@@ -66,7 +47,7 @@ def open_scorers(config: EvalConfig, evaluated: EvaluatedModel, say: Note) -> li
     Raises:
         InputError: one cannot be scored; the message names it.
     """
-    return []
+    return [open_eval_set(one, evaluated, say) for one in config.sets]
 
 
 def evaluate_scores(

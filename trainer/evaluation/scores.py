@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from shards.errors import RunError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class Score(NamedTuple):
@@ -37,6 +42,27 @@ class Scores(NamedTuple):
     def describe(self) -> str:
         """Return the scores in one line."""
         return ", ".join(f"{name} {score}" for name, score in self.values.items())
+
+
+def estimate_ratio(parts: npt.NDArray[np.float64], wholes: npt.NDArray[np.float64]) -> Score:
+    """Return the sum of some parts over the sum of their wholes, with its standard error over the items.
+
+    The items, such as documents, are taken for a random sample, each with a part (bits) and a whole (bytes). A long
+    document has more weight than a short one, and its tokens are not independent: only documents are. The standard
+    error is that of the ratio estimator by linearisation, `sqrt(n / (n - 1) * sum((part - ratio * whole) ** 2)) /
+    sum(wholes)`. Source: W. G. Cochran, Sampling Techniques, 3rd edition, 1977, section 6.4, without the correction for
+    a finite population.
+
+    Args:
+        parts: float64 `(items,)`.
+        wholes: float64 `(items,)`, of the same items; their sum is above 0.
+    """
+    items, whole = len(parts), float(wholes.sum())
+    ratio = float(parts.sum()) / whole
+    if items < 2:
+        return Score(ratio, None)
+    squares = float(((parts - ratio * wholes) ** 2).sum())
+    return Score(ratio, math.sqrt(items / (items - 1) * squares) / whole)
 
 
 def check_finite(name: str, values: Mapping[str, float]) -> None:

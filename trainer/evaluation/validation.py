@@ -78,6 +78,12 @@ def evaluate(
     return {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
 
 
+def find_text_scales(shard_set: ShardSet) -> dict[str, float]:
+    """Return the bytes of a source's text for each byte of its tokens, of sources whose text the tokenizer rewrote."""
+    counted = {source.name: source.rewriting for source in shard_set.manifest.sources}
+    return {name: own.text_bytes / own.token_bytes for name, own in counted.items() if own and own.token_bytes}
+
+
 def summarise_evaluation(sums: Sums, mixes: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
     """Return the fields of a validation line in metrics.jsonl; bits per byte are None if no bytes are known.
 

@@ -1,0 +1,256 @@
+"""Eval sets: bits per byte by document against a naive computation, documents held by training, errors."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from shards import ShardSet
+from shards.errors import InputError, RunError
+from shards.format.vocabulary import read_vocabulary
+from shards.terminal.reporter import no_note, no_progress
+from tests.support.recipes import overrides, to_toml
+from trainer.evaluation.document_losses import measure_documents
+from trainer.evaluation.eval_sets import open_eval_set, read_documents
+from trainer.evaluation.evaluate import evaluate_scores
+from trainer.evaluation.evaluated_model import EvaluatedModel
+from trainer.evaluation.scores import estimate_ratio
+from trainer.model.decoder import build_model
+from trainer.recipe import EvalSetConfig, ModelConfig, TrainConfig, load_train_recipe
+
+SEQ_LEN = 24
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory):
+    """A cache of eval sets for these tests alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def evaluated(shard_set: ShardSet) -> EvaluatedModel:
+    """A model whose losses differ much between tokens."""
+    config = ModelConfig(
+        kind="llama",
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
+    model = build_model(config, 320, seed=3).eval()
+    with torch.no_grad():
+        model.model.embed_tokens.weight.mul_(30)
+    tokenizer = shard_set.manifest.tokenizer
+    content = (shard_set.path / tokenizer.file).read_bytes()
+    train = TrainConfig(seq_len=SEQ_LEN, global_batch=4, micro_batch=4, steps=1)
+    return EvaluatedModel(model, train, "fp32", content, tokenizer.sha256, shard_set.eos_id, None, shard_set)
+
+
+def text_set(path: Path, **keys: object) -> EvalSetConfig:
+    return EvalSetConfig.model_validate({"name": "web", "paths": [str(path)], "text": "body", **keys})
+
+
+def losses_naively(evaluated: EvaluatedModel, ids: list[int]) -> float:
+    """Return the nats of a document, one target at a time."""
+    context, total = [evaluated.eos_id], 0.0
+    sequence = context + ids if evaluated.bos_id is None else ids
+    targets = len(sequence) - 1
+    for at in range(1, targets + 1):
+        # Windows predict SEQ_LEN tokens each; the last one begins earlier, to be full.
+        begin = (at - 1) // SEQ_LEN * SEQ_LEN
+        begin = max(0, min(begin, targets - SEQ_LEN))
+        window = torch.tensor([sequence[begin:at]])
+        documents = None
+        if evaluated.train.document_mask:
+            documents = torch.tensor(
+                [[int(begin == 0 and index > 0 and evaluated.bos_id is None) for index in range(at - begin)]]
+            )
+        with torch.no_grad():
+            logits = evaluated.model(window, documents=documents)[0, -1]
+        total -= logits.double().log_softmax(-1)[sequence[at]].item()
+    return total
+
+
+@pytest.mark.parametrize("document_mask", [False, True])
+@pytest.mark.parametrize("bos", [False, True])
+def test_losses_of_documents_equal_a_naive_computation(evaluated, shard_set, document_mask, bos):
+    train = evaluated.train.model_copy(update={"document_mask": document_mask})
+    evaluated = replace(evaluated, train=train, bos_id=5 if bos else None)
+    documents = read_documents(shard_set, "val", 700, "eval.sets.web")
+    ids = [documents.tokens[a:b].tolist() for a, b in itertools.pairwise(documents.bounds)]
+    if bos:
+        ids = [[5, *own] for own in ids]
+    ids += [
+        [7, evaluated.eos_id],
+        list(range(10, 10 + SEQ_LEN)),
+        list(range(10, 11 + SEQ_LEN)),
+    ]  # short, full, one more
+    bounds = np.cumsum([0, *map(len, ids)])
+    with torch.no_grad():
+        found = measure_documents(evaluated, np.concatenate(ids).astype("<u2"), bounds, no_progress)
+    assert max(map(len, ids)) > 2 * SEQ_LEN
+    assert found == pytest.approx([losses_naively(evaluated, own) for own in ids], rel=1e-5)
+
+
+def test_losses_do_not_depend_on_the_micro_batch(evaluated, shard_set):
+    documents = read_documents(shard_set, "val", 2_000, "eval.sets.web")
+    found = []
+    for micro_batch in (1, 64):
+        train = evaluated.train.model_copy(update={"micro_batch": micro_batch})
+        with torch.no_grad():
+            found.append(
+                measure_documents(replace(evaluated, train=train), documents.tokens, documents.bounds, no_progress)
+            )
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+def test_documents_that_training_holds_are_left_out_and_counted(evaluated, texts, text_file):
+    said: list[str] = []
+    eval_set = open_eval_set(text_set(text_file), evaluated, said.append)
+    vocabulary = read_vocabulary(evaluated.tokenizer_json)
+    tokens, bounds = eval_set.documents.tokens, eval_set.documents.bounds
+    found = [vocabulary.decode_document(tokens[a : b - 1]) for a, b in itertools.pairwise(bounds)]
+    assert sorted(found) == sorted(text.encode() for text in texts[:20])
+    assert eval_set.documents.text_bytes.tolist() == list(map(len, found))
+    assert (eval_set.notes["documents"], eval_set.notes["held_by_training"]) == (20, 10)
+    assert said[-1].endswith("10 documents held by training left out")
+    assert [texts[origin.row] for origin in eval_set.documents.origins] == [text.decode() for text in found]
+
+    scores = evaluate_scores([eval_set], evaluated, lambda name: contextlib.nullcontext(no_progress))
+    nats = sum(losses_naively(evaluated, tokens[a:b].tolist()) for a, b in itertools.pairwise(bounds))
+    assert scores.values["web_bpb"].value == pytest.approx(nats / math.log(2) / sum(map(len, found)), rel=1e-5)
+
+
+def test_the_same_text_is_encoded_once_and_changed_text_again(evaluated, text_file, tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_bytes(text_file.read_bytes())
+    said: list[str] = []
+    first, second = (open_eval_set(text_set(path), evaluated, said.append) for _ in range(2))
+    assert [line.split(": ")[1][:8] for line in said] == ["encoding", "20 docum", "20 docum"]
+    assert first.documents.tokens.tolist() == second.documents.tokens.tolist()
+    path.write_text(path.read_text() + json.dumps({"body": "one more line of text"}) + "\n")
+    assert open_eval_set(text_set(path), evaluated, no_note).notes["documents"] == 21
+
+
+def test_whole_documents_are_scored_up_to_max_tokens(evaluated, shard_set):
+    config = EvalSetConfig(name="val", shards=str(shard_set.path), max_tokens=300)
+    eval_set = open_eval_set(config, evaluated, no_note)
+    total = sum(shard.num_documents for shard in shard_set.splits["val"])
+    assert 0 < eval_set.notes["tokens"] <= 300
+    assert eval_set.notes["past_max_tokens"] == total - eval_set.notes["documents"] > 0
+    assert open_eval_set(config.model_copy(update={"max_tokens": 1}), evaluated, no_note).notes["documents"] == 1
+
+
+def test_the_standard_error_is_that_of_a_jackknife_over_documents():
+    rng = np.random.default_rng(1)
+    sizes = rng.lognormal(5, 1, 400)
+    bits = sizes * rng.normal(1.1, 0.2, 400) + 8
+    score = estimate_ratio(bits, sizes)
+    left_out = (bits.sum() - bits) / (sizes.sum() - sizes)
+    jackknife = math.sqrt(399 / 400 * ((left_out - left_out.mean()) ** 2).sum())
+    assert score.value == pytest.approx(bits.sum() / sizes.sum())
+    assert score.stderr == pytest.approx(jackknife, rel=0.03)
+    assert estimate_ratio(bits[:1], sizes[:1]).stderr is None
+
+
+def test_a_set_that_training_holds_whole_is_refused(evaluated, shard_set):
+    config = EvalSetConfig(name="mine", shards=str(shard_set.path), split="train")
+    with pytest.raises(
+        InputError, match=r"eval\.sets\.mine: the training set holds all \d+ documents of it, by content"
+    ):
+        open_eval_set(config, evaluated, no_note)
+
+
+def test_a_set_with_another_tokenizer_is_refused(evaluated, shard_set):
+    config = EvalSetConfig(name="mine", shards=str(shard_set.path))
+    with pytest.raises(InputError, match=r"eval\.sets\.mine: .* expected the model's, 00.* Give its text as paths"):
+        open_eval_set(config, replace(evaluated, tokenizer_sha256="00"), no_note)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"txt": "body"}, r"eval\.sets\.web\.txt: unknown key"),
+        ({"text": "absent"}, r"absent"),
+        ({"paths": ["/nowhere/*.jsonl"]}, r"eval\.sets\.web\.paths.*/nowhere"),
+    ],
+)
+def test_keys_that_the_pipeline_refuses_are_named(evaluated, text_file, keys, message):
+    with pytest.raises(InputError, match=message) as refused:
+        open_eval_set(text_set(text_file, **keys), evaluated, no_note)
+    assert "eval.sets.web" in str(refused.value)
+
+
+def test_a_place_without_a_set_is_refused(evaluated, tmp_path):
+    with pytest.raises(InputError, match=r"eval\.sets\.none\.shards = .*manifest\.json"):
+        open_eval_set(EvalSetConfig(name="none", shards=str(tmp_path)), evaluated, no_note)
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        ([{"name": "a"}], r"eval\.sets\.a: has no text\. Give paths"),
+        ([{"name": "a", "shards": "x", "paths": ["y"]}], r"eval\.sets\.a: has shards, and \['paths'\] of a source"),
+        ([{"name": "a", "shards": "x", "split": "test"}], r"eval\.sets\.a\.split = 'test': expected"),
+        ([{"name": "a", "shards": "x"}, {"name": "a", "shards": "y"}], r"eval: 2 scores are named 'a_bpb'"),
+        ([{"name": "a b", "shards": "x"}], r"eval\.sets\.a b\.name: expected text of the form"),
+    ],
+)
+def test_tables_that_disagree_are_refused(recipe_file, sets, message):
+    with pytest.raises(InputError, match=message):
+        load_train_recipe(recipe_file, [f"eval.sets={to_toml(sets)}"])
+
+
+def test_paths_begin_at_the_recipes_folder_and_those_of_overrides_at_the_working_directory(
+    recipe_file, tmp_path, monkeypatch
+):
+    path = tmp_path / "recipes" / "own.toml"
+    path.parent.mkdir()
+    path.write_text(recipe_file.read_text() + '[[eval.sets]]\nname = "a"\npaths = ["x/*.jsonl", "s3://b/y"]\n')
+    monkeypatch.chdir(tmp_path)
+    assert load_train_recipe(path).eval.sets[0].source["paths"] == [str(path.parent / "x/*.jsonl"), "s3://b/y"]
+    changed = load_train_recipe(path, ['eval.sets.a.paths=["z"]'])
+    assert changed.eval.sets[0].source["paths"] == [str(tmp_path / "z")]
+
+
+def test_training_scores_its_sets_and_stops_at_a_missed_goal(trainer, shard_set, recipe_file, text_file, tmp_path):
+    table = {"name": "web", "paths": [str(text_file)], "text": "body"}
+    phases = [
+        {"name": "one", "until_step": 4, "goal": "web_bpb < 9"},
+        {"name": "two", "until_step": 8, "goal": "web_bpb < 0.1"},
+    ]
+    changes = overrides(f"eval.sets={to_toml([table])}", f"phases={to_toml(phases)}", "train.steps=12")
+    run = tmp_path / "run"
+    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run, "--json", *changes)
+    assert done.returncode == 3, done.stderr
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    scored = {line["step"]: line for line in lines if "scores" in line}
+    assert list(scored) == [4, 8]
+    score = scored[8]["scores"]["web_bpb"]
+    assert 0.5 < score["value"] < scored[4]["scores"]["web_bpb"]["value"]
+    assert 0 < score["stderr"] < 0.1
+    assert scored[8]["score_notes"]["web"]["held_by_training"] == 10
+    assert f"step 8  web_bpb {score['value']:.4f} ± {score['stderr']:.4f}" in done.stderr
+    assert f"phase 'two' ended at step 8 with web_bpb {score['value']:.4f}; its goal is web_bpb < 0.1" in done.stderr
+    assert [row["goal_met"] for row in json.loads(done.stdout)["phases"]] == [True, False]
+
+
+def test_a_score_that_is_not_finite_names_the_document(evaluated, text_file):
+    eval_set = open_eval_set(text_set(text_file), evaluated, no_note)
+    model = build_model(evaluated.model.config, 320, seed=3).eval()
+    with torch.no_grad():
+        model.model.embed_tokens.weight[int(eval_set.documents.tokens[0])] = torch.nan
+        with pytest.raises(RunError, match=r"web_bpb: is nan for text web\.jsonl.* row \d+; expected a finite number"):
+            eval_set.score(replace(evaluated, model=model), no_progress)
