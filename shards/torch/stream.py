@@ -34,7 +34,8 @@ from shards.errors import InputError, plural
 from shards.format.listed_files import Verify
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
-from shards.torch.state import StateError, is_integer, parse_states
+from shards.format.windows.order import NEWEST_ORDER, OrderVersion
+from shards.torch.state import StateError, is_integer, name_order, parse_states
 from shards.torch.windows import DEFAULT_SEED, Field, Labels, Sample, TokenWindows
 
 UnevenEnd = Literal["keep", "drop"]
@@ -65,6 +66,7 @@ class TokenStream(IterableDataset[Sample]):
         cache: str | os.PathLike[str] | None = None,
         cache_limit: int | None = None,
         verify: Verify = "size",
+        order_version: OrderVersion | None = None,
     ):
         """Open a set's stream; no tokens are read yet.
 
@@ -80,6 +82,7 @@ class TokenStream(IterableDataset[Sample]):
             uneven_end: what happens if the samples left at the end are not a whole batch (or, without `batch_size`, a
                 sample) for every rank. "keep": none is lost, and the last ranks end earlier or with a smaller batch,
                 for which collective operations wait forever. "drop": all ranks end after equally many.
+            order_version: as for `TokenWindows`, but a stream without one takes that of the state that it loads.
 
         Raises:
             InputError: an argument cannot be used.
@@ -99,7 +102,9 @@ class TokenStream(IterableDataset[Sample]):
             cache=cache,
             cache_limit=cache_limit,
             verify=verify,
+            order_version=NEWEST_ORDER if order_version is None else order_version,
         )
+        self._order_version: OrderVersion | None = order_version
         self._begin = self._next = 0
         """Where the last iteration began, and where the next batch of this process begins."""
         self._loaded: int | None = None
@@ -158,7 +163,7 @@ class TokenStream(IterableDataset[Sample]):
                 expected = f"expected an integer from 0 to {most}, the samples of this rank in this iteration"
                 raise InputError(f"received = {received!r}: {expected}. Count them from where it began.")
             samples = min(begin + int(received) * self.world_size, len(self.windows))
-            return {"samples": samples, **self.windows.identity}
+            return {"samples": samples, **name_order(self.windows.identity)}
         # Workers run ahead: this copy does not know how far.
         if info is None and self._worker_iterations.item():
             remedy = "Give received= (samples that this rank has received), or use StatefulDataLoader or num_workers=0"
@@ -166,11 +171,13 @@ class TokenStream(IterableDataset[Sample]):
                 f"a DataLoader's workers read this stream, ahead of what your loop has received. {remedy}."
             )
         samples = self._next if self._loaded is None else self._loaded
-        own = {} if info is None else {"worker": self._describe_worker()}
-        return {"samples": samples, **own, **self.windows.identity}
+        own = {} if info is None else {"worker": self._describe_worker(len(self.windows))}
+        return {"samples": samples, **own, **name_order(self.windows.identity)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration begin where a state ends.
+        """Let the next iteration begin where a state ends, in the version of the order that the state is of.
+
+        That may change `len` of the stream and `windows.order`, unless the stream was given `order_version`.
 
         Args:
             state: from `state_dict` of a stream with any rank, world size, batch and workers; or the state of a
@@ -178,12 +185,13 @@ class TokenStream(IterableDataset[Sample]):
 
         Raises:
             StateError: the state is not of a stream, or is damaged; it is of another set, split, `seq_len` or seed, or
-                lies outside. Nothing has changed then.
+                of another version than the stream was given, or lies outside. Nothing has changed then.
         """
         # Everything is checked before anything changes.
         states, here = parse_states(state), get_worker_info() is not None
         problems: list[str] = []
-        for name, found in self.windows.identity.items():
+        version: OrderVersion = self._order_version or states[0].order_version
+        for name, found in {**self.windows.identity, "order_version": version}.items():
             others = list(dict.fromkeys(getattr(state, name) for state in states))
             if len(others) > 1:
                 problems.append(
@@ -191,19 +199,19 @@ class TokenStream(IterableDataset[Sample]):
                     f"has {found!r}. Give only this stream's part."
                 )
             elif others[0] != found:
-                remedy = "Use what the state was saved with"
+                remedy = "Leave it out" if name == "order_version" else "Use what the state was saved with"
                 problems.append(f"the state is of {name} {others[0]!r}; this stream has {found!r}. {remedy}.")
         # Batches are dealt out in order, so the worker whose next batch comes first has the first that is missing.
-        samples = min(state.samples for state in states)
-        if samples > len(self.windows):
-            has = f"this stream has {len(self.windows)}"
-            problems.append(
-                f"the state is of {plural(samples, 'sample')}; {has}. Give as many epochs or samples as before."
-            )
+        samples, total = min(state.samples for state in states), self.windows.count_samples(version)
+        if samples > total:
+            has = f"this stream has {total}"
+            remedy = "Give as many epochs or samples as before"
+            problems.append(f"the state is of {plural(samples, 'sample')}; {has}. {remedy}.")
         worker = states[0].worker
         # A worker may resume its own place only if batches are dealt out as before.
-        if here and worker not in (None, self._describe_worker()):
-            found = f"the state is of another worker or batch, {worker}; this is {self._describe_worker()}"
+        own = self._describe_worker(total) if here else None
+        if here and worker not in (None, own):
+            found = f"the state is of another worker or batch, {worker}; this is {own}"
             problems.append(f"{found}. Give the loader's state to load_state_dict of the stream, not of the loader.")
         # Of a whole loader every worker's state is needed: the first missing batch is in one of them.
         if not here and worker is not None:
@@ -213,6 +221,7 @@ class TokenStream(IterableDataset[Sample]):
                 problems.append(f"{found}, from 0. Give the loader's state.")
         if problems:
             raise StateError(problems)
+        self.windows.follow_order(version)
         self._loaded, self._own_place = samples, here and worker is not None
         if not here:
             self._worker_iterations.zero_()
@@ -243,11 +252,11 @@ class TokenStream(IterableDataset[Sample]):
         """Samples of a batch of all ranks."""
         return self.world_size * (self.batch_size or 1)
 
-    def _describe_worker(self) -> dict[str, int]:
-        """Return what a worker's own place depends on."""
+    def _describe_worker(self, total: int) -> dict[str, int]:
+        """Return what a worker's own place depends on, in an order of so many samples."""
         info = get_worker_info()
         assert info is not None
-        return {"id": info.id, "of": info.num_workers, "batch": self._stride, "total": len(self.windows)}
+        return {"id": info.id, "of": info.num_workers, "batch": self._stride, "total": total}
 
     def _iter_from(self, first: int, end: int, readers: int) -> Iterator[Sample]:
         for begin in range(first, end, self._stride * readers):

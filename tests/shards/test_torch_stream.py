@@ -30,7 +30,7 @@ from tests.support.token_sets import count_up, write_token_set
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 SEQ_LEN = 4
 SIZES = (401, 700, 203)
-N = sum((size - 1) // SEQ_LEN for size in SIZES)
+N = sum((size - 1) // SEQ_LEN - 1 for size in SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -116,14 +116,14 @@ class Workers:
 
 
 def read_part(
-    shard_set: ShardSet, setup: Setup, state: dict[str, Any] | None, steps: int | None
+    shard_set: ShardSet, setup: Setup, state: dict[str, Any] | None, steps: int | None, **more: Any
 ) -> tuple[list[list[list[int]]], list[Any], list[Any]]:
     """Let all ranks take steps; return their samples, their states, and their states as StatefulDataLoader has them."""
     taken: list[list[list[int]]] = []
     states: list[Any] = []
     kept: list[Any] = []
     for rank in range(setup.ranks):
-        stream = open_stream(shard_set, setup, rank)
+        stream = open_stream(shard_set, setup, rank, **more)
         if state is not None:
             stream.load_state_dict(state)
         rows: list[list[int]] = []
@@ -176,6 +176,65 @@ def test_the_union_over_interruptions_is_the_order(small_set, numbers, chain):
         assert {state_of(small_set, found) for found in kept} == {expected}
         state = rng.choice([*states, *kept])
     assert read == list(range(N))
+
+
+OLD_STATES = {
+    7: [[113, 114, 115, 116], [285, 286, 287, 288], [9, 10, 11, 12], [57, 58, 59, 60]],
+    323: [[1182, 1183, 1184, 1185], [1130, 1131, 1132, 1133], [1110, 1111, 1112, 1113], [1222, 1223, 1224, 1225]],
+    650: [[37, 38, 39, 40], [289, 290, 291, 292], [345, 346, 347, 348], [333, 334, 335, 336]],
+}
+"""The samples that followed a state's, as the last version that knew one order read them in `small_set`."""
+
+
+def old_state(shard_set: ShardSet, samples: int) -> dict[str, Any]:
+    """Return a state as it was before orders had versions."""
+    return {"samples": samples, "set": shard_set.manifest_sha256, "split": "train", "seq_len": SEQ_LEN, "seed": 1337}
+
+
+@pytest.mark.parametrize("samples", OLD_STATES)
+def test_a_state_without_a_version_goes_on_in_the_order_that_it_was_saved_in(small_set, samples):
+    stream = TokenStream(small_set, seq_len=SEQ_LEN, epochs=3)
+    assert len(stream) == 3 * N
+    stream.load_state_dict({"loader": [old_state(small_set, samples)]})
+    assert len(stream) == 972 - samples
+    assert stream.state_dict() == old_state(small_set, samples)
+    rows = [part["input_ids"].tolist() for part in stream]
+    assert (rows[:4], len(rows)) == (OLD_STATES[samples], 972 - samples)
+    assert len(list(stream)) == 972  # the next iteration, too
+    # The version of a later state counts; an argument refuses any other.
+    stream.load_state_dict(TokenStream(small_set, seq_len=SEQ_LEN).state_dict())
+    assert len(stream) == 3 * N
+    for version, state in ((2, old_state(small_set, 0)), (1, stream.state_dict())):
+        given = TokenStream(small_set, seq_len=SEQ_LEN, order_version=version)
+        with pytest.raises(
+            StateError, match=f"of order_version {3 - version}; this stream has {version}. Leave it out"
+        ):
+            given.load_state_dict(state)
+        assert given.windows.order_version == version
+    mixed = {"a": old_state(small_set, 0), "b": stream.state_dict()}
+    with pytest.raises(StateError, match="the state has parts of order_version 1, 2, those of several streams"):
+        stream.load_state_dict(mixed)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_ten_kills_over_three_epochs_lose_nothing_and_repeat_nothing(small_set, version):
+    """With other ranks, workers and batches each time; of version 1 from a state that names none."""
+    windows = TokenWindows(small_set, seq_len=SEQ_LEN, epochs=3, order_version=version)
+    whole = windows.read(range(len(windows)))["input_ids"].tolist()
+    rng = random.Random(version)
+    state: dict[str, Any] | None = old_state(small_set, 0) if version == 1 else None
+    begin = 0
+    for kill in range(11):
+        setup = rng.choice(SETUPS)
+        stride = setup.ranks * setup.batch
+        steps = None if kill == 10 else rng.randint(0, (len(whole) - begin) // (12 - kill) // stride)
+        taken, states, _ = read_part(small_set, setup, state, steps, epochs=3)
+        for rank, rows in enumerate(taken):
+            assert rows == whole[begin + rank :: setup.ranks][: len(rows)]
+        begin += sum(map(len, taken))
+        state = states[0]
+        assert state["samples"] == begin
+    assert begin == len(whole)
 
 
 def find_samples(state: dict[str, Any]) -> list[int]:
@@ -237,11 +296,13 @@ def test_an_even_end_gives_all_ranks_equally_many(small_set, ranks, batch):
     assert counts == {(N // stride, N // stride * stride)}
 
 
-def test_epochs_are_read_in_one_iteration_each_in_an_order_of_its_own(small_set):
-    parts = [part["input_ids"][0].item() for part in TokenStream(small_set, seq_len=SEQ_LEN, epochs=2)]
-    assert len(parts) == 2 * N
-    assert sorted(parts[:N]) == sorted(parts[N:])
-    assert parts[:N] != parts[N:]
+@pytest.mark.parametrize(("version", "per_epoch"), [(1, N + len(SIZES)), (2, N)])
+def test_epochs_are_read_in_one_iteration_each_in_an_order_of_its_own(small_set, version, per_epoch):
+    stream = TokenStream(small_set, seq_len=SEQ_LEN, epochs=2, order_version=version)
+    parts = [part["input_ids"][0].item() for part in stream]
+    assert len(parts) == 2 * per_epoch
+    assert (sorted(parts[:per_epoch]) == sorted(parts[per_epoch:])) == (version == 1)
+    assert parts[:per_epoch] != parts[per_epoch:]
 
 
 def test_an_iteration_after_the_one_that_resumed_begins_at_the_start(small_set):
@@ -364,7 +425,7 @@ def test_the_state_is_one_number_and_what_it_belongs_to(small_set):
         "set": small_set.manifest_sha256,
         "split": "train",
         "seq_len": SEQ_LEN,
-        "seed": 5,
+        "seed": {"order_version": 2, "seed": 5},
     }
     assert len(pickle.dumps(stream)) < 2_500
 
@@ -436,6 +497,12 @@ LEFT_OUT = object()
     ("changed", "message"),
     [
         ({"seed": LEFT_OUT}, r"^the state's seed: Field required\. Give what state_dict returned"),
+        (
+            {"seed": {"order_version": 3, "seed": 5}},
+            r"order_version: .*got 3\. A later Tokenmill may have written it\.$",
+        ),
+        ({"seed": {"order_version": 2}}, "the state's seed: .*valid integer; got None"),
+        ({"seed": {"seed": 5}}, "the state's order_version: .*got None"),
         ({"samples": LEFT_OUT, "set": LEFT_OUT}, "(?s)state's samples: Field required.*state's set: Field required"),
         ({"samples": 8.0}, r"the state's samples: .*valid integer; got 8\.0\. Give what state_dict returned"),
         ({"samples": "8"}, "the state's samples: .*valid integer; got '8'"),

@@ -14,7 +14,7 @@ import numpy as np
 
 from shards.errors import InputError, plural
 from shards.format.reader import ShardSet
-from shards.format.windows.order import Window, order_split
+from shards.format.windows.order import NEWEST_ORDER, Window, order_split
 from shards.trace.excerpt import Excerpt, read_excerpt
 from shards.trace.locate import Place
 from shards.trace.window_documents import find_window_documents
@@ -115,7 +115,7 @@ def read_training_run(folder: Path) -> TracedRun:
             nothing in it says which set the model was trained on.
         OSError: a file cannot be read.
     """
-    recipe = load_train_recipe(folder / RECIPE_FILE)
+    recipe = load_train_recipe(folder / RECIPE_FILE).with_order(1)
     train = recipe.train
     # The recipe must be the one that the model was trained with.
     state, notes = _read_newest_state(folder)
@@ -169,7 +169,8 @@ def find_step_documents(
         raise InputError(str(error)) from error
     # The same order that the run went through.
     shards = shard_set.splits["train"]
-    order = order_split(shard_set, seq_len=run.train.seq_len, seed=run.train.seed)
+    version = run.train.order_version or NEWEST_ORDER
+    order = order_split(shard_set, seq_len=run.train.seq_len, seed=run.train.seed, version=version)
 
     batch.rows = run.train.global_batch if row is None else 1
     first_window = (step - 1) * run.train.global_batch + (row or 0)

@@ -1,33 +1,34 @@
-"""The order of windows over a set's shards, a pure function of the window number, and the sources of their tokens.
+"""The order of windows over a set's shards, a pure function of the window number.
 
-A shard of n tokens holds (n - 1) // seq_len windows of seq_len + 1 tokens; the last token of a window is the first of
-the next, so every token but a shard's first and its last few is a target once an epoch. Each epoch visits the shards
-in a permuted order, and inside a shard its windows in a permuted order. Windows of two shards do not mix, and documents
-stay where they are in their shard. Every shard of a built set holds documents of the whole corpus, or of its phase, in
-random order already, so nothing is lost by finishing one shard before the next.
+A window is seq_len + 1 tokens of one shard; its last token is the first of the next, so every token but a few at a
+shard's edges is a target once an epoch. Each epoch visits the shards in a permuted order, and inside a shard its
+windows in a permuted order. Windows of two shards do not mix, and documents stay where they are in their shard. Every
+shard of a built set holds documents of the whole corpus, or of its phase, in random order already, so nothing is lost
+by finishing one shard before the next.
+
+The order has two versions. Version 1 cuts a shard at its start in every epoch, so that each epoch has the same windows.
+Version 2 cuts it at another offset in each epoch, for which it gives up one window of each shard. docs/order.md states
+both; neither may change, because runs and states go on with the version that they began with.
 
 In a set with phases each epoch takes the phases in order, and permutes the shards of each. A shard has one phase and a
 window is in one shard, so the order crosses from one phase to the next between two windows.
 
 `WindowOrder` maps a global window number to (epoch, shard, first token) from the manifest's token counts alone. The
 number of windows consumed is therefore all the state a training run has of its data: resume at any number, with any
-batch size, and the same windows follow. `account_tokens` counts the tokens that were used, repeated and never used;
-`shards.trace.window_documents` finds the documents of a window.
+batch size, and the same windows follow. `shards.trace.window_documents` finds the documents of a window.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.random import PCG64, SeedSequence
 
 from shards.errors import plural
-from shards.format.document_table import read_sources
-from shards.terminal.workers import map_in_threads
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -36,27 +37,35 @@ if TYPE_CHECKING:
     from shards.format.reader import Shard, ShardSet
 
 
-TABLES_AT_ONCE = 8
-"""Document tables that are read at once from a remote store, since each of them waits for an answer or two."""
-
+OrderVersion = Literal[1, 2]
+NEWEST_ORDER: OrderVersion = 2
+"""The version of what begins now."""
 
 KEPT_STARTS = 1 << 23
 """Windows of recent visits whose places are kept, 8 bytes each: a random sampler comes back to every shard, and to
 permute the windows of a shard of 100 million tokens takes milliseconds."""
 
 
-def seeded_permutation(size: int, *key: int) -> npt.NDArray[np.int64]:
-    """Return an order of range(size) that depends on `key` alone, int64.
+GOLDEN_STEP = 0x9E3779B97F4A7C15
+"""2^64 divided by the golden ratio: multiples of it, modulo 2^64, lie evenly, however many there are."""
 
-    A stable argsort of raw PCG64 output: numpy promises that stream for all versions, unlike `Generator.permutation`.
+
+def seeded_numbers(size: int, *key: int) -> npt.NDArray[np.uint64]:
+    """Return `size` random numbers of 64 bits that depend on `key` alone, uint64.
+
+    Raw PCG64 output: numpy promises that stream for all versions, unlike what `Generator` makes of it.
 
     Args:
-        size: the permutation's length.
+        size: how many.
         key: numbers in [0, 2**32).
     """
     # SeedSequence pads with zeros, so (1, 2) and (1, 2, 0) would be the same key; the length makes them differ.
-    bits = np.asarray(PCG64(SeedSequence([len(key), *key])).random_raw(size), dtype=np.uint64)
-    return np.argsort(bits, kind="stable")
+    return np.asarray(PCG64(SeedSequence([len(key), *key])).random_raw(size), dtype=np.uint64)
+
+
+def seeded_permutation(size: int, *key: int) -> npt.NDArray[np.int64]:
+    """Return an order of range(size) that depends on `key` alone, int64: a stable argsort of `seeded_numbers`."""
+    return np.argsort(seeded_numbers(size, *key), kind="stable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +96,7 @@ class PhaseWindows:
     first: int
     stop: int
     cropped: int
-    """Tokens of its shards that are never predicted in an epoch."""
+    """Tokens of its shards that an epoch does not predict."""
     longest: int
     """Tokens of its longest shard."""
 
@@ -96,15 +105,23 @@ class WindowOrder:
     """The order of windows over shards of `shard_tokens` tokens. Depends on its arguments alone.
 
     Attributes:
-        windows: windows in each shard, int64 `(shards,)`.
+        windows: windows of an epoch in each shard, int64 `(shards,)`.
         per_epoch: windows in one epoch.
         short_shards: indices of the shards that are too short for one window; they are never visited.
         targets: tokens of an epoch that are predicted.
-        cropped: tokens of an epoch that are never predicted: each shard's first, and those after its last window.
+        cropped: tokens that an epoch does not predict: those of each shard before and after the targets of its windows.
         phases: the phases in order; none in a set without.
     """
 
-    def __init__(self, shard_tokens: Sequence[int], *, seq_len: int, seed: int, phases: Sequence[str] = ()):
+    def __init__(
+        self,
+        shard_tokens: Sequence[int],
+        *,
+        seq_len: int,
+        seed: int,
+        phases: Sequence[str] = (),
+        version: OrderVersion = NEWEST_ORDER,
+    ):
         """Plan the order.
 
         Args:
@@ -112,10 +129,16 @@ class WindowOrder:
             seq_len: tokens that a window predicts.
             seed: decides the permutations.
             phases: the phase of each shard, equal ones in a row; empty if the set has no phases.
+            version: the version of the order.
         """
         tokens = np.asarray(shard_tokens, dtype=np.int64)
-        self.seq_len, self.seed = seq_len, seed
+        self.seq_len, self.seed, self.version = seq_len, seed, version
         self.windows = np.maximum(tokens - 1, 0) // seq_len
+        self._offsets = np.ones(len(tokens), np.int64)
+        if version > 1:
+            # One window fewer leaves room for every offset up to seq_len; a shard's only window stays.
+            self.windows = np.where(self.windows > 1, self.windows - 1, self.windows)
+            self._offsets = np.clip(tokens - self.windows * seq_len, 1, seq_len)
         self.per_epoch = int(self.windows.sum())
         self.short_shards = [int(index) for index in np.flatnonzero(self.windows == 0)]
         self.targets = self.per_epoch * seq_len
@@ -201,6 +224,14 @@ class WindowOrder:
             yield visit, order[begin:end], self._window_starts(visit)[places]
             begin = end
 
+    def find_offsets(self, shard: int, epochs: Iterable[int]) -> list[int]:
+        """Return the first token of a shard's earliest window in each of the epochs."""
+        count = int(self._offsets[shard])
+        if count == 1:
+            return [0 for _ in epochs]
+        begin = int(seeded_numbers(1, self.seed, shard, 0, 0)[0])  # no other key has four numbers
+        return [((begin + epoch * GOLDEN_STEP) % (1 << 64) * count) >> 64 for epoch in epochs]
+
     def _shard_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         if self._epoch is None or self._epoch[0] != epoch:
             order = seeded_permutation(len(self.windows), self.seed, epoch)
@@ -214,57 +245,20 @@ class WindowOrder:
         if known is None:
             while self._starts and sum(map(len, self._starts.values())) + visit.windows > KEPT_STARTS:
                 self._starts.popitem(last=False)
-            known = seeded_permutation(visit.windows, self.seed, visit.epoch, visit.shard) * self.seq_len
+            places = seeded_permutation(visit.windows, self.seed, visit.epoch, visit.shard)
+            known = self.find_offsets(visit.shard, [visit.epoch])[0] + places * self.seq_len
         self._starts[visit] = known  # the last, as the most recent
         return known
 
 
-def order_split(shard_set: ShardSet, split: Split = "train", *, seq_len: int, seed: int) -> WindowOrder:
+def order_split(
+    shard_set: ShardSet, split: Split = "train", *, seq_len: int, seed: int, version: OrderVersion = NEWEST_ORDER
+) -> WindowOrder:
     """Return the order of a split's windows; of no windows if the set does not have the split.
 
     All that reads windows asks here: a run, the commands that trace it, and `shards.torch`.
     """
     shards = shard_set.splits.get(split, ())
     phases = [shard.entry.phase for shard in shards if shard.entry.phase is not None]
-    return WindowOrder([shard.num_tokens for shard in shards], seq_len=seq_len, seed=seed, phases=phases)
-
-
-def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder, windows: int) -> dict[str, Any]:
-    """Count the tokens that the first windows of an order predict, predict again and never predict, by source.
-
-    Reads the document table of every shard that was visited.
-
-    Returns:
-        `tokens_used` (targets, repetitions included), `tokens_repeated` (those after the first epoch),
-        `tokens_cropped_per_epoch`, and `tokens_by_source` {name: {used, repeated}}.
-    """
-    epochs, rest = divmod(windows, order.per_epoch)
-    last = {visit.shard: starts for visit, starts in order.iter_visits(epochs * order.per_epoch, rest)}
-    visited = [index for index in range(len(shards)) if order.windows[index] and (epochs or index in last)]
-
-    def count(index: int) -> npt.NDArray[np.int64]:
-        """Return by source the targets of a shard in all epochs, and without repetition, int64 `(sources, 2)`."""
-        lengths, sources = read_sources(shards[index], names)
-        # Targets begin at a shard's second token.
-        bounds = np.arange(int(order.windows[index]) + 1, dtype=np.int64) * order.seq_len + 1
-        ends = np.concatenate(([0], np.cumsum(lengths)))
-        counts = np.zeros((len(names), 2), np.int64)
-        for source in range(len(names)):
-            # Between the ends of two documents the count grows by 1 or 0 for each token, so interpolation is exact.
-            counted = np.concatenate(([0], np.cumsum(lengths * (sources == source))))
-            by_window: npt.NDArray[np.int64] = np.rint(np.diff(np.interp(bounds, ends, counted))).astype(np.int64)
-            partial = int(by_window[last[index] // order.seq_len].sum()) if index in last else 0
-            counts[source] = epochs * by_window.sum() + partial, by_window.sum() if epochs else partial
-        return counts
-
-    threads = TABLES_AT_ONCE if visited and shards[visited[0]].store.folder is None else 1
-    totals = sum(map_in_threads(count, visited, threads), start=np.zeros((len(names), 2), np.int64))
-    return {
-        "tokens_used": windows * order.seq_len,
-        "tokens_repeated": max(0, windows - order.per_epoch) * order.seq_len,
-        "tokens_cropped_per_epoch": order.cropped,
-        "tokens_by_source": {
-            name: {"used": used, "repeated": used - once}
-            for name, (used, once) in zip(names, totals.tolist(), strict=True)
-        },
-    }
+    tokens = [shard.num_tokens for shard in shards]
+    return WindowOrder(tokens, seq_len=seq_len, seed=seed, phases=phases, version=version)

@@ -1,0 +1,184 @@
+"""docs/order.md: its vectors and its rules, read here without our code, give the windows that our code gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shards.format.windows.order import WindowOrder
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/order.md").read_text(encoding="utf-8")
+Places = list[tuple[int, int]]
+
+# The page's rules in plain integers, with no numpy.
+
+
+def generate_numbers(*key: int) -> Iterator[int]:
+    words, constant = [len(key), *key], 0x43B0D7E5
+
+    def scramble(value: int, factor: int) -> int:
+        nonlocal constant
+        value ^= constant
+        constant = constant * factor % 2**32
+        value = value * constant % 2**32
+        return value ^ value >> 16
+
+    def mix(x: int, y: int) -> int:
+        mixed = (0xCA01F9DD * x - 0x4973F715 * y) % 2**32
+        return mixed ^ mixed >> 16
+
+    words += [0] * (4 - len(words))
+    pool = [scramble(word, 0x931E8875) for word in words[:4]]
+    for source in range(4):
+        for target in range(4):
+            if source != target:
+                pool[target] = mix(pool[target], scramble(pool[source], 0x931E8875))
+    for word in words[4:]:
+        for target in range(4):
+            pool[target] = mix(pool[target], scramble(word, 0x931E8875))
+    constant = 0x8B51F9DD
+    out = [scramble(pool[index % 4], 0x58F38DED) for index in range(8)]
+    high, low, more, less = (out[2 * index] + (out[2 * index + 1] << 32) for index in range(4))
+
+    increment = 2 * ((more << 64) + less) + 1
+    multiplier = 0x2360ED051FC65DA44385DF649FCCF645
+    state = ((increment + (high << 64) + low) * multiplier + increment) % 2**128
+    while True:
+        state = (state * multiplier + increment) % 2**128
+        folded, turn = (state >> 64) ^ (state % 2**64), state >> 122
+        yield (folded >> turn | folded << (64 - turn)) % 2**64
+
+
+def permute(size: int, *key: int) -> list[int]:
+    numbers = [number for _, number in zip(range(size), generate_numbers(*key), strict=False)]
+    return sorted(range(size), key=numbers.__getitem__)
+
+
+def count_windows(version: int, tokens: int, length: int) -> int:
+    fit = max(tokens - 1, 0) // length
+    return fit - 1 if version == 2 and fit > 1 else fit
+
+
+def find_offset(version: int, seed: int, shard: int, tokens: int, length: int, epoch: int) -> int:
+    windows = count_windows(version, tokens, length)
+    if version == 1:
+        return 0
+    start = next(generate_numbers(seed, shard, 0, 0))
+    return (start + epoch * 0x9E3779B97F4A7C15) % 2**64 * min(length, tokens - windows * length) // 2**64
+
+
+def list_epoch(version: int, seed: int, length: int, shards: list[int], phases: list[str], epoch: int) -> Places:
+    visits = permute(len(shards), seed, epoch)
+    if phases:
+        visits.sort(key=lambda shard: list(dict.fromkeys(phases)).index(phases[shard]))
+    places: Places = []
+    for shard in visits:
+        windows = count_windows(version, shards[shard], length)
+        if windows:
+            offset = find_offset(version, seed, shard, shards[shard], length, epoch)
+            places += [(shard, offset + place * length) for place in permute(windows, seed, epoch, shard)]
+    return places
+
+
+def read_table(head: str) -> list[list[str]]:
+    """Return the rows of the page's table that begins so."""
+    _, _, rest = PAGE.partition(f"| {head} |")
+    rows = rest.split("\n\n")[0].splitlines()[2:]
+    assert rows, head
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def integers(cell: str) -> list[int]:
+    return [int(number, 0) for number in re.findall(r"0x[0-9A-F]+|\d+", cell)]
+
+
+# The vectors
+
+
+@pytest.mark.parametrize(("key", "numbers", "permutation"), read_table("key | numbers 0, 1, 2"))
+def test_the_numbers_of_keys_are_those_of_the_page(key, numbers, permutation):
+    found = generate_numbers(*integers(key))
+    assert [next(found) for _ in range(3)] == integers(numbers)
+    assert permute(8, *integers(key)) == integers(permutation)
+
+
+@pytest.mark.parametrize("row", read_table("version | seed | shard"), ids=str)
+def test_the_offsets_are_those_of_the_page(row):
+    (version, seed, shard, tokens, length, windows), offsets = (int(cell) for cell in row[:6]), integers(row[6])
+    assert count_windows(version, tokens, length) == windows
+    assert [find_offset(version, seed, shard, tokens, length, epoch) for epoch in range(6)] == offsets
+    order = WindowOrder([0] * shard + [tokens], seq_len=length, seed=seed, version=version)
+    assert (order.windows[shard], order.find_offsets(shard, range(6))) == (windows, offsets)
+
+
+@pytest.mark.parametrize("row", read_table("version | seed | `L`"), ids=str)
+def test_the_samples_are_those_of_the_page(row):
+    version, seed, length = (int(cell) for cell in row[:3])
+    shards, phases = integers(row[3]), re.findall(r"\w+", row[4])
+    per_epoch, first = int(row[5]), int(row[6])
+    expected = [tuple(map(int, place.split(":"))) for place in row[7].split(", ")]
+    epochs = [list_epoch(version, seed, length, shards, phases, epoch) for epoch in range(3)]
+    assert {len(epoch) for epoch in epochs} == {per_epoch}
+    assert [place for places in epochs for place in places][first : first + len(expected)] == expected
+    order = WindowOrder(shards, seq_len=length, seed=seed, phases=phases, version=version)
+    assert [(at.shard, at.start) for at in map(order.locate, range(first, first + len(expected)))] == expected
+
+
+# Sets of any sizes
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    version=st.sampled_from([1, 2]),
+    sizes=st.lists(st.lists(st.integers(0, 200), min_size=1, max_size=4), min_size=1, max_size=3),
+    length=st.integers(1, 20),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_the_page_gives_the_windows_of_the_code(version, sizes, length, seed):
+    shards = [size for own in sizes for size in own]
+    phases = [f"p{number}" for number, own in enumerate(sizes) for _ in own] if len(sizes) > 1 else []
+    order = WindowOrder(shards, seq_len=length, seed=seed, phases=phases, version=version)
+    for epoch in (0, 1, 2, 58):
+        expected = list_epoch(version, seed, length, shards, phases, epoch)
+        assert order.per_epoch == len(expected)
+        first = epoch * order.per_epoch
+        found = [order.locate(number) for number in range(first, first + order.per_epoch)]
+        assert [(place.shard, place.start) for place in found] == expected
+        assert {place.epoch for place in found} <= {epoch}
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    tokens=st.integers(0, 5_000), length=st.integers(1, 300), seed=st.integers(0, 2**32 - 1), shard=st.integers(0, 9)
+)
+def test_an_epoch_of_version_2_predicts_all_but_two_windows_at_the_edges_once(tokens, length, seed, shard):
+    order = WindowOrder([0] * shard + [tokens], seq_len=length, seed=seed)
+    before = WindowOrder([0] * shard + [tokens], seq_len=length, seed=seed, version=1)
+    assert before.per_epoch - (before.per_epoch > 1) == order.per_epoch
+    assert order.targets + order.cropped == tokens
+    if not order.per_epoch:
+        return
+    assert order.cropped < 2 * (length + 1)
+    for epoch in range(3):
+        first = epoch * order.per_epoch
+        starts = sorted(order.locate(number).start for number in range(first, first + order.per_epoch))
+        targets = [token for start in starts for token in range(start + 1, start + length + 1)]
+        assert targets == list(range(starts[0] + 1, starts[0] + 1 + order.targets))  # each once, without a gap
+        assert starts[0] >= 0
+        assert targets[-1] < tokens
+
+
+@settings(max_examples=100, deadline=None)
+@given(length=st.integers(8, 3_000), seed=st.integers(0, 2**32 - 1), shard=st.integers(0, 9))
+def test_the_first_epochs_cut_a_shard_far_from_each_other(length, seed, shard):
+    order = WindowOrder([0] * shard + [length * 5], seq_len=length, seed=seed)
+    for epochs in (2, 3, 4, 8):
+        offsets = sorted(order.find_offsets(shard, range(epochs)))
+        assert set(offsets) <= set(range(length))
+        gaps = [later - earlier for earlier, later in zip(offsets, [*offsets[1:], offsets[0] + length], strict=True)]
+        assert min(gaps) >= length / 2.24 / epochs - 1
