@@ -29,8 +29,8 @@ MixPhase = Annotated[str, Field(min_length=1)] | PositiveInt
 
 def _default_feed_forward(model: dict[str, Any]) -> int:
     width = model.get("hidden_size", 1)  # missing if it was refused, which is reported
-    if model.get("kind") == "gpt2":
-        return 4 * width
+    if model.get("kind") == "gpt2" or model.get("hidden_act") == "relu2":
+        return 4 * width  # two matrices, not three
     return -(-8 * width // (3 * 256)) * 256
 
 
@@ -39,6 +39,12 @@ class ModelConfig(Settings):
 
     kind: Literal["llama", "gpt2"]
     """`llama`: RMSNorm, rotary positions, SwiGLU, no biases. `gpt2`: LayerNorm, learned positions, GELU, biases."""
+    hidden_act: Literal["silu", "relu2"] = "silu"
+    """The feed-forward of a `llama`: `silu` is SwiGLU; `relu2` is the square of ReLU, without a gate."""
+    use_qk_norm: bool = False
+    """RMSNorm of each head's queries and keys, before the rotation; for a `llama`."""
+    zero_init_residual: bool = False
+    """Begin with zeros in the projections into the residual stream, instead of small weights."""
     hidden_size: Size
     """Features of the residual stream."""
     num_hidden_layers: Annotated[int, Field(ge=1, le=10_000)]
@@ -48,7 +54,8 @@ class ModelConfig(Settings):
     num_key_value_heads: Size = Field(default_factory=lambda model: model.get("num_attention_heads", 1))
     """Groups of query heads share a key/value head; by default, and always with `gpt2`, each has its own."""
     intermediate_size: Size = Field(default_factory=_default_feed_forward)
-    """Default: `gpt2` 4 times the width; `llama` 8/3 of it (as many weights), rounded up to a multiple of 256."""
+    """Default: with a gate (SwiGLU) 8/3 of the width, rounded up to a multiple of 256; without one 4 times the width,
+    which is as many weights."""
     max_position_embeddings: Size
     """The longest sequence that the model can read, in tokens."""
     vocab_size: Size | None = None
@@ -114,7 +121,9 @@ class OptimizerConfig(Settings):
     kind: Literal["adamw", "muon"] = "adamw"
     """`muon`: Muon updates the matrices of layers, and AdamW the rest."""
     lr: PositiveFloat
-    """Peak learning rate. Muon's updates are scaled to the size of AdamW's, so that one rate fits both."""
+    """Peak learning rate of AdamW, and of Muon unless `muon_lr` is given."""
+    muon_lr: PositiveFloat | None = None
+    """Peak learning rate of Muon. Its updates are scaled to the size of AdamW's, so that rates of one size fit both."""
     betas: tuple[Fraction, Fraction] = Field(default=(0.9, 0.95), strict=False)
     """Decay of the running means."""
     eps: PositiveFloat = 1e-8
@@ -287,7 +296,12 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
     """Yield the faults between keys of an unvalidated recipe, for one report with the faults of single keys."""
     model = read_partly(ModelConfig, tables.get("model"))
     train = read_partly(TrainConfig, tables.get("train"))
+    optimizer = read_partly(OptimizerConfig, tables.get("optimizer"))
     yield from _check_heads(model)
+    if model.kind == "gpt2":
+        for key, plain in (("hidden_act", "silu"), ("use_qk_norm", False)):
+            if getattr(model, key) != plain:
+                yield f'model.{key}: kind = "gpt2" has its own parts. Leave the key out, or choose kind = "llama".'
 
     if train.global_batch % train.micro_batch > 0:
         sizes = f"train.global_batch = {train.global_batch} with train.micro_batch = {train.micro_batch}"
@@ -305,8 +319,8 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
         yield "train.steps: required key is missing. Give it, or until_mix_phase."
     yield from _check_schedule(read_partly(ScheduleConfig, tables.get("schedule")), steps=steps)
 
-    if train.parallel == "fsdp" and read_partly(OptimizerConfig, tables.get("optimizer")).kind == "muon":
-        yield 'optimizer.kind = "muon" with train.parallel = "fsdp": Muon needs whole matrices. Choose "ddp".'
+    if optimizer.kind == "adamw" and optimizer.muon_lr is not None:
+        yield 'optimizer.muon_lr: optimizer.kind = "adamw" has no Muon. Leave it out, or choose kind = "muon".'
 
     config = read_partly(EvalConfig, tables.get("eval"))
     yield from _check_eval_sets(config)

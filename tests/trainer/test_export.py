@@ -20,6 +20,21 @@ transformers = pytest.importorskip("transformers")
 CLASSES = {
     "llama-tied": ["model.tie_word_embeddings=true", "model.rope_theta=500.0"],
     "llama-untied": ["model.tie_word_embeddings=false", "model.rms_norm_eps=1e-3"],
+    "qwen3-tied": ["model.use_qk_norm=true", "model.rope_theta=500.0", "model.tie_word_embeddings=true"],
+    "arcee-untied": ["model.hidden_act=relu2", "model.rms_norm_eps=1e-3", "model.tie_word_embeddings=false"],
+    "apertus-tied": [
+        "model.use_qk_norm=true",
+        "model.hidden_act=relu2",
+        "model.rope_theta=500.0",
+        "model.tie_word_embeddings=true",
+    ],
+    "apertus-untied": [
+        "model.use_qk_norm=true",
+        "model.hidden_act=relu2",
+        "model.zero_init_residual=true",
+        "model.tie_word_embeddings=false",
+        "optimizer.kind=muon",
+    ],
     "gpt2-tied": ['model.kind="gpt2"', "model.num_key_value_heads=4", "model.tie_word_embeddings=true"],
     "gpt2-untied": [
         'model.kind="gpt2"',

@@ -128,6 +128,36 @@ def test_the_feed_forward_is_two_thirds_of_four_widths_rounded_up():
     shape: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 8, "max_position_embeddings": 8}
     sizes = [ModelConfig(kind=kind, hidden_size=512, **shape).intermediate_size for kind in ("llama", "gpt2")]
     assert sizes == [1536, 2048]
+    assert ModelConfig(kind="llama", hidden_act="relu2", hidden_size=512, **shape).intermediate_size == 2048
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_layer_that_begins_with_zeros_passes_on_the_residual_stream_and_learns(kind):
+    model = build_model(make_config(kind=kind, num_key_value_heads=4, zero_init_residual=True), VOCAB_SIZE, seed=1)
+    plain = build_model(make_config(kind=kind, num_key_value_heads=4), VOCAB_SIZE, seed=1)
+    for (name, weight), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+        zero = name.endswith(("o_proj.weight", "down_proj.weight"))
+        assert torch.equal(weight, torch.zeros_like(weight) if zero else other), name
+    x = torch.randn(2, 8, 48, generator=torch.Generator().manual_seed(3))
+    rotary = None if kind == "gpt2" else rotary_tables(model.config, torch.arange(8))
+    assert torch.equal(model.model.layers[0](x, rotary, None, None), x)
+    ids = make_ids(2, 9)
+    model(ids[:, :-1], ids[:, 1:]).backward()
+    gradients = {name: weight.grad for name, weight in model.named_parameters()}
+    assert all(gradients[f"model.layers.0.{name}.weight"].any() for name in ("self_attn.o_proj", "mlp.down_proj"))
+
+
+def test_normed_queries_and_keys_bound_attention_whatever_their_projections():
+    """With `use_qk_norm`, larger projections of queries and keys change nothing; without it, they do."""
+    ids = make_ids(2, 16)
+    for use_qk_norm in (True, False):
+        model = build_model(make_config(use_qk_norm=use_qk_norm, rms_norm_eps=1e-12), VOCAB_SIZE, seed=1)
+        with torch.no_grad():
+            before = model(ids)
+            for layer in model.model.layers:
+                layer.self_attn.q_proj.weight.mul_(30)
+                layer.self_attn.k_proj.weight.mul_(30)
+            assert torch.allclose(model(ids), before, atol=1e-4) is use_qk_norm
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -162,6 +192,9 @@ def test_names_are_those_of_transformers():
     biases = {name.replace("weight", "bias") for name in (*layers, "model.norm.weight")}
     names = {name.replace(".0.", ".N.") for name in gpt2}
     assert names == layers | outside | biases | {"model.embed_positions.weight"}
+    modern = LanguageModel(make_config(num_hidden_layers=1, **MODERN), VOCAB_SIZE).state_dict()
+    norms = {f"model.layers.N.self_attn.{part}_norm.weight" for part in "qk"}
+    assert {name.replace(".0.", ".N.") for name in modern} == layers | outside | norms
 
 
 def test_padded_ids_are_in_no_logits_and_no_loss():
@@ -186,9 +219,12 @@ def test_an_untrained_model_is_as_good_as_guessing():
         assert model(ids[:, :-1], ids[:, 1:]).item() == pytest.approx(math.log(VOCAB_SIZE), abs=0.1)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_the_cache_gives_the_logits_of_the_whole_sequence(kind):
-    model = build_model(make_config(kind=kind, num_key_value_heads=4), VOCAB_SIZE, seed=1)
+MODERN: dict[str, Any] = {"hidden_act": "relu2", "use_qk_norm": True}
+
+
+@pytest.mark.parametrize("changes", [{}, {"kind": "gpt2"}, MODERN], ids=["llama", "gpt2", "modern"])
+def test_the_cache_gives_the_logits_of_the_whole_sequence(changes):
+    model = build_model(make_config(num_key_value_heads=4, **changes), VOCAB_SIZE, seed=1)
     ids = make_ids(1, 12)
     cache = KeyValueCache()
     with torch.no_grad():

@@ -52,6 +52,28 @@ def test_fsdp_gives_the_losses_of_one_rank(shard_set, recipe_file, one_rank, rea
     assert_near(tmp_path, one_rank, read_lines)
 
 
+def test_muon_under_fsdp_gives_the_losses_of_whole_matrices(shard_set, recipe_file, read_lines, tmp_path):
+    """Two ranks that share each matrix, stopped once, beside two that hold it whole.
+
+    Both add up the same gradients. One rank rounds its sum otherwise, which bf16 in Muon makes larger than a rounding.
+    """
+    settings = ["optimizer.kind=muon", "optimizer.muon_lr=0.02", "optimizer.grad_clip=1e9", "train.steps=8"]
+    muon = [f"--set={item}" for item in [*settings, "schedule.warmup_steps=2", "phases=[]", "train.smoke_steps=0"]]
+    arguments = ("train", recipe_file, "--shards", shard_set.path, *muon)
+    whole = run_ranks(*arguments, "--run", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    shared = (*arguments, "--run", tmp_path / "shared", "--set=train.parallel=fsdp")
+    stopped = run_ranks(*shared, "--set=phases=[{name='a', until_step=4, goal='loss < 0'}]")
+    assert "step 4 with loss" in stopped.stderr
+    done = run_ranks(*shared)
+    assert done.returncode == 0, done.stderr
+    losses, others = (
+        [line["loss"] for line in read_lines(tmp_path / name) if "loss" in line] for name in ("shared", "whole")
+    )
+    assert len(losses) == 8
+    assert losses == pytest.approx(others, rel=1e-6)
+
+
 def test_a_global_batch_that_the_ranks_cannot_share_is_refused(shard_set, recipe_file, tmp_path):
     done = run_ranks(
         "train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", "train.micro_batch=8"

@@ -16,6 +16,7 @@ from shards.torch import TokenWindows
 from shards.torch.document_boundaries import number_documents
 from trainer.metrics import MetricsLog, describe_step, read_metrics
 from trainer.model.size import flops_per_token
+from trainer.optim import learning_rate
 from trainer.recipe import PhaseConfig, TrainRecipe, load_train_recipe
 from trainer.session import Session, open_session
 from trainer.train.loop import run_training
@@ -152,6 +153,35 @@ def test_a_run_goes_on_bit_for_bit_with_either_optimizer(open_run, kind):
     outcome = run_training(again, lambda line: None)
     for key in ("loss", "grad_norm"):
         assert outcome.log.last("loss")[key] == whole.log.last("loss")[key]
+
+
+def test_muon_is_torchs_to_the_byte(open_run):
+    """Its step is written anew for ranks that share a matrix; alone, nothing differs."""
+    plain, ours = (
+        open_run("optimizer.kind=muon", "optimizer.weight_decay=0.2", name=name) for name in ("plain", "ours")
+    )
+    (group,) = plain.optimizers[0].param_groups
+    theirs = torch.optim.Muon(group["params"], lr=0.1, weight_decay=0.2, adjust_lr_fn="match_rms_adamw")
+    with torch.no_grad():
+        for _ in range(3):
+            for weight, other in zip(group["params"], ours.optimizers[0].param_groups[0]["params"], strict=True):
+                weight.grad = torch.randn_like(weight)
+                other.grad = weight.grad.clone()
+            ours.optimizers[0].param_groups[0]["lr"] = 0.1
+            theirs.step()
+            ours.optimizers[0].step()
+    for (name, weight), other in zip(plain.model.named_parameters(), ours.model.parameters(), strict=True):
+        assert torch.equal(weight, other), name
+
+
+def test_muon_has_a_learning_rate_of_its_own(open_run):
+    session = open_run("optimizer.kind=muon", "optimizer.muon_lr=0.02", "optimizer.lr=0.004", "train.steps=8")
+    (step,) = take_steps(session, 1)
+    muon, adamw = ({group["lr"] for group in optimizer.param_groups} for optimizer in session.optimizers)
+    (lr,) = adamw
+    assert step["lr"] == lr == learning_rate(0, session.recipe)
+    (muon_lr,) = muon
+    assert muon_lr == pytest.approx(5 * lr)
 
 
 def test_muon_takes_the_layers_matrices_and_adamw_the_rest(open_run):

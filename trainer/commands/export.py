@@ -2,11 +2,12 @@
 
     AutoModelForCausalLM.from_pretrained(DIR)      AutoTokenizer.from_pretrained(DIR)
 
-Rows that pad the vocabulary are cut off; a `gpt2` gets GPT-2's own parameter names, with query, key and value in one
-matrix and matrices transposed. Text begins after an end of document, as in training: `generate` starts so from no
-prompt, but the tokenizer adds nothing. Special tokens spelled in a text are matched, as transformers does by default;
-`split_special_tokens=True` gives the ids of training, where text is never control. The weights are in
-memory twice at most.
+The parts of a `llama` choose its class in transformers: Llama, Qwen3 (norms of queries and keys), Arcee (squared ReLU)
+or Apertus (both). Rows that pad the vocabulary are cut off; a `gpt2` gets GPT-2's own parameter names, with query, key
+and value in one matrix and matrices transposed. Text begins after an end of document, as in training: `generate` starts
+so from no prompt, but the tokenizer adds nothing. Special tokens spelled in a text are matched, as transformers does by
+default; `split_special_tokens=True` gives the ids of training, where text is never control. The weights are in memory
+twice at most.
 """
 
 from __future__ import annotations
@@ -50,6 +51,17 @@ GPT2_KEYS = {
     "layer_norm_epsilon": "rms_norm_eps",
 }
 """The names in transformers' GPT-2 of settings that we name as its LLaMA does."""
+
+LLAMA_CLASSES = {
+    ("silu", False): "Llama",
+    ("silu", True): "Qwen3",
+    ("relu2", False): "Arcee",
+    ("relu2", True): "Apertus",
+}
+"""The class in transformers of a `llama` with some `hidden_act` and `use_qk_norm`."""
+
+APERTUS_NAMES = {"input_layernorm": "attention_layernorm", "post_attention_layernorm": "feedforward_layernorm"}
+"""The names in transformers' Apertus of parts that we name as its LLaMA does."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,17 +111,24 @@ def export_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: in
         if name in state:
             state[name] = state[name][:vocab_size]
     if config.kind == "llama":
-        return state  # the names are its own, and so is the rotation of halves
+        # The rotation of halves is transformers' own, and so are the names, but for Apertus.
+        names = APERTUS_NAMES if config.use_qk_norm and config.hidden_act == "relu2" else {}
+        return {_rename(name, names): tensor for name, tensor in state.items()}
     out: dict[str, Tensor] = {}
     for name, tensor in state.items():
         if "k_proj" in name or "v_proj" in name:
             continue  # with the query's
         if "q_proj" in name:
             tensor = torch.cat([state[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
-        for ours, theirs in GPT2_NAMES.items():
-            name = name.replace(ours, theirs)
+        name = _rename(name, GPT2_NAMES)
         out[name] = tensor.t() if ".h." in name else tensor  # its layers' matrices are (inputs, outputs)
     return out
+
+
+def _rename(name: str, names: dict[str, str]) -> str:
+    for ours, theirs in names.items():
+        name = name.replace(ours, theirs)
+    return name
 
 
 def describe_export_files(
@@ -128,8 +147,17 @@ def describe_export_files(
     common = ids | {"pad_token_id": tokens[pad] if pad != eos else None, "dtype": dtype}
     common |= {"vocab_size": vocab_size, "tie_word_embeddings": config.tie_word_embeddings}
     if config.kind == "llama":
-        model = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu"}
-        model |= config.model_dump(exclude={"kind"}) | {"attention_bias": False, "mlp_bias": False}
+        name = LLAMA_CLASSES[config.hidden_act, config.use_qk_norm]
+        model: dict[str, Any] = {
+            "architectures": [f"{name}ForCausalLM"],
+            "model_type": name.lower(),
+            "hidden_act": config.hidden_act,
+        }
+        model |= config.model_dump(exclude={"kind", "use_qk_norm", "zero_init_residual"})
+        model |= {"attention_bias": False, "mlp_bias": False}
+        if name != "Llama":  # the others have defaults that differ
+            model["head_dim"] = config.head_dim
+            model["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rope_theta}
     else:
         model = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new"}
         model |= {theirs: getattr(config, ours) for theirs, ours in GPT2_KEYS.items()}

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from trainer.model.norm import RMSNorm
 from trainer.recipe import ModelConfig
 
 Mask = Tensor | BlockMask
@@ -132,6 +133,9 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, kv_width, bias=bias)
         self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=bias)
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
+        self.q_norm, self.k_norm = (
+            RMSNorm(config.head_dim, eps=config.rms_norm_eps) if config.use_qk_norm else None for _ in range(2)
+        )
 
     def forward(self, x: Tensor, rotary: Rotary | None, mask: Mask | None, cache: KeyValueCache | None) -> Tensor:
         """Map x `(batch, length, hidden_size)` to the same shape."""
@@ -140,6 +144,8 @@ class Attention(nn.Module):
             proj(x).view(batch, length, -1, self.head_dim).transpose(1, 2)
             for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
         if rotary is not None:
             query, key = rotate(query, *rotary), rotate(key, *rotary)
         if cache is not None:

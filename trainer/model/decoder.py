@@ -1,11 +1,13 @@
 """The model: embeddings, layers of attention and feed-forward, and the loss.
 
-`llama`: RMSNorm, rotary positions, SwiGLU, grouped-query attention. `gpt2`: LayerNorm, learned positions, GELU (tanh),
-biases. The parameter names of both kinds, which the export maps, are those of transformers' LlamaForCausalLM:
+`llama`: RMSNorm, rotary positions, SwiGLU or squared ReLU, grouped-query attention, with RMSNorm of queries and keys if
+asked for. `gpt2`: LayerNorm, learned positions, GELU (tanh), biases. The parameter names of all, which the export maps,
+are those of transformers' LlamaForCausalLM and Qwen3ForCausalLM:
 
     model.embed_tokens  model.embed_positions (gpt2)  model.norm  lm_head (untied)
     model.layers.N.{input_layernorm, self_attn.{q,k,v,o}_proj, post_attention_layernorm}
-    model.layers.N.mlp.{gate_proj (llama), up_proj, down_proj}
+    model.layers.N.self_attn.{q,k}_norm (use_qk_norm)
+    model.layers.N.mlp.{gate_proj (SwiGLU), up_proj, down_proj}
 
 The vocabulary is padded to a multiple of 128 rows so that the largest matrix multiplication is aligned. In a loss the
 padded ids have a logit of minus infinity, elsewhere they have no logit: they are not trained and never sampled.
@@ -33,6 +35,7 @@ from trainer.model.attention import (
     document_mask,
     rotary_tables,
 )
+from trainer.model.norm import build_norm
 from trainer.recipe import ModelConfig
 
 VOCAB_MULTIPLE = 128
@@ -58,34 +61,23 @@ def padded_vocab_size(vocab_size: int) -> int:
 
 
 class FeedForward(nn.Module):
-    """SwiGLU: down(silu(gate(x)) * up(x)); in a `gpt2` down(gelu(up(x)))."""
+    """SwiGLU: down(silu(gate(x)) * up(x)); or down(relu(up(x)) ** 2); in a `gpt2` down(gelu(up(x)))."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        bias = config.kind == "gpt2"  # which has no gate either
-        self.gate_proj = None if bias else nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        bias = config.kind == "gpt2"
+        self.squared = not bias  # without a gate
+        gated = config.kind == "llama" and config.hidden_act == "silu"
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False) if gated else None
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x `(batch, length, hidden_size)` to the same shape."""
-        if self.gate_proj is None:
-            return self.down_proj(F.gelu(self.up_proj(x), approximate="tanh"))
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
-class RMSNorm(nn.RMSNorm):
-    """Root-mean-square normalisation, in float32 whatever the residual stream is in."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map x `(batch, length, hidden_size)` to the same shape and dtype."""
-        return super().forward(x.float()).to(x.dtype)
-
-
-def build_norm(config: ModelConfig) -> nn.Module:
-    """Build the normalisation of the residual stream for the model's kind."""
-    kind = nn.LayerNorm if config.kind == "gpt2" else RMSNorm
-    return kind(config.hidden_size, eps=config.rms_norm_eps)
+        up = self.up_proj(x)
+        if self.gate_proj is not None:
+            return self.down_proj(F.silu(self.gate_proj(x)) * up)
+        return self.down_proj(F.relu(up).square() if self.squared else F.gelu(up, approximate="tanh"))
 
 
 class Layer(nn.Module):
@@ -209,11 +201,12 @@ class LanguageModel(nn.Module):
 def build_model(config: ModelConfig, vocab_size: int, *, seed: int) -> LanguageModel:
     """Build a model on the CPU with seeded weights: normal, the projections into the residual stream scaled down.
 
-    The scale 1 / sqrt(2 * layers) keeps the residual stream's variance independent of the depth. Source: GPT-2.
+    The scale 1 / sqrt(2 * layers) keeps the residual stream's variance independent of the depth. Source: GPT-2. With
+    `zero_init_residual` it is 0, so that each layer begins as the identity. Source: muP's practice (arXiv:2203.03466).
     """
     generator = torch.Generator().manual_seed(seed)
     model = LanguageModel(config, vocab_size)
-    residual_std = INIT_STD / math.sqrt(2 * config.num_hidden_layers)
+    residual_std = 0.0 if config.zero_init_residual else INIT_STD / math.sqrt(2 * config.num_hidden_layers)
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1:
             nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)

@@ -19,7 +19,7 @@ from shards.format.windows.order import NEWEST_ORDER
 from shards.torch import TokenWindows
 from shards.torch.windows import Sample
 from trainer.device import autocast
-from trainer.optim import learning_rate
+from trainer.optim import set_learning_rates
 from trainer.recipe import TrainConfig
 from trainer.session import Session
 
@@ -72,10 +72,8 @@ def take_step(session: Session, windows: TokenWindows) -> dict[str, Any]:
 
     # The step itself.
     grad_norm = clip_gradients(session, session.recipe.optimizer.grad_clip)
-    lr = learning_rate(session.step, session.recipe)
+    lr = set_learning_rates(session.optimizers, session.step, session.recipe)
     for optimizer in session.optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = lr
         optimizer.step()  # pyright: ignore[reportUnknownMemberType]
         optimizer.zero_grad(set_to_none=True)
     mix_phases = session.order.count_by_phase(session.windows, train.global_batch)
