@@ -3,8 +3,10 @@
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import sys
 from typing import Literal
 
 import torch
@@ -42,6 +44,7 @@ def choose_device(asked: Literal["auto", "cpu", "cuda"] = "auto") -> torch.devic
     """
     local_rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
+        _keep_freed_memory()
         return torch.device("cpu")
     if not torch.cuda.is_available() or local_rank >= count:
         raise InputError(
@@ -54,6 +57,18 @@ def choose_device(asked: Literal["auto", "cpu", "cuda"] = "auto") -> torch.devic
     torch.cuda.set_device(device)
     torch.set_float32_matmul_precision("high")  # TF32 for what stays outside bf16
     return device
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc reuse what a step frees: otherwise the kernel clears hundreds of megabytes of pages anew in each.
+
+    Measured on steps of the demo, one thread, processor time: 0.26 s against 0.30 with AdamW, 0.39 against 0.43 with
+    Muon; 11,000 page faults against 43,000, and 1,000 against 32,000.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None  # musl has none
+    if mallopt is not None:
+        mallopt(-4, 0)  # M_MMAP_MAX: no block is mapped by itself, and so unmapped when it is freed
+        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: nothing at the heap's end is returned
 
 
 def peak_tflops(name: str) -> float | None:
@@ -77,11 +92,18 @@ def peak_flops(device: torch.device, tflops: float | None) -> float | None:
 def choose_precision(asked: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
     """Resolve `auto`: bf16 autocast on a GPU that has it and on a CPU with AMX tiles, fp32 elsewhere.
 
+    The rule is one of capabilities, because a resumed run and all ranks must find the same.
+
     Measured on a Xeon with AMX (torch 2.13, tokens a CPU-second of whole steps, one thread): 6.5 M parameters 3,770
     in bf16 against 2,310 in fp32; 3.2 M parameters 5,040 against 4,330. Validation loss of the latter after 512,000
     tokens: 6.39 against 6.49, so nothing is lost. A residual stream in bf16 loses nothing either: 4.097 and 4.082
     against 4.100 and 4.082 (two seeds, 3.1 M parameters, 307,200 tokens of stories), and activations are a tenth
-    smaller. A CPU without AMX has no fast bf16 matrix product, so that fp32 is used there.
+    smaller.
+
+    A CPU without AMX has no fast bf16 matrix product, even with `avx512_bf16`. Measured on such a Xeon (Sapphire Rapids
+    without tiles, one thread, processor time): products of 1,024 x 192 x 4,096 at 79 GFLOP/s in bf16 against 138 in
+    fp32, and six other shapes alike; steps of 3.1 M parameters in 0.56 s against 0.33 s with AdamW, in 0.85 s against
+    0.60 s with Muon.
 
     Raises:
         InputError: the recipe requires bf16 and the GPU lacks it.

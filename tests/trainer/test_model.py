@@ -104,7 +104,14 @@ def test_flops_count_the_weights_that_are_multiplied(kind, tied):
 
 @pytest.mark.parametrize(
     ("name", "millions"),
-    [("gpt2-134m", 134), ("gpuburnout-1b", 1040), ("tinystories-28m", 28), ("tinystories-91m", 91)],
+    [
+        ("gpt2-134m", 134),
+        ("gpuburnout-1b", 1040),
+        ("gpuburnout-1b-modern", 1040),
+        ("tinystories-28m", 28),
+        ("tinystories-28m-modern", 28),
+        ("tinystories-91m", 91),
+    ],
 )
 def test_a_shipped_recipe_has_its_parameters_and_takes_a_step(name, millions):
     recipe = load_train_recipe(ROOT / f"recipes/train/{name}.toml")
