@@ -3,8 +3,8 @@
 Prose is the language reference, the packages' descriptions and docstrings; mathematics is docstrings with formulas of
 mathematical packages; code is the functions and classes of the standard library. Deterministic for a given environment.
 Long documents and those that repeat lines of others are left out: documentation says many things dozens of times.
-Each row says where its text is from. It is documentation, not the web: good for seeing the product work, not for
-judging a model. Takes about 10 s on two cores.
+Of the long ones, `held_out` makes an eval set and an eval task. Each row says where its text is from. It is
+documentation, not the web: good for seeing the product work, not for judging a model. Takes about 10 s on two cores.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -21,12 +21,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.demo.docstrings import MIN_CHARS, Docstring, SourceFile, harvest_docstrings
-from shards.stores.files import TMP_SUFFIX, unique_name
+from pipeline.demo.held_out import cut_excerpts, write_items
+from shards.stores.files import TMP_SUFFIX, unique_name, write_text
 from shards.terminal.reporter import Note
 
 FOLDER = Path("out/demo-corpus")
 """Where the shipped recipe `demo` reads the corpus, relative to the working directory."""
 SOURCES = ("docs-prose", "docs-maths", "stdlib-code")
+HELD_OUT, ITEMS_FILE = "held-out", "continuations.jsonl"
+"""What no source of the corpus has: a folder like theirs for an eval set, and a file for an eval task."""
 
 FILE_BYTES = 6_000_000
 """Text bytes in each parquet file, but the last: the largest source gets several, as the real ones do."""
@@ -56,32 +59,42 @@ class _Texts(NamedTuple):
 
     documents: list[Docstring]
     skipped: dict[str, int]
+    long: list[Docstring]
+    """The documents that are too long, and repeat no others."""
 
 
 def gather_missing_corpus(*, note: Note) -> None:
     """Write the corpus to the folder where the shipped recipe `demo` reads it, unless all its sources are there."""
-    if not all(any((FOLDER / source).glob("part-*.parquet")) for source in SOURCES):
+    folders = all(any((FOLDER / source).glob("part-*.parquet")) for source in (*SOURCES, HELD_OUT))
+    if not folders or not (FOLDER / ITEMS_FILE).is_file():
         note(f"demo: gathering the text of this installation into {FOLDER}")
         write_demo_corpus(FOLDER)
 
 
 def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
-    """Write the three sources below a folder, as `<source>/part-00000.parquet` and so on.
+    """Write the three sources below a folder, as `<source>/part-00000.parquet` and so on, and what is held out of them.
 
     A file that already holds the same bytes is left alone, so that a second run makes nothing downstream run again.
 
     Returns:
         One row per source: `name`, `files`, `documents`, `bytes` (UTF-8 bytes of text), `skipped` (count by reason).
+        Then one for the documents held out.
 
     Raises:
         OSError: the folder cannot be written.
     """
     summary: list[dict[str, Any]] = []
-    for name, texts in zip(SOURCES, (*_gather_documentation(), _gather_code()), strict=True):
+    prose, mathematics = _gather_documentation()
+    held_out = _Texts(cut_excerpts(prose.long), {}, [])
+    gathered = zip((*SOURCES, HELD_OUT), (prose, mathematics, _gather_code(), held_out), strict=True)
+    for name, texts in gathered:
         files = _write_parts(folder / name, texts.documents)
         text_bytes = sum(len(document.text.encode()) for document in texts.documents)
         counts = {"files": files, "documents": len(texts.documents), "bytes": text_bytes}
         summary.append({"name": name, **counts, "skipped": texts.skipped})
+    items = write_items(prose.long)
+    if not (folder / ITEMS_FILE).is_file() or (folder / ITEMS_FILE).read_text(encoding="utf-8") != items:
+        write_text(folder / ITEMS_FILE, items)
     return summary
 
 
@@ -95,9 +108,9 @@ def _gather_documentation() -> tuple[_Texts, _Texts]:
     found = harvest_docstrings(files)
 
     # A document belongs to one of both; repeated ones are left out over both.
-    prose, mathematics = _Texts([], {"unparsable": found.unparsable}), _Texts([], {})
+    prose, mathematics = _Texts([], {"unparsable": found.unparsable}, []), _Texts([], {}, [])
     documents = [*_language_reference(), *_descriptions(releases), *found.docstrings]
-    for document in _distinct(documents, MAX_CHARS, prose.skipped):
+    for document in _distinct(documents, MAX_CHARS, prose.skipped, prose.long):
         package = document.release.split(" ")[0]
         is_formula = package in MATHEMATICAL and _FORMULA.search(document.text)
         is_mathematics = is_formula or document.path in MATHEMATICAL_MODULES
@@ -147,37 +160,48 @@ def _descriptions(releases: Iterable[importlib.metadata.Distribution]) -> Iterat
             yield Docstring(body, _release(distribution), "METADATA", "")
 
 
-def _distinct(documents: Iterable[Docstring], most: int, skipped: dict[str, int]) -> Iterator[Docstring]:
+def _distinct(
+    documents: Iterable[Docstring], most: int, skipped: dict[str, int], long: list[Docstring]
+) -> Iterator[Docstring]:
     """Yield documents of at most so many characters that repeat little of earlier ones, and that UTF-8 can carry.
 
-    The others are counted in `skipped`, by reason.
+    The others are counted in `skipped`, by reason; those that are only too long end up in `long`.
     """
     # A line counts as repeated if an earlier document that was kept has it.
     seen: set[str] = set()
     skipped.update(duplicate=0, long=0, not_utf8=0)
     for document in documents:
-        lines = [line for line in map(str.strip, document.text.split("\n")) if len(line) >= LONG_LINE]
-        repeated = sum(len(line) for line in lines if line in seen)
-        if document.text in seen or repeated > MAX_REPEATED * len(document.text):
+        if document.text in seen or _repeats(document, seen):
             skipped["duplicate"] += 1
         elif len(document.text) > most:
             skipped["long"] += 1
-        elif not document.text.isascii() and not _is_utf8(document.text):
+            long.append(document)
+        elif not _is_utf8(document.text):
             skipped["not_utf8"] += 1
         else:
-            seen.update(lines, [document.text])
+            seen.update(_lines(document), [document.text])
             yield document
+    # A later document may have the lines of a long one: what is held out must be new.
+    long[:] = [document for document in long if _is_utf8(document.text) and not _repeats(document, seen)]
+
+
+def _lines(document: Docstring) -> list[str]:
+    return [line for line in map(str.strip, document.text.split("\n")) if len(line) >= LONG_LINE]
+
+
+def _repeats(document: Docstring, seen: set[str]) -> bool:
+    return sum(len(line) for line in _lines(document) if line in seen) > MAX_REPEATED * len(document.text)
 
 
 def _is_utf8(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _gather_code() -> _Texts:
     """Return functions and classes of the standard library: not of tests, nor of what installation generates."""
     stdlib = Path(sysconfig.get_path("stdlib"))
     # Their text as it stands in the file, with comments and decorators.
-    texts = _Texts([], {"unparsable": 0})
+    texts = _Texts([], {"unparsable": 0}, [])
     found: list[Docstring] = []
     for file in sorted(stdlib.rglob("*.py")):
         path = file.relative_to(stdlib)
@@ -189,7 +213,7 @@ def _gather_code() -> _Texts:
             texts.skipped["unparsable"] += 1
             continue
         found += [Docstring(text, _python_release(), f"Lib/{path.as_posix()}", name) for name, text in definitions]
-    texts.documents.extend(_distinct(found, MAX_CODE_CHARS, texts.skipped))
+    texts.documents.extend(_distinct(found, MAX_CODE_CHARS, texts.skipped, texts.long))
     return texts
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import sysconfig
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.demo import corpus as demo
-from pipeline.demo import docstrings
+from pipeline.demo import docstrings, held_out
 
 pytestmark = pytest.mark.long
 
@@ -44,13 +46,24 @@ def test_documents_that_repeat_lines_of_others_are_left_out() -> None:
     texts = [f"{new}{n}\n{old}\n{'x ' * n}" for n in (0, 100, 600)]  # the line is little of the last one
     documents = [docstrings.Docstring(text, "r 1", "p.py", str(n)) for n, text in enumerate([*texts, "y " * 4000])]
     skipped: dict[str, int] = {}
-    assert [document.name for document in demo._distinct(documents, 6000, skipped)] == ["0", "2"]
+    long: list[docstrings.Docstring] = []
+    assert [document.name for document in demo._distinct(documents, 6000, skipped, long)] == ["0", "2"]
     assert skipped == {"duplicate": 1, "long": 1, "not_utf8": 0}
+    assert [document.name for document in long] == ["3"]
+
+
+def test_long_documents_are_held_out_unless_a_later_document_has_their_lines() -> None:
+    line = "a line of thirty characters or more: it says"
+    texts = [f"{line}\n" * 150, "x " * 4000, "\ud800" * 7000, f"{line}\n{'y ' * 20}"]
+    documents = [docstrings.Docstring(text, "r 1", "p.py", str(n)) for n, text in enumerate(texts)]
+    long: list[docstrings.Docstring] = []
+    assert [document.name for document in demo._distinct(documents, 6000, {}, long)] == ["3"]
+    assert [document.name for document in long] == ["1"]
 
 
 def test_prose_is_the_largest_source_in_several_files(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
     sizes = {row["name"]: row["bytes"] for row in corpus[1]}
-    assert tuple(sizes) == demo.SOURCES
+    assert tuple(sizes) == (*demo.SOURCES, demo.HELD_OUT)
     assert sizes["docs-prose"] >= 8_000_000
     assert sizes["docs-maths"] >= 800_000
     assert max(sizes, key=lambda name: sizes[name]) == "docs-prose"
@@ -95,13 +108,54 @@ def test_another_run_writes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.M
     few = [release for release in demo._installed() if demo._normal_name(release) in ("mpmath", "networkx", "numpy")]
     monkeypatch.setattr(demo, "_installed", lambda: iter(few))
     summaries = [demo.write_demo_corpus(tmp_path / name) for name in ("first", "second")]
-    assert all(row["documents"] > 100 for row in summaries[0])
+    assert all(row["documents"] > 100 for row in summaries[0][: len(demo.SOURCES)])
     assert summaries[0] == summaries[1]
     written = [
-        {path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.parquet")}
+        {path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.*")}
         for name in ("first", "second")
     ]
     assert written[0] == written[1]
+
+
+def test_what_is_held_out_is_the_text_of_no_document_and_has_the_right_answer_among_four(
+    corpus: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    documents = {text for source in demo.SOURCES for text in _read(corpus[0], source)["text"].to_pylist()}
+    held_out = _read(corpus[0], demo.HELD_OUT)["text"].to_pylist()
+    assert len(held_out) > 100
+    assert not documents.intersection(held_out)
+    assert max(map(len, held_out)) <= 1500
+    items = [json.loads(line) for line in (corpus[0] / demo.ITEMS_FILE).read_text().splitlines()]
+    assert len(items) > 100
+    assert all(len(set(item["choices"])) == 4 and all(item["choices"]) for item in items)
+    places = Counter(item["answer"] for item in items)
+    assert set(places) == {0, 1, 2, 3}
+    assert max(places.values()) < len(items) / 2
+
+
+def test_a_right_choice_goes_on_in_its_document_and_the_wrong_ones_in_others() -> None:
+    def prose(word: str) -> str:
+        return f"{word} begins a paragraph of words alone, which is long enough to be taken for prose by its letters."
+
+    def make(number: int) -> docstrings.Docstring:
+        text = "\n\n".join(prose(f"part {part} of document {number}") for part in range(30))
+        return docstrings.Docstring(text, "r 1", "p.py", str(number))
+
+    documents = [make(number) for number in range(9)]
+    items = [json.loads(line) for line in held_out.write_items(documents).splitlines()]
+    (excerpts,) = {len(excerpt.text) for excerpt in held_out.cut_excerpts(documents)}
+    assert 1300 < excerpts <= 1500
+    assert len(items) == 9
+    for number, item in enumerate(items):
+        assert item["document"] == f"r 1 p.py {number}"
+        assert len(item["question"]) <= 200
+        for place, choice in enumerate(item["choices"]):
+            assert len(choice) <= 120
+            assert (choice in documents[number].text) == (place == item["answer"])
+        question, right = (
+            documents[number].text.index(text) for text in (item["question"], item["choices"][item["answer"]])
+        )
+        assert excerpts < question < right
 
 
 def test_an_equal_part_is_not_touched_and_a_stale_one_goes(tmp_path: Path) -> None:
