@@ -40,7 +40,7 @@ run -m shards report "$SHARDS"
 headline "Train: a few million parameters for two to three minutes on the CPU"
 run -m trainer train recipes/train/demo.toml --shards "$SHARDS" --run "$RUN"
 
-headline "Plot: loss, learning rate, throughput and dollars, with the phases marked"
+headline "Plot: losses and scores with their errors, learning rate, throughput and dollars, with the phases marked"
 run -m trainer plot "$RUN"
 
 headline "Sample: what the model has learnt from one look at some documentation"
@@ -57,6 +57,7 @@ cat <<EOF
   $RUN/metrics.jsonl        loss, tokens per second and validation loss by source, step by step
   $RUN/metrics.png          the same as a picture
 
+  python -m trainer compare $RUN out/other-run --out out/comparison    two runs: scores, cost, recipes, curves
   python -m shards inspect $SHARDS --shard train-00000 --document 0    read a document back from its tokens
   python -m pipeline build recipes/data/demo.toml --out $SHARDS        again: nothing is left to do
   python -m pipeline build recipes/data/demo.toml --out out/demo-half --set mix.tokens=1_000_000

@@ -436,8 +436,9 @@ def load_train_recipe(path: Path, overrides: list[str] | None = None) -> TrainRe
     data = read_document(file)
     if other := find_other_kind(data, "train"):
         raise settings_error(str(file), [other])
-    # Paths begin at the file's folder, those of overrides at the working directory.
-    _locate_eval_files(data, file.parent)
+    # Paths begin at the file's folder, those of overrides at the working directory. A recipe that was found by its name
+    # may be anywhere: its paths begin where they would in a checkout at the working directory.
+    _locate_eval_files(data, file.parent if file == Path(path) else Path("recipes/train"))
     faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
     _locate_eval_files(data, Path.cwd())
     return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)

@@ -12,16 +12,19 @@ from pydantic_core import to_jsonable_python
 
 from trainer.metrics import last_record
 from trainer.recipe import find_changes
-from trainer.results.curves import read_curve, unit_of
+from trainer.results.curves import VALIDATION_SCORES, read_curve, unit_of
 from trainer.results.runs import TrainingRun
 
-OTHER_TOKENIZER, OTHER_TEXT, OTHER_RECIPE = "other tokenizer", "other text", "defined otherwise"
+OTHER_TOKENIZER, OTHER_TEXT = "other tokenizer", "other text"
 """Why a score of two runs does not compare; in a table they stand in place of the difference."""
 EXPLANATIONS = {
     OTHER_TOKENIZER: "nats a token do not compare, because the tokens hold other amounts of text; bits per byte do",
-    OTHER_TEXT: "the runs were validated on another number of tokens",
-    OTHER_RECIPE: "the recipes define this score in other ways",
+    OTHER_TEXT: "the score is of another number of tokens, documents or bytes than that of the first run",
 }
+
+
+TEXT_NOTES = ("documents", "bytes")
+"""Notes of a score that tell text from other text, whatever the tokenizer."""
 
 
 class Comparison(NamedTuple):
@@ -91,13 +94,21 @@ def _find_obstacle(score: str, first: TrainingRun, other: TrainingRun) -> str | 
     """Return why a score of two runs does not compare; None if it does."""
     if unit_of(score) == "nats per token" and first.tokenizer_sha256 != other.tokenizer_sha256:
         return OTHER_TOKENIZER
-    is_validation = score in last_record(first.records, score)
-    if is_validation and first.shard_set and other.shard_set:
-        # The tokens of one set's validation split are read from its start: as many are the same ones.
-        same_set = first.shard_set.manifest_sha256 == other.shard_set.manifest_sha256
-        tokens = [last_record(run.records, score).get("val_tokens") for run in (first, other)]
-        return OTHER_TEXT if same_set and tokens[0] != tokens[1] else None
-    return None
+    texts = [_describe_text(score, run) for run in (first, other)]
+    if score in VALIDATION_SCORES:
+        # A validation split is read from its start: as many tokens of one set are the same ones.
+        is_one_set = first.set_sha256 is not None and first.set_sha256 == other.set_sha256
+        return OTHER_TEXT if is_one_set and texts[0] != texts[1] else None
+    return OTHER_TEXT if all(texts) and texts[0] != texts[1] else None
+
+
+def _describe_text(score: str, run: TrainingRun) -> dict[str, Any]:
+    """Return what tells the text of a run's last score from other text, as far as the metrics know it."""
+    if score in VALIDATION_SCORES:
+        return {"val_tokens": last_record(run.records, score).get("val_tokens")}
+    notes = last_record(run.records, "score_notes").get("score_notes", {})
+    name = next((one.name for one in run.recipe.eval.sets if score in one.score_names), None)
+    return {key: value for key, value in notes.get(name, {}).items() if key in TEXT_NOTES}
 
 
 def _list_changes(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
@@ -131,8 +142,7 @@ def _list_notes(runs: Sequence[TrainingRun], scores: list[dict[str, Any]]) -> It
     """Yield what is odd about each run, then about comparing them."""
     for run in runs:
         yield from (f"{run.name} {oddity}" for oddity in run.describe_oddities())
-    digests = {run.name: run.shard_set.manifest_sha256 for run in runs if run.shard_set}
-    others = [run.name for run in runs if digests.get(run.name) != digests.get(runs[0].name)]
+    others = [run.name for run in runs if run.set_sha256 != runs[0].set_sha256]
     if others:
         trained = f"trained on another shard set than {runs[0].name}"
         yield f"{', '.join(others)}: {trained}, so val_loss and val_bits_per_byte may be of other text"

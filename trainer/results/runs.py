@@ -51,6 +51,11 @@ class TrainingRun:
         """The names of the scores that the run has: of the validation split, then of its eval sets and tasks."""
         return list_scores(self.records)
 
+    @property
+    def set_sha256(self) -> str | None:
+        """The digest of the manifest of the set that the run is trained on; None if it is not known."""
+        return self.shard_set and self.shard_set.manifest_sha256
+
     def last(self, key: str) -> float | None:
         """Return the last value of a number of the metrics; None if no line has it."""
         return last_record(self.records, key).get(key)
