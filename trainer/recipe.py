@@ -322,14 +322,13 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
     if optimizer.kind == "adamw" and optimizer.muon_lr is not None:
         yield 'optimizer.muon_lr: optimizer.kind = "adamw" has no Muon. Leave it out, or choose kind = "muon".'
 
-    config = read_partly(EvalConfig, tables.get("eval"))
-    yield from _check_eval_sets(config)
+    yield from check_eval(tables)
 
     phases: Any = tables.get("phases")
     if isinstance(phases, list):
         price = read_partly(CostConfig, tables.get("cost")).gpu_usd_per_hour
         yield from _check_phases(cast("list[Any]", phases), steps=steps, price=price)
-        yield from _check_goals(cast("list[Any]", phases), config)
+        yield from _check_goals(cast("list[Any]", phases), read_partly(EvalConfig, tables.get("eval")))
 
 
 def _check_heads(model: ModelConfig) -> Iterator[str]:
@@ -391,8 +390,10 @@ def _check_phases(tables: list[Any], *, steps: float, price: float) -> Iterator[
         begin = phase.until_step
 
 
-def _check_eval_sets(config: EvalConfig) -> Iterator[str]:
+def check_eval(tables: dict[str, Any]) -> Iterator[str]:
+    """Yield the faults between keys of the eval sets and tasks of an unvalidated recipe."""
     # Each set has one place; the pipeline checks the keys of a source.
+    config = read_partly(EvalConfig, tables.get("eval"))
     sets: Any = config.sets  # NaN if one was refused, which is reported
     if not isinstance(sets, list):
         return
@@ -436,16 +437,24 @@ def load_train_recipe(path: Path, overrides: list[str] | None = None) -> TrainRe
     data = read_document(file)
     if other := find_other_kind(data, "train"):
         raise settings_error(str(file), [other])
-    # Paths begin at the file's folder, those of overrides at the working directory. A recipe that was found by its name
-    # may be anywhere: its paths begin where they would in a checkout at the working directory.
-    _locate_eval_files(data, file.parent if file == Path(path) else Path("recipes/train"))
+    # Paths begin at the file's folder, those of overrides at the working directory.
+    locate_eval_files(data, find_eval_folder(file, path))
     faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
-    _locate_eval_files(data, Path.cwd())
+    locate_eval_files(data, Path.cwd())
     return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)
 
 
-def _locate_eval_files(data: dict[str, Any], folder: Path) -> None:
-    """Let the paths of eval sets begin at the root; URLs, and values of a wrong type, stay."""
+def find_eval_folder(file: Path, given: Path) -> Path:
+    """Return the folder at which paths of eval sets in a recipe's file begin, from the path or name that was given.
+
+    A recipe that was found by its name may be anywhere: its paths begin where they would in a checkout at the working
+    directory.
+    """
+    return file.parent if file == Path(given) else Path("recipes/train")
+
+
+def locate_eval_files(data: dict[str, Any], folder: Path) -> None:
+    """Let the paths of eval sets in a raw recipe begin at the root; URLs, and values of a wrong type, stay."""
 
     def locate(value: Any) -> Any:
         if isinstance(value, list):

@@ -42,7 +42,7 @@ from trainer.checkpoint.save import check_disk, save_checkpoint
 from trainer.device import choose_device, choose_precision, peak_flops, wait_for_ranks
 from trainer.evaluation.evaluate import Scorer, open_scorers
 from trainer.evaluation.evaluated_model import EvaluatedModel
-from trainer.evaluation.validation import find_text_scales
+from trainer.evaluation.validation import find_text_scales, find_token_bytes
 from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model
 from trainer.model.size import count_parameters, flops_per_token
@@ -105,12 +105,7 @@ class Session:
     @cached_property
     def token_bytes(self) -> npt.NDArray[np.int64] | None:
         """Bytes of text of each id; None if the tokenizer's entries have no fixed bytes."""
-        try:
-            return self.shard_set.vocabulary.text_lengths()
-        except InputError:
-            raise  # a damaged set
-        except ValueError:
-            return None
+        return find_token_bytes(self.shard_set)
 
     @property
     def text_scales(self) -> dict[str, float]:

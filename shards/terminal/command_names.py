@@ -38,6 +38,7 @@ WAY = {
     "Look at the run": {
         "plot": ("trainer.commands.plot", "draw loss, learning rate, throughput and dollars"),
         "compare": ("trainer.commands.compare", "compare runs: scores, differences, cost, recipes, pictures"),
+        "eval": ("trainer.commands.eval", "score a model on eval sets and tasks; find the text that it finds hardest"),
         "sample": ("trainer.commands.sample", "continue prompts with the model"),
         "trace-step": ("trainer.commands.trace", "show the documents that a training step read"),
         "export-model": ("trainer.commands.export", "write the model for other libraries"),

@@ -26,12 +26,3 @@ def find_window_documents(
         holders = find_holders(shards[visit.shard], ranges)
         for (start, stop), places in zip(ranges, holders, strict=True):
             yield Window(visit.epoch, visit.shard, start, stop), places
-
-
-def trace_windows(shards: Sequence[Shard], order: WindowOrder, first: int, count: int) -> list[str]:
-    """Describe the documents of the windows [first, first + count): a line for each window."""
-    lines: list[str] = []
-    for window, places in find_window_documents(shards, order, first, count):
-        listed = "; ".join(f"{place.source} {place.unit} row {place.row}" for place in places)
-        lines.append(f"{shards[window.shard].name} [{window.start}, {window.stop}): {listed}")
-    return lines

@@ -12,7 +12,7 @@ from shards.format.document_table import read_sources
 from shards.format.windows.order import WindowOrder, seeded_permutation
 from shards.format.windows.token_account import account_tokens
 from shards.torch.document_boundaries import number_documents
-from shards.trace.window_documents import trace_windows
+from shards.trace.window_documents import find_window_documents
 from trainer.recipe import TrainConfig
 from trainer.train.step import open_training_windows
 
@@ -113,13 +113,12 @@ def test_a_step_and_row_map_to_the_window_that_was_read(shard_set):
 def test_documents_of_a_sample_are_those_that_its_tokens_lie_in(shard_set):
     shards = shard_set.splits["train"]
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
-    lines = trace_windows(shards, order, 5, 280)
-    assert len(lines) == 280
-    for number, line in enumerate(lines, start=5):
+    found = list(find_window_documents(shards, order, 5, 280))
+    assert len(found) == 280
+    for number, (window, places) in enumerate(found, start=5):
         place = order.locate(number)
         shard = shards[place.shard]
-        head, _, listed = line.partition(": ")
-        assert head == f"{shard.name} [{place.start}, {place.stop})"
+        assert (window.shard, window.start, window.stop) == (place.shard, place.start, place.stop)
         rows = shard.documents(["start", "length", "source", "row"]).to_pylist()
         inside = [r for r in rows if r["start"] < place.stop and r["start"] + r["length"] > place.start]
-        assert listed == "; ".join(f"{row['source']} unit row {row['row']}" for row in inside)
+        assert [(own.source, own.row) for own in places] == [(row["source"], row["row"]) for row in inside]

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
     # The run says which set and which order; the set has the documents.
     traced = read_training_run(options.run)
-    shards = options.shards or _find_set(options.run)
+    shards = options.shards or find_training_set(options.run)
     if options.out is not None:
         check_block_list_path(options.out, shards if isinstance(shards, Path) else None)
     shard_set = open_set(shards)
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> Outcome:
     return Outcome(batch.to_dict() | written, _show(batch, written))
 
 
-def _find_set(run: Path) -> Path | str:
+def find_training_set(run: Path) -> Path | str:
     """Return the place of the set that a run was trained on.
 
     Raises:

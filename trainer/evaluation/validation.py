@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from shards import ShardSet
+from shards.errors import InputError
 from shards.format.document_table import number_token_sources
 from shards.torch.document_boundaries import number_documents
 from trainer.device import autocast
@@ -76,6 +77,20 @@ def evaluate(
     sums[2] *= [(text_scales or {}).get(name, 1.0) for name in names]
     model.train(was_training)
     return {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
+
+
+def find_token_bytes(shard_set: ShardSet) -> npt.NDArray[np.int64] | None:
+    """Return the bytes of text of each id, int64 `(vocab_size,)`; None if the tokenizer's entries have no fixed bytes.
+
+    Raises:
+        InputError: the set is damaged.
+    """
+    try:
+        return shard_set.vocabulary.text_lengths()
+    except InputError:
+        raise
+    except ValueError:
+        return None
 
 
 def find_text_scales(shard_set: ShardSet) -> dict[str, float]:

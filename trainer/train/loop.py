@@ -36,7 +36,6 @@ from shards.terminal.display import format_value
 from shards.terminal.progress import Meter, show_progress
 from shards.terminal.reporter import Note, Progress
 from shards.torch import TokenWindows
-from shards.trace.window_documents import trace_windows
 from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_of_checkpoint
 from trainer.device import wait_for_ranks
 from trainer.evaluation.evaluate import evaluate_scores
@@ -48,13 +47,14 @@ from trainer.phases.ledger import summarise_phases
 from trainer.phases.mix_phases import describe_borders
 from trainer.run_folder import SAMPLES_FOLDER
 from trainer.session import Session
+from trainer.train.batch_losses import rank_batch_documents
 from trainer.train.loss_checks import REMEDY, find_loss_fault
 from trainer.train.out_of_memory import describe_out_of_memory
 from trainer.train.step import accumulate_gradients, clip_gradients, fetch_losses, open_training_windows, take_step
 from trainer.train.trackers import open_trackers
 
-FAULT_ROWS = 8
-"""Rows of a batch whose documents are named when its loss stops the run."""
+FAULT_DOCUMENTS = 8
+"""Documents of a batch that are named when its loss stops the run."""
 SAMPLE_TOKENS = 100
 """Tokens of each text that is drawn at a phase's end."""
 
@@ -264,15 +264,21 @@ class TrainingLoop:
         self.taken = []
 
     def _fail(self, step: int, fault: str) -> NoReturn:
-        """Stop the run because of a step's fault; the message names the documents of its batch."""
+        """Stop the run because of a step's fault; the message names the documents of its batch, the hardest first."""
         session, batch = self.session, self.session.recipe.train.global_batch
         first = (step - 1) * batch
-        lines = trace_windows(session.shard_set.splits["train"], session.order, first, min(batch, FAULT_ROWS))
-        if batch > FAULT_ROWS:
-            lines.append(f"and {batch - FAULT_ROWS} more: {called_as('trainer', 'trace')} {session.run} --step {step}")
+        ranked = rank_batch_documents(session, self.windows, step)
+        lines = [str(document) for document in ranked[:FAULT_DOCUMENTS]]
+        if len(ranked) > FAULT_DOCUMENTS:
+            command = f"{called_as('trainer', 'trace')} {session.run} --step {step}"
+            lines.append(f"and {len(ranked) - FAULT_DOCUMENTS} more; their text: {command}")
         listed = "\n  ".join(lines)
-        windows = f"The batch was windows [{first}, {first + batch}):\n  {listed}"
-        raise RunError(f"step {step}: {fault}. {windows}\n{session.describe_saved()}")
+        about = (
+            f"Its batch was windows [{first}, {first + batch}). The documents that raise its loss most, by the weights"
+        )
+        raise RunError(
+            f"step {step}: {fault}. {about} after step {session.step}:\n  {listed}\n{session.describe_saved()}"
+        )
 
     def _save(self) -> None:
         """Save weights that can be trained on; keep milestones and the checkpoint with the best validation so far."""

@@ -1,0 +1,253 @@
+"""Score a model on eval sets and eval tasks after training: any checkpoint of a run, or a model of `export-model`.
+
+What is scored is listed in the run's own recipe, or in that of `--recipe`, of which only `[eval]` counts, for an
+exported model also `[train]` (`seq_len`, `document_mask`, `micro_batch`). `--worst 20` shows the documents of the
+validation split and of eval sets with the most bits per byte: the quickest way to find broken text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from shards.errors import InputError
+from shards.terminal.arguments import parse_path, parse_place, positive_number, whole_number
+from shards.terminal.program import Outcome
+
+if TYPE_CHECKING:
+    from shards import ShardSet
+    from shards.terminal.reporter import Progress
+    from trainer.evaluation.evaluate import Scorer
+    from trainer.evaluation.evaluated_model import EvaluatedModel
+    from trainer.evaluation.worst_documents import HardDocument
+    from trainer.recipe import EvalConfig
+
+
+class Subject(NamedTuple):
+    """A model to score, and what to score it on."""
+
+    evaluated: EvaluatedModel
+    config: EvalConfig
+    step: int | None
+    """The step of its training; None for an exported model."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `eval`."""
+    parser.add_argument(
+        "model", type=parse_path, metavar="MODEL", help="the folder of a training run, or one that export-model wrote"
+    )
+    parser.add_argument(
+        "--step", type=whole_number, metavar="N", help="the checkpoint of this step of a run (default: the newest)"
+    )
+    parser.add_argument(
+        "--recipe",
+        type=parse_path,
+        metavar="FILE",
+        help="a recipe whose [eval] says what is scored (default: the run's)",
+    )
+    change = "override a key of the recipe, with a value in TOML syntax: --set eval.sets.web.max_tokens=10000"
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=change)
+    parser.add_argument(
+        "--shards",
+        type=parse_place,
+        metavar="SET",
+        help="the set that the model was trained on, for its validation split and for documents that training holds "
+        "(default: where the run was trained on it)",
+    )
+    parser.add_argument(
+        "--worst", type=positive_number, metavar="N", help="show the N documents with the most bits per byte"
+    )
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """Return the scores of the model, its validation loss if its set is there, and its worst documents if asked to."""
+    from trainer.evaluation.evaluate import evaluate_scores, open_scorers
+
+    subject = _load(options)
+    evaluated, config = subject.evaluated, subject.config
+    scorers = open_scorers(config, evaluated, _say())
+    if not scorers and evaluated.trained_on is None:
+        raise InputError(
+            f"{options.model}: there is nothing to score: the recipe has no [[eval.sets]] and no [[eval.tasks]], and "
+            "the training set with its validation split is not known. Give --recipe FILE, or --shards SET."
+        )
+    validation = _validate(subject)
+    scores = evaluate_scores(scorers, evaluated, _show)
+    data: dict[str, Any] = {"model": str(options.model), "step": subject.step, **validation, **scores.to_record()}
+    worst = _find_worst(subject, scorers, options.worst) if options.worst else []
+    if options.worst:
+        data["worst"] = [document.to_dict() for document in worst]
+    return Outcome(data, _print(data, worst))
+
+
+def _load(options: argparse.Namespace) -> Subject:
+    """Load the model, and read what to score it on.
+
+    Raises:
+        InputError: there is no model, or the recipe cannot be used.
+    """
+    import torch
+
+    from trainer.commands.export import CONFIG_FILE, read_exported_model
+    from trainer.commands.trained_model import load_training_run
+    from trainer.device import choose_device, choose_precision
+    from trainer.evaluation.eval_recipe import read_eval_recipe
+    from trainer.evaluation.evaluated_model import EvaluatedModel
+    from trainer.run_folder import RECIPE_FILE, TOKENIZER_FILE
+
+    folder: Path = options.model
+    exported = (folder / CONFIG_FILE).is_file()
+    if exported and options.step is not None:
+        raise InputError(f"{folder}: is an exported model, which has one step. Leave --step out, or give the run.")
+    if exported:
+        trained = read_exported_model(folder, choose_device())
+        train = {
+            "seq_len": trained.model.config.max_position_embeddings,
+            "global_batch": 8,
+            "micro_batch": 8,
+            "steps": 1,
+        }
+        recipe = read_eval_recipe(options.recipe, options.overrides, train=train, own=False)
+    else:
+        checkpoint = _find_checkpoint(folder, options.step)
+        trained = load_training_run(folder, _say(), checkpoint)
+        train = _read_train_table(folder, trained.step)
+        recipe = read_eval_recipe(options.recipe or folder / RECIPE_FILE, options.overrides, train=train, own=True)
+    device = next(trained.model.parameters()).device
+    tokenizer_json = (folder / TOKENIZER_FILE).read_bytes()
+    evaluated = EvaluatedModel(
+        trained.model.eval(),
+        recipe.train,
+        choose_precision(recipe.train.precision, torch.device(device)),
+        tokenizer_json,
+        hashlib.sha256(tokenizer_json).hexdigest(),
+        trained.eos_id,
+        trained.bos_id,
+        _open_training_set(options, exported=exported),
+    )
+    return Subject(evaluated, recipe.eval, None if exported else trained.step)
+
+
+def _find_checkpoint(run: Path, step: int | None) -> Path | None:
+    """Return the folder of a step's checkpoint; None for the newest.
+
+    Raises:
+        InputError: the run has no checkpoint of that step.
+    """
+    from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_of_checkpoint
+
+    if step is None or checkpoint_path(run, step).is_dir():
+        return None if step is None else checkpoint_path(run, step)
+    steps = ", ".join(str(step_of_checkpoint(path)) for path in list_checkpoints(run)) or "none"
+    raise InputError(f"{run}: has no checkpoint of step {step}; it has: {steps}. Milestones are kept: see [[phases]].")
+
+
+def _read_train_table(run: Path, step: int) -> dict[str, Any]:
+    """Return the table `[train]` with which a checkpoint was trained."""
+    from trainer.checkpoint.folders import checkpoint_path, read_state
+
+    return read_state(checkpoint_path(run, step)).recipe["train"]
+
+
+def _open_training_set(options: argparse.Namespace, *, exported: bool) -> ShardSet | None:
+    """Return the set that the model was trained on; None if it is not known or not there, which is said.
+
+    Raises:
+        InputError: the set that was given cannot be read, or is not the run's.
+    """
+    from shards.format.reader import open_set
+    from trainer.commands.trace import find_training_set
+    from trainer.run_folder import read_set_record
+
+    record = None if exported else read_set_record(options.model)
+    try:
+        place = options.shards or (None if exported else find_training_set(options.model))
+    except InputError as error:
+        _say()(f"{error} Without it, there is no validation loss, and documents that training holds are not known.")
+        place = None
+    if place is None:
+        return None
+    shard_set = open_set(place)
+    if record is not None and record.manifest_sha256 != shard_set.manifest_sha256:
+        found = f"has the manifest sha256 {shard_set.manifest_sha256}; the run was trained on {record.manifest_sha256}"
+        raise InputError(f"{place}: {found}. Give the set it was trained on with --shards.")
+    return shard_set
+
+
+def _validate(subject: Subject) -> dict[str, Any]:
+    """Return the loss on the validation split as training reports it; nothing if the set is not known."""
+    from trainer.evaluation.validation import evaluate, find_text_scales, find_token_bytes, summarise_evaluation
+
+    evaluated = subject.evaluated
+    shard_set = evaluated.trained_on
+    if shard_set is None or not any(shard.num_tokens > 1 for shard in shard_set.splits.get("val", ())):
+        return {}
+    sums = evaluate(
+        evaluated.model,
+        shard_set,
+        evaluated.train,
+        max_tokens=subject.config.max_tokens,
+        precision=evaluated.precision,
+        token_bytes=find_token_bytes(shard_set),
+        text_scales=find_text_scales(shard_set),
+    )
+    return summarise_evaluation(sums)
+
+
+def _find_worst(subject: Subject, scorers: list[Scorer], limit: int) -> list[HardDocument]:
+    """Return the documents of the validation split and of all eval sets with the most bits per byte."""
+    import torch
+
+    from trainer.evaluation.eval_sets import Documents, EvalSet, read_documents
+    from trainer.evaluation.worst_documents import find_worst_documents
+
+    evaluated = subject.evaluated
+    groups = {scorer.name: scorer.documents for scorer in scorers if isinstance(scorer, EvalSet)}
+    shard_set = evaluated.trained_on
+    if shard_set is not None and shard_set.splits.get("val"):
+        own: dict[str, Documents] = {"val": read_documents(shard_set, "val", subject.config.max_tokens, "eval")}
+        groups = own | groups
+    found: list[HardDocument] = []
+    with torch.no_grad():
+        for name, documents in groups.items():
+            with _show(f"worst of {name}") as progress:
+                found += find_worst_documents(evaluated, name, documents, limit, progress)
+    return sorted(found, key=lambda document: -document.bits_per_byte)[:limit]
+
+
+def _print(data: dict[str, Any], worst: list[HardDocument]) -> Iterator[str | list[dict[str, Any]]]:
+    """Yield a table of the losses and scores, then the worst documents, each with the beginning of its text."""
+    from shards.terminal.display import printable
+
+    step = "" if data["step"] is None else f", step {data['step']}"
+    yield f"{data['model']}{step}"
+    losses = [(name, data.get(name)) for name in ("val_loss", "val_bits_per_byte")]
+    rows: list[dict[str, Any]] = [{"score": name, "value": value} for name, value in losses if value is not None]
+    scores: dict[str, dict[str, Any]] = data.get("scores", {})
+    rows += [{"score": name, **score} for name, score in scores.items()]
+    yield rows
+    notes: dict[str, dict[str, Any]] = data.get("score_notes", {})
+    yield [{"scored": name, **counts} for name, counts in notes.items()]
+    for document in worst:
+        size = f"{document.bits_per_byte:.3f} bits a byte of {document.text_bytes:,}"
+        yield f"# {document.group}: {size}: {document.origin}, hash {document.hash}"
+        yield f"  {printable(document.excerpt)}"
+
+
+@contextlib.contextmanager
+def _show(name: str) -> Generator[Progress]:
+    from shards.terminal.progress import show_progress
+
+    with show_progress(name, unit="items") as meter:
+        yield meter
+
+
+def _say() -> Any:
+    from shards.terminal.display import say
+
+    return say

@@ -1,0 +1,41 @@
+"""The recipe of `tokenmill eval`: what is scored, and how the model reads text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from shards.config import Settings, apply_override, check_settings, read_document
+from shards.terminal.shipped_recipes import find_recipe
+from trainer.recipe import SHIPPED, EvalConfig, TrainConfig, check_eval, find_eval_folder, locate_eval_files
+
+
+class EvalRecipe(Settings):
+    """The tables of a train recipe by which a trained model is scored."""
+
+    train: TrainConfig
+    eval: EvalConfig = EvalConfig()
+
+
+def read_eval_recipe(path: Path | None, overrides: list[str], *, train: dict[str, Any], own: bool) -> EvalRecipe:
+    """Read what to score a model on.
+
+    Args:
+        path: a train recipe, or a file with `[eval]` alone; nothing is scored if None, but for overrides.
+        overrides: `KEY=VALUE`, of keys of `eval` and `train`.
+        train: the table with which the model was trained, or defaults.
+        own: whether `train` holds, whatever the file says.
+
+    Raises:
+        InputError: with every fault of the tables and of the overrides.
+    """
+    file = None if path is None else find_recipe(path, SHIPPED)
+    given = {} if file is None else read_document(file)
+    if file is not None and path is not None:
+        locate_eval_files(given, find_eval_folder(file, path))
+    if not own and isinstance(given.get("train"), dict):
+        train = given["train"]
+    data: dict[str, Any] = {"train": dict(train), "eval": given.get("eval", {})}
+    faults = [fault for override in overrides for fault in apply_override(data, override)]
+    locate_eval_files(data, Path.cwd())
+    return check_settings(EvalRecipe, data, where=str(file or "eval"), checks=(check_eval,), faults=faults)
