@@ -342,6 +342,26 @@ def test_a_stateful_dataloader_goes_on_exactly(small_set, numbers, made_by):
     assert flatten(list(StatefulDataLoader(stream, batch_size=None)), numbers) == list(range(30, N))
 
 
+def test_a_stateful_dataloader_of_version_1_goes_on_in_it(small_set):
+    """Its workers find the version in their states; the new stream was given none."""
+
+    def load(**more: Any) -> Any:
+        stream = open_stream(small_set, Setup(1, 2, 6), 0, epochs=2, **more)
+        return StatefulDataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="fork")
+
+    def rows(parts: Any) -> list[list[int]]:
+        return [row for part in parts for row in part["input_ids"].tolist()]
+
+    loader = load(order_version=1)
+    whole = TokenWindows(small_set, seq_len=SEQ_LEN, epochs=2, order_version=1)
+    assert rows(itertools.islice(loader, 5)) == whole.read(range(30))["input_ids"].tolist()
+    state = loader.state_dict()
+    assert "order_version" not in str(state)
+    again = load()
+    again.load_state_dict(state)
+    assert rows(again) == whole.read(range(30, len(whole)))["input_ids"].tolist()
+
+
 def test_a_stateful_dataloader_without_workers(small_set, numbers):
     loader = StatefulDataLoader(open_stream(small_set, Setup(1, 0, 4, "loader"), 0), batch_size=4)
     assert flatten(list(itertools.islice(loader, 5)), numbers) == list(range(20))
