@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import math
@@ -191,6 +192,22 @@ def test_keys_that_the_pipeline_refuses_are_named(evaluated, text_file, keys, me
     with pytest.raises(InputError, match=message) as refused:
         open_eval_set(text_set(text_file, **keys), evaluated, no_note)
     assert "eval.sets.web" in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def rewriting(evaluated: EvaluatedModel) -> EvaluatedModel:
+    """The model with a tokenizer that rewrites text: it decomposes characters."""
+    tokenizer = json.loads(evaluated.tokenizer_json) | {"normalizer": {"type": "NFD"}}
+    content = json.dumps(tokenizer).encode()
+    digest = hashlib.sha256(content).hexdigest()
+    return replace(evaluated, tokenizer_json=content, tokenizer_sha256=digest, trained_on=None)
+
+
+def test_bytes_are_those_of_the_text_that_the_tokenizer_rewrote(rewriting, texts, text_file):
+    eval_set = open_eval_set(text_set(text_file), rewriting, no_note)
+    assert eval_set.documents.text_bytes.sum() == pytest.approx(sum(len(text.encode()) for text in texts))
+    assert len(eval_set.documents.tokens) > 0
+    assert eval_set.notes["held_by_training"] is None
 
 
 def test_a_place_without_a_set_is_refused(evaluated, tmp_path):

@@ -105,6 +105,10 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
         given = config.split if config.shards else "train"
         split: Split = "val" if given == "val" or (given is None and shard_set.splits.get("val")) else "train"
         documents = read_documents(shard_set, split, config.max_tokens, place)
+        if shard_set.vocabulary.keeps != "bytes" and not find_text_scales(shard_set):
+            say(
+                f"eval set {config.name}: its bytes are those of rewritten text: its set does not count the text before"
+            )
         in_split = sum(shard.num_documents for shard in shard_set.splits.get(split, ()))
     held = np.zeros(len(documents), np.bool_)
     if evaluated.trained_on is not None:
