@@ -8,17 +8,15 @@ fetched; or the documents of a range.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter
 
+from pipeline.engine.receipts import Result
 from pipeline.engine.timer import Timer
 from shards.format.equal_hashes import HashRange
 from shards.format.manifest import CarriedEntry, ShardEntry
@@ -80,12 +78,23 @@ def shards_a_validation_task(shards: int, shard_bytes: int) -> int:
     return min(MOST_SHARDS, max(1, TASK_BYTES // max(1, shard_bytes), -(-shards // MOST_TASKS)))
 
 
-def validate_shards(folder: Path, task: ValidateTask, report: Callable[[int, int], None]) -> dict[str, Any]:
-    """Run a validation task: check its shards, one after the other.
+@dataclass(slots=True, kw_only=True)
+class ValidateResult(Result):
+    """The result of a task that checks shards."""
 
-    Returns:
-        `findings`, for `read_findings`.
-    """
+    findings: list[ShardFindings]
+    """Those of each shard, in order."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CompareResult(Result):
+    """The result of a task that compares documents."""
+
+    faults: EqualDocuments
+
+
+def validate_shards(folder: Path, task: ValidateTask, report: Callable[[int, int], None]) -> ValidateResult:
+    """Run a validation task: check its shards, one after the other."""
     timer, done = Timer(), 0
     findings: list[ShardFindings] = []
     token_bytes = np.dtype(task.rules.dtype).itemsize
@@ -100,35 +109,16 @@ def validate_shards(folder: Path, task: ValidateTask, report: Callable[[int, int
     for shard in _fetch_ahead(shards, task.listing):
         findings.append(find_shard_problems(shard, task.rules, task.listing, advance))
     timer.lap("check_s")
-    return {"findings": _findings().dump_python(findings, mode="json"), "files": {}, **_spent(timer)}
+    return ValidateResult(findings=findings, seconds=timer.seconds, core_seconds=timer.core_seconds)
 
 
-def compare_documents(folder: Path, task: CompareTask, report: Callable[[int, int], None]) -> dict[str, Any]:
-    """Run a validation task: compare the documents of one range of hashes, to find equal ones.
-
-    Returns:
-        `faults`, for `read_faults`.
-    """
+def compare_documents(folder: Path, task: CompareTask, report: Callable[[int, int], None]) -> CompareResult:
+    """Run a validation task: compare the documents of one range of hashes, to find equal ones."""
     timer = Timer()
     shards = _open_shards(task.address, task.shards, task.dtype, task.carried)
     faults = compare_range(shards, task.epochs, task.hashes)
     timer.lap("compare_s")
-    return {"faults": asdict(faults), "files": {}, **_spent(timer)}
-
-
-def read_findings(result: dict[str, Any]) -> list[ShardFindings]:
-    """Return the findings that a validation task wrote for its shards, in order."""
-    return _findings().validate_python(result["findings"])
-
-
-def read_faults(result: dict[str, Any]) -> EqualDocuments:
-    """Return the faults that a validation task wrote for its range of hashes."""
-    return TypeAdapter(EqualDocuments).validate_python(result["faults"])
-
-
-@functools.cache
-def _findings() -> TypeAdapter[list[ShardFindings]]:
-    return TypeAdapter(list[ShardFindings])
+    return CompareResult(faults=faults, seconds=timer.seconds, core_seconds=timer.core_seconds)
 
 
 def _open_shards(
@@ -164,7 +154,3 @@ def _fetch_ahead(shards: Sequence[Shard], listing: Mapping[str, ListedEntry]) ->
                     content[name] = request.result()
             coming = fetch(shards[number + 1]) if number + 1 < len(shards) else {}
             yield replace(shard, store=FetchedStore(shard.store, content))
-
-
-def _spent(timer: Timer) -> dict[str, Any]:
-    return {"seconds": timer.seconds, "core_seconds": timer.core_seconds}

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
@@ -27,7 +27,8 @@ import pyarrow as pa
 from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Edges, Run, load_runs, token_dtype
 from pipeline.encode.run_carried import CarriedRows
-from pipeline.engine.receipts import FileRange
+from pipeline.engine.checksums import WrittenFile
+from pipeline.engine.receipts import FileRange, Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, last_part, to_json_values
 from pipeline.engine.timer import Timer
 from pipeline.mix.drops.fates import read_fates
@@ -35,7 +36,7 @@ from pipeline.mix.mix_plan import ShardPlan, Slice
 from shards.format.carried import null_values
 from shards.format.content_hash import join_hashes
 from shards.format.document_table import document_schema
-from shards.format.manifest import Split
+from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, write_shard
 from shards.stores.open import open_store
 
@@ -137,23 +138,27 @@ class _Documents:
     """The carried values of each part, and its documents."""
 
 
-def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+@dataclass(slots=True, kw_only=True)
+class AssembleResult(Result):
+    """The result of writing some shards."""
+
+    entries: list[ShardEntry] = field(default_factory=list[ShardEntry])
+    """Those of the manifest."""
+    checksums: dict[str, str] = field(default_factory=dict[str, str])
+    """Of tokens, by which `pipeline.validation_tasks` compares them."""
+
+
+def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int], None]) -> AssembleResult:
     """Write a task's shards, one after the other.
 
     Args:
         folder: an empty folder; the engine moves the files to the set.
         task: the shards' plans and their runs.
         report: called with (bytes of tokens, tokens) done so far.
-
-    Returns:
-        The shards' manifest entries; the checksums of tokens by which `pipeline.validation_tasks` compares them; their
-        files, seconds by step.
     """
     timer = Timer()
     runs = load_runs(task.runs)
-    entries: list[dict[str, Any]] = []
-    files: dict[str, dict[str, Any]] = {}
-    checksums: dict[str, str] = {}
+    result = AssembleResult(seconds=timer.seconds, core_seconds=timer.core_seconds)
     done = 0
     token_bytes = np.dtype(token_dtype(task.properties.vocab_size)).itemsize
     buffer = memoryview(b"")
@@ -181,14 +186,12 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
                 chunks=chunks(),
                 documents=table,
                 phase=shard.phase,
-                checksums=checksums,
+                checksums=result.checksums,
             )
             timer.lap("write_s")
-            entries.append(entry.model_dump())
-            written = (entry.files.tokens, entry.files.documents, entry.files.metadata)
-            files |= {file.path: {"bytes": file.bytes, "sha256": file.sha256} for file in written}
-    facts = {"entries": entries, "checksums": checksums, "files": files}
-    return facts | {"seconds": timer.seconds, "core_seconds": timer.core_seconds}
+            result.entries.append(entry)
+            result.files |= {file.path: WrittenFile(file.bytes, file.sha256) for file in entry.files.entries}
+    return result
 
 
 @contextmanager

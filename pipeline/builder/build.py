@@ -14,6 +14,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline.builder.kept import KEPT_BYTES, prune_unused
 from pipeline.builder.places import check_places, hold_places
@@ -26,7 +27,6 @@ from pipeline.builder.stages.fetch import run_fetch
 from pipeline.builder.stages.mix import run_encode_and_mix
 from pipeline.builder.stages.tokenizer import run_tokenizer
 from pipeline.builder.stages.validation import run_validation
-from pipeline.clean.personal_data import MaskedCounts, count_masked
 from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
@@ -49,13 +49,13 @@ class BuildResult:
 
     manifest: Manifest
     validation: ValidationResult
-    stages: dict[str, StageResult]
+    stages: dict[str, StageResult[Any]]
     unread: dict[str, Unread]
     """The unread parts of each source, by name."""
     empty: dict[str, list[str]]
     """The files that hold no record, of each source that has any, by name."""
-    masked: dict[str, MaskedCounts]
-    """Masked hits in the documents of each source, by name; only sources with any."""
+    masked: dict[str, dict[str, dict[str, int]]]
+    """Masked hits in the documents of each source, by name, as `Tally.masked_counts`; only sources with any."""
     notes: tuple[str, ...]
     seconds: float
 
@@ -71,7 +71,7 @@ class BuildResult:
     @property
     def text_bytes(self) -> int:
         """Bytes of text that were encoded, now or before."""
-        return sum(result["text_bytes"] for result in self.stages["encode"].results)
+        return sum(result.text_bytes for result in self.stages["encode"].results)
 
 
 def build(
@@ -149,8 +149,8 @@ def _finish(build: RunningBuild, manifest: Manifest, level: Level, started: floa
     why = ", since this set was found whole by the full level before" if known_valid else ""
     build.say(f"validate: {validation.level} level in {now - validating:.1f} s{why}")
     # What a person wants to know, and what the next build reads.
-    names = [source.name for source in build.recipe.sources]
-    masked = {name: count_masked(build.encoded(index)) for index, name in enumerate(names)}
+    tallies = zip(build.recipe.sources, build.tallies, strict=True)
+    masked = {source.name: tally.masked_counts for source, tally in tallies}
     result = BuildResult(
         manifest,
         validation,

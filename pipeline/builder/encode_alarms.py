@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.clean.malformed import (
     NULL,
@@ -19,7 +19,7 @@ from pipeline.clean.malformed import (
     null_share,
 )
 from pipeline.clean.patterns import SHOWN_MATCHES, pattern_reason
-from pipeline.clean.tally import SHOWN, DroppedDocument
+from pipeline.clean.tally import SHOWN, DroppedDocument, Tally
 from pipeline.mix.drops.alarm import Excess, find_excess
 from pipeline.sources.base import SourceError
 from shards.errors import InputError, plural
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 
-def check_encoded(source: SourceRecipe, results: Sequence[dict[str, Any]]) -> list[str]:
+def check_encoded(source: SourceRecipe, documents: int, tally: Tally) -> list[str]:
     """Raise the alarm of the first step before encoding that drops more of a source than its recipe allows.
 
     Args:
         source: the source.
-        results: the results of encoding its units: `documents` left, `dropped` by reason, and some of what each step
-            dropped.
+        documents: those that were encoded.
+        tally: what the steps did.
 
     Returns:
         What the steps have done that a person should know.
@@ -45,32 +45,23 @@ def check_encoded(source: SourceRecipe, results: Sequence[dict[str, Any]]) -> li
     Raises:
         InputError: with the counts, and some documents.
     """
-    # What the units of the source have dropped together.
-    dropped: Counter[str] = Counter()
-    for done in results:
-        dropped.update(done["dropped"])
-    documents = sum(done["documents"] for done in results)
-    shown = [DroppedDocument(**item) for done in results for item in done.get("shown", [])]
-    notes = _check_malformed(source, dropped, documents + dropped.total(), Examples.of_results(list(results)))
+    dropped, steps = tally.dropped, tally.steps
+    notes = _check_malformed(source, dropped, documents + dropped.total(), tally.malformed)
     _check_null(source, dropped, documents + dropped.total())
-    _check_patterns(source, dropped, documents, shown)
+    _check_patterns(source, dropped, documents, tally.shown)
     # Presets and filters decide on the same documents.
-    steps, edited = Counter[str](), Counter[str]()
-    for done in results:
-        steps.update(done.get("steps", {}))
-        edited.update(done.get("edited", {}))
     came = documents + sum(dropped[limit.reason] for limit in source.clean.limits("encode"))
     came += sum(steps[table.label] for table in source.clean.filters())
     tables = [*source.clean.presets("encode"), *source.clean.filters()]
     check_cleaning(
         source,
         [(table, find_excess(steps[table.label], came, table.max_dropped)) for table in tables],
-        lambda label: [document for document in shown if document.step == label],
+        lambda label: [document for document in tally.shown if document.step == label],
     )
     notes += [
         f"source {source.name!r}: clean.{label} changed the text of {plural(count, 'document')}; they are encoded "
         "unchanged"
-        for label, count in edited.items()
+        for label, count in tally.edited.items()
     ]
     return notes
 

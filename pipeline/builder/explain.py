@@ -7,7 +7,6 @@ run; reading sources costs the time that a disk or network needs for all text.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,8 +15,8 @@ from typing import Any
 
 from pipeline.builder.python_api import default_work
 from pipeline.builder.stored_build import BUILD_FILE, Build, read_build, stored_build_errors
-from pipeline.clean.personal_data import count_masked
 from pipeline.clean.provenance import SourceRow, find_rows_by_hash
+from pipeline.clean.tally import Tally
 from pipeline.clean.trial import try_document
 from pipeline.encode.run import CONNECTIONS, Run
 from pipeline.engine.tasks import digest_in
@@ -209,12 +208,9 @@ class _Inquiry:
     def _describe_unknown(self) -> _Found:
         """Say what a hash alone can tell of a document that is in no run."""
         # Only the text would tell; the counts tell what may have happened.
-        dropped: dict[str, Counter[str]] = {}
-        for run in self._build.runs:
-            if counts := run.output.result["dropped"]:
-                dropped.setdefault(self._names[run.source], Counter()).update(counts)
-        masked = count_masked(run.output.result for run in self._build.runs)
-        masked = {kind: counts["documents"] for kind, counts in masked.items()}
+        tallies = self._build.read_tallies()
+        dropped = {name: tally.dropped for name, tally in zip(self._names, tallies, strict=True) if tally.dropped}
+        masked = dict(sorted(Tally.sum(tallies).masked_documents.items()))
         unread = [name for name, more in zip(self._names, self._build.has_more, strict=True) if more]
         data = {"dropped_before_encoding": dropped, "masked": masked, "unread": unread}
         if not dropped and not masked and not unread:
@@ -225,7 +221,7 @@ class _Inquiry:
             listed = ", ".join(f"{count:,} because {reason}" for reason, count in sorted(counts.items()))
             lines.append(f"  {name}: dropped before encoding: {listed}")
         if masked:
-            listed = ", ".join(f"{count:,} with {kind}" for kind, count in sorted(masked.items()))
+            listed = ", ".join(f"{count:,} with {kind}" for kind, count in masked.items())
             lines.append(f"  its personal data was masked, which changed its hash: documents {listed}")
         if unread:
             lines.append(f"  it is in a part of {_list(unread)} that was not read")

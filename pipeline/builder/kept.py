@@ -15,6 +15,7 @@ from typing import Any
 
 from pipeline.builder.records import ORDER, Records, read_records, write_records
 from pipeline.builder.running_build import RunningBuild
+from pipeline.engine.checksums import WrittenFile
 from pipeline.engine.lease import Lease
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt
 from pipeline.engine.tasks import Task
@@ -37,9 +38,9 @@ def link_shards(build: RunningBuild, tasks: Iterable[Task]) -> None:
     # Shards of a task that the new set has, too, stay where they are.
     asked = {task.digest for task in tasks}
     for digest in build.records.sets[0].used.get(_STAGE, []):
-        for name, facts in _files_of(build, digest).items() if digest not in asked else ():
+        for name, file in _files_of(build, digest).items() if digest not in asked else ():
             kept = work / _STAGE / digest / name
-            if _is_whole(out / name, facts) and not _is_whole(kept, facts):
+            if _is_whole(out / name, file) and not _is_whole(kept, file):
                 kept.unlink(missing_ok=True)
                 try:
                     os.link(out / name, kept)
@@ -56,8 +57,8 @@ def find_linked(build: RunningBuild, tasks: Iterable[Task]) -> list[Task]:
     for task in tasks:
         files = _files_of(build, task.digest)
         # The work folder has names of all its files, and the output folder lacks some or has others.
-        kept = all(_is_whole(work / _STAGE / task.digest / name, facts) for name, facts in files.items())
-        if files and kept and not all(_is_whole(out / name, facts) for name, facts in files.items()):
+        kept = all(_is_whole(work / _STAGE / task.digest / name, file) for name, file in files.items())
+        if files and kept and not all(_is_whole(out / name, file) for name, file in files.items()):
             found.append(task)
     return found
 
@@ -109,7 +110,7 @@ def prune_unused(build: RunningBuild) -> None:
             task, _, rest = file.name.partition("/")
             attempt, _, inner = rest.partition("/")
             result = build.driver.result_of(stage, task)
-            return bool(inner) and result is not None and attempt != result.get("attempt")
+            return bool(inner) and result is not None and attempt != result.attempt
 
         # Files that are published one by one may be of an attempt that another one has overtaken.
         has_attempts = store.folder is None or build.driver.scratch is not None
@@ -169,19 +170,19 @@ def _task_of(file: ListedFile) -> str:
     return file.name.partition("/")[0]
 
 
-def _files_of(build: RunningBuild, digest: str) -> Mapping[str, Any]:
+def _files_of(build: RunningBuild, digest: str) -> Mapping[str, WrittenFile]:
     """Return the files of a task's receipt; none if it has no receipt, or a damaged one."""
     try:
         result = load_receipt(build.work.child(_STAGE).child(digest))
     except WorkFileDamagedError:
         return {}
-    return {} if result is None else result["files"]
+    return {} if result is None else result.files
 
 
-def _is_whole(path: Path, facts: Mapping[str, Any]) -> bool:
+def _is_whole(path: Path, file: WrittenFile) -> bool:
     """Return whether a file is the one that a receipt names, by size and time."""
     try:
         found = path.stat()
     except OSError:
         return False
-    return found.st_size == facts["bytes"] and str(found.st_mtime_ns) == facts["version"]
+    return found.st_size == file.bytes and str(found.st_mtime_ns) == file.version

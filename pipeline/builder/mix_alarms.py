@@ -16,18 +16,19 @@ from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.mix.cleaning import read_cleaning
 from pipeline.mix.drops.alarm import Excess
 from pipeline.mix.drops.table import ITEM_REASON, NEAR_DUPLICATE, Step
+from pipeline.mix.near_duplicates.drop import NearDuplicates, Pair, PairEnd
 from shards.errors import InputError, plural
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.terminal.command_names import called_as
 from shards.terminal.display import printable
 
 
-def check_mixed(build: RunningBuild, near: dict[str, Any] | None) -> None:
+def check_mixed(build: RunningBuild, near: NearDuplicates | None) -> None:
     """Raise the alarm of the first step of the mix that drops more of a source than the recipe allows.
 
     Args:
         build: the build.
-        near: near-duplicates of the mix's result, with some of each source; None if the build does not look for any.
+        near: the near-duplicates; None if the build does not look for any.
 
     Raises:
         InputError: with counts and documents.
@@ -101,11 +102,11 @@ def _check_items(build: RunningBuild) -> None:
         raise InputError("\n".join([*faults, f"`{command}` shows them."]))
 
 
-def _check_near_duplicates(build: RunningBuild, near: dict[str, Any]) -> None:
+def _check_near_duplicates(build: RunningBuild, near: NearDuplicates) -> None:
     settings = build.recipe.clean.near_duplicates
     assert settings is not None
     faults: list[str] = []
-    for source, own, examples in zip(build.recipe.sources, build.drops, near["sources"], strict=True):
+    for source, own, examples in zip(build.recipe.sources, build.drops, near.sources, strict=True):
         step = own.steps[NEAR_DUPLICATE]
         excess = step.excess(settings.max_dropped)
         # Show what would go beside what stays.
@@ -113,7 +114,7 @@ def _check_near_duplicates(build: RunningBuild, near: dict[str, Any]) -> None:
             faults += [
                 f"source {source.name!r}: clean.near_duplicates drops {_describe_near(step)}, more than max_dropped = "
                 f"{settings.max_dropped} allows. Examples:",
-                *_show_pairs(build, examples["shown"][:SHOWN]),
+                *_show_pairs(build, examples.shown[:SHOWN]),
                 f"Raise min_jaccard, then the set is mixed again; or set max_dropped = {excess.enough} in "
                 "[clean.near_duplicates] to go on without them. Nothing is encoded again.",
             ]
@@ -139,16 +140,16 @@ def _describe_near(step: Step) -> str:
     return counted.describe(more=f", {plural(step.found.tokens, 'token')}")
 
 
-def _show_pairs(build: RunningBuild, shown: list[dict[str, Any]]) -> Iterator[str]:
+def _show_pairs(build: RunningBuild, shown: list[Pair]) -> Iterator[str]:
     """Yield lines that show near-duplicates with the documents that stay."""
     vocabulary = read_vocabulary(build.tokenizer.text.encode())
     by_digest = {run.digest: run for run in build.runs}
 
-    def show(document: dict[str, Any]) -> str:
-        run = replace(by_digest[document["run"]])  # that reads its receipt now: it may have been repaired
-        text = read_run_start(run, document["index"], vocabulary, characters=TEXT_CHARACTERS)
-        return f"{printable(document['place'])} row {document['row']} ({document['hash']}): {printable(text)}"
+    def show(document: PairEnd) -> str:
+        run = replace(by_digest[document.run])  # that reads its receipt now: it may have been repaired
+        text = read_run_start(run, document.index, vocabulary, characters=TEXT_CHARACTERS)
+        return f"{printable(document.place)} row {document.row} ({document.hash}): {printable(text)}"
 
     for pair in shown:
-        dropped, kept = (build.driver.read(partial(show, pair[end])) for end in ("dropped", "kept"))
-        yield f"  {dropped}\n    similar by {pair['jaccard']:.3f} to {kept}"
+        dropped, kept = (build.driver.read(partial(show, end)) for end in (pair.dropped, pair.kept))
+        yield f"  {dropped}\n    similar by {pair.jaccard:.3f} to {kept}"

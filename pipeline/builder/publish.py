@@ -157,11 +157,11 @@ def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
     # What the mix dropped, and what was dropped before encoding.
     dropped = Counter(drops.dropped())
     for result in own:
-        dropped.update(result["dropped"])
+        dropped.update(result.tally.dropped)
     # Files without a commit are known by what was read of them.
-    labels = "\n".join(label for result in own for label in result["labels"])
+    labels = "\n".join(label for result in own for label in result.labels)
     documents = f"xxh3:{xxhash.xxh3_128_hexdigest(labels.encode())}"
-    kept = add_up_kept_text(own)
+    kept = add_up_kept_text(result.kept for result in own)
     unread = build.selections[index].unread()
     return SourceEntry(
         name=source.name,

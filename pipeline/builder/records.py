@@ -18,6 +18,7 @@ from typing import Any, cast
 import xxhash
 
 from pipeline.engine.checksums import seal, unseal
+from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NUMBER, JsonText, Payload, Task, digest_of, list_parts
 from shards.errors import plural
 from shards.stores.store import WritableStore
@@ -32,7 +33,7 @@ FILES = "files"
 """Ends the name of the spans of a source: one part for each file."""
 AFTER = "after"
 """Begins the names of the results of earlier stages."""
-DIGESTS = 2
+DIGESTS = 3
 """Increase when digests of tasks are made in another way, so that every task runs again."""
 _FILE = "\0"
 """Stands before a file's name in the name of a part: file names have dots."""
@@ -73,13 +74,13 @@ class Records:
     sets: list[PublishedSet] = field(default_factory=list[PublishedSet])
     """The last published set, then the one before."""
 
-    def note(self, stage: str, tasks: Sequence[Task], results: Iterable[Mapping[str, Any]]) -> bool:
+    def note(self, stage: str, tasks: Sequence[Task], results: Iterable[Result]) -> bool:
         """Record a stage whose tasks are all done; return whether that is news."""
         digest = digest_of([task.digest for task in tasks])
         # The usual case, of a build that finds all done: naming the parts again would cost more than it tells.
         if stage in self.stages and self.stages[stage].digest == digest:
             return False
-        seconds = sum(sum(result.get("seconds", {}).values()) for result in results)
+        seconds = sum(sum(result.seconds.values()) for result in results)
         size = sum(task.size for task in tasks)
         self.stages[stage] = StageRecord(digest, name_parts(task.payload for task in tasks), len(tasks), size, seconds)
         return True

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pipeline.builder.records import (
     StageForecast,
@@ -17,10 +17,13 @@ from pipeline.builder.records import (
     write_records,
 )
 from pipeline.builder.stored_build import Build
+from pipeline.clean.tally import Tally
+from pipeline.encode.encode import EncodeResult
 from pipeline.encode.run import RunList
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.driver import RESULTS_FILE, Driver, StageResult
-from pipeline.engine.tasks import Task
+from pipeline.engine.receipts import ResultT
+from pipeline.engine.tasks import Task, TaskFunction
 from pipeline.estimate import disk
 from pipeline.mix.drops.table import SourceDrops
 from pipeline.mix.mix_plan import MixPlan
@@ -63,13 +66,15 @@ class RunningBuild(Build):
     units: list[list[Unit]] = field(init=False)
     """The units of each source: of its selection, or of the documents that the fetch stage wrote."""
     run_list: RunList = field(init=False)
+    tallies: list[Tally] = field(init=False)
+    """What cleaning did before encoding, of each source."""
     similar: SimilarPairs | None = field(init=False, default=None)
     """The pairs of similar documents; None if the recipe does not search for them."""
     drops: list[SourceDrops] = field(init=False)
     """What the mix drops of each source."""
     plan: MixPlan = field(init=False)
     shards: list[ShardEntry] = field(init=False)
-    stages: dict[str, StageResult] = field(init=False, default_factory=dict[str, StageResult])
+    stages: dict[str, StageResult[Any]] = field(init=False, default_factory=dict[str, StageResult[Any]])
     used: dict[str, set[str]] = field(init=False, default_factory=dict[str, set[str]])
     """Digests of each stage's tasks, whose folders pruning must keep."""
     notes: list[str] = field(init=False, default_factory=list[str])
@@ -91,7 +96,7 @@ class RunningBuild(Build):
     def run_stage(
         self,
         name: str,
-        function: str,
+        function: TaskFunction[ResultT],
         tasks: list[Task],
         outputs: WritableStore | None = None,
         *,
@@ -100,12 +105,12 @@ class RunningBuild(Build):
         given: Sequence[Task] = (),
         before: Callable[[list[Task]], None] | None = None,
         after: Callable[[], None] | None = None,
-    ) -> StageResult:
+    ) -> StageResult[ResultT]:
         """Run a stage's missing tasks and keep its result in the running build; repeated stages add up.
 
         Args:
             name: the stage's name and folder.
-            function: `module:function` of a `TaskFunction`.
+            function: what runs a task.
             tasks: the tasks.
             outputs: where their files go; the tasks' own folders when None.
             unit: what the progress counts.
@@ -143,18 +148,20 @@ class RunningBuild(Build):
             after()
         if self.records.note(name, tasks, result.results):
             write_records(self.work, self.records)
-        if result.ran and (retries := sum(done.get("retries", 0) for done in result.results)):
+        if result.ran and (retries := sum(done.retries for done in result.results)):
             self.note(
                 f"{name}: {plural(retries, 'request')} failed and {'was' if retries == 1 else 'were'} tried again"
             )
         # A source that was too short is encoded in several turns.
-        earlier = self.stages.get(name, StageResult([], 0, 0.0))
-        self.stages[name] = StageResult(result.results, earlier.ran + result.ran, earlier.seconds + result.seconds)
-        return self.stages[name]
+        if earlier := self.stages.get(name):
+            seconds = earlier.seconds + result.seconds
+            result = StageResult(result.results, earlier.ran + result.ran, seconds)
+        self.stages[name] = result
+        return result
 
-    def encoded(self, source: int) -> list[dict[str, Any]]:
+    def encoded(self, source: int) -> list[EncodeResult]:
         """Return the results of encoding the units of a source."""
-        return [run.output.result for run in self.runs if run.source == source]
+        return [cast("EncodeResult", run.result) for run in self.runs if run.source == source]
 
     def folder_of(self, stage: str, task: Task) -> WritableStore:
         """Return the folder of a task."""

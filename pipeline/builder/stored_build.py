@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.encode.run import Run
+from pipeline.clean.tally import Tally
+from pipeline.encode.encode import EncodeResult
+from pipeline.encode.run import CONNECTIONS, Run
 from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.receipts import TaskOutput, WorkFileDamagedError
 from pipeline.engine.tasks import digest_in
@@ -21,6 +24,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.encoder import TokenizerInfo
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError, RunError
+from shards.stores.open import open_store
 from shards.stores.store import WritableStore
 
 BUILD_FILE = "last-build.json"
@@ -67,6 +71,23 @@ class Build:
             stored["manifest"] = known.get("manifest")  # of the set that this very mix has made
         if json.loads(json.dumps(stored)) != known:
             self.work.put(BUILD_FILE, seal(stored))
+
+    def read_tallies(self) -> list[Tally]:
+        """Return what cleaning did before encoding, of each source.
+
+        Raises:
+            WorkFileDamagedError: a run's receipt is not as it was written.
+        """
+
+        def read(run: Run) -> Tally:
+            return TaskOutput(open_store(run.place), EncodeResult).result.tally
+
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            found = list(pool.map(read, self.runs))
+        return [
+            Tally.sum(tally for run, tally in zip(self.runs, found, strict=True) if run.source == source)
+            for source in range(len(self.recipe.sources))
+        ]
 
     def read_tokenizer(self) -> bytes:
         """Return the bytes of the runs' `tokenizer.json`.

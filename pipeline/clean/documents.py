@@ -17,7 +17,6 @@ from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Documents, Tally
 from pipeline.sources.base import Columns, SourceError, TextBatch
 from pipeline.sources.kinds import read_span
-from pipeline.sources.undivided import Undivided
 from shards.errors import plural
 
 if TYPE_CHECKING:
@@ -43,8 +42,6 @@ class DocumentStream:
         """What was dropped so far."""
         self.documents = 0
         """Documents so far."""
-        self.undivided = Undivided()
-        """Text files in which the separator never occurs."""
         self.read_bytes = 0
         """For a span of bytes: the stored bytes of the last span that were read so far."""
 
@@ -65,7 +62,7 @@ class DocumentStream:
                     self.tally.dropped.update(batch.rejected)
                 self.read_bytes = batch.read_bytes
                 if batch.undivided is not None:
-                    self.undivided.add(batch.undivided, span.name)
+                    self.tally.undivided.add(batch.undivided, span.name)
                 if batch.malformed:
                     self.tally.malformed.update(Examples(batch.malformed))
                 places = batch.rows.astype(np.uint64) | np.uint64(index << _SPAN_SHIFT)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.recipe.predicates import parse_keep
 from pipeline.sources.base import MALFORMED, SHOWN_MALFORMED, Span
@@ -59,18 +59,6 @@ class Examples:
         self.shown += other.shown[: SHOWN_MALFORMED - len(self.shown)]
         for guess, count in other.guesses.items():
             self.guesses[guess] = self.guesses.get(guess, 0) + count
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what an encode task's result has of them."""
-        return {"malformed": self.shown} | ({"encodings": self.guesses} if self.guesses else {})
-
-    @classmethod
-    def of_results(cls, results: list[dict[str, Any]]) -> Examples:
-        """Return the examples of several encode tasks of a source."""
-        found = cls()
-        for done in results:
-            found.update(cls(done.get("malformed", []), done.get("encodings", {})))
-        return found
 
 
 def describe_examples(examples: Examples) -> str:

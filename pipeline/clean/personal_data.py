@@ -9,7 +9,7 @@ by the content hash of the document's original text: never by a counter, so that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
     from pipeline.recipe.filters import PersonalKind
     from pipeline.recipe.schema import SourceRecipe
-
-
-MaskedCounts = dict[str, dict[str, int]]
-"""`{kind: {"documents": count, "occurrences": count}}`, as in a run's receipt."""
 
 
 def identify_personal_data(source: SourceRecipe) -> list[Any] | None:
@@ -165,13 +161,3 @@ def _buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], memoryvi
     """Return the offsets of the documents, int64 `(documents + 1,)`, and the bytes that they point into."""
     documents = Documents(text, np.zeros(0, np.uint32))
     return documents.offsets, documents.data
-
-
-def count_masked(results: Iterable[dict[str, Any]]) -> MaskedCounts:
-    """Add up the personal data that were masked in the units with these results, by kind."""
-    tally = Tally()
-    for done in results:
-        for kind, counts in done.get("masked", {}).items():
-            tally.masked_documents[kind] += counts["documents"]
-            tally.masked[kind] += counts["occurrences"]
-    return tally.masked_to_json()

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from pipeline.arrow_arrays import wrap_mask
 from pipeline.clean.malformed import Examples
+from pipeline.sources.base import Span
+from pipeline.sources.undivided import Undivided
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-    from pipeline.sources.base import Span
 
 SHOWN = 10
 """Documents that a build shows when it stops, and that an encode task keeps of each step."""
@@ -103,9 +104,9 @@ class DroppedDocument:
 
 @dataclass(slots=True)
 class Tally:
-    """What the steps of cleaning did with some documents of a source."""
+    """What the steps of cleaning did with some documents of a source. Encode tasks return it."""
 
-    locate: Callable[[int], tuple[Span, int]] | None = None
+    locate: Annotated[Callable[[int], tuple[Span, int]] | None, Field(exclude=True)] = None
     """Returns the span and the row in it of what `Documents.rows` has; None if those are rows of no span."""
     dropped: Counter[str] = field(default_factory=Counter[str])
     """Rows by the reason for which they are dropped."""
@@ -122,6 +123,21 @@ class Tally:
     shown: list[DroppedDocument] = field(default_factory=list[DroppedDocument])
     """Some documents of each step."""
     malformed: Examples = field(default_factory=Examples)
+    undivided: Undivided = field(default_factory=Undivided)
+    """Text files in which the separator never occurs."""
+
+    @classmethod
+    def sum(cls, parts: Iterable[Tally]) -> Tally:
+        """Return the tally of several parts of a source."""
+        total = cls()
+        for part in parts:
+            for name in ("dropped", "steps", "edited", "masked_documents", "masked"):
+                getattr(total, name).update(getattr(part, name))
+            total.slow_s += part.slow_s
+            total.shown += part.shown
+            total.malformed.update(part.malformed)
+            total.undivided.update(part.undivided)
+        return total
 
     def describe_row(self, row: int) -> str:
         """Return where a document is, for a message."""
@@ -155,19 +171,10 @@ class Tally:
         kept[list(found)] = False
         return documents.only(kept)
 
-    def masked_to_json(self) -> dict[str, dict[str, int]]:
-        """Return the masked personal data by kind, as `MaskedCounts`."""
+    @property
+    def masked_counts(self) -> dict[str, dict[str, int]]:
+        """The masked personal data: `{kind: {"documents": count, "occurrences": count}}`."""
         return {
             kind: {"documents": self.masked_documents[kind], "occurrences": count}
             for kind, count in sorted(self.masked.items())
         }
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what an encode task's result says of cleaning, without what is empty."""
-        facts = {
-            "steps": dict(self.steps),
-            "edited": dict(self.edited),
-            "masked": self.masked_to_json(),
-            "shown": [asdict(document) for document in self.shown],
-        }
-        return {name: value for name, value in facts.items() if value} | self.malformed.to_json()

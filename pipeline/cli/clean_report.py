@@ -7,6 +7,7 @@ The build need not have finished.
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,6 @@ def run(options: argparse.Namespace) -> int:
     """Print what `clean-report` shows; return the exit status."""
     from pipeline.builder.clean_report.read import read_clean_report
     from pipeline.builder.stored_build import stored_build_errors
-    from pipeline.mix.drops.table import read_drops
 
     if options.html:
         _check_folder(options.html, options.place)
@@ -66,7 +66,8 @@ def run(options: argparse.Namespace) -> int:
 
         pages = write_pages(report, options.html)
     if options.json:
-        print(format_json(report))
+        steps = [source | {"drops": asdict(source["drops"])} for source in report["steps"]]
+        print(format_json(report | {"steps": steps}))
         return WHOLE
     if pages:
         size = sum(path.stat().st_size for path in pages)
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
         if not options.examples:
             return WHOLE
     names = [source["name"] for source in report["steps"]]
-    tables = read_drops([source["drops"] for source in report["steps"]])
+    tables: list[SourceDrops] = [source["drops"] for source in report["steps"]]
     _print_steps(names, tables)
     for source in report["sources"]:
         _print_source(source, examples=options.examples)

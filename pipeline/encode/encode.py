@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from pipeline.clean.documents import DocumentStream
 from pipeline.clean.evaluations.hits import HIT_DTYPE, load_finder
 from pipeline.clean.measures.measure import measure_documents
 from pipeline.clean.reading_keys import reading_keys
-from pipeline.clean.tally import Documents
+from pipeline.clean.tally import Documents, Tally
 from pipeline.encode.run import (
     DOCUMENT_DTYPE,
     DOCUMENTS_FILE,
@@ -29,9 +29,10 @@ from pipeline.encode.run import (
     MEASURES_DTYPE,
     MEASURES_FILE,
     TOKENS_FILE,
+    RunResult,
 )
 from pipeline.encode.run_carried import write_carried
-from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
+from pipeline.engine.checksums import ChecksummedWriter, WrittenFile, write_checksummed
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
 from pipeline.engine.timer import Timer
 from pipeline.recipe.schema import SourceRecipe
@@ -82,6 +83,22 @@ class EncodeTask(Payload):
         return "after.tokenizer" if self.tokenizer_task else "tokenizer.file"
 
 
+@dataclass(slots=True, kw_only=True)
+class EncodeResult(RunResult):
+    """The result of encoding a unit."""
+
+    tokens: int = 0
+    text_bytes: int = 0
+    tally: Tally = field(default_factory=Tally)
+    """What cleaning did here."""
+    kept: KeptText | None = None
+    """How much text the tokenizer keeps; None if it rewrites none."""
+    checked_documents: int = 0
+    """Documents that were compared with the reference."""
+    slow_encoder: str = ""
+    """Why gigatoken did not encode; empty if it did."""
+
+
 @dataclass(slots=True)
 class _Encoded:
     """One batch after encoding."""
@@ -97,20 +114,13 @@ class _Encoded:
     """The values of the columns to carry; None without such columns."""
 
 
-def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], None]) -> EncodeResult:
     """Encode a unit into a run in `folder`.
 
     Args:
         folder: an empty folder.
         task: the unit, its source and the tokenizer.
         report: called with (bytes of text, tokens) done so far.
-
-    Returns:
-        The run's facts: labels of its spans, documents, tokens, text_bytes, counts of dropped rows by reason, some of
-        the documents that matched a pattern, some of the malformed records, the number of retried requests,
-        why gigatoken did not encode, and seconds by step. If the source is cleaned: what presets and filters did here,
-        the names of the run's measures. If the tokenizer rewrites text: what it keeps (`KeptText`). If it carries
-        columns: their names and types.
 
     Raises:
         SourceError: the data cannot be read as the recipe says.
@@ -159,27 +169,22 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     # Sort by hash and write.
     rows, files = _write_run(folder, parts, task)
     timer.lap("write_s")
-    cleaned: dict[str, Any] = {}
-    if names := task.source.clean.mix_measures():
-        cleaned["measures"] = names
-    if encoder.kept is not None:
-        cleaned["kept"] = asdict(kept)
-    if task.carried:
-        cleaned["carried"] = task.carried
-    cleaned |= stream.tally.to_json() | stream.undivided.to_json()
-    return cleaned | {
-        "labels": _span_labels(rows, task.unit),
-        "documents": len(rows),
-        "tokens": tokens,
-        "text_bytes": text_bytes,
-        "dropped": dict(stream.tally.dropped),
-        "checked_documents": checked,
-        "retries": count_retries() - retries,
-        "slow_encoder": encoder.slow_because,
-        "files": files,
-        "seconds": timer.seconds,
-        "core_seconds": timer.core_seconds,
-    }
+    return EncodeResult(
+        labels=_span_labels(rows, task.unit),
+        documents=len(rows),
+        measures=task.source.clean.mix_measures(),
+        carried=task.carried,
+        tokens=tokens,
+        text_bytes=text_bytes,
+        tally=stream.tally,
+        kept=None if encoder.kept is None else kept,
+        checked_documents=checked,
+        slow_encoder=encoder.slow_because,
+        retries=count_retries() - retries,
+        files=files,
+        seconds=timer.seconds,
+        core_seconds=timer.core_seconds,
+    )
 
 
 def _start_rows(documents: Documents, spans: npt.NDArray[np.uint32]) -> npt.NDArray[np.void]:
@@ -230,7 +235,7 @@ def _check_reference(encoder: Encoder, documents: Documents, part: _Encoded, tas
 
 def _write_run(
     folder: Path, parts: list[_Encoded], task: EncodeTask
-) -> tuple[npt.NDArray[np.void], dict[str, dict[str, Any]]]:
+) -> tuple[npt.NDArray[np.void], dict[str, WrittenFile]]:
     """Write the documents in hash order between BOS, if any, and EOS; their measures. Equal hashes keep their order.
 
     Returns:

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.clean.evaluations.hits import HIT_DTYPE
 from pipeline.encode.run_carried import CARRIED_FILE, CARRIED_TEXT_FILE, CarriedRows, read_carried
-from pipeline.engine.checksums import seal, unseal, write_checksummed
-from pipeline.engine.receipts import FileRange, TaskOutput, write_receipt
+from pipeline.engine.checksums import WrittenFile, seal, unseal, write_checksummed
+from pipeline.engine.receipts import FileRange, Result, TaskOutput, write_receipt
 from pipeline.engine.tasks import digest_of
 from pipeline.sources.base import Columns
 from shards.errors import RunError, remedy_of
@@ -57,10 +57,8 @@ SLACK = 6.0
 LEAST_SLACK = 64
 """Rows that a search reads further at least."""
 
-_RESULT_KEYS = ("labels", "documents", "measures", "carried", "folder")
 _OF_SHARDS = (TOKENS_FILE, CARRIED_FILE, CARRIED_TEXT_FILE)
 """Files that are read only when shards are written."""
-_FILE_KEYS = ("bytes", "checksums_at")
 
 CONNECTIONS = 32
 """Requests at once when runs are fetched from a remote store."""
@@ -81,6 +79,31 @@ def token_dtype(vocab_size: int) -> str:
     return "<u2" if dtype_for(vocab_size) == "uint16" else "<u4"
 
 
+@dataclass(slots=True, kw_only=True)
+class RunResult(Result):
+    """What the readers of a run need of the result of its task."""
+
+    labels: list[str] = field(default_factory=list[str])
+    """Provenance of each span: `file@revision#part`."""
+    documents: int
+    measures: list[str] = field(default_factory=list[str])
+    """Names of the measures of each document; none if the source is not cleaned when the set is mixed."""
+    carried: Columns = ()
+    """Names and types of the columns that the run carries."""
+
+    def outline(self) -> RunResult:
+        """Return this alone, without what only the task's stage needs."""
+        files = {name: WrittenFile(file.bytes, checksums_at=file.checksums_at) for name, file in self.files.items()}
+        return RunResult(
+            files=files,
+            folder=self.folder,
+            labels=self.labels,
+            documents=self.documents,
+            measures=self.measures,
+            carried=self.carried,
+        )
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished run on disk. It is plain data until it is read, so that a task's payload may hold it.
@@ -93,15 +116,15 @@ class Run:
     source: int
     dtype: str
     """Of the tokens: `<u2` or `<u4`."""
-    result: dict[str, Any] | None = field(default=None, repr=False, compare=False)
+    result: RunResult | None = field(default=None, repr=False, compare=False)
     """The task's result, if it is known: else the receipt is read."""
     keeps_rows: bool = field(default=False, repr=False, compare=False)
     """Whether its rows are read whole, once, and kept in memory."""
 
     @cached_property
-    def output(self) -> TaskOutput:
+    def output(self) -> TaskOutput[RunResult]:
         """The result and the files."""
-        return TaskOutput(open_store(self.place), self.result)
+        return TaskOutput(open_store(self.place), RunResult, self.result)
 
     @property
     def digest(self) -> str:
@@ -111,17 +134,17 @@ class Run:
     @property
     def labels(self) -> list[str]:
         """Provenance of each span: `file@revision#part`."""
-        return self.output.result["labels"]
+        return self.output.result.labels
 
     @property
     def num_documents(self) -> int:
         """The number of documents."""
-        return self.output.result["documents"]
+        return self.output.result.documents
 
     @property
     def measures(self) -> list[str]:
         """Names of the measures of each document; none if the source is not cleaned when the set is mixed."""
-        return self.output.result.get("measures", [])
+        return self.output.result.measures
 
     def read_measures(self, first: int, last: int) -> npt.NDArray[np.float32]:
         """Read the measures of the documents [first, last), float32 `(last - first, measures)`."""
@@ -132,7 +155,7 @@ class Run:
     @property
     def carried(self) -> Columns:
         """Names and types of the columns that the run carries."""
-        return tuple((name, kind) for name, kind in self.output.result.get("carried", ()))
+        return self.output.result.carried
 
     @property
     def carried_bytes(self) -> int:
@@ -265,15 +288,9 @@ class RunList:
     def write(self) -> None:
         """Write the file, unless that has been done."""
         if not self._written:
-            runs = [[run.place, run.source, run.dtype, run.result and _outline(run.result)] for run in self.runs]
-            self._store.put(self.name, seal(runs))
+            runs = tuple(replace(run, result=run.result and run.result.outline()) for run in self.runs)
+            self._store.put(self.name, seal(runs, tuple[Run, ...]))
             self._written = True
-
-
-def _outline(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts of a run's result that its readers need."""
-    files = {name: {key: facts[key] for key in _FILE_KEYS if key in facts} for name, facts in result["files"].items()}
-    return {key: result[key] for key in _RESULT_KEYS if key in result} | {"files": files}
 
 
 @lru_cache(maxsize=1)
@@ -286,7 +303,7 @@ def load_runs(address: str) -> tuple[Run, ...]:
     place, _, name = address.rpartition("/")
     try:
         store = open_store(place)
-        runs = tuple(Run(*item) for item in unseal(store.read(name)))
+        runs: tuple[Run, ...] = unseal(store.read(name), tuple[Run, ...])
         rows = sum(run.num_documents for run in runs) * DOCUMENT_DTYPE.itemsize if store.request_bytes else None
         if rows is not None and rows <= MOST_KEPT_ROWS_BYTES:
             return tuple(replace(run, keeps_rows=True) for run in runs)
@@ -310,9 +327,9 @@ def runs_in_scratch(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]]:
             own = Path(folder, str(number))
             own.mkdir()
             output = replace(run).output  # the checksums that it keeps end with it
-            names = [name for name in output.result["files"] if name not in _OF_SHARDS]
+            names = [name for name in output.result.files if name not in _OF_SHARDS]
             files = {name: write_checksummed(own / name, output.read(name)) for name in names}
-            write_receipt(own, {"documents": run.num_documents, "measures": run.measures, "files": files})
+            write_receipt(own, RunResult(documents=run.num_documents, measures=run.measures, files=files))
             return Run(str(own), run.source, run.dtype)
 
         with ThreadPoolExecutor(CONNECTIONS) as pool:

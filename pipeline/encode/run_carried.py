@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_numbers
-from pipeline.engine.checksums import ChecksummedWriter
+from pipeline.engine.checksums import ChecksummedWriter, WrittenFile
 from pipeline.sources.base import Columns
 from shards.format.carried import CarriedType, arrow_type, null_values
 
@@ -40,7 +40,7 @@ def row_dtype(columns: int) -> np.dtype[np.void]:
 
 def write_carried(
     folder: Path, parts: list[pa.Table], columns: Columns, order: npt.NDArray[np.int64]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, WrittenFile]:
     """Write the values of a run, and return the files' entries.
 
     Args:
@@ -143,7 +143,7 @@ def _cut_texts(lengths: npt.NDArray[np.uint64], text: memoryview) -> Any:
     return pa.Array.from_buffers(pa.large_string(), lengths.size, buffers)
 
 
-def read_carried(output: TaskOutput, columns: Columns, first: int, last: int) -> CarriedRows:
+def read_carried(output: TaskOutput[Any], columns: Columns, first: int, last: int) -> CarriedRows:
     """Read the values of the documents [first, last) of a run.
 
     Raises:

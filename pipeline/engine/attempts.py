@@ -20,12 +20,11 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
-from pipeline.engine.checksums import seal, seal_checksums
-from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, load_receipt, write_receipt
+from pipeline.engine.checksums import WrittenFile, seal, seal_checksums
+from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, Result, load_receipt, write_receipt
 from shards.errors import RunError
 from shards.stores.files import TMP_SUFFIX, delete_path, is_abandoned, sync_folder, unique_name
 from shards.stores.store import FolderStore, WritableStore
@@ -88,8 +87,8 @@ def open_attempt(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def publish_attempt(attempt: Attempt, result: dict[str, Any]) -> None:
-    """Give an attempt's files their place, the receipt last. `result` gets the receipt's entries of the files.
+def publish_attempt(attempt: Attempt, result: Result) -> None:
+    """Give an attempt's files their place, the receipt last; the result gets what the receipt says of both.
 
     Raises:
         RunError: another attempt has finished with other files.
@@ -97,34 +96,34 @@ def publish_attempt(attempt: Attempt, result: dict[str, Any]) -> None:
     # If files go to a folder of this attempt alone, creating the receipt says whether it is the first.
     if (attempt.in_place or attempt.outputs is not None) and _is_second(attempt, result):
         return
-    result |= {"attempt": attempt.name, "finished": time.time()}
+    result.attempt, result.finished = attempt.name, time.time()
     if attempt.in_place:
         write_receipt(attempt.folder, result)
         _sync(attempt.folder)
         _name_folder(attempt, result)
         return
-    checksums = seal_checksums(result)
+    checksums = seal_checksums(result.files)
     target = attempt.outputs
     if target is None:
-        result["folder"] = attempt.name
+        result.folder = attempt.name
         target = attempt.home.child(attempt.name)
 
     def move(name: str) -> str:
         return _move(attempt.folder / name, target, name)
 
     # To a remote store several at once, as each waits for answers; the receipt comes after all of them.
-    names = list(result["files"])
+    names = list(result.files)
     for name, moved in zip(
         names, map_in_threads(move, names, UPLOADS_AT_ONCE if target.request_bytes else 1), strict=True
     ):
-        result["files"][name]["version"] = moved
+        result.files[name].version = moved
     if checksums:
         attempt.home.put(f"{attempt.name}/{CHECKSUMS_FILE}", checksums)
     if not attempt.home.create(RECEIPT_FILE, seal(result)) and _is_second(attempt, result):
         attempt.home.child(attempt.name).delete_all()
 
 
-def _is_second(attempt: Attempt, result: dict[str, Any]) -> bool:
+def _is_second(attempt: Attempt, result: Result) -> bool:
     """Return whether another attempt has finished, with the same files.
 
     Raises:
@@ -132,7 +131,7 @@ def _is_second(attempt: Attempt, result: dict[str, Any]) -> bool:
     """
     earlier = load_receipt(attempt.home)
     if earlier is not None:
-        check_equal_attempts(attempt.label, earlier, result | {"attempt": attempt.name})
+        check_equal_attempts(attempt.label, earlier, result, attempt.name)
     return earlier is not None
 
 
@@ -147,7 +146,7 @@ def _move(path: Path, store: WritableStore, name: str) -> str:
     return store.put(name, path)
 
 
-def _name_folder(attempt: Attempt, result: dict[str, Any]) -> None:
+def _name_folder(attempt: Attempt, result: Result) -> None:
     """Rename the attempt's folder to the task's digest, unless another attempt has been faster."""
     stage = attempt.folder.parent
     final, old = (stage / str(attempt.home).rpartition("/")[2], stage / f".old.{attempt.name}{TMP_SUFFIX}")
@@ -170,14 +169,14 @@ def _name_folder(attempt: Attempt, result: dict[str, Any]) -> None:
                 with contextlib.suppress(OSError):  # and a third one has taken its place
                     old.rename(final)
                 if (overtaken := load_receipt(FolderStore(old))) is not None:
-                    check_equal_attempts(attempt.label, overtaken, result)
+                    check_equal_attempts(attempt.label, overtaken, result, attempt.name)
             shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def check_equal_attempts(task: str, first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Check that two attempts at one task gave the same files.
+def check_equal_attempts(task: str, first: Result, second: Result, name: str) -> None:
+    """Check that two attempts at one task gave the same files; `name` is that of the second.
 
     Raises:
         RunError: they did not.
@@ -185,7 +184,7 @@ def check_equal_attempts(task: str, first: dict[str, Any], second: dict[str, Any
     before, after = attempt_contents(first), attempt_contents(second)
     different = [name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
     if different:
-        attempts = f"{first.get('attempt', 'an earlier one')} and {second['attempt']}"
+        attempts = f"{first.attempt or 'an earlier one'} and {name}"
         shown = "; ".join(f"{name}: {_show(before.get(name))} and {_show(after.get(name))}" for name in different[:3])
         raise RunError(
             f"{task} ran twice and gave different files. Attempts: {attempts}. {shown}. The source has changed while "
@@ -193,15 +192,15 @@ def check_equal_attempts(task: str, first: dict[str, Any], second: dict[str, Any
         )
 
 
-def attempt_contents(result: dict[str, Any]) -> dict[str, tuple[int, str]]:
+def attempt_contents(result: Result) -> dict[str, tuple[int, str]]:
     """Return the size and the checksum of each file of a result, by which results are compared."""
-    return {name: (facts["bytes"], _checksum(facts)) for name, facts in result["files"].items()}
+    return {name: (file.bytes, _checksum(file)) for name, file in result.files.items()}
 
 
-def _checksum(facts: dict[str, Any]) -> str:
-    if "checksums" in facts:  # no receipt has been written yet
-        return xxhash.xxh3_128_hexdigest(facts["checksums"])
-    return facts.get("xxh3_128") or facts["sha256"]
+def _checksum(file: WrittenFile) -> str:
+    if file.checksums is not None:  # no receipt has been written yet
+        return xxhash.xxh3_128_hexdigest(file.checksums)
+    return file.sha256 or file.xxh3_128
 
 
 def _show(content: tuple[int, str] | None) -> str:

@@ -10,17 +10,37 @@ file.
 
 from __future__ import annotations
 
-import json
+import functools
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import xxhash
+from pydantic import Field, TypeAdapter
 
 BLOCK_BYTES = 1 << 14
 """A shard takes a slice of every run, often only tens of KB, whose first and last block are read whole."""
 CHECKSUM_BYTES = 8
 _SEALED = re.compile(rb'\{"xxh3_128": "([0-9a-f]{32})", "result": (.*)\}', re.DOTALL)
+_Bytes = bytes  # in a class with a field of that name
+
+
+@dataclass(slots=True)
+class WrittenFile:
+    """A file that a task has written, as the task's receipt has it."""
+
+    bytes: int
+    sha256: str | None = None
+    """Of a file of the set, which has no block checksums."""
+    checksums: Annotated[_Bytes | None, Field(exclude=True)] = None
+    """Of its blocks, 8 bytes each; None once they are in the file to which the receipt refers."""
+    xxh3_128: str = ""
+    """Of the block checksums."""
+    checksums_at: int = 0
+    """Where they begin in that file."""
+    version: str = ""
+    """As its store lists it."""
 
 
 class ChecksummedWriter:
@@ -59,27 +79,27 @@ class ChecksummedWriter:
         self._checksums += checksum_blocks(view[:whole])
         self._hashing.update(view[whole:])
 
-    def facts(self) -> dict[str, Any]:
-        """Return the file's entry of its task's result: `bytes`, and `checksums`, 8 bytes for each block."""
+    def facts(self) -> WrittenFile:
+        """Return the file's entry of its task's result, with its block checksums."""
         last = self._hashing.digest() if self._bytes % BLOCK_BYTES else b""
-        return {"bytes": self._bytes, "checksums": bytes(self._checksums + last)}
+        return WrittenFile(self._bytes, checksums=bytes(self._checksums + last))
 
 
-def write_checksummed(path: Path, data: bytes | memoryview) -> dict[str, Any]:
+def write_checksummed(path: Path, data: bytes | memoryview) -> WrittenFile:
     """Write a small file and return its entry of the task's result."""
     with ChecksummedWriter(path) as file:
         file.write(data)
     return file.facts()
 
 
-def checksum_file(path: Path) -> dict[str, Any]:
+def checksum_file(path: Path) -> WrittenFile:
     """Return the entry of a file that another library has just written."""
     size, hashed = 0, bytearray()
     with path.open("rb") as file:
         for blocks in iter(lambda: file.read(64 * BLOCK_BYTES), b""):
             size += len(blocks)
             hashed += checksum_blocks(blocks)
-    return {"bytes": size, "checksums": bytes(hashed)}
+    return WrittenFile(size, checksums=bytes(hashed))
 
 
 def checksum_blocks(data: bytes | memoryview) -> bytes:
@@ -99,30 +119,40 @@ def find_difference(data: memoryview, checksums: bytes) -> int | None:
     return None
 
 
-def seal_checksums(result: dict[str, Any]) -> bytes:
+def seal_checksums(files: dict[str, WrittenFile]) -> bytes:
     """Take the checksums of a result's files out of it; return them, for the file to which the result then refers."""
     checksums = bytearray()
-    for facts in result["files"].values():
-        if "checksums" in facts:
-            own: bytes = facts.pop("checksums")
-            facts |= {"xxh3_128": xxhash.xxh3_128_hexdigest(own), "checksums_at": len(checksums)}
-            checksums += own
+    for file in files.values():
+        if file.checksums is not None:
+            file.xxh3_128, file.checksums_at = xxhash.xxh3_128_hexdigest(file.checksums), len(checksums)
+            checksums += file.checksums
+            file.checksums = None
     return bytes(checksums)
 
 
-def seal(value: Any) -> bytes:
-    """Return JSON values as text with its checksum, for `unseal`."""
-    body = json.dumps(value)
-    return f'{{"xxh3_128": "{xxhash.xxh3_128_hexdigest(body.encode())}", "result": {body}}}'.encode()
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
-def unseal(data: bytes) -> Any:
-    """Return the JSON values that `seal` wrote, whose checksum is compared.
+def seal(value: Any, kind: Any = None) -> bytes:
+    """Return a value as JSON with its checksum, for `unseal`; fields with their default are left out.
+
+    Args:
+        value: JSON values, or what pydantic can write as such.
+        kind: its type, unless that is its class.
+    """
+    body = _adapter(kind or value.__class__).dump_json(value, exclude_defaults=True)
+    return b'{"xxh3_128": "%b", "result": %b}' % (xxhash.xxh3_128_hexdigest(body).encode(), body)
+
+
+def unseal(data: bytes, kind: Any = Any) -> Any:
+    """Return the value of a type that `seal` wrote, whose checksum is compared; JSON values if no type is given.
 
     Raises:
-        ValueError: the bytes are not as they were written.
+        ValueError: the bytes are not as they were written, or another version wrote them.
     """
     match = _SEALED.fullmatch(data)
     if match is None or xxhash.xxh3_128_hexdigest(match[2]).encode() != match[1]:
         raise ValueError("differs from what was written")
-    return json.loads(match[2])
+    return _adapter(kind).validate_json(match[2])

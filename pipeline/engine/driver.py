@@ -14,31 +14,38 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from pipeline.engine.attempts import attempt_contents, delete_abandoned_attempts
 from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.executors import Executor
-from pipeline.engine.receipts import RECEIPT_FILE, WorkFileDamagedError, check_task_files, load_receipt
+from pipeline.engine.receipts import (
+    RECEIPT_FILE,
+    Result,
+    ResultT,
+    WorkFileDamagedError,
+    check_task_files,
+    load_receipt,
+)
 from pipeline.engine.stage_progress import Progress
-from pipeline.engine.tasks import Call, Task
+from pipeline.engine.tasks import Call, Task, TaskFunction, kind_of_result, name_function
 from shards.errors import RunError, plural
 from shards.stores.store import ListedFile, WritableStore, reads_at_once
 from shards.terminal.workers import map_in_threads
 
 RESULTS_FILE = "results.json"
-"""The results of a stage's tasks, each with size and version of its receipt."""
+"""By digest, the size and the version of each task's receipt, and its result."""
 MAX_REPAIRS = 2
 """How often a task is repaired before the build stops."""
 
-ResultT = TypeVar("ResultT")
+ReadT = TypeVar("ReadT")
 
 
 @dataclass(frozen=True, slots=True)
-class StageResult:
+class StageResult(Generic[ResultT]):
     """The result of a stage. `results` are in task order, including tasks that ran earlier."""
 
-    results: list[dict[str, Any]]
+    results: list[ResultT]
     ran: int
     seconds: float
 
@@ -50,7 +57,7 @@ class StageResult:
         sums: dict[str, Counter[str]] = {"seconds": Counter(), "core_seconds": Counter()}
         for result in self.results:
             for kind, steps in sums.items():
-                steps.update(result.get(kind, {}))
+                steps.update(getattr(result, kind))
         entry: dict[str, Any] = {"seconds": self.seconds, "tasks": len(self.results), "ran": self.ran}
         return entry | {"detail": dict(sums["seconds"]), "core_seconds": dict(sums["core_seconds"])}
 
@@ -60,10 +67,15 @@ class _Stage:
     """How the tasks of a stage are run."""
 
     name: str
-    function: str
+    function: TaskFunction[Any]
     store: WritableStore
     outputs: WritableStore | None
     unit: str
+
+    @property
+    def kind(self) -> type[Result]:
+        """The class of the tasks' results."""
+        return kind_of_result(self.function)
 
     def place(self, task: Task) -> str:
         """Return the address of a task's folder."""
@@ -97,26 +109,26 @@ class Driver:
         self.scratch = scratch
         self._check_right = check or (lambda: None)
         self._tasks: dict[str, tuple[_Stage, Task]] = {}
-        self._results: dict[str, dict[str, Any]] = {}
+        self._results: dict[str, Result] = {}
         self._damages: Counter[str] = Counter()
 
     def run_stage(
         self,
         name: str,
-        function: str,
+        function: TaskFunction[ResultT],
         tasks: list[Task],
         outputs: WritableStore | None = None,
         *,
         unit: str = "bytes",
         before: Callable[[list[Task]], None] | None = None,
-    ) -> StageResult:
+    ) -> StageResult[ResultT]:
         """Run the tasks that are not yet done.
 
         Args:
             name: the stage's name and folder.
-            function: `module:function` of a `TaskFunction`.
+            function: what runs a task.
             tasks: the tasks, with distinct digests; their order affects only the order of the results.
-            outputs: where the files of `result["files"]` go; the task's own folder when None.
+            outputs: where the files of the results go; the task's own folder when None.
             unit: what the progress counts: "bytes" or "files".
             before: called once with the tasks that will run, perhaps none; it may raise.
 
@@ -150,11 +162,12 @@ class Driver:
             pending = left
         if ran and len(tasks) > 1:
             self._write_results(stage, tasks)
-        return StageResult([self._results[place] for place in places], ran, time.perf_counter() - started)
+        results = cast("list[ResultT]", [self._results[place] for place in places])
+        return StageResult(results, ran, time.perf_counter() - started)
 
     def look_up(
-        self, name: str, function: str, tasks: list[Task], outputs: WritableStore | None
-    ) -> tuple[StageResult, list[Task], str]:
+        self, name: str, function: TaskFunction[ResultT], tasks: list[Task], outputs: WritableStore | None
+    ) -> tuple[StageResult[ResultT], list[Task], str]:
         """Find the tasks of a stage that are not yet done, as `run_stage` does; run and write nothing.
 
         Returns:
@@ -165,9 +178,9 @@ class Driver:
         pending = self._find_pending(stage, tasks)
         found = [self._results[place] for task in tasks if (place := stage.place(task)) in self._results]
         shown = self.executor.show(self._calls(stage, pending)) if pending else ""
-        return StageResult(found, 0, 0.0), pending, shown
+        return StageResult(cast("list[ResultT]", found), 0, 0.0), pending, shown
 
-    def read(self, read: Callable[[], ResultT]) -> ResultT:
+    def read(self, read: Callable[[], ReadT]) -> ReadT:
         """Return the result of `read`, which reads files of finished tasks; repair the damaged files that it finds.
 
         Raises:
@@ -199,7 +212,7 @@ class Driver:
                 "changed since. Run the same command again: what depends on it is made again too."
             )
 
-    def result_of(self, stage: str, digest: str) -> dict[str, Any] | None:
+    def result_of(self, stage: str, digest: str) -> Result | None:
         """Return the result of a task that this build has used."""
         return self._results.get(str(self.work.child(stage).child(digest)))
 
@@ -232,18 +245,18 @@ class Driver:
         stage: _Stage,
         task: Task,
         receipt: ListedFile,
-        known: dict[str, Any],
+        known: dict[str, tuple[int, str, Result]],
         find: Callable[[str], ListedFile | None],
-    ) -> dict[str, Any] | None:
+    ) -> Result | None:
         """Return a task's result, or None if the task must run again."""
         folder = stage.store.child(task.digest)
         # A receipt that is listed as it was when the stage was complete need not be opened.
-        entry: dict[str, Any] = known.get(task.digest, {"receipt": None})
+        size, version, result = known.get(task.digest, (0, "", None))
         try:
-            unchanged = entry["receipt"] == [receipt.bytes, receipt.version]
-            if unchanged and check_task_files(entry["result"], folder, stage.outputs, find):
-                return entry["result"]
-            result = load_receipt(folder)
+            unchanged = (size, version) == (receipt.bytes, receipt.version)
+            if result and unchanged and check_task_files(result, folder, stage.outputs, find):
+                return result
+            result = load_receipt(folder, stage.kind)
             return result if result and check_task_files(result, folder, stage.outputs, find) else None
         except WorkFileDamagedError as damage:
             self._say(damage)
@@ -255,9 +268,9 @@ class Driver:
         Receipts are opened: on a network's file system a listing may be a minute old.
         """
 
-        def load(task: Task) -> dict[str, Any] | WorkFileDamagedError | None:
+        def load(task: Task) -> Result | WorkFileDamagedError | None:
             try:
-                return load_receipt(stage.store.child(task.digest))
+                return load_receipt(stage.store.child(task.digest), stage.kind)
             except WorkFileDamagedError as damage:
                 return damage
 
@@ -289,23 +302,23 @@ class Driver:
             return self.executor.run(calls, advance)
 
     def _calls(self, stage: _Stage, tasks: list[Task]) -> list[Call]:
-        return [Call(stage.function, task, stage.store, stage.outputs, self.scratch) for task in tasks]
+        return [Call(name_function(stage.function), task, stage.store, stage.outputs, self.scratch) for task in tasks]
 
-    def _read_results(self, stage: _Stage) -> dict[str, Any]:
+    def _read_results(self, stage: _Stage) -> dict[str, tuple[int, str, Result]]:
         """Return the results that the stage had when it was last complete; none if the file is damaged."""
         try:
-            return unseal(stage.store.read(RESULTS_FILE))
+            return unseal(stage.store.read(RESULTS_FILE), dict[str, tuple[int, str, stage.kind]])
         except (OSError, ValueError):
             return {}  # each receipt is read then
 
     def _write_results(self, stage: _Stage, tasks: list[Task]) -> None:
         found = {file.name: file for file in stage.store.list()}
-        entries: dict[str, Any] = {}
-        for task in tasks:
-            if receipt := found.get(f"{task.digest}/{RECEIPT_FILE}"):
-                result = self._results[stage.place(task)]
-                entries[task.digest] = {"receipt": [receipt.bytes, receipt.version], "result": result}
-        stage.store.put(RESULTS_FILE, seal(entries))
+        entries = {
+            task.digest: (receipt.bytes, receipt.version, self._results[stage.place(task)])
+            for task in tasks
+            if (receipt := found.get(f"{task.digest}/{RECEIPT_FILE}"))
+        }
+        stage.store.put(RESULTS_FILE, seal(entries, dict[str, tuple[int, str, stage.kind]]))
 
     def _say(self, damage: WorkFileDamagedError) -> None:
         """Print that a task runs again; stop the build if repairs do not help."""

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import xxhash
 
 from pipeline.engine.checksums import (
     BLOCK_BYTES,
     CHECKSUM_BYTES,
+    WrittenFile,
     checksum_blocks,
     find_difference,
     seal,
@@ -36,6 +38,34 @@ _PART_BYTES = 1 << 24  # whole blocks
 
 FindFile = Callable[[str], ListedFile | None]
 """Returns the file of a name, as its store lists it, or None if there is none."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """The result of a task, as its receipt has it. Each kind of task adds what later stages read."""
+
+    files: dict[str, WrittenFile] = field(default_factory=dict[str, WrittenFile])
+    """By name. They are written when the task returns; the engine gives them their place."""
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    """By step, as a `Timer` has them."""
+    core_seconds: dict[str, float] = field(default_factory=dict[str, float])
+    retries: int = 0
+    """Requests that were tried again."""
+    # The engine adds the rest.
+    attempt: str = ""
+    folder: str = ""
+    """The attempt's folder in the task's folder, if the files are there."""
+    finished: float = 0.0
+    """The time, in seconds since 1970."""
+    reported: tuple[int, int] = (0, 0)
+    """The task's last report."""
+
+    def stored_name(self, name: str) -> str:
+        """Return the name of a file in the task's folder: it may be in a folder of an attempt."""
+        return f"{self.folder}/{name}" if self.folder else name
+
+
+ResultT = TypeVar("ResultT", bound=Result)
 
 
 class WorkFileDamagedError(RunError):
@@ -57,19 +87,26 @@ class WorkFileDamagedError(RunError):
         self.reason = reason
 
 
-class TaskOutput:
+class TaskOutput(Generic[ResultT]):
     """The result and files of a finished task. Reads are checked.
 
     In memory: the result; and from a store with costly requests, all checksums.
     """
 
-    def __init__(self, store: Store, result: dict[str, Any] | None = None):
-        """Set the store of the task's folder, and what its receipt said, if that is known: else it is read."""
+    def __init__(self, store: Store, kind: type[ResultT] = Result, result: ResultT | None = None):
+        """Set the task.
+
+        Args:
+            store: the store of its folder.
+            kind: the class of its result; without it, only the files are of interest.
+            result: what its receipt said, if that is known: else it is read.
+        """
         self.store = store
+        self._kind = kind
         self._result = result
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> ResultT:
         """The task's result.
 
         Raises:
@@ -87,17 +124,17 @@ class TaskOutput:
         """
         known, self._result = self._result, self._load()
         self.__dict__.pop("_all_checksums", None)
-        return known is not None and known.get("folder") != self._result.get("folder")
+        return known is not None and known.folder != self._result.folder
 
-    def _load(self) -> dict[str, Any]:
-        result = load_receipt(self.store)
+    def _load(self) -> ResultT:
+        result = load_receipt(self.store, self._kind)
         if result is None:
             raise WorkFileDamagedError(str(self.store), RECEIPT_FILE, "is not there")
         return result
 
     def size(self, name: str) -> int:
         """Return the bytes of a file as they were written."""
-        return self.result["files"][name]["bytes"]
+        return self.result.files[name].bytes
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
         """Read bytes [start, stop) of a file, to its end by default.
@@ -121,7 +158,7 @@ class TaskOutput:
     @property
     def checksums_bytes(self) -> int:
         """The bytes of all checksums."""
-        blocks = sum(-(-facts["bytes"] // BLOCK_BYTES) for facts in self.result["files"].values())
+        blocks = sum(-(-file.bytes // BLOCK_BYTES) for file in self.result.files.values())
         return blocks * CHECKSUM_BYTES
 
     @cached_property
@@ -136,7 +173,7 @@ class TaskOutput:
         """
         if stop <= start:
             return memoryview(b"")
-        stored = file_name(self.result, name)
+        stored = self.result.stored_name(name)
         # A folder reads into the buffer itself; what a request brings is copied.
         try:
             if buffer is None:
@@ -159,7 +196,7 @@ class FileRange:
     extra_bytes = 2 * BLOCK_BYTES
     """The most by which the blocks of a part are longer than the part."""
 
-    def __init__(self, output: TaskOutput, name: str, start: int, stop: int):
+    def __init__(self, output: TaskOutput[Any], name: str, start: int, stop: int):
         """Set the range, in bytes; its checksums are read on first use."""
         self._output = output
         self._name = name
@@ -201,13 +238,12 @@ class FileRange:
 
     def _read_blocks(self, start: int, stop: int, buffer: memoryview | None) -> tuple[int, memoryview]:
         """Return the first byte of the blocks that hold bytes [start, stop), and the blocks."""
-        facts = self._output.result["files"][self._name]
+        file = self._output.result.files[self._name]
         if self._checksums is None:
-            at = facts["checksums_at"]
-            ends = (at + number * CHECKSUM_BYTES for number in (self._first, self._last))
+            ends = (file.checksums_at + number * CHECKSUM_BYTES for number in (self._first, self._last))
             self._checksums = self._output.read_checksums(*ends)
         first, last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
-        begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, facts["bytes"])
+        begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, file.bytes)
         data = self._output.read_unchecked(self._name, begin, end, buffer)
         own = self._checksums[(first - self._first) * CHECKSUM_BYTES : (last - self._first) * CHECKSUM_BYTES]
         offset = find_difference(data, own)
@@ -217,32 +253,30 @@ class FileRange:
         return begin, data
 
 
-def file_name(result: dict[str, Any], name: str) -> str:
-    """Return the name of a file of a receipt in the task's folder: it may be in a folder of an attempt."""
-    attempt = result.get("folder")
-    return f"{attempt}/{name}" if attempt else name
-
-
-def write_receipt(folder: Path, result: dict[str, Any]) -> None:
+def write_receipt(folder: Path, result: Result) -> None:
     """Write a task's receipt and the checksums of its files into the files' folder on this machine."""
-    (folder / CHECKSUMS_FILE).write_bytes(seal_checksums(result))
-    for name, facts in result["files"].items():
-        facts["version"] = str((folder / name).stat().st_mtime_ns)
+    (folder / CHECKSUMS_FILE).write_bytes(seal_checksums(result.files))
+    for name, file in result.files.items():
+        file.version = str((folder / name).stat().st_mtime_ns)
     (folder / RECEIPT_FILE).write_bytes(seal(result))
 
 
-def read_receipt(store: WritableStore) -> dict[str, Any] | None:
+def read_receipt(store: WritableStore, kind: type[ResultT] = Result) -> ResultT | None:
     """Return the result of a finished task whose files are whole, or None if the task must run (again)."""
     found = {file.name: file for file in store.list()}
     try:
-        result = load_receipt(store)
+        result = load_receipt(store, kind)
         return result if result and check_task_files(result, store, None, found.get) else None
     except WorkFileDamagedError:
         return None
 
 
-def load_receipt(store: Store) -> dict[str, Any] | None:
+def load_receipt(store: Store, kind: type[ResultT] = Result) -> ResultT | None:
     """Return the result in a task's receipt, or None if there is no receipt.
+
+    Args:
+        store: the store of the task's folder.
+        kind: the class of the result; without it, what every receipt has.
 
     Raises:
         WorkFileDamagedError: the receipt is not as the task wrote it.
@@ -256,12 +290,12 @@ def load_receipt(store: Store) -> dict[str, Any] | None:
             raise
         raise WorkFileDamagedError(str(store), RECEIPT_FILE, error.strerror or str(error)) from error
     try:
-        return unseal(data)
+        return unseal(data, kind)
     except ValueError as error:
         raise WorkFileDamagedError(str(store), RECEIPT_FILE, str(error)) from error
 
 
-def check_task_files(result: dict[str, Any], store: Store, outputs: Store | None, find: FindFile) -> bool:
+def check_task_files(result: Result, store: Store, outputs: Store | None, find: FindFile) -> bool:
     """Check the files of a receipt against a listing. Return False if an output is gone: the set was moved or deleted.
 
     Args:
@@ -274,28 +308,28 @@ def check_task_files(result: dict[str, Any], store: Store, outputs: Store | None
         WorkFileDamagedError: a file is not as the task wrote it.
     """
     where = outputs or store
-    for name, facts in result["files"].items():
-        stored = name if outputs else file_name(result, name)
+    for name, written in result.files.items():
+        stored = name if outputs else result.stored_name(name)
         file, address = find(stored), f"{where}/{stored}"
         if file is None:
             if outputs:
                 return False
             raise WorkFileDamagedError(str(store), address, "is not there")
-        if file.bytes != facts["bytes"]:
-            reason = f"has {file.bytes:,} bytes, expected {facts['bytes']:,}"
+        if file.bytes != written.bytes:
+            reason = f"has {file.bytes:,} bytes, expected {written.bytes:,}"
             raise WorkFileDamagedError(str(store), address, reason)
-        if file.version != facts["version"] and not _has_content(where, stored, facts):
+        if file.version != written.version and not _has_content(where, stored, written):
             raise WorkFileDamagedError(str(store), address, "differs from what was written")
     return True
 
 
-def _has_content(store: Store, name: str, facts: dict[str, Any]) -> bool:
+def _has_content(store: Store, name: str, file: WrittenFile) -> bool:
     """Return whether a file has the content that was written, reading it in parts."""
-    size: int = facts["bytes"]
+    size = file.bytes
     parts = (store.read_range(name, at, min(at + _PART_BYTES, size)) for at in range(0, size, _PART_BYTES))
-    if "sha256" in facts:
+    if file.sha256 is not None:
         digest = hashlib.sha256()
         for part in parts:
             digest.update(part)
-        return digest.hexdigest() == facts["sha256"]
-    return xxhash.xxh3_128_hexdigest(b"".join(map(checksum_blocks, parts))) == facts["xxh3_128"]
+        return digest.hexdigest() == file.sha256
+    return xxhash.xxh3_128_hexdigest(b"".join(map(checksum_blocks, parts))) == file.xxh3_128

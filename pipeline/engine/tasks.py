@@ -20,10 +20,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 from pipeline.engine.attempts import open_attempt, publish_attempt
-from pipeline.engine.receipts import WorkFileDamagedError, load_receipt
+from pipeline.engine.receipts import ResultT, WorkFileDamagedError, load_receipt
 from shards.stores.open import open_writable_store
 from shards.stores.store import WritableStore
 
@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 
 Report = Callable[[int, int], None]
 """Called by a task with (bytes done, tokens done)."""
-TaskFunction = Callable[[Path, Any, Report], dict[str, Any]]
-"""(folder, payload, report) -> result. The function writes files into `folder`, which is on its machine and empty.
-`result["files"]` lists them: by name, what `pipeline.engine.checksums` returns, or `{"bytes": n, "sha256": digest}` for
-a file of the set."""
+TaskFunction: TypeAlias = Callable[[Path, Any, Report], ResultT]
+"""(folder, payload, report) -> result. The function, of the top level of a module, writes files into `folder`, which is
+on its machine and empty; the result lists them. The annotations are the classes of payload and result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,8 @@ def last_part(address: str | None, _payload: Any = None) -> str | None:
     return address and address.rpartition("/")[2]
 
 
+RECEIPTS = 1
+"""Increase when receipts hold results in another way, and `DIGESTS` of `pipeline.builder.records` with it."""
 NUMBER = "number"
 """What a field is called that tells the tasks of a stage apart, and is no cause for running them again."""
 
@@ -112,7 +113,7 @@ def list_parts(payload: Payload) -> Iterator[tuple[str, str, Any]]:
     """
     kind = type(payload)
     libraries = {library: _version(library) for library in kind.LIBRARIES}
-    yield "code", "code", {"tokenmill": kind.CODE, **libraries}
+    yield "code", "code", {"tokenmill": [RECEIPTS, kind.CODE], **libraries}
     for name, mark in _list_marks(kind):
         # What counts, by the mark or as it is; what is not set leaves no trace.
         value = getattr(payload, name)
@@ -156,7 +157,7 @@ class Call:
     """One task, and everything that a process needs to run it."""
 
     function: str
-    """`module:function` of a `TaskFunction`."""
+    """`module:function` of a `TaskFunction`, from `name_function`."""
     task: Task
     stage: WritableStore
     """The stage's folder in the work folder; the task's folder in it is named by the digest."""
@@ -233,12 +234,13 @@ def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | Non
         # Another host may have been faster.
         receipt = load_receipt(call.stage.child(call.task.digest))
         if receipt is not None:
-            return Outcome(*receipt.get("reported", done))
+            return Outcome(*receipt.reported)
         places = (call.stage, call.outputs, call.scratch)
         with open_attempt(*places, digest=call.task.digest, label=str(call)) as attempt:
             with turn or nullcontext():
                 result = _load_function(call.function)(attempt.folder, call.task.payload, keep)
-            publish_attempt(attempt, result | {"reported": done})
+            result.reported = done
+            publish_attempt(attempt, result)
     except WorkFileDamagedError as damage:
         return Outcome(*done, (damage.place, damage.name, damage.reason))
     return Outcome(*done)
@@ -270,7 +272,18 @@ def call_from_json(text: str) -> Call:
     return Call(data["function"], task, open_writable_store(data["stage"]), outputs, data["scratch"])
 
 
-def _load_function(name: str) -> TaskFunction:
+def name_function(function: TaskFunction[ResultT]) -> str:
+    """Return the name by which any process finds a task function."""
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+@functools.cache
+def kind_of_result(function: TaskFunction[ResultT]) -> type[ResultT]:
+    """Return the class of a task function's result."""
+    return typing.get_type_hints(function)["return"]
+
+
+def _load_function(name: str) -> TaskFunction[Any]:
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
 

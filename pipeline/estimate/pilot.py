@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +35,7 @@ from pipeline.clean.steps import clean_batch, describe_drops, drop_remedy
 from pipeline.clean.tally import Tally
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, token_dtype
 from pipeline.engine.checksums import checksum_file
-from pipeline.engine.receipts import write_receipt
+from pipeline.engine.receipts import Result, write_receipt
 from pipeline.estimate.carried_bytes import CarriedBytes, measure_carried
 from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
 from pipeline.estimate.pilot_cleaning import mix_pilot, share_left
@@ -55,6 +55,10 @@ from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
 from shards.stores.store import FolderStore
+
+if TYPE_CHECKING:
+    from pipeline.assemble.assemble import AssembleResult
+    from pipeline.encode.encode import EncodeResult
 
 SAMPLE_BYTES = 24 << 20
 LEAST_SOURCE_BYTES = 4 << 20
@@ -209,16 +213,16 @@ def measure_pilot(
     link_bytes = sum(piece.stored_bytes for sample in remote for piece in sample.pieces)
     speeds = [sample.content for sample in samples if sample.content is not None]
     files = sum(speed.files for speed in speeds)
-    (entry,) = shard["entries"]
+    (entry,) = shard.entries
     return Pilot(
         sources=tuple(
             replace(source.with_mix(found), distinct=own)
             for (source, _), found, own in zip(measured, mixed, distinct, strict=True)
         ),
-        token_bytes=entry["files"]["tokens"]["bytes"] / max(1, entry["tokens"]),
-        row_bytes=max(0, entry["files"]["documents"]["bytes"] - TABLE_BYTES) / max(1, entry["documents"]),
+        token_bytes=entry.files.tokens.bytes / max(1, entry.tokens),
+        row_bytes=max(0, entry.files.documents.bytes - TABLE_BYTES) / max(1, entry.documents),
         near_s_per_token=near_s,
-        assemble_s=sum(shard["seconds"].values()) / max(1, entry["tokens"]),
+        assemble_s=sum(shard.seconds.values()) / max(1, entry.tokens),
         link_bytes_per_s=link_bytes / sum(sample.wall_s for sample in remote) if link_bytes else None,
         content_files_per_s=files / sum(speed.seconds for speed in speeds) if files else None,
         sample_bytes=sum(len(text) for sample in samples for text in sample.texts),
@@ -261,7 +265,8 @@ def _describe_kept(recipe: Recipe, runs: list[Run]) -> tuple[str, ...]:
     """Return what the tokenizer rewrites of each source's sample, and what would stop the build."""
     lines: list[str] = []
     for index, source in enumerate(recipe.sources):
-        if (kept := add_up_kept_text(run.output.result for run in runs if run.source == index)) is not None:
+        results = (cast("EncodeResult", run.result) for run in runs if run.source == index)
+        if (kept := add_up_kept_text(result.kept for result in results)) is not None:
             lines.append(f"{describe_kept(source.name, kept)} (of the sample)")
             try:
                 check_unknown(source.name, kept, recipe.tokenizer.max_unknown)
@@ -352,29 +357,23 @@ def _measure_source(
     stated = sum(piece.stated_bytes for piece in pieces) or 1.0
     rows = sum(piece.rows for piece in pieces)
     documents = sum(piece.documents for piece in pieces)
-    dropped: dict[str, float] = {}
-    for reason, count in (item for piece in pieces for item in piece.tally.dropped.items()):
-        dropped[reason] = dropped.get(reason, 0.0) + count / rows
+    tally = Tally.sum(piece.tally for piece in pieces)
+    dropped = {reason: count / rows for reason, count in tally.dropped.items()}
     clean = recipe.sources[index].clean
-    steps = sum((piece.tally.steps for piece in pieces), Counter[str]())
     # Documents that came to presets and filters: those left, and those that these drop.
-    reached = documents + sum(steps[table.label] for table in clean.filters())
+    reached = documents + sum(tally.steps[table.label] for table in clean.filters())
     reached += rows * sum(dropped.get(limit.reason, 0.0) for limit in clean.limits("encode"))
-    presets = {name: count / reached for name, count in steps.items()}
-    malformed, undivided = Examples(), Undivided()
-    for piece in pieces:
-        malformed.update(piece.tally.malformed)
-        undivided.update(piece.undivided)
+    presets = {name: count / reached for name, count in tally.steps.items()}
     if not texts:
         ratios = SourcePilot(0.0, 0.0, 0.0, dropped, 1.0, 0, sample.cpu_s / stated, 0.0, presets=presets)
-        return replace(ratios, malformed=malformed, undivided=undivided), []
+        return replace(ratios, malformed=tally.malformed, undivided=tally.undivided), []
     # Encode in two halves and time only the second: the encoder is slow until it has cached the common words.
     halves = [half for half in (texts[::2], texts[1::2]) if half]
     folders = [folder / f"{index}-{half}" for half in range(len(halves))]
     encoded = [_encode(recipe, index, *half, tokenizer, evaluations) for half in zip(halves, folders, strict=True)]
-    text_bytes, tokens = (sum(facts[name] for _, facts in encoded) for name in ("text_bytes", "tokens"))
+    text_bytes, tokens = sum(own.text_bytes for _, own in encoded), sum(own.tokens for _, own in encoded)
     timed = encoded[-1][1]
-    encode_s = sum(seconds for step, seconds in timed["seconds"].items() if step not in _NOT_ENCODING)
+    encode_s = sum(seconds for step, seconds in timed.seconds.items() if step not in _NOT_ENCODING)
     # Files of the archive are fetched for rows that name them, for the whole source as for the sample.
     files = sum(len(piece.keys) for piece in pieces)
     content = sample.content
@@ -386,12 +385,12 @@ def _measure_source(
         bytes_per_token=text_bytes / tokens,
         longest_tokens=max(int(run.read_documents(0, run.num_documents)["length"].max()) for run, _ in encoded),
         read_cpu_s=sample.cpu_s / stated,
-        encode_s=encode_s / timed["text_bytes"],
+        encode_s=encode_s / timed.text_bytes,
         content_files=files / stated,
         content_bytes=files / stated * content.stored_bytes / max(1, content.files) if content else 0.0,
         presets=presets,
-        malformed=malformed,
-        undivided=undivided,
+        malformed=tally.malformed,
+        undivided=tally.undivided,
         carried=measure_carried([table for piece in pieces for table in piece.carried], recipe.sources[index]),
     )
     return measured, [run for run, _ in encoded]
@@ -399,7 +398,7 @@ def _measure_source(
 
 def _encode(
     recipe: Recipe, index: int, texts: list[bytes], folder: Path, tokenizer: TokenizerInfo, evaluations: str | None
-) -> tuple[Run, dict[str, Any]]:
+) -> tuple[Run, EncodeResult]:
     from pipeline.encode.encode import EncodeTask, encode_unit
 
     run = folder / f"run-{folder.name}"  # the name of a run's folder stands for it where pairs are looked for
@@ -410,7 +409,7 @@ def _encode(
     for row, text in enumerate(texts):
         writer.add(row, text)
     writer.close({})
-    write_receipt(folder, {"files": {path.name: checksum_file(path)}})
+    write_receipt(folder, Result(files={path.name: checksum_file(path)}))
     size = sum(map(len, texts))
     span = Span(str(path), path.name, "", FORMAT, "rg", 0, 1, size, len(texts), path.stat().st_size)
     dtype = token_dtype(tokenizer.vocab_size)
@@ -429,10 +428,10 @@ def _encode(
     )
     encoded = encode_unit(run, task, lambda done, tokens: None)
     write_receipt(run, encoded)
-    return Run(str(run), index, dtype), encoded
+    return Run(str(run), index, dtype, encoded), encoded
 
 
-def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder: Path) -> dict[str, Any]:
+def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder: Path) -> AssembleResult:
     """Write one shard of the mix: the documents of each source below a hash, in proportion to its weight."""
     from pipeline.assemble.assemble import AssembleTask, assemble_shards
     from shards.format.writer import SetProperties
@@ -450,7 +449,7 @@ def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder:
     # Nothing is dropped: one partition, in which every document is kept.
     edges = np.array([[0] * len(runs), [run.num_documents for run in runs]], np.uint64)
     kept = np.zeros(int(edges.sum()), np.uint8)
-    write_receipt(folder, {"files": write_fates(folder, Fates(edges, lambda _: kept))})
+    write_receipt(folder, Result(files=write_fates(folder, Fates(edges, lambda _: kept))))
     listed = RunList(FolderStore(folder), runs)
     listed.write()
     task = AssembleTask(

@@ -8,17 +8,16 @@ text shows fewer than all of it has: the shares are lower bounds. Cost: 5 ms for
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pipeline.encode.run import Run, RunList
-from pipeline.engine.receipts import write_receipt
-from pipeline.engine.tasks import Payload, digest_of_payload
+from pipeline.engine.receipts import Result, write_receipt
+from pipeline.engine.tasks import Payload, TaskFunction, digest_of_payload
 from pipeline.mix.cuts import MixTask, mix_runs
-from pipeline.mix.drops.table import DUPLICATE, Counts, SourceDrops, read_drops
+from pipeline.mix.drops.table import DUPLICATE, Counts, SourceDrops
 from pipeline.mix.near_duplicates import bands, pairs, similar
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.recipe.schema import Recipe
@@ -68,7 +67,7 @@ def mix_pilot(
     found, seconds = _find_similar(recipe, listed, vocab_size, folder)
     (folder / "mix").mkdir()
     result = mix_runs(folder / "mix", MixTask(recipe, (), listed.address, (), evaluations, similar=found), None)
-    return read_drops(result["drops"]), seconds / max(1, tokens)
+    return result.drops, seconds / max(1, tokens)
 
 
 def _find_similar(recipe: Recipe, listed: RunList, vocab_size: int, folder: Path) -> tuple[SimilarPairs | None, float]:
@@ -79,7 +78,7 @@ def _find_similar(recipe: Recipe, listed: RunList, vocab_size: int, folder: Path
 
     seconds: dict[str, float] = {}
 
-    def run(function: Callable[..., dict[str, Any]], stage: str, task: Payload) -> str:
+    def run(function: TaskFunction[Result], stage: str, task: Payload) -> str:
         own = folder / stage / digest_of_payload(task)
         own.mkdir(parents=True)
         started = time.process_time()

@@ -25,7 +25,6 @@ from pipeline.clean.tally import Documents, Tally
 from pipeline.sources.base import Columns, SourceError, Span, TextBatch
 from pipeline.sources.kinds import list_spans, read_span
 from pipeline.sources.selection import Selection, seeded_place
-from pipeline.sources.undivided import Undivided
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -60,8 +59,6 @@ class Piece:
     """Some of the documents kept."""
     tally: Tally = field(default_factory=Tally)
     """What the steps of cleaning did."""
-    undivided: Undivided = field(default_factory=Undivided)
-    """Text files in which the separator never occurs."""
     keys: list[bytes] = field(default_factory=list[bytes])
     """SHA-1 of the archive's files that the kept rows name."""
     length: float | None = None
@@ -255,5 +252,5 @@ def _add(piece: Piece, stream: DocumentStream, documents: Documents) -> None:
     piece.text_bytes += documents.num_bytes
     piece.texts += map(bytes, documents)
     piece.carried += [documents.carried] if documents.carried is not None else []
-    piece.tally, piece.undivided = stream.tally, stream.undivided
+    piece.tally = stream.tally
     piece.rows = int(piece.documents) + stream.tally.dropped.total()

@@ -20,7 +20,7 @@ import numpy as np
 
 from pipeline.clean.limits import find_fallen, find_first_limit
 from pipeline.encode.run import Run
-from pipeline.engine.checksums import write_checksummed
+from pipeline.engine.checksums import WrittenFile, write_checksummed
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.drops.table import Counts, SourceDrops
 from shards.stores.store import Store
@@ -297,7 +297,7 @@ def open_limits(sources: Sequence[SourceRecipe]) -> dict[int, SourceLimits]:
 
 def write_cleaning(
     folder: Path, limits: Mapping[int, SourceLimits], runs: Sequence[Run], rows: Sequence[Run]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, WrittenFile]:
     """Write `cleaning.json`, and return its entry for the receipt.
 
     Args:

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.clean.evaluations.items import Items, load_items
+from pipeline.clean.evaluations.items import Items, ItemsResult, ReadItems, load_items
 from pipeline.encode.run import Run
-from pipeline.engine.checksums import checksum_file
+from pipeline.engine.checksums import WrittenFile, checksum_file
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.block_lists import ListedHashes
 from pipeline.mix.different_documents import DifferentDocuments
@@ -43,6 +43,20 @@ EXCUSED_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
+class ItemCounts:
+    """The items of one evaluation set."""
+
+    name: str
+    action: str
+    items: int
+    too_short: int
+    """Items that are not searched for."""
+    excused: int
+    """Items of which common phrases in some documents do not count."""
+    found: int
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """The findings for all evaluation sets; empty without any."""
 
@@ -50,11 +64,10 @@ class Findings:
     """The documents of each set with `action = "drop"`."""
     notes: list[str] = field(default_factory=list[str])
     """One for each set, for the user."""
-    counts: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """For each set its items: all of them, those found, those too short, those excused."""
+    counts: list[ItemCounts] = field(default_factory=list[ItemCounts])
     holders: list[_Holders] = field(default_factory=list["_Holders"])
     """The documents of each set."""
-    files: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    files: dict[str, WrittenFile] = field(default_factory=dict[str, WrittenFile])
     """The entries of both tables for the receipt."""
 
     def add_to(self, drops: Sequence[SourceDrops]) -> None:
@@ -107,7 +120,7 @@ def find_contamination(
         similar: the pairs of similar documents; None if the build does not search for near-duplicates.
     """
     items = load_items(place)
-    read: list[dict[str, Any]] = TaskOutput(open_store(place)).result["evaluations"]
+    read = TaskOutput(open_store(place), ItemsResult).result.evaluations
     # Common n-grams are told by all runs together, before any document is judged.
     different = DifferentDocuments(similar)
     rule = HeldItems(items, different.count(len(items.ngrams), rows), sum(run.num_documents for run in rows))
@@ -131,19 +144,11 @@ def find_contamination(
     # Items whose common phrases did not count are evidence, too.
     held_in = np.array([len(different_holders[item]) for item in range(len(items.rows))], np.int64)
     excused = np.maximum(rule.count_excused() - held_in, 0)
-    counts: list[dict[str, Any]] = []
+    counts: list[ItemCounts] = []
     for number, (evaluation, about) in enumerate(zip(recipe.evaluations, read, strict=True)):
         own = items.rows["evaluation"] == number
-        counts.append(
-            {
-                "name": evaluation.name,
-                "action": evaluation.action,
-                "items": about["items"],
-                "too_short": about["too_short"],
-                "excused": int((own & (excused > 0)).sum()),
-                "found": int((own & (held_in > 0)).sum()),
-            }
-        )
+        kinds = (int((own & (places > 0)).sum()) for places in (excused, held_in))
+        counts.append(ItemCounts(evaluation.name, evaluation.action, about.items, about.too_short, *kinds))
     listed = _list_excused(items, read, excused, held_in)
     excused_table = pa.Table.from_pylist(listed, schema=_EXCUSED_SCHEMA)
     pq.write_table(excused_table, folder / EXCUSED_FILE, compression="zstd")
@@ -155,7 +160,7 @@ def find_contamination(
     return Findings([one.listed() for one in holders if one.drops], notes, counts, holders, files)
 
 
-def _list_excused(items: Items, read: list[dict[str, Any]], excused: Int64s, held_in: Int64s) -> list[dict[str, Any]]:
+def _list_excused(items: Items, read: list[ReadItems], excused: Int64s, held_in: Int64s) -> list[dict[str, Any]]:
     """Return the items that were excused: those in the most documents first."""
     chosen = np.flatnonzero(excused)
     return [
@@ -169,13 +174,13 @@ def _list_excused(items: Items, read: list[dict[str, Any]], excused: Int64s, hel
     ]
 
 
-def _name_item(items: Items, read: list[dict[str, Any]], number: int) -> dict[str, Any]:
+def _name_item(items: Items, read: list[ReadItems], number: int) -> dict[str, Any]:
     """Return the columns that name an item in both tables."""
     row = items.rows[number]
     evaluation = read[int(row["evaluation"])]
     return {
-        "evaluation": evaluation["name"],
-        "item": evaluation["spans"][int(row["span"])],
+        "evaluation": evaluation.name,
+        "item": evaluation.spans[int(row["span"])],
         "item_row": int(row["row"]),
     }
 
@@ -214,7 +219,7 @@ def _to_batch(
     documents: dict[int, Rows],
     source: str,
     items: Items,
-    read: list[dict[str, Any]],
+    read: list[ReadItems],
 ) -> pa.RecordBatch:
     """Return the rows of the evidence table for one run."""
     labels = run.labels
@@ -238,13 +243,13 @@ def _to_batch(
     return pa.RecordBatch.from_pylist(table, schema=_SCHEMA)
 
 
-def _describe(counts: dict[str, Any], documents: int, excused: list[dict[str, Any]]) -> str:
-    text = f"evaluation set {counts['name']!r}: {counts['found']:,} of {plural(counts['items'], 'item')} found"
+def _describe(counts: ItemCounts, documents: int, excused: list[dict[str, Any]]) -> str:
+    text = f"evaluation set {counts.name!r}: {counts.found:,} of {plural(counts.items, 'item')} found"
     if documents:
         text += f" in {plural(documents, 'document')}, "
-        text += "which are dropped" if counts["action"] == "drop" else 'which stay: set action = "drop" to drop them'
+        text += "which are dropped" if counts.action == "drop" else 'which stay: set action = "drop" to drop them'
     # Name some of the items that other documents share phrases with.
-    own = [one for one in excused if one["evaluation"] == counts["name"]]
+    own = [one for one in excused if one["evaluation"] == counts.name]
     if own:
         named = [
             f"{one['item']} row {one['item_row']} ({plural(one['words'], 'word')}, "

@@ -21,9 +21,8 @@ from pipeline.encode.run import Run
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.block_lists import open_lists
 from pipeline.mix.contamination import CONTAMINATION_FILE
+from pipeline.mix.cuts import MixResult
 from pipeline.mix.drops.fates import Fate, read_fates
-from pipeline.mix.drops.table import read_drops
-from pipeline.mix.mix_plan import plan_from_dict
 from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError, plural
@@ -97,10 +96,9 @@ class Outcomes:
             recipe: its recipe.
             runs: how many runs it read.
         """
-        self._output, self._recipe = TaskOutput(folder), recipe
+        self._output, self._recipe = TaskOutput(folder, MixResult), recipe
         self._fates = read_fates(folder, runs)
-        result = self._output.result
-        self._plan = plan_from_dict(result["plan"]) if "plan" in result else None
+        self._plan = self._output.result.plan
         self._read_evidence = cache(self._read_table)
 
     def find(self, copies: Sequence[Copy]) -> list[dict[str, Any]]:
@@ -156,7 +154,7 @@ class Outcomes:
         return self._recipe.sources[copy.run.source].name
 
     def _read_table(self, name: str) -> pa.Table | None:
-        if name not in self._output.result["files"]:
+        if name not in self._output.result.files:
             return None
         return pq.read_table(pa.BufferReader(self._output.read(name)))
 
@@ -246,10 +244,10 @@ class Outcomes:
     def _describe_rest(self, copy: Copy) -> Reason:
         """Return why a kept copy is in no shard: it is beyond what the mix takes, or there is no set."""
         if self._plan is None:
-            fault = str(self._output.result.get("fault", "")).partition("\n")[0]
+            fault = self._output.result.fault.partition("\n")[0]
             return _reason("stopped", f"nothing drops it, but the last build made no set: {fault}")
         requested = self._plan.requested_tokens[copy.run.source]
-        left = read_drops(self._output.result["drops"])[copy.run.source].left
+        left = self._output.result.drops[copy.run.source].left
         ends = [
             piece.stop
             for shard in self._plan.shards

@@ -17,23 +17,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from pipeline.clean.reading_keys import limits_by_preset
 from pipeline.encode.run import END_HASH, FIRST_HASH, load_runs, runs_in_scratch
+from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
 from pipeline.mix import cleaning
 from pipeline.mix.block_lists import Blocked, BlockList, describe_use
 from pipeline.mix.cleaning import open_limits, write_cleaning
-from pipeline.mix.contamination import Findings, find_contamination
+from pipeline.mix.contamination import Findings, ItemCounts, find_contamination
 from pipeline.mix.drops.fates import write_fates
+from pipeline.mix.drops.table import SourceDrops
 from pipeline.mix.index import Axis, Cut, Index
 from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
-from pipeline.mix.near_duplicates.drop import SimilarPairs, drop_near_duplicates
+from pipeline.mix.near_duplicates.drop import NearDuplicates, SimilarPairs, drop_near_duplicates
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from shards.errors import InputError, plural
@@ -331,13 +333,36 @@ def _slices_between(source: int, start: Cut, begin: tuple[int, Cut], end: tuple[
     return [piece for piece in pieces if piece.start < piece.stop]
 
 
-def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
+class Short(NamedTuple):
+    """A source that must be read further."""
+
+    source: int
+    needed_tokens: int
+    tokens: int
+    """Those found."""
+
+
+@dataclass(slots=True, kw_only=True)
+class MixResult(Result):
+    """The result of a mix: the plan of the shards, or why there is none yet."""
+
+    drops: list[SourceDrops]
+    """The table of each source."""
+    contamination: list[ItemCounts]
+    """Of each evaluation set."""
+    near_duplicates: NearDuplicates | None = None
+    """None if the build does not look for any."""
+    plan: MixPlan | None = None
+    short: list[Short] = field(default_factory=list[Short])
+    fault: str = ""
+    """Why there is no set; alarms tell first that cleaning drops too much."""
+
+
+def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
     """Mix the runs: decide what becomes of each document, and cut the kept ones into shards.
 
     Returns:
-        `drops`, the table of each source. `plan`; without it `short` lists (source, tokens needed, tokens found) of the
-        sources that must be read further, or `fault` says why there is no set: alarms tell first that cleaning drops
-        too much. `fates.bin` has the fate of each document. For limits there are `cleaning.json`, for near-duplicates
+        The result. `fates.bin` has the fate of each document. For limits there are `cleaning.json`, for near-duplicates
         `near_duplicates.parquet`, for evaluation sets `contamination.parquet`.
 
     Raises:
@@ -357,22 +382,23 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
             read.documents += run.num_documents
             read.tokens += run.tokens_bytes // np.dtype(run.dtype).itemsize
         findings.add_to(index.drops)
-        result: dict[str, Any] = {"short": [], "files": findings.files, "contamination": findings.counts}
+        result = MixResult(files=findings.files, contamination=findings.counts, drops=index.drops)
         if limits:
-            result["files"] |= write_cleaning(folder, limits, runs, own)
+            result.files |= write_cleaning(folder, limits, runs, own)
         if task.similar is not None:
-            result["near_duplicates"], files = drop_near_duplicates(index, task.similar, folder, names, runs)
-            result["files"] |= files
-        result["files"] |= write_fates(folder, index.fates)
+            result.near_duplicates, files = drop_near_duplicates(index, task.similar, folder, names, runs)
+            result.files |= files
+        result.files |= write_fates(folder, index.fates)
         for source, drops in enumerate(index.drops):
             drops.left = index.count_kept(source)
-        result["drops"] = [asdict(drops) for drops in index.drops]
 
         # Cut what is kept.
-        if short := find_short(recipe, index, task.has_more):
-            return result | {"short": [[s, needed, index.drops[s].left.tokens] for s, needed in short.items()]}
-        try:
-            plan = cut_sources(recipe, index, task.has_more)
-        except InputError as error:
-            return result | {"fault": str(error)}
-    return result | {"plan": replace(plan, notes=(*plan.notes, *findings.notes)).to_dict()}
+        short = find_short(recipe, index, task.has_more)
+        result.short = [Short(source, needed, index.drops[source].left.tokens) for source, needed in short.items()]
+        if not short:
+            try:
+                plan = cut_sources(recipe, index, task.has_more)
+                result.plan = replace(plan, notes=(*plan.notes, *findings.notes))
+            except InputError as error:
+                result.fault = str(error)
+    return result

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
-
-from pydantic import TypeAdapter
 
 from pipeline.encode.run import HashKey
 from shards.format.manifest import BlockListEntry
@@ -48,18 +44,3 @@ class MixPlan:
     """Messages for the user, such as that the set was shrunk or a source repeated."""
     block_lists: tuple[BlockListEntry, ...] = ()
     """How many hashes of each of the recipe's block lists were found."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the mix plan as JSON values."""
-        # Slices are tuples of numbers, which JSON has as lists.
-        return _adapter().dump_python(self, mode="json")
-
-
-@cache
-def _adapter() -> TypeAdapter[MixPlan]:
-    return TypeAdapter(MixPlan)
-
-
-def plan_from_dict(data: dict[str, Any]) -> MixPlan:
-    """Return the mix plan that `to_dict` wrote."""
-    return _adapter().validate_python(data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -33,19 +33,6 @@ class Undivided:
             self.files[separator] = self.files.get(separator, 0) + count
             shown = self.shown.setdefault(separator, [])
             shown += other.shown[separator][: _SHOWN - len(shown)]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what an encode task's result has of them."""
-        return {"undivided": {"files": self.files, "shown": self.shown}} if self.files else {}
-
-    @classmethod
-    def of_results(cls, results: list[dict[str, Any]]) -> Undivided:
-        """Return the files of several encode tasks of a source."""
-        found = cls()
-        for done in results:
-            if "undivided" in done:
-                found.update(cls(**done["undivided"]))
-        return found
 
     def describe(self, source: SourceRecipe) -> list[str]:
         """Return a line for each separator, with the remedy."""

@@ -143,17 +143,17 @@ def _show(text: bytes, held: bytes) -> tuple[str, str]:
     return shown[:_SHOWN_CHARACTERS], other[:_SHOWN_CHARACTERS]
 
 
-def add_up_kept_text(results: Iterable[dict[str, Any]]) -> KeptText | None:
-    """Return what is kept of the documents of several units, from their receipts; None if nothing is rewritten."""
+def add_up_kept_text(units: Iterable[KeptText | None]) -> KeptText | None:
+    """Return what is kept of the documents of several units; None if nothing is rewritten."""
     total: KeptText | None = None
-    for result in results:
-        if (found := result.get("kept")) is None:
+    for found in units:
+        if found is None:
             continue
         total = total or KeptText()
         for name in ("documents", "rewritten", "text_bytes", "token_bytes", "tokens", "unknown"):
-            setattr(total, name, getattr(total, name) + found[name])
-        total.shown = [*total.shown, *(tuple(pair) for pair in found["shown"])][:SHOWN]
-        total.lost = [*total.lost, *found["lost"]][:SHOWN]
+            setattr(total, name, getattr(total, name) + getattr(found, name))
+        total.shown = [*total.shown, *found.shown][:SHOWN]
+        total.lost = [*total.lost, *found.lost][:SHOWN]
     return total
 
 

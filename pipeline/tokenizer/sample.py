@@ -74,6 +74,25 @@ class TokenizerTask(Payload):
     """By source, the presets with `when = "mix"`, with the limits that the sample is drawn with."""
 
 
+@dataclass(slots=True)
+class Drawn:
+    """What was read of a source for the sample."""
+
+    text_bytes: int = 0
+    documents: int = 0
+    left_out: int = 0
+    """Documents with words over `MAX_WORD_BYTES`."""
+    records: int = 0
+    dropped: dict[str, int] = field(default_factory=dict[str, int])
+    """By reason."""
+    looked_at: int = 0
+    """Documents to which `drop_if_matches` was applied."""
+    matched: int = 0
+    measured: int = 0
+    """Documents to which the limits of presets were applied."""
+    fell: int = 0
+
+
 def iter_sample(path: Path) -> Iterator[str]:
     """Yield the documents of a sample file."""
     pending = b""
@@ -85,7 +104,7 @@ def iter_sample(path: Path) -> Iterator[str]:
         yield pending.decode()
 
 
-def draw_sample(path: Path, task: TokenizerTask, report: Callable[[int, int], None]) -> list[dict[str, Any]]:
+def draw_sample(path: Path, task: TokenizerTask, report: Callable[[int, int], None]) -> list[Drawn]:
     """Write the sample's documents to a file, `DOCUMENT_SEPARATOR` after each; return the counts of each source."""
     with path.open("wb") as file, keep_fetched():  # the encode stage reads the same ranges again
         return [_draw(file, task, index, report) for index in range(len(task.sources))]
@@ -99,41 +118,38 @@ def sample_budgets(task: TokenizerTask) -> list[int]:
     return [int(want * scale) for want in wanted]
 
 
-def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int, int], None]) -> dict[str, Any]:
+def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int, int], None]) -> Drawn:
     # Take whole documents in the seeded order until the budget is met.
     budget = sample_budgets(task)[index]
     source = task.sources[index]
     if limits := task.limits.get(source.name):
         source = source.model_copy(update={"clean": source.clean.for_sample(limits)})
-    taken = documents = left_out = seen = 0
+    drawn, seen = Drawn(), 0
     stream = DocumentStream(source, _shuffled(task, index) if budget else ())
     for _, batch in stream:
         stream.refuse_malformed()
         seen += len(batch)
         for text in batch:
             if len(text) > MAX_WORD_BYTES and _longest_word_bytes(text) > MAX_WORD_BYTES:
-                left_out += 1
+                drawn.left_out += 1
                 continue
             file.write(text)
             file.write(DOCUMENT_SEPARATOR)
-            taken += len(text)
-            documents += 1
-            if taken >= budget:  # whole documents, including the one that meets the budget
+            drawn.text_bytes += len(text)
+            drawn.documents += 1
+            if drawn.text_bytes >= budget:  # whole documents, including the one that meets the budget
                 break
         report(file.tell(), 0)
-        if taken >= budget:
+        if drawn.text_bytes >= budget:
             break
     # Count what was read and dropped, for the alarms of the tokenizer stage.
     dropped = stream.tally.dropped
-    facts: dict[str, Any] = {"text_bytes": taken, "documents": documents, "left_out": left_out}
-    facts |= {"records": stream.documents + dropped.total(), "dropped": dict(dropped)}
-    if source.drop_if_matches:
-        matched = count_pattern_matches(source, dropped)
-        facts |= {"looked_at": seen + matched, "matched": matched}
-    if source.clean:
-        fell = sum(dropped[limit.reason] for limit in source.clean.limits("encode"))
-        facts |= {"measured": seen + fell, "fell": fell}
-    return facts
+    drawn.records, drawn.dropped = stream.documents + dropped.total(), dropped
+    drawn.matched = count_pattern_matches(source, dropped)
+    drawn.looked_at = seen + drawn.matched
+    drawn.fell = sum(dropped[limit.reason] for limit in source.clean.limits("encode"))
+    drawn.measured = seen + drawn.fell
+    return drawn
 
 
 def _longest_word_bytes(data: memoryview | bytes) -> int:

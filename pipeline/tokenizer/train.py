@@ -17,18 +17,23 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from pipeline.clean.steps import describe_drops, drop_remedy
 from pipeline.engine.checksums import write_checksummed
+from pipeline.engine.receipts import Result
 from pipeline.engine.timer import Timer
 from pipeline.numba_compiler import is_to_compile
+from pipeline.recipe.clean_recipe import CleanRecipe
+from pipeline.recipe.schema import TokenizerRecipe
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.sample import (
     DOCUMENT_SEPARATOR,
     MAX_WORD_BYTES,
     MUCH,
+    Drawn,
     TokenizerTask,
     draw_sample,
     iter_sample,
@@ -65,7 +70,18 @@ PATTERNS = {
 }
 
 
-def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+@dataclass(slots=True, kw_only=True)
+class TokenizerResult(Result):
+    """The result of training a tokenizer."""
+
+    tokenizer: TokenizerRecipe
+    sample: dict[str, Drawn]
+    """By source."""
+    sample_weights: dict[str, float]
+    sample_limits: dict[str, CleanRecipe]
+
+
+def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, int], None]) -> TokenizerResult:
     """Draw the sample, train, and write `tokenizer.json` into `folder`.
 
     Raises:
@@ -80,7 +96,7 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
     timer.lap("sample_s")
     recipe = task.recipe
     assert recipe.vocab_size is not None  # the recipe's check: given unless `file` is
-    size = sum(source["text_bytes"] for source in drawn)
+    size = sum(source.text_bytes for source in drawn)
     lost = _describe_lost(task, drawn)
 
     def refuse(offered: str) -> NoReturn:
@@ -91,7 +107,7 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
 
     # Refuse before training what no text of this size can give; a trainer would reserve memory for it.
     if not size:
-        remedy = drop_remedy({reason for facts in drawn for reason in facts["dropped"]})
+        remedy = drop_remedy({reason for source in drawn for reason in source.dropped})
         raise TokenizerError(f"{lost}tokenizer: no text is left to train on. {remedy}, or give a tokenizer `file`.")
     bound = 256 + len(recipe.special_tokens) + size  # each merge needs a place of its own in the text
     if recipe.vocab_size > bound:
@@ -104,27 +120,27 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
     if most < recipe.vocab_size:
         refuse(plural(most, "entry"))
     weights = {source.name: weight for source, weight in zip(task.sources, task.weights, strict=True)}
-    return {
-        "tokenizer": recipe.model_dump(exclude={"bos", "sample_limits"}),
-        "sample": {source.name: facts for source, facts in zip(task.sources, drawn, strict=True)},
-        "sample_weights": weights,
-        "sample_limits": {name: limits.model_dump() for name, limits in task.limits.items()},
-        "retries": retries,
-        "files": {TOKENIZER_FILE: write_checksummed(folder / TOKENIZER_FILE, text.encode())},
-        "seconds": timer.seconds,
-        "core_seconds": timer.core_seconds,
-    }
+    return TokenizerResult(
+        tokenizer=recipe,
+        sample={source.name: own for source, own in zip(task.sources, drawn, strict=True)},
+        sample_weights=weights,
+        sample_limits=task.limits,
+        retries=retries,
+        files={TOKENIZER_FILE: write_checksummed(folder / TOKENIZER_FILE, text.encode())},
+        seconds=timer.seconds,
+        core_seconds=timer.core_seconds,
+    )
 
 
-def _describe_lost(task: TokenizerTask, drawn: list[dict[str, Any]]) -> str:
+def _describe_lost(task: TokenizerTask, drawn: list[Drawn]) -> str:
     """Return a line for each source that loses most of what was read for the sample, or has long words alone."""
     lines: list[str] = []
-    for source, facts in zip(task.sources, drawn, strict=True):
-        if sum(facts["dropped"].values()) > MUCH * facts["records"]:
-            lines.append(f"source {source.name!r}: {describe_drops(facts['dropped'], facts['records'])}")
-        if facts["left_out"] and not facts["documents"]:
+    for source, own in zip(task.sources, drawn, strict=True):
+        if sum(own.dropped.values()) > MUCH * own.records:
+            lines.append(f"source {source.name!r}: {describe_drops(own.dropped, own.records)}")
+        if own.left_out and not own.documents:
             lines.append(
-                f"source {source.name!r}: {plural(facts['left_out'], 'document')} left, each with words over "
+                f"source {source.name!r}: {plural(own.left_out, 'document')} left, each with words over "
                 f"{MAX_WORD_BYTES:,} bytes, which are not sampled"
             )
     return "".join(f"{line}.\n" for line in lines)

@@ -67,8 +67,8 @@ def _fetch(work: Path, name: str, url: str) -> dict[str, float]:
             folder = work / name / task.digest
             folder.mkdir(parents=True)
             result = fetch.fetch_unit(folder, task.payload, lambda rows, fetched: None)
-            found["files"] += result["fetched"]
-            found["fetch_s"] += result["seconds"]["fetch_s"]
+            found["files"] += result.fetched
+            found["fetch_s"] += result.seconds["fetch_s"]
 
     usage, _ = timed(run)
     return found | {"seconds": usage.seconds, "cpu_s": usage.core_seconds}

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import pipeline
+from pipeline.encode.encode import EncodeResult
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.contamination import CONTAMINATION_FILE
 from shards.stores.store import FolderStore
@@ -65,10 +66,12 @@ def bench_evaluations(work: Path, quick: bool) -> Figures:
         damage: {words: _describe(tally, damage, words) for words in CLASSES if _describe(tally, damage, words)}
         for damage in DAMAGES
     }
-    results = [TaskOutput(FolderStore(path.parent)).result for path in folder.glob("set.work/encode/*/hits.bin")]
-    size = sum(result["text_bytes"] for result in results) / MB
-    seconds = sum(result["core_seconds"]["hits_s"] for result in results)
-    whole = sum(sum(result["core_seconds"].values()) for result in results)
+    results = [
+        TaskOutput(FolderStore(path.parent), EncodeResult).result for path in folder.glob("set.work/encode/*/hits.bin")
+    ]
+    size = sum(result.text_bytes for result in results) / MB
+    seconds = sum(result.core_seconds["hits_s"] for result in results)
+    whole = sum(sum(result.core_seconds.values()) for result in results)
     return figures | {
         "pages": len(pages) - len(planted),
         "found_elsewhere": len({page for page, _ in found if page >= len(planted)}),

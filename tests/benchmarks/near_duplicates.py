@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import xxhash
 from tokenizers import Tokenizer
 
-from pipeline.encode.run import Run, RunList
+from pipeline.encode.run import Run, RunList, RunResult
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import write_receipt
 from pipeline.mix.near_duplicates import bands, pairs
@@ -109,7 +109,7 @@ def _random_rows(rows: int, seed: int) -> Any:
 def _write_rows(folder: Path, number: int, rows: Any) -> Run:
     run = Run(str(folder / f"run-{number}"), number, "<u2")
     Path(run.place).mkdir(parents=True)
-    write_receipt(Path(run.place), {"labels": [], "documents": len(rows), "files": {}})
+    write_receipt(Path(run.place), RunResult(documents=len(rows)))
     own = folder / "bands" / bands.bands_digest(run.digest)
     own.mkdir(parents=True)
     rows = rows[np.argsort(rows["key"], kind="stable")]
@@ -117,7 +117,8 @@ def _write_rows(folder: Path, number: int, rows: Any) -> Run:
     with ChecksummedWriter(own / bands.BANDS_FILE) as file:
         file.write(rows.view(np.uint8).data)
     edges_facts = write_checksummed(own / bands.EDGES_FILE, edges.astype("<u8").tobytes())
-    write_receipt(own, {"rows": len(rows), "files": {bands.BANDS_FILE: file.facts(), bands.EDGES_FILE: edges_facts}})
+    files = {bands.BANDS_FILE: file.facts(), bands.EDGES_FILE: edges_facts}
+    write_receipt(own, bands.BandsResult(rows=len(rows), files=files))
     return run
 
 
@@ -131,7 +132,7 @@ def _find_pairs(folder: Path, runs: list[Run], rows: int) -> Figures:
         own.mkdir()
         task = pairs.PairsTask(listed.address, f"{folder}/bands", number, ranges)
         result = pairs.find_pairs(own, task, lambda done, made: None)
-        found, left_out = found + result["pairs"], left_out + result["cut"]["pairs"]
+        found, left_out = found + result.pairs, left_out + result.cut.pairs
     return {"wall_s": time.perf_counter() - begun, "pairs": found, "left_out": left_out}
 
 

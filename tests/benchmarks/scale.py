@@ -10,28 +10,29 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeline.assemble.assemble import AssembleTask, assemble_shards
+from pipeline.assemble.assemble import AssembleResult, AssembleTask, assemble_shards
 from pipeline.assemble.grouping import group_assembled_shards
+from pipeline.encode.encode import EncodeResult
 from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run, RunList, load_runs
 from pipeline.engine.checksums import checksum_file, seal, write_checksummed
 from pipeline.engine.driver import RESULTS_FILE, Driver
 from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.receipts import RECEIPT_FILE, write_receipt
+from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, write_receipt
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Call, Task, call_to_json
-from pipeline.mix.cuts import MixTask, mix_runs
-from pipeline.mix.mix_plan import ShardPlan, plan_from_dict
+from pipeline.mix.cuts import MixResult, MixTask, mix_runs
+from pipeline.mix.mix_plan import ShardPlan
 from pipeline.recipe.schema import Recipe
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import open_set
@@ -101,7 +102,7 @@ def _mix(folder: Path, runs: list[Run], shard_tokens: int) -> Figures:
     return before() | {
         "receipt_bytes": (folder / RECEIPT_FILE).stat().st_size,
         "files_bytes": sum(path.stat().st_size for path in folder.iterdir()),
-        "shards": len(result["plan"]["shards"]),
+        "shards": len(result.plan.shards) if result.plan else 0,
     }
 
 
@@ -164,13 +165,14 @@ def _assemble(many: Path, few: Path) -> Figures:
 
 
 def _group(folder: Path) -> list[tuple[ShardPlan, ...]]:
-    plan = plan_from_dict(json.loads((folder / "mix" / RECEIPT_FILE).read_bytes())["result"]["plan"])
+    plan = TaskOutput(FolderStore(folder / "mix"), MixResult).result.plan
+    assert plan is not None
     runs = load_runs(str(folder / LIST_FILE))
     documents = 100 * MB // TOKENS_A_DOCUMENT
     return group_assembled_shards(plan.shards, runs=len(runs), shard_bytes=200 * MB, shard_documents=documents)
 
 
-def _assemble_group(folder: Path, shards: tuple[ShardPlan, ...]) -> tuple[Task, Figures]:
+def _assemble_group(folder: Path, shards: tuple[ShardPlan, ...]) -> tuple[Task, AssembleResult]:
     names = tuple(f"s{number}" for number in range(len(WEIGHTS)))
     properties = SetProperties(32_000, 0, "0" * 64)
     payload = AssembleTask(shards, str(folder / LIST_FILE), str(folder / "mix"), names, 0, properties)
@@ -209,17 +211,15 @@ def _run_stage(folder: Path, number: int) -> Figures:
     with closing(LocalExecutor(1)) as executor:
         for ran in (1, 0):
             before = count_usage()
-            done = Driver(FolderStore(folder), executor, Progress()).run_stage(
-                "encode", "tests.benchmarks.scale:write_one", tasks
-            )
+            done = Driver(FolderStore(folder), executor, Progress()).run_stage("encode", write_one, tasks)
             if (len(done.results), done.ran) != (number, ran):
                 raise RuntimeError(f"{done.ran} of {len(done.results)} tasks ran; expected {ran} of {number}")
     return before()
 
 
-def write_one(folder: Path, _payload: None, _report: Callable[[int, int], None]) -> Figures:
+def write_one(folder: Path, _payload: None, _report: Callable[[int, int], None]) -> EncodeResult:
     """Do the work of a task that has nearly none."""
-    return {"documents": 0, "files": {DOCUMENTS_FILE: write_checksummed(folder / DOCUMENTS_FILE, b"")}}
+    return EncodeResult(documents=0, files={DOCUMENTS_FILE: write_checksummed(folder / DOCUMENTS_FILE, b"")})
 
 
 def _bench_open(work: Path, shards: int) -> Figures:
@@ -282,7 +282,7 @@ def write_runs(folder: Path, documents: int, documents_a_run: int, *, tokens: Pa
     """
 
     number = -(-documents // documents_a_run)
-    shared = checksum_file(tokens) if tokens else {}
+    shared = checksum_file(tokens) if tokens else None
     runs: list[Run] = []
     for index in range(number):
         own = folder / f"{index:032x}"
@@ -290,12 +290,12 @@ def write_runs(folder: Path, documents: int, documents_a_run: int, *, tokens: Pa
         rows = _draw_documents(index, documents_a_run, documents)
         header = _npy_header(rows)
         files = {DOCUMENTS_FILE: write_checksummed(own / DOCUMENTS_FILE, header + rows.tobytes())}
-        if tokens:
+        if tokens and shared:
             os.link(tokens, own / TOKENS_FILE)
-            files[TOKENS_FILE] = dict(shared)
+            files[TOKENS_FILE] = replace(shared)
         source = int(np.searchsorted(np.cumsum(WEIGHTS) / sum(WEIGHTS), index / number, "right"))
         label = f"data/part-{index:05d}.parquet@{index:016x}#rg0-1"
-        result: Figures = {"labels": [label], "documents": len(rows), "dropped": {}, "files": files}
+        result = EncodeResult(labels=[label], documents=len(rows), files=files)
         write_receipt(own, result)
         runs.append(Run(str(own), source, "<u2", result))
     return runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ import zstandard
 
 from pipeline.assemble.assemble import AssembleTask, assemble_shards
 from pipeline.assemble.grouping import group_assembled_shards
-from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, load_runs
+from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, RunResult, load_runs
 from pipeline.engine.checksums import seal
-from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, write_receipt
+from pipeline.engine.receipts import Result, WorkFileDamagedError, load_receipt, write_receipt
 from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
 from pipeline.mix.drops.fates import write_fates
 from pipeline.mix.index import Index
@@ -43,7 +44,7 @@ def assemble(
     (folder / "masks").mkdir(parents=True)
     (folder / "out").mkdir()
     masks = folder / "masks"
-    write_receipt(masks, {"files": write_fates(masks, index.fates)})
+    write_receipt(masks, Result(files=write_fates(masks, index.fates)))
     found: dict[str, dict[str, Any]] = {}
     listed = RunList(FolderStore(folder), runs)
     listed.write()
@@ -56,12 +57,10 @@ def assemble(
             )
             done: list[tuple[int, int]] = []
             result = assemble_shards(folder / "out", task, lambda size, tokens, done=done: done.append((size, tokens)))
-            read = [_read(folder / "out", entry) for entry in result["entries"]]
+            read = [_read(folder / "out", entry.model_dump()) for entry in result.entries]
             number = sum(len(shard["tokens"]) for shard in read)
             assert done[-1] == (2 * number, number)
-            assert result["files"].keys() == {
-                file["path"] for shard in read for file in shard["entry"]["files"].values()
-            }
+            assert result.files.keys() == {file["path"] for shard in read for file in shard["entry"]["files"].values()}
             found |= {shard["entry"]["name"]: shard for shard in read}
     assert {f"{name}.json" for name in found} == {path.name for path in (folder / "out").glob("*.json")}
     return found
@@ -148,8 +147,8 @@ def test_runs_in_a_bucket_are_read_once_for_all_shards_of_a_task(bucket: Proxy, 
     listed.write()
     (tmp_path / "mix").mkdir()
     mixed = mix_runs(tmp_path / "mix", MixTask(recipe, (), listed.address, fetch=True), None)
-    assert mixed["plan"] == cut_sources(recipe, index).to_dict()
-    assert {path.name for path in (tmp_path / "mix").iterdir()} == mixed["files"].keys()
+    assert mixed.plan == cut_sources(recipe, index)
+    assert {path.name for path in (tmp_path / "mix").iterdir()} == mixed.files.keys()
 
     def requests(name: str) -> int:
         return sum(record.method == "GET" and record.path.endswith(name) for record in bucket.requests)
@@ -178,16 +177,16 @@ def test_a_work_file_that_the_process_may_not_open_is_not_said_to_be_damaged(tmp
 def test_a_run_that_was_written_again_is_found_in_its_new_folder(bucket: Proxy, tmp_path: Path) -> None:
     (local,) = write_runs(tmp_path / "runs", SOURCES[:1], [[]])
     store = open_writable_store("s3://bucket/work")
-    result = load_receipt(FolderStore(Path(local.place)))
+    result = load_receipt(FolderStore(Path(local.place)), RunResult)
     assert result is not None
 
     def publish(attempt: str) -> None:
-        for name in (*result["files"], "checksums.bin"):
+        for name in (*result.files, "checksums.bin"):
             store.put(f"run/{attempt}/{name}", Path(local.place) / name)
-        store.put("run/receipt.json", seal(result | {"folder": attempt}))
+        store.put("run/receipt.json", seal(replace(result, folder=attempt)))
 
     publish("first")
-    listed = RunList(store, [Run(f"{store}/run", 0, "<u2", result | {"folder": "first"})])
+    listed = RunList(store, [Run(f"{store}/run", 0, "<u2", replace(result, folder="first"))])
     listed.write()
     asked = len(bucket.requests)
     (run,) = load_runs(listed.address)

@@ -193,10 +193,10 @@ def test_fetched_documents_that_were_damaged_are_fetched_again(tmp_path: Path) -
 def test_a_disk_that_damages_a_file_each_time_ends_the_build(tmp_path: Path) -> None:
     driver = Driver(FolderStore(tmp_path), LocalExecutor(1), Progress())
     written = Task("a" * 32, {"name": "a", "text": "some text"}, 1)
-    driver.run_stage("first", "tests.support.stage_tasks:write_file", [written])
+    driver.run_stage("first", stage_tasks.write_file, [written])
     reader = Task("b" * 32, {"folder": str(tmp_path / "first" / written.digest), "name": "a.bin"}, 1)
     stage_tasks.CALLS.clear()
     with pytest.raises(RunError, match=r"a\.bin: damaged again, after its task ran 2 times more\. The disk"):
-        driver.run_stage("second", "tests.support.stage_tasks:damage_and_read", [reader])
+        driver.run_stage("second", stage_tasks.damage_and_read, [reader])
     assert stage_tasks.CALLS == ["a", "a"]
     assert RunError.exit_status == 1

@@ -15,11 +15,12 @@ import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.encode.run import HashKey, RunList
+from pipeline.engine.checksums import seal, unseal
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import MAX_LINE_BYTES, Blocked, BlockList, describe_use, open_lists, parse_entry
 from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
-from pipeline.mix.mix_plan import plan_from_dict
+from pipeline.mix.mix_plan import MixPlan
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
 from shards.format.manifest import BlockListEntry
@@ -144,7 +145,7 @@ def test_of_a_blocked_document_every_copy_goes(tmp_path: Path, monkeypatch: pyte
     assert [(item.found, item.documents) for item in index.block_lists()] == [(1, 4), (3, 4)]
     recipe = make_recipe([3, 1], val_tokens=40, shard_tokens=150, when_short="shrink")
     plan = cut_sources(recipe, index)
-    assert plan_from_dict(plan.to_dict()) == plan
+    assert unseal(seal(plan), MixPlan) == plan
     placed = [item for shard in place_documents(plan, runs, index).values() for item in shard]
     left = [{document.key for document in own} - gone for own in sources]
     assert {key for source, _, key, _ in placed if source == 0} <= left[0]

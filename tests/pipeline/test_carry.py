@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.__main__ import main
-from pipeline.encode.run import Run
+from pipeline.encode.run import Run, RunResult
 from pipeline.encode.run_carried import write_carried
 from pipeline.engine.receipts import write_receipt
 from pipeline.recipe.read import read_recipe
@@ -241,7 +241,7 @@ def test_a_run_gives_back_the_values_of_any_of_its_documents(
     order = np.array(data.draw(st.permutations(range(number))), np.int64)
     folder = tmp_path_factory.mktemp("run")
     files = write_carried(folder, parts, columns, order)
-    write_receipt(folder, {"documents": number, "carried": columns, "files": files})
+    write_receipt(folder, RunResult(documents=number, carried=columns, files=files))
     run = Run(str(folder), 0, "<u2")
     assert run.carried == columns
     first = data.draw(st.integers(0, number))

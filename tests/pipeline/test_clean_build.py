@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from pipeline.__main__ import main
-from pipeline.mix.drops.table import read_drops
+from pipeline.mix.drops.table import SourceDrops
 from pipeline.recipe.presets import Gopher
 from tests.support.builds import build_here, call_here, digests, real_documents, run_build
 from tests.support.recipes import overrides, source, write_recipe
@@ -185,7 +186,7 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
             build_here(folder / "recipe.toml", folder / "set")
         found = json.loads(report(work, "--json").stdout)
         (source,) = found["sources"]
-        tables = read_drops([entry["drops"] for entry in found["steps"]])
+        tables = TypeAdapter(list[SourceDrops]).validate_python([entry["drops"] for entry in found["steps"]])
         for drops in tables:
             for name in ("documents", "tokens"):
                 gone = [getattr(step.first, name) for step in drops.steps.values() if not step.before_encoding]

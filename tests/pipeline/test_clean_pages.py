@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(folder: Path) -> dict[str, Any]:
-    return read_clean_report(str(folder / "set"))
+    found = read_clean_report(str(folder / "set"))
+    return found | {"steps": [source | {"drops": asdict(source["drops"])} for source in found["steps"]]}
 
 
 @pytest.fixture(scope="module")

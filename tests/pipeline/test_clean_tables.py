@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pipeline.builder.encode_alarms import check_encoded
 from pipeline.clean.measures import measure
 from pipeline.clean.reading_keys import reading_keys
 from pipeline.clean.steps import clean_batch
-from pipeline.clean.tally import SHOWN, Tally
+from pipeline.clean.tally import SHOWN, DroppedDocument, Tally
 from pipeline.encode.run import Run
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.clean_recipe import CleanRecipe
@@ -211,19 +212,24 @@ def test_a_preset_of_the_mix_drops_nothing_before_encoding() -> None:
     assert clean_batch(source_of({"gopher": {}}), batch, Tally()).rows.tolist() == [0, 1, 2, 3, 5]
 
 
-def result(documents: int, fell: int) -> dict[str, Any]:
-    """Return what a task says that dropped so many documents."""
-    item = {"place": "a@1#rg0", "row": 7, "reason": "gopher: min_words", "measure": "words", "value": 2.0}
-    item |= {"limit": 50.0, "text": "<script>\x1b[2J", "step": "gopher"}
-    dropped = {"gopher: min_words": fell, "shorter than min_bytes": 500}
-    return {"documents": documents, "dropped": dropped, "steps": {"gopher": fell}, "shown": [item] * min(fell, SHOWN)}
+def tally_of(*fell: int) -> Tally:
+    """Return the tally of units that dropped so many documents each."""
+    item = DroppedDocument("gopher", "a@1#rg0", 7, "gopher: min_words", "<script>\x1b[2J", "words", 2.0, 50.0)
+    return Tally.sum(
+        Tally(
+            dropped=Counter({"gopher: min_words": number, "shorter than min_bytes": 500}),
+            steps=Counter(gopher=number),
+            shown=[item] * min(number, SHOWN),
+        )
+        for number in fell
+    )
 
 
 def test_too_many_that_fall_stop_the_build_and_are_shown() -> None:
     source = source_of({"gopher": {"when": "encode", "max_dropped": 0.1}})
-    check_encoded(source, [result(90, 10), result(90, 10)])
+    check_encoded(source, 180, tally_of(10, 10))
     with pytest.raises(InputError) as caught:
-        check_encoded(source, [result(90, 10), result(90, 11)])
+        check_encoded(source, 180, tally_of(10, 11))
     message = str(caught.value)
     assert "source 'a': clean.gopher drops 21 of 201 documents (10.45%), more than max_dropped = 0.1 allows" in message
     assert message.count("a@1#rg0 row 7: gopher: min_words: words is 2, limit 50: <script>\\x1b[2J") == 10

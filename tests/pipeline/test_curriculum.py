@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.engine.checksums import seal, unseal
 from pipeline.mix.cuts import cut_sources
 from pipeline.mix.index import Index
-from pipeline.mix.mix_plan import plan_from_dict
+from pipeline.mix.mix_plan import MixPlan
 from pipeline.recipe.read import read_recipe
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
@@ -84,7 +85,7 @@ def test_every_phase_keeps_its_shares(
         except InputError:
             return
         placed = place_documents(plan, runs, index)
-    assert plan_from_dict(plan.to_dict()) == plan
+    assert unseal(seal(plan), MixPlan) == plan
     longest = Counter[int]()
     for items in placed.values():
         for source, _, _, length in items:

@@ -22,7 +22,7 @@ from pipeline.engine.attempts import open_attempt, publish_attempt
 from pipeline.engine.checksums import ChecksummedWriter, checksum_file, write_checksummed
 from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, WorkFileDamagedError, read_receipt, write_receipt
+from pipeline.engine.receipts import RECEIPT_FILE, Result, TaskOutput, WorkFileDamagedError, read_receipt, write_receipt
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Call, JsonText, Task, digest_of, run_call
 from pipeline.engine.timer import Timer
@@ -52,7 +52,9 @@ def run(tmp_path: Path) -> Any:
     def run_tasks(*tasks: Task, outputs: Path | None = None) -> tuple[Any, list[str]]:
         stage_tasks.CALLS.clear()
         driver = Driver(FolderStore(tmp_path), LocalExecutor(1), Progress(quiet=True))
-        result = driver.run_stage("stage", WRITE_FILE, list(tasks), FolderStore(outputs) if outputs else None)
+        result = driver.run_stage(
+            "stage", stage_tasks.write_file, list(tasks), FolderStore(outputs) if outputs else None
+        )
         assert result.ran == len(stage_tasks.CALLS)
         return result, list(stage_tasks.CALLS)
 
@@ -71,7 +73,7 @@ def test_digests_depend_on_values_alone() -> None:
 def test_only_what_is_missing_runs(run: Any, tmp_path: Path) -> None:
     result, ran = run(task("a"), task("b", "longer text"), task("c"))
     assert ran == ["b", "a", "c"]  # the large tasks first
-    assert [item["name"] for item in result.results] == ["a", "b", "c"]
+    assert [item.name for item in result.results] == ["a", "b", "c"]
     assert result.summary()["detail"] == {"x": 3}
     assert result.summary()["core_seconds"] == {}  # these tasks, as those of earlier versions, do not say
     digests = [task(name, text).digest for name, text in (("a", "some text"), ("b", "longer text"), ("c", "some text"))]
@@ -125,7 +127,7 @@ def test_a_damaged_result_is_made_again(kind: str, run: Any, tmp_path: Path) -> 
     result, ran = run(task("a"), task("b"))
     assert ran == ["a"]
     assert (folder / "a.bin").read_text() == "some text"
-    assert [item["files"]["a.bin"]["bytes"] for item in result.results[:1]] == [9]
+    assert [item.files["a.bin"].bytes for item in result.results[:1]] == [9]
     assert expected.results[1] == result.results[1]
 
 
@@ -237,8 +239,8 @@ def test_nothing_to_do_reads_one_file_a_stage(run: Any, tmp_path: Path, monkeypa
     receipts = [f"stage/{tasks[number].digest}/{RECEIPT_FILE}" for number in (3, 7)]
     assert set(opened) == {"stage/results.json", *receipts}
     assert opened.count(receipts[1]) == 1
-    assert [result["files"][f"{n}.bin"]["xxh3_128"] for n, result in enumerate(again.results)] == [
-        result["files"][f"{n}.bin"]["xxh3_128"] for n, result in enumerate(results)
+    assert [result.files[f"{n}.bin"].xxh3_128 for n, result in enumerate(again.results)] == [
+        result.files[f"{n}.bin"].xxh3_128 for n, result in enumerate(results)
     ]
     opened.clear()
     assert run(*tasks)[1] == []
@@ -356,7 +358,7 @@ def test_ranges_are_compared_with_the_blocks_of_their_receipt(tmp_path: Path) ->
         for first, last in itertools.pairwise([0, 1, 16_384, 16_384, 16_390, 100_000, len(data)]):
             file.write(memoryview(data)[first:last])
     assert file.facts() == checksum_file(tmp_path / "a") == write_checksummed(tmp_path / "a", data)
-    write_receipt(tmp_path, {"files": {"a": file.facts()}})
+    write_receipt(tmp_path, Result(files={"a": file.facts()}))
     part = TaskOutput(FolderStore(tmp_path)).open_range("a", 20_000, 250_000)
     buffer = memoryview(bytearray(len(data)))
     for start, stop in ((20_000, 20_001), (16_384 * 2, 16_384 * 3), (65_536, 131_072), (20_000, 250_000)):

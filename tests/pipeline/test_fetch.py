@@ -352,9 +352,9 @@ def test_another_archive_is_found_out_early(small: Archive, server: Bucket, tmp_
         run()
     assert len(server.requests) < 60
     server.faults.off()
-    assert run()["dropped"] == {archive.NOT_UTF8: 1}, "what the wrong one lacked is not held against the right one"
+    assert run().dropped == {archive.NOT_UTF8: 1}, "what the wrong one lacked is not held against the right one"
     server.faults.on("/content/", status=404)
-    assert Run(small, server, tmp_path / "again", monkeypatch, max_missing=1)()["dropped"].keys() == {archive.MISSING}
+    assert Run(small, server, tmp_path / "again", monkeypatch, max_missing=1)().dropped.keys() == {archive.MISSING}
 
 
 def test_a_server_that_is_gone_stops_the_build_and_nothing_is_lost(
@@ -400,7 +400,7 @@ class Run:
         self.counts: list[tuple[int, int]] = []
         work.mkdir(exist_ok=True)
 
-    def __call__(self) -> dict[str, Any]:
+    def __call__(self) -> fetched_documents.FetchResult:
         task = fetch.make_fetch_task(self.unit, self.source, self.work)
         self.folder = self.work / task.digest
         self.folder.mkdir(exist_ok=True)
@@ -408,7 +408,7 @@ class Run:
         write_receipt(self.folder, result)
         return result
 
-    def local(self, result: dict[str, Any]) -> Unit:
+    def local(self, result: fetched_documents.FetchResult) -> Unit:
         return fetched_documents.local_unit(self.unit, self.folder, result)
 
 
@@ -454,14 +454,14 @@ def test_rows_that_predicates_reject_are_not_asked_for(
     result = run()
     lost = {hashlib.sha1(latin1_content(server, small)).hexdigest()} & wanted
     assert {record.path.rpartition("/")[2] for record in server.requests} == set(small.keys) - wanted | lost
-    assert result["rows"] == len(small.ids)
+    assert result.rows == len(small.ids)
 
 
 def test_earlier_documents_that_are_altered_are_not_used(
     small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any
 ) -> None:
     run = Run(small, server, tmp_path, monkeypatch, keep={"score": ">= 4.2"})
-    (file,) = (span["file"] for span in run()["spans"])
+    (file,) = (span.file for span in run().spans)
     writer = fetched_documents.DocumentWriter(run.folder / file)
     for row in range(len(small.ids)):
         writer.add(row, b"forged")
@@ -472,7 +472,7 @@ def test_earlier_documents_that_are_altered_are_not_used(
     server.forget()
     result = Run(small, server, tmp_path, monkeypatch)()
     assert len(server.requests) == len(small.keys)
-    assert result["spans"][0]["documents"] == len(small.ids) - 1
+    assert result.spans[0].documents == len(small.ids) - 1
 
 
 def test_a_file_that_rows_share_is_asked_for_once_and_used_twice(
@@ -486,8 +486,8 @@ def test_a_file_that_rows_share_is_asked_for_once_and_used_twice(
     run = Run(rows, server, tmp_path / "work", monkeypatch)
     result = run()
     assert len(server.requests) == 2
-    assert [span["documents"] for span in result["spans"]] == [3, 3]
-    assert result["rows"] == 6
+    assert [span.documents for span in result.spans] == [3, 3]
+    assert result.rows == 6
     assert run.counts[0] == (4, 0)
     assert run.counts[-1] == (6, 2)
 

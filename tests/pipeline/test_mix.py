@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 
 from pipeline.encode import run as run_module
 from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, Edges, Run
-from pipeline.engine.receipts import write_receipt
+from pipeline.engine.checksums import seal, unseal
+from pipeline.engine.receipts import Result, write_receipt
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cuts import cut_sources
 from pipeline.mix.drops.fates import read_fates, write_fates
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
-from pipeline.mix.mix_plan import MixPlan, plan_from_dict
+from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.partitions import Partitions
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Shares
@@ -104,7 +105,7 @@ def test_properties_of_any_plan(
     if result is None:
         return
     plan, index, shards = result
-    assert plan_from_dict(plan.to_dict()) == plan
+    assert unseal(seal(plan), MixPlan) == plan
     kept = keep_first(sources)
     for name in ("tokens", "documents"):
         count = len if name == "documents" else lambda own: sum(document.length for document in own)
@@ -229,7 +230,7 @@ def test_an_index_is_what_plain_code_finds(
         blocked = Blocked([BlockList("listed.txt", path)]) if listed else None
         runs = write_runs(Path(folder, "runs"), sources, cuts)
         index = Index(runs, len(sources), blocked)
-        write_receipt(Path(folder), {"files": write_fates(Path(folder), index.fates)})
+        write_receipt(Path(folder), Result(files=write_fates(Path(folder), index.fates)))
         written = read_fates(FolderStore(Path(folder)), len(runs))
         for number, run in enumerate(runs):
             rows = run.read_documents(0, run.num_documents)

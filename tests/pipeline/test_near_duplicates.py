@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.encode.run import Run, RunList
+from pipeline.encode.run import Run, RunList, RunResult
 from pipeline.engine.receipts import TaskOutput, write_receipt
 from pipeline.engine.tasks import digest_of_payload
 from pipeline.mix.block_lists import Blocked, BlockList
@@ -123,12 +124,12 @@ def write_corpus(folder: Path, seed: int) -> tuple[list[Run], dict[int, list[int
 
 def find_similar(
     folder: Path, runs: list[Run], *, ranges: int = 1, tasks: int = 1
-) -> tuple[dict[frozenset[int], float], list[dict[str, Any]]]:
+) -> tuple[dict[frozenset[int], float], list[Any]]:
     """Run the three stages as a build does; return the similarity of each pair of hashes, and the pairs' results."""
     listed = RunList(FolderStore(folder), runs)
     listed.write()
 
-    def run(stage: str, function: Any, payload: Any) -> dict[str, Any]:
+    def run(stage: str, function: Any, payload: Any) -> Any:
         own = folder / stage / digest_of_payload(payload)
         own.mkdir(parents=True)
         result = function(own, payload, lambda done, made: None)
@@ -184,12 +185,12 @@ def test_bands_do_not_depend_on_chunks_and_leave_copies_out(tmp_path: Path) -> N
     result = write_bands(tmp_path / "bands", task, lambda done, made: None)
     write_receipt(tmp_path / "bands", result)
     file = TaskOutput(FolderStore(tmp_path / "bands"))
-    rows = read_rows(file, 0, result["rows"])
+    rows = read_rows(file, 0, result.rows)
     assert (np.diff(rows["key"].astype(np.float64)) >= 0).all()
     documents = runs[0].read_documents(0, runs[0].num_documents)
     hashes = {(int(row["hash_hi"]) << 64) | int(row["hash_lo"]) for row in documents}
     assert len(hashes) < len(documents), "there are copies"
-    assert result["rows"] == len(hashes) * BANDS
+    assert result.rows == len(hashes) * BANDS
     assert np.array_equal(rows["length"], documents["length"][rows["index"]])
     # Every range begins where its keys do.
     for ranges in (1, 16, 256):
@@ -212,7 +213,7 @@ def own_hashes(document: list[int]) -> tuple[Any, Any]:
 def write_rows(folder: Path, run: Run, rows: Any) -> None:
     """Write band rows as `write_bands` does, so that `find_pairs` takes them for a run's."""
     Path(run.place).mkdir()
-    write_receipt(Path(run.place), {"documents": len(rows), "files": {}})  # the list of runs reads it
+    write_receipt(Path(run.place), RunResult(documents=len(rows)))  # the list of runs reads it
     own = folder / "bands" / bands_digest(run.digest)
     own.mkdir(parents=True)
     rows = rows[np.argsort(rows["key"], kind="stable")]
@@ -221,7 +222,7 @@ def write_rows(folder: Path, run: Run, rows: Any) -> None:
         bands.BANDS_FILE: bands.write_checksummed(own / bands.BANDS_FILE, rows.view(np.uint8).data),
         bands.EDGES_FILE: bands.write_checksummed(own / bands.EDGES_FILE, edges.astype("<u8").tobytes()),
     }
-    write_receipt(own, {"rows": len(rows), "files": files})
+    write_receipt(own, bands.BandsResult(rows=len(rows), files=files))
 
 
 def pairs_of_rows(folder: Path, runs: list[Run], ranges: int) -> tuple[list[tuple[int, int]], Counter[str]]:
@@ -235,7 +236,7 @@ def pairs_of_rows(folder: Path, runs: list[Run], ranges: int) -> tuple[list[tupl
         own.mkdir()
         result = find_pairs(own, PairsTask(listed.address, f"{folder}/bands", number, ranges), lambda done, made: None)
         write_receipt(own, result)
-        cut.update(result["cut"])
+        cut.update(asdict(result.cut))
         found += read_pairs(FolderStore(own), 0, pairs_module.PARTITIONS).tolist()
     return found, cut
 

@@ -226,4 +226,4 @@ def test_receipts_name_the_attempt_that_counts(recipe: Path, built: str) -> None
     result = read_receipt(home)
     assert result is not None
     build_here(recipe, built)
-    assert {file.name.split("/")[0] for file in home.list()} == {"receipt.json", result["folder"]}
+    assert {file.name.split("/")[0] for file in home.list()} == {"receipt.json", result.folder}

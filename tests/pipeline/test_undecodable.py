@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 
 from pipeline.builder.encode_alarms import check_encoded
 from pipeline.clean.documents import DocumentStream
+from pipeline.clean.malformed import Examples
+from pipeline.clean.tally import Tally
 from pipeline.sources import files
 from pipeline.sources.base import MALFORMED, SourceError
 from pipeline.sources.formats.encoding_guess import explain_fault, guess_encoding
@@ -210,38 +213,39 @@ def test_a_table_in_utf16_is_named(tmp_path: Path, source: Any) -> None:
     assert read(source(tmp_path / "a.csv", encoding="utf-16")).documents == 1
 
 
-def result(documents: int, **dropped: int) -> dict[str, Any]:
+def tally_of(*malformed: Examples, **dropped: int) -> Tally:
     names = {
         "null": "text is null",
         "invalid": "text is not valid UTF-8",
         "malformed": MALFORMED,
         "other": "not x >= 2",
     }
-    return {"documents": documents, "dropped": {names[key]: count for key, count in dropped.items()}}
+    counts = Counter({names[key]: count for key, count in dropped.items()})
+    return Tally.sum([Tally(dropped=counts), *(Tally(malformed=examples) for examples in malformed)])
 
 
 def test_both_kinds_of_malformed_records_have_one_limit(source: Any) -> None:
-    results = [result(90, malformed=4), result(0, invalid=6) | {"malformed": ["a: fault"], "encodings": {"koi8-r": 2}}]
+    tally = tally_of(Examples(), Examples(["a: fault"], {"koi8-r": 2}), malformed=4, invalid=6)
     assert "10 of 100 records (10.00%) are malformed and dropped. Examples:\n  a: fault" in "".join(
-        check_encoded(source("a", max_malformed=0.1), results)
+        check_encoded(source("a", max_malformed=0.1), 90, tally)
     )
     with pytest.raises(SourceError, match=r"(?s)10 of 100.*koi8-r.*set max_malformed = 0\.1 to go on .*encoded again"):
-        check_encoded(source("a", max_malformed=0.09), results)
+        check_encoded(source("a", max_malformed=0.09), 90, tally)
 
 
 def test_records_without_text_have_a_limit(source: Any) -> None:
     """Rows that `keep` rejects are no part of it: they may be most of the source."""
     keys = {"keep": {"x": ">= 2"}}
-    check_encoded(source("a", **keys), [result(90, null=10, other=900)])
+    check_encoded(source("a", **keys), 90, tally_of(null=10, other=900))
     with pytest.raises(SourceError) as caught:
-        check_encoded(source("a", **keys), [result(80, other=900), result(0, null=20)])
+        check_encoded(source("a", **keys), 80, tally_of(null=20, other=900))
     assert "20 of 1,000 records (20.00% of those that `keep` leaves) have no text, more than max_null = 0.1" in str(
         caught.value
     )
     assert "'text' is null or absent there. Is it the column of the text (`text`)? If so, set max_null = 0.2 " in str(
         caught.value
     )
-    check_encoded(source("a", max_null=0.2, **keys), [result(80, null=20, other=900)])
+    check_encoded(source("a", max_null=0.2, **keys), 80, tally_of(null=20, other=900))
     assert "max_null" not in source("a").model_dump()
 
 

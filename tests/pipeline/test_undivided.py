@@ -40,7 +40,7 @@ def test_files_without_the_separator_are_counted(
     recipe = source(tmp_path / "a.txt", separator=separator)
     stream = DocumentStream(recipe, list_spans_of(recipe))
     assert sum(len(documents) for _, documents in stream) >= len(found)
-    assert stream.undivided.files == found
+    assert stream.tally.undivided.files == found
 
 
 def test_they_are_counted_by_the_separator_that_they_have(tmp_path: Path, source: Any) -> None:
@@ -52,7 +52,7 @@ def test_they_are_counted_by_the_separator_that_they_have(tmp_path: Path, source
         recipe = source(tmp_path / ("*.txt" if keys else "*.gz"), separator="\n\n", **keys)
         stream = DocumentStream(recipe, list_spans_of(recipe))
         assert sum(len(documents) for _, documents in stream) == (1 if keys else 5)
-        found.update(Undivided.of_results([stream.undivided.to_json(), {}]))
+        found.update(stream.tally.undivided)
     never, other = found.describe(source("a", separator="\n\n"))
     assert 'the separator "\\n\\n" never occurs in 1 text file of 65,536 bytes or more that is read as one' in never
     assert '5.txt. Correct `separator`, or set format = "file" if each file is one document.' in never

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run
+from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run, RunResult
 from pipeline.engine.checksums import checksum_file, write_checksummed
 from pipeline.engine.receipts import write_receipt
 
@@ -74,5 +74,5 @@ def write_token_run(folder: Path, source: int, documents: Sequence[Sequence[int]
         DOCUMENTS_FILE: checksum_file(folder / DOCUMENTS_FILE),
         TOKENS_FILE: write_checksummed(folder / TOKENS_FILE, np.array(tokens, "<u2").tobytes()),
     }
-    write_receipt(folder, {"labels": [f"source-{source}@1#file"], "documents": len(rows), "files": files})
+    write_receipt(folder, RunResult(labels=[f"source-{source}@1#file"], documents=len(rows), files=files))
     return Run(str(folder), source, "<u2")

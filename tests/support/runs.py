@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, MEASURES_FILE, TOKENS_FILE, HashKey, Run
+from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, MEASURES_FILE, TOKENS_FILE, HashKey, Run, RunResult
 from pipeline.engine.checksums import checksum_file, write_checksummed
 from pipeline.engine.receipts import write_receipt
 from pipeline.mix.index import Index
@@ -88,8 +88,8 @@ def write_run(
     if measures:
         values = [[documents[place].measure(name) for name in measures] for place in places]
         files[MEASURES_FILE] = write_checksummed(folder / MEASURES_FILE, np.array(values, "<f4").tobytes())
-    facts = {"labels": [f"source-{source}@1#file"], "documents": len(rows), "measures": list(measures)}
-    write_receipt(folder, facts | {"files": files})
+    labels = [f"source-{source}@1#file"]
+    write_receipt(folder, RunResult(labels=labels, documents=len(rows), measures=list(measures), files=files))
     return Run(str(folder), source, "<u2")
 
 

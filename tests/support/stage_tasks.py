@@ -6,11 +6,12 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.engine.checksums import checksum_blocks, write_checksummed
-from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.checksums import WrittenFile, checksum_blocks, write_checksummed
+from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import Call, Task, digest_of
 from shards.errors import missing_extra
 from shards.stores.object_errors import NoCredentialsError, StoreError
@@ -24,7 +25,12 @@ class TaskError(ValueError):
     """Raised by the task that fails."""
 
 
-def write_file(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> dict[str, Any]:
+@dataclass(slots=True, kw_only=True)
+class Named(Result):
+    name: str
+
+
+def write_file(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> Named:
     """Write `payload["text"]`, or fail halfway if the payload says so."""
     CALLS.append(payload["name"])
     data = payload["text"].encode()
@@ -34,10 +40,11 @@ def write_file(folder: Path, payload: dict[str, Any], report: Callable[[int, int
     report(len(data), 1)
     if payload.get("fail"):
         raise TaskError("halfway")
-    return {"name": payload["name"], "files": {path.name: _facts(data)}, "seconds": {"x": 1}}
+    file = WrittenFile(len(data), checksums=checksum_blocks(data))
+    return Named(name=payload["name"], files={path.name: file}, seconds={"x": 1})
 
 
-def need_extra(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> dict[str, Any]:
+def need_extra(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> Result:
     """Fail as a task does on a node without a package that comes with an extra, without credentials, or otherwise."""
     if payload["package"] == "credentials":
         raise NoCredentialsError("no credentials")
@@ -46,7 +53,7 @@ def need_extra(folder: Path, payload: dict[str, Any], report: Callable[[int, int
     raise missing_extra(ModuleNotFoundError(name=payload["package"]))
 
 
-def die_or_write(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> dict[str, Any]:
+def die_or_write(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> Result:
     """Kill this process, as the kernel does when memory runs out, `payload["times"]` times; then write a file.
 
     The process has then taken `payload["bytes"]` of memory.
@@ -61,30 +68,27 @@ def die_or_write(folder: Path, payload: dict[str, Any], report: Callable[[int, i
             file.write(f"{payload['name']}\n")
         os.kill(os.getpid(), signal.SIGKILL)
     report(2, 1)
-    return {"files": {"a.bin": write_checksummed(folder / "a.bin", b"text")}}
+    return Result(files={"a.bin": write_checksummed(folder / "a.bin", b"text")})
 
 
-def damage_and_read(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> dict[str, Any]:
+def damage_and_read(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> Result:
     """Change a byte of another task's file and read it."""
     path = Path(payload["folder"]) / payload["name"]
     before = path.stat()
     path.write_bytes(b"~" + path.read_bytes()[1:])
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    return {"text": str(TaskOutput(FolderStore(path.parent)).read(payload["name"])), "files": {}}
+    TaskOutput(FolderStore(path.parent)).read(payload["name"])
+    return Result()
 
 
-def wait_for_gate(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> dict[str, Any]:
+def wait_for_gate(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> Result:
     """Say that the task has begun, wait until the file `payload["gate"]` exists, and write a file."""
     with Path(payload["began"]).open("a") as file:
         file.write("began\n")
     while not Path(payload["gate"]).exists():
         time.sleep(0.05)
     report(1, 1)
-    return {"files": {"a.bin": write_checksummed(folder / "a.bin", b"text")}}
-
-
-def _facts(data: bytes) -> dict[str, Any]:
-    return {"bytes": len(data), "checksums": checksum_blocks(data)}
+    return Result(files={"a.bin": write_checksummed(folder / "a.bin", b"text")})
 
 
 def make_calls(stage: Path, payloads: list[dict[str, Any]], function: str = "write_file") -> list[Call]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.builder.stored_build import Build
-from pipeline.clean.evaluations.items import Items, find_item_ngrams, load_items, source_of
+from pipeline.clean.evaluations.items import Items, ItemsResult, find_item_ngrams, load_items, source_of
 from pipeline.clean.provenance import read_documents_again
 from pipeline.engine.receipts import TaskOutput
 from shards.errors import InputError
@@ -34,10 +34,10 @@ def read_item_texts(build: Build, evaluations: list[dict[str, Any]]) -> None:
     """
     if build.evaluations is None:
         return
-    items, read = load_items(str(build.evaluations)), TaskOutput(build.evaluations).result["evaluations"]
+    items, read = load_items(str(build.evaluations)), TaskOutput(build.evaluations, ItemsResult).result.evaluations
     for number, (evaluation, given) in enumerate(zip(evaluations, build.recipe.evaluations, strict=True)):
         source = source_of(given, "/").model_dump(mode="json") | {"folder": "/"}
-        spans: list[str] = read[number]["spans"]
+        spans = read[number].spans
         by_span: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for copy in evaluation["held"]:
             by_span[copy["item"]].append(copy)

@@ -16,7 +16,6 @@ from typing import Any
 from pipeline.builder.clean_report.charts import plot_measure
 from pipeline.builder.clean_report.differences import mark_pair
 from pipeline.builder.clean_report.wording import describe_others, describe_unread, name_ends
-from pipeline.mix.drops.table import read_drops
 from shards.errors import InputError
 from shards.report.chart import Chart
 from shards.report.render import NARROW, TEMPLATES, WIDE, make_render_environment, read_style
@@ -71,8 +70,7 @@ def render_pages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     environment = make_render_environment(_OWN_TEMPLATES)
     style = read_style(TEMPLATES / "style.css", _OWN_TEMPLATES / "clean.css")
     near: dict[str, Any] = report["near_duplicates"] or {"sources": []}
-    tables = read_drops([source["drops"] for source in report["steps"]])
-    steps = [source | {"drops": drops} for source, drops in zip(report["steps"], tables, strict=True)]
+    steps: list[dict[str, Any]] = report["steps"]
     names = {source["name"]: f"{number}-{source['name']}" for number, source in enumerate(steps, 1)}
     copies = {one["name"]: f"test-{number}-{one['name']}.html" for number, one in enumerate(report["evaluations"], 1)}
     shared: dict[str, Any] = {

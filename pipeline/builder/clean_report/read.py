@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.builder.clean_report.differences import COMPARED_CHARACTERS, cut_parts
-from pipeline.builder.clean_report.encoded import read_encoded
+from pipeline.builder.clean_report.encoded import draw_examples
 from pipeline.builder.clean_report.item_texts import read_item_texts
 from pipeline.builder.python_api import default_work
 from pipeline.builder.stored_build import Build, read_build
@@ -26,7 +26,8 @@ from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import digest_in
 from pipeline.mix.cleaning import CLEANING_FILE, read_cleaning
 from pipeline.mix.contamination import CONTAMINATION_FILE, EXCUSED_FILE
-from pipeline.mix.drops.table import ITEM_REASON, Counts, Drop, SourceDrops, read_drops
+from pipeline.mix.cuts import MixResult
+from pipeline.mix.drops.table import ITEM_REASON, Counts, Drop, SourceDrops, count_before_encoding
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.vocabulary import read_vocabulary
 from shards.stores.open import open_writable_store
@@ -44,6 +45,8 @@ EXCERPT_BYTES = 300
 def read_clean_report(place: str) -> dict[str, Any]:
     """Return what the last mix of a work folder dropped, each example with the beginning of its text.
 
+    The `drops` of each source in `steps` are `SourceDrops`, all else is JSON values.
+
     Args:
         place: a work folder or its address, or a set's, whose work folder is next to it.
 
@@ -56,18 +59,17 @@ def read_clean_report(place: str) -> dict[str, Any]:
         work = open_writable_store(default_work(place))
     # The build as its mix left it.
     build = read_build(work)
-    mixed = TaskOutput(build.mix)
+    mixed = TaskOutput(build.mix, MixResult)
     # One table for each source: the steps before encoding, then those of the mix.
-    encoded = read_encoded(build.runs, len(build.recipe.sources))
-    drops = read_drops(mixed.result["drops"])
-    for (steps, _), source in zip(encoded, drops, strict=True):
-        source.steps = steps | source.steps
+    tallies, drops = build.read_tallies(), mixed.result.drops
+    for tally, source in zip(tallies, drops, strict=True):
+        source.steps = count_before_encoding(tally.dropped) | source.steps
     by_name = dict(zip((source.name for source in build.recipe.sources), drops, strict=True))
-    limits: list[dict[str, Any]] = read_cleaning(build.mix)["sources"] if CLEANING_FILE in mixed.result["files"] else []
+    limits: list[dict[str, Any]] = read_cleaning(build.mix)["sources"] if CLEANING_FILE in mixed.result.files else []
     for entry in limits:
         add_counts(entry, by_name[entry["name"]])
     # The evidence of each step, with the text of its documents.
-    near, evaluations = _read_near(build, mixed), mixed.result["contamination"]
+    near, evaluations = _read_near(build, mixed.result), [asdict(counts) for counts in mixed.result.contamination]
     held = _read_held(mixed, evaluations, by_name)
     _add_texts(build, limits, near, held)
     read_item_texts(build, evaluations)
@@ -76,8 +78,8 @@ def read_clean_report(place: str) -> dict[str, Any]:
         "mix": digest_in(build.mix),
         "unread": [name for name, more in zip(by_name, build.has_more, strict=True) if more],
         "steps": [
-            {"name": name, "drops": asdict(source)} | own
-            for (name, source), (_, own) in zip(by_name.items(), encoded, strict=True)
+            {"name": name, "drops": source, "masked": tally.masked_counts, "examples": draw_examples(tally)}
+            for (name, source), tally in zip(by_name.items(), tallies, strict=True)
         ],
         "sources": limits,
         "near_duplicates": near,
@@ -100,19 +102,18 @@ def add_counts(entry: dict[str, Any], drops: SourceDrops) -> None:
         limit |= asdict(Drop(drop.first, drop.every or Counts(), drop.alone or Counts()))
 
 
-def _read_near(build: Build, mixed: TaskOutput) -> dict[str, Any] | None:
+def _read_near(build: Build, mixed: MixResult) -> dict[str, Any] | None:
     """Return the settings of near-duplicates, and some pairs of each source; None if the build looks for none."""
-    settings = build.recipe.clean.near_duplicates
-    if settings is None:
+    settings, found = build.recipe.clean.near_duplicates, mixed.near_duplicates
+    if settings is None or found is None:
         return None
-    found = mixed.result["near_duplicates"]
     names = [source.name for source in build.recipe.sources]
     return {
         "action": settings.action,
         "min_jaccard": settings.min_jaccard,
-        "compared": found["compared"],
-        "pairs": found["pairs"],
-        "sources": [{"name": name} | own for name, own in zip(names, found["sources"], strict=True)],
+        "compared": found.compared,
+        "pairs": found.pairs,
+        "sources": [{"name": name} | asdict(own) for name, own in zip(names, found.sources, strict=True)],
     }
 
 
@@ -143,7 +144,7 @@ def _add_texts(
 
 
 def _read_held(
-    mixed: TaskOutput, evaluations: list[dict[str, Any]], drops: dict[str, SourceDrops]
+    mixed: TaskOutput[MixResult], evaluations: list[dict[str, Any]], drops: dict[str, SourceDrops]
 ) -> list[dict[str, Any]]:
     """Give each evaluation set its documents by source, and the first that hold its items, in hash order; return these.
 

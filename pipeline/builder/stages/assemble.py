@@ -13,7 +13,7 @@ from pipeline.builder.kept import find_linked, link_shards, put_back
 from pipeline.builder.publish import clear_output
 from pipeline.builder.running_build import RunningBuild
 from pipeline.engine.tasks import Task, make_task
-from shards.format.manifest import ShardEntry, Split
+from shards.format.manifest import Split
 from shards.format.writer import SetProperties, shard_name
 
 
@@ -64,11 +64,11 @@ def run_assemble(build: RunningBuild) -> None:
     linked = find_linked(build, tasks)
     result = build.run_stage(
         "assemble",
-        "pipeline.assemble.assemble:assemble_shards",
+        assemble.assemble_shards,
         tasks,
         build.out,
         first=partial(put_back, build, tasks, linked),
         given=linked,
         before=prepare,
     )
-    build.shards = [ShardEntry.model_validate(entry) for item in result.results for entry in item["entries"]]
+    build.shards = [entry for own in result.results for entry in own.entries]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from pipeline.builder.encode_alarms import check_encoded
 from pipeline.builder.running_build import RunningBuild
 from pipeline.clean.measures import measure
 from pipeline.clean.steps import describe_drops, drop_remedy
+from pipeline.clean.tally import Tally
 from pipeline.encode import encode
 from pipeline.encode.run import Run, RunList, token_dtype
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.tasks import Task, make_task
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Unit
-from pipeline.sources.undivided import Undivided
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
 from shards.errors import InputError, plural
@@ -55,8 +53,8 @@ def run_encode(build: RunningBuild) -> None:
 
     # Two sources may read the same files in the same way, and then share a run.
     distinct = list({task.digest: task for task in tasks}.values())
-    results = build.run_stage("encode", "pipeline.encode.encode:encode_unit", distinct, before=check_disk).results
-    if why := next((result["slow_encoder"] for result in results if result.get("slow_encoder")), ""):
+    results = build.run_stage("encode", encode.encode_unit, distinct, before=check_disk).results
+    if why := next((result.slow_encoder for result in results if result.slow_encoder), ""):
         build.driver.progress.note_once(describe_slow_encoder(why))
     # The runs, in the order of the units; the list of them is written when a task needs it.
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
@@ -67,19 +65,18 @@ def run_encode(build: RunningBuild) -> None:
     build.run_list = RunList(build.work.child("encode"), build.runs)
     build.used["encode"].add(build.run_list.name)
     # What was dropped, source by source: first what stops the build, then what is only said.
-    for index, source in enumerate(recipe.sources):
+    build.tallies = [Tally.sum(result.tally for result in build.encoded(index)) for index in range(len(recipe.sources))]
+    for index, (source, tally) in enumerate(zip(recipe.sources, build.tallies, strict=True)):
         own = build.encoded(index)
-        for line in (*check_encoded(source, own), *Undivided.of_results(own).describe(source)):
+        documents = sum(result.documents for result in own)
+        for line in (*check_encoded(source, documents, tally), *tally.undivided.describe(source)):
             build.driver.progress.note_once(line)
-        if kept := add_up_kept_text(own):
+        if kept := add_up_kept_text(result.kept for result in own):
             build.driver.progress.note_once(describe_kept(source.name, kept))
             check_unknown(source.name, kept, recipe.tokenizer.max_unknown)
     for index, source in enumerate(recipe.sources):
-        own = build.encoded(index)
-        if not build.selections[index].has_more and not any(result["documents"] for result in own):
-            reasons: Counter[str] = Counter()
-            for result in own:
-                reasons.update(result["dropped"])
+        if not build.selections[index].has_more and not any(result.documents for result in build.encoded(index)):
+            reasons = build.tallies[index].dropped
             why = describe_drops(reasons, reasons.total()) or "there were none"
             raise InputError(f"source {source.name!r}: no document is left: {why}. {drop_remedy(reasons)}.")
 

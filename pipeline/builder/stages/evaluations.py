@@ -20,11 +20,11 @@ def run_evaluations(build: RunningBuild) -> None:
     payload = items.make_items_task(build.recipe)
     size = sum(span.text_bytes for own in payload.spans for span in own)
     task = make_task(payload, size)
-    stage = build.run_stage("evaluations", "pipeline.clean.evaluations.items:read_items", [task])
-    for counts in stage.results[0]["evaluations"]:
-        if left_out := counts["too_short"] + sum(counts["dropped"].values()):
+    stage = build.run_stage("evaluations", items.read_items, [task])
+    for counts in stage.results[0].evaluations:
+        if left_out := counts.too_short + sum(counts.dropped.values()):
             build.note(
-                f"evaluation set {counts['name']!r}: {left_out:,} of {plural(counts['items'], 'item')} not searched "
+                f"evaluation set {counts.name!r}: {left_out:,} of {plural(counts.items, 'item')} not searched "
                 f"for: empty, or shorter than {items.LEAST_WORDS} words"
             )
     build.evaluations = build.folder_of("evaluations", task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipeline.builder.running_build import RunningBuild
 from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
@@ -16,6 +16,9 @@ from pipeline.sources.base import SourceError
 from shards.errors import plural
 from shards.stores.files import check_room
 from shards.stores.store import FolderStore, require_folder
+
+if TYPE_CHECKING:
+    from pipeline.sources.software_heritage.fetched_documents import FetchResult
 
 
 def run_fetch(build: RunningBuild) -> None:
@@ -52,8 +55,7 @@ def run_fetch(build: RunningBuild) -> None:
         scratch_bytes = int(sum(task.payload.unit.text_bytes for task in pending) * disk.FETCH_SCRATCH_SHARE)
         check_room([("fetched files", folder, scratch_bytes)], disk.REMEDY)
 
-    function = "pipeline.sources.software_heritage.fetch:fetch_unit"
-    stage = build.run_stage("fetch", function, distinct, unit="files", first=ask_for_missing, before=check_disk)
+    stage = build.run_stage("fetch", fetch.fetch_unit, distinct, unit="files", first=ask_for_missing, before=check_disk)
     if stage.ran:
         delete_journals(folder)
     # Judge each source by its own rows; from here on its units read the fetched documents.
@@ -70,7 +72,7 @@ def needs_fetch(recipe: Recipe) -> bool:
     return any(source.content != "column" for source in recipe.sources)
 
 
-def check_missing(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
+def check_missing(source: SourceRecipe, results: Iterable[FetchResult]) -> None:
     """End the fetch stage with an error if more of a source's files are missing than its `max_missing` allows.
 
     Raises:
@@ -96,10 +98,13 @@ def check_missing(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> No
 
 def ask_again(source: SourceRecipe, folder: Path, tasks: list[Task]) -> None:
     """Let the fetch stage run again for files that it missed, if a source misses too many: delete the receipts."""
-    results = [result for task in tasks if (result := read_receipt(FolderStore(folder / task.digest))) is not None]
+    from pipeline.sources.software_heritage.fetched_documents import FetchResult
+
+    receipts = (read_receipt(FolderStore(folder / task.digest), FetchResult) for task in tasks)
+    results = [result for result in receipts if result is not None]
     if len(results) == len(tasks) and _too_many(source, *_count(results)):
         for task, result in zip(tasks, results, strict=True):
-            if result["dropped"]:
+            if result.dropped:
                 (folder / task.digest / RECEIPT_FILE).unlink()
 
 
@@ -107,10 +112,10 @@ def _too_many(source: SourceRecipe, rows: int, dropped: Counter[str]) -> bool:
     return dropped.total() > source.max_missing * rows
 
 
-def _count(results: Iterable[dict[str, Any]]) -> tuple[int, Counter[str]]:
+def _count(results: Iterable[FetchResult]) -> tuple[int, Counter[str]]:
     rows = 0
     dropped: Counter[str] = Counter()
     for result in results:
-        rows += result["rows"]
-        dropped.update(result["dropped"])
+        rows += result.rows
+        dropped.update(result.dropped)
     return rows, dropped

@@ -10,8 +10,6 @@ from pipeline.builder.stages.near_duplicates import run_near_duplicates
 from pipeline.engine.tasks import make_task
 from pipeline.mix import cuts as mix
 from pipeline.mix.block_lists import open_lists
-from pipeline.mix.drops.table import read_drops
-from pipeline.mix.mix_plan import plan_from_dict
 from shards.errors import InputError, plural
 
 
@@ -52,25 +50,24 @@ def run_mix(build: RunningBuild) -> bool:
     )
     task = make_task(payload, 0, recipe.name)
     build.mix = build.folder_of("mix", task)
-    function = "pipeline.mix.cuts:mix_runs"
-    stage = build.run_stage("mix", function, [task], before=build.write_run_list, after=build.store)
+    stage = build.run_stage("mix", mix.mix_runs, [task], before=build.write_run_list, after=build.store)
 
     # Stop if it drops too much, or if the sources are too small.
     result = stage.results[0]
-    build.drops = read_drops(result["drops"])
-    check_mixed(build, result.get("near_duplicates"))
-    if "fault" in result:
-        raise InputError(result["fault"])
+    build.drops = result.drops
+    check_mixed(build, result.near_duplicates)
+    if result.fault:
+        raise InputError(result.fault)
 
     # Take more of the sources that are too short so far.
-    for source, needed, found in result["short"]:
-        selection = build.selections[int(source)]
+    for source, needed, found in result.short:
+        selection = build.selections[source]
         build.say(f"{selection.source.name}: {found:,} of {plural(needed, 'token')} so far; taking more of it")
         selection.take_for(needed, found)
-    if result["short"]:
+    if result.plan is None:
         return False
     note_near_duplicates(build)
-    build.plan = plan_from_dict(result["plan"])
+    build.plan = result.plan
     for note in build.plan.notes:
         build.note(f"mix: {note}")
     return True

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pipeline.builder.running_build import RunningBuild
 from pipeline.encode.run import distinct_runs
 from pipeline.engine.tasks import Task, make_task
@@ -41,9 +39,8 @@ def run_near_duplicates(build: RunningBuild) -> None:
         if build.work.folder is not None and needed:
             check_room([("near-duplicates", build.work.folder, needed)], disk.REMEDY)
 
-    function = "pipeline.mix.near_duplicates.bands:write_bands"
-    banded = build.run_stage("bands", function, tasks, before=check_disk).results
-    rows = sum(result["rows"] for result in banded)
+    banded = build.run_stage("bands", bands.write_bands, tasks, before=check_disk).results
+    rows = sum(result.rows for result in banded)
 
     # Pairs of documents with an equal band: one task for each range of hashes.
     ranges = pairs.count_ranges(rows, pairs.RANGE_ROWS)
@@ -56,10 +53,9 @@ def run_near_duplicates(build: RunningBuild) -> None:
         )
         for number in range(ranges)
     ]
-    function = "pipeline.mix.near_duplicates.pairs:find_pairs"
-    paired = build.run_stage("pairs", function, tasks, before=build.write_run_list).results
-    _note_cut(build, paired)
-    found = sum(result["pairs"] for result in paired)
+    paired = build.run_stage("pairs", pairs.find_pairs, tasks, before=build.write_run_list).results
+    _note_cut(build, [result.cut for result in paired])
+    found = sum(result.pairs for result in paired)
 
     # Their similarity.
     parts = similar.count_similar_tasks(found)
@@ -71,22 +67,19 @@ def run_near_duplicates(build: RunningBuild) -> None:
         )
         for number in range(parts)
     ]
-    function = "pipeline.mix.near_duplicates.similar:compare_pairs"
-    compared = build.run_stage("similar", function, tasks, before=build.write_run_list).results
+    compared = build.run_stage("similar", similar.compare_pairs, tasks, before=build.write_run_list).results
     build.similar = SimilarPairs(
         tuple(f"{folder['similar']}/{task.digest}" for task in tasks),
-        sum(result["pairs"] for result in compared),
+        sum(result.pairs for result in compared),
         settings.min_jaccard,
         settings.action,
     )
 
 
-def _note_cut(build: RunningBuild, results: list[dict[str, Any]]) -> None:
+def _note_cut(build: RunningBuild, cut: list[pairs.CutBuckets]) -> None:
     """Say how many pairs were not compared."""
-    buckets, documents, left_out = (
-        sum(result["cut"][name] for result in results) for name in ("buckets", "documents", "pairs")
-    )
-    if buckets:
+    if buckets := sum(own.buckets for own in cut):
+        documents, left_out = sum(own.documents for own in cut), sum(own.pairs for own in cut)
         build.note(
             f"near-duplicates: {plural(buckets, 'bucket')} of more than {pairs.MOST_MEMBERS} documents, {documents:,} "
             f"in all: compared with the {pairs.CENTERS} longest of each; {plural(left_out, 'pair')} left out"

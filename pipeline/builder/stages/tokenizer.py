@@ -10,7 +10,6 @@ from pipeline.clean.steps import describe_drops
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
 from pipeline.engine.tasks import Task, make_task
-from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span
@@ -61,36 +60,35 @@ def run_tokenizer(build: RunningBuild) -> None:
             build.check_disk([unit for own in build.units for unit in own])
             prepare_measures(build)
 
-    stage = build.run_stage("tokenizer", "pipeline.tokenizer.train:train_tokenizer", [task], before=check_disk)
+    stage = build.run_stage("tokenizer", train.train_tokenizer, [task], before=check_disk)
     # Say what it was drawn from, if that is not what the recipe leads one to expect.
     result = stage.results[0]
-    drawn = sum(facts["text_bytes"] for facts in result["sample"].values())
+    drawn = sum(own.text_bytes for own in result.sample.values())
     if stage.ran:
         build.say(f"tokenizer: trained on {format_size(drawn)} of text")
     else:
         build.say(f"tokenizer: kept from {build.folder_of('tokenizer', task)}")
     if stage.ran and drawn < _SAMPLE_SHORT * size:
-        _note_short(build, drawn, size, result["sample"])
-    _note_drops(build, result["sample"])
+        _note_short(build, drawn, size, result.sample)
+    _note_drops(build, result.sample)
     drawn_with = _note_kept_sample(build, result)
     build.recipe = recipe.model_copy(update={"tokenizer": section.model_copy(update=drawn_with)})
     _load_trained(build, task.digest)
 
 
-def _note_kept_sample(build: RunningBuild, result: dict[str, Any]) -> dict[str, Any]:
+def _note_kept_sample(build: RunningBuild, result: train.TokenizerResult) -> dict[str, Any]:
     """Say if a tokenizer is kept whose sample was drawn with other weights or limits than the recipe has now.
 
     Returns:
         The keys of the recipe's tokenizer with which the same sample is drawn again.
     """
-    recipe, weights = build.recipe, result["sample_weights"]
+    recipe, weights, used = build.recipe, result.sample_weights, result.sample_limits
     if weights != _weights(recipe):
         build.note(
             f"tokenizer: kept as trained, on a sample with weights {weights}. "
             "Set tokenizer.sample_weights to train another."
         )
     # Limits that have moved since it was drawn.
-    used = {name: CleanRecipe.model_validate(tables) for name, tables in result.get("sample_limits", {}).items()}
     moved = [
         f"{name}: {preset.name}.{key} = {getattr(preset, key)}, now {getattr(now, key)}"
         for name, wanted in recipe.sample_limits().items()
@@ -135,21 +133,21 @@ def _find_kept(build: RunningBuild) -> str:
     stage = build.work.child("tokenizer")
     names = (file.name for file in stage.list() if file.name.count("/") == 1)
     digests = sorted(digest for digest, _, name in (name.partition("/") for name in names) if name == RECEIPT_FILE)
-    trained = {digest: result for digest in digests if (result := read_receipt(stage.child(digest))) is not None}
+    receipts = ((digest, read_receipt(stage.child(digest), train.TokenizerResult)) for digest in digests)
+    trained = {digest: result for digest, result in receipts if result is not None}
     if not trained:
         raise TokenizerError(f"{stage}: holds no trained tokenizer to keep. Build without --keep-tokenizer.")
     # The one that the published set has; without a set, the last one that was trained.
-    order = sorted(trained, key=lambda digest: trained[digest].get("finished", 0.0))
+    order = sorted(trained, key=lambda digest: trained[digest].finished)
     texts = {digest: bytes(TaskOutput(stage.child(digest)).read(train.TOKENIZER_FILE)) for digest in order}
     published = build.out.read(train.TOKENIZER_FILE) if build.out.find(train.TOKENIZER_FILE) else None
     digest = next((digest for digest in order if texts[digest] == published), order[-1])
     # Its vocabulary must be the one that the recipe asks for.
-    wanted = build.recipe.tokenizer.model_dump()
     for key in _LASTING_KEYS:
-        found = trained[digest]["tokenizer"][key]
-        if found != wanted[key]:
+        wanted, found = (getattr(recipe, key) for recipe in (build.recipe.tokenizer, trained[digest].tokenizer))
+        if found != wanted:
             raise TokenizerError(
-                f"tokenizer.{key}: {wanted[key]!r}, but the tokenizer to keep in {stage}/{digest} has {found!r}. "
+                f"tokenizer.{key}: {wanted!r}, but the tokenizer to keep in {stage}/{digest} has {found!r}. "
                 "Correct the key, or build without --keep-tokenizer."
             )
     return digest
@@ -163,7 +161,7 @@ def _keep(build: RunningBuild, digest: str) -> None:
     """
     home = build.work.child("tokenizer").child(digest)
     build.used["tokenizer"] = {digest}
-    build.stages["tokenizer"] = StageResult([TaskOutput(home).result], 0, 0.0)
+    build.stages["tokenizer"] = StageResult([TaskOutput(home, train.TokenizerResult).result], 0, 0.0)
     build.note(
         f"tokenizer: kept from {home}, trained on another sample than the recipe draws now; "
         f"the set's recipe.json names {train.TOKENIZER_FILE} as its tokenizer.file"
@@ -186,31 +184,31 @@ def _load_trained(build: RunningBuild, digest: str) -> None:
     )
 
 
-def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, Any]) -> None:
+def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, sample.Drawn]) -> None:
     """Say why the sample is smaller than it should be."""
-    found = {name: describe_drops(facts["dropped"], facts["records"]) for name, facts in sampled.items()}
+    found = {name: describe_drops(own.dropped, own.records) for name, own in sampled.items()}
     why = "; ".join(f"of {name}, {drops}" for name, drops in found.items() if drops)
     wanted = f"{format_amount(size, 'bytes')}, by the sizes of the files"
     why = why or "the rest is what the files hold besides the text"
     build.note(f"tokenizer: sampled {format_amount(drawn, 'bytes')} of text, not {wanted}: {why}")
 
 
-def _note_drops(build: RunningBuild, drawn: dict[str, Any]) -> None:
+def _note_drops(build: RunningBuild, drawn: dict[str, sample.Drawn]) -> None:
     """Say which documents the sample left out, if that points to a wrong pattern or odd data."""
     for source in build.recipe.sources:
-        facts = drawn[source.name]
-        if facts.get("matched", 0) > source.max_dropped * facts.get("looked_at", 0):
-            share = facts["matched"] / facts["looked_at"]
+        own = drawn[source.name]
+        if own.matched > source.max_dropped * own.looked_at:
+            share = own.matched / own.looked_at
             build.note(
                 f"tokenizer: drop_if_matches drops {share:.2%} of what was read of {source.name} for the sample; "
                 f"the build stops after encoding if it does so of all (max_dropped = {source.max_dropped})"
             )
-        if facts.get("fell", 0) > sample.MUCH * facts.get("measured", 0):
+        if own.fell > sample.MUCH * own.measured:
             build.note(
-                f"tokenizer: clean leaves {facts['fell'] / facts['measured']:.2%} of what was read of {source.name} "
+                f"tokenizer: clean leaves {own.fell / own.measured:.2%} of what was read of {source.name} "
                 "out of the sample"
             )
-    if left_out := sum(facts["left_out"] for facts in drawn.values()):
+    if left_out := sum(own.left_out for own in drawn.values()):
         longest = f"{sample.MAX_WORD_BYTES:,} bytes"
         build.note(
             f"tokenizer: {plural(left_out, 'document')} with words over {longest} "

@@ -16,11 +16,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pipeline import validation_tasks
 from pipeline.builder.running_build import RunningBuild
-from pipeline.engine.tasks import Task, digest_of
+from pipeline.engine.receipts import ResultT
+from pipeline.engine.tasks import Task, TaskFunction, digest_of
 from shards.errors import Problem
 from shards.format.reader import Shard, ShardSet
 from shards.stores.files import unique_name
@@ -45,12 +45,12 @@ def run_validation(build: RunningBuild) -> tuple[ValidationResult, float]:
     folder = build.work.child(STAGE)
     folder.delete_all()  # of a build that was killed
 
-    def run(function: str, tasks: list[Task]) -> list[dict[str, Any]]:
+    def run(function: TaskFunction[ResultT], tasks: list[Task]) -> list[ResultT]:
         """Run tasks, and count their processor's seconds: once, if they ran in this process."""
         nonlocal core_seconds
         used = time.process_time()
-        results = build.driver.run_stage(STAGE, f"pipeline.validation_tasks:{function}", tasks).results
-        core_seconds += sum(sum(result["core_seconds"].values()) for result in results)
+        results = build.driver.run_stage(STAGE, function, tasks).results
+        core_seconds += sum(sum(result.core_seconds.values()) for result in results)
         core_seconds -= time.process_time() - used
         return results
 
@@ -59,7 +59,7 @@ def run_validation(build: RunningBuild) -> tuple[ValidationResult, float]:
             Task(digest_of([validation, payload.shards[0].name]), payload, size, payload.shards[0].name)
             for payload, size in _make_payloads(build, shard_set, structure)
         ]
-        return [found for result in run("validate_shards", tasks) for found in validation_tasks.read_findings(result)]
+        return [found for result in run(validation_tasks.validate_shards, tasks) for found in result.findings]
 
     def compare(trusted: Sequence[Shard], epochs: Mapping[str, int], coverage: Sequence[int | None]) -> list[Problem]:
         ranges = divide_shards(trusted, coverage)
@@ -75,9 +75,7 @@ def run_validation(build: RunningBuild) -> tuple[ValidationResult, float]:
             size = sum(entry.files.documents.bytes for entry in entries)
             name = f"documents {hashes.number + 1} of {len(ranges)}"
             tasks.append(Task(digest_of([validation, name]), payload, size, name))
-        return join_equal_documents(
-            [validation_tasks.read_faults(result) for result in run("compare_documents", tasks)]
-        )
+        return join_equal_documents([result.faults for result in run(validation_tasks.compare_documents, tasks)])
 
     try:
         report, _ = check_in_full(build.out, check_shards, compare)
@@ -93,7 +91,7 @@ def _make_payloads(
     """Yield the payload of each task, with its part of the listing and of the checksums, and the bytes of its files."""
     # The checksums of the tokens, by SHA-256, as the tasks that wrote them have computed them; see `ShardRules`.
     assembled = build.stages["assemble"].results if "assemble" in build.stages else []
-    checksums = {key: value for result in assembled for key, value in result.get("checksums", {}).items()}
+    checksums = {key: value for result in assembled for key, value in result.checksums.items()}
     rules = shard_rules(shard_set)
     for entries in validation_tasks.group_validation_shards(shard_set.shards):
         files = [file for entry in entries for file in entry.files.entries]

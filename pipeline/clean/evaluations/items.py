@@ -24,7 +24,7 @@ from pipeline.clean.evaluations.word_ngrams import Ngrams, find_hashed_words
 from pipeline.clean.reading_keys import files_by_name, reading_keys
 from pipeline.clean.tally import Documents
 from pipeline.engine.checksums import write_checksummed
-from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload
 from pipeline.recipe.schema import EvaluationRecipe, Recipe
 from pipeline.recipe.sources import FilesSource
@@ -143,7 +143,29 @@ def make_items_task(recipe: Recipe) -> EvaluationsTask:
     return EvaluationsTask(tuple(recipe.evaluations), folder, spans)
 
 
-def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class ReadItems:
+    """The items of one evaluation set, as they were read."""
+
+    name: str
+    items: int
+    """All of them."""
+    too_short: int
+    """Those that are not searched for."""
+    dropped: dict[str, int]
+    """Those without text, by reason."""
+    spans: list[str]
+    """The labels of its spans."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ItemsResult(Result):
+    """The result of the task that reads items."""
+
+    evaluations: list[ReadItems]
+
+
+def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int], None]) -> ItemsResult:
     """Read the items of all evaluation sets into `folder`.
 
     Args:
@@ -151,15 +173,12 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
         task: the evaluation sets.
         report: called with the bytes of text done so far.
 
-    Returns:
-        For each set: its items, the items that are too short or left out, by reason, and the names of its spans.
-
     Raises:
         SourceError: a file cannot be read as the recipe says, or a set holds no item to search for.
     """
     rows: list[npt.NDArray[np.void]] = []
     ngrams: list[npt.NDArray[np.uint64]] = []
-    counts: list[dict[str, Any]] = []
+    counts: list[ReadItems] = []
     text_bytes = 0
     for number, (evaluation, spans) in enumerate(zip(task.evaluations, task.spans, strict=True)):
         # An evaluation set is read as a source is; its documents are the items.
@@ -180,7 +199,8 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
     items = collect_items(np.concatenate(rows), ngrams)
     buffer = io.BytesIO()
     np.savez(buffer, **asdict(items))
-    return {"evaluations": counts, "files": {ITEMS_FILE: write_checksummed(folder / ITEMS_FILE, buffer.getvalue())}}
+    files = {ITEMS_FILE: write_checksummed(folder / ITEMS_FILE, buffer.getvalue())}
+    return ItemsResult(evaluations=counts, files=files)
 
 
 def _read(evaluation: EvaluationRecipe, stream: DocumentStream) -> Iterator[tuple[npt.NDArray[np.uint32], Documents]]:
@@ -236,17 +256,12 @@ def collect_items(rows: npt.NDArray[np.void], ngrams: list[npt.NDArray[np.uint64
 
 def _count(
     evaluation: EvaluationRecipe, items: npt.NDArray[np.void], dropped: Counter[str], spans: Sequence[Span]
-) -> dict[str, Any]:
+) -> ReadItems:
     short = int((items["size"] == 0).sum())
     if short == len(items):
         why = f"all {short:,} are shorter than {LEAST_WORDS} words" if short else "its files hold none"
         raise SourceError(
             f"evaluation set {evaluation.name!r}: no item can be searched for: {why}. Correct `paths` or `text`."
         )
-    return {
-        "name": evaluation.name,
-        "items": len(items) + dropped.total(),
-        "too_short": short,
-        "dropped": dict(dropped),
-        "spans": [span.label("file") for span in spans],
-    }
+    labels = [span.label("file") for span in spans]
+    return ReadItems(evaluation.name, len(items) + dropped.total(), short, dict(dropped), labels)

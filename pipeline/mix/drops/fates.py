@@ -13,12 +13,12 @@ from collections.abc import Callable
 from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
-from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
+from pipeline.engine.checksums import ChecksummedWriter, WrittenFile, write_checksummed
 from pipeline.engine.receipts import TaskOutput
 from shards.errors import RunError
 from shards.stores.open import open_store
@@ -136,7 +136,7 @@ class FateScratch:
         return np.frombuffer(data, np.uint8)
 
 
-def write_fates(folder: Path, fates: Fates) -> dict[str, dict[str, Any]]:
+def write_fates(folder: Path, fates: Fates) -> dict[str, WrittenFile]:
     """Write the fates of all documents into a task's folder; return the files' entries for the receipt."""
     with ChecksummedWriter(folder / FATES_FILE) as file:
         for part in range(len(fates.edges) - 1):

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from pipeline.mix.drops.alarm import Excess, find_excess
 from shards.format.manifest import BLOCK_LIST_REASON
@@ -147,13 +145,3 @@ def count_before_encoding(dropped: Mapping[str, int]) -> dict[str, Step]:
         step.before_encoding = True
         step.reason(reason).first.documents += count
     return drops.steps
-
-
-@cache
-def _reader() -> TypeAdapter[list[SourceDrops]]:
-    return TypeAdapter(list[SourceDrops])
-
-
-def read_drops(data: Any) -> list[SourceDrops]:
-    """Return the table of each source from JSON values, as `dataclasses.asdict` gives them."""
-    return _reader().validate_python(data)

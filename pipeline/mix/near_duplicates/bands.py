@@ -17,7 +17,7 @@ import numpy as np
 
 from pipeline.encode.run import Run
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
-from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, digest_of_payload, last_part
 from pipeline.mix.near_duplicates import signatures
 from pipeline.mix.near_duplicates.shingles import WIDTH, hash_shingles
@@ -66,16 +66,23 @@ def bands_digest(run_digest: str) -> str:
     return digest_of_payload(BandsTask(run_digest, "", 0))
 
 
-def write_bands(folder: Path, task: BandsTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+@dataclass(slots=True, kw_only=True)
+class BandsResult(Result):
+    """The result of a bands task."""
+
+    documents: int = 0
+    """Distinct ones."""
+    rows: int
+    """Of the bands file."""
+
+
+def write_bands(folder: Path, task: BandsTask, report: Callable[[int, int], None]) -> BandsResult:
     """Write the sorted band rows of a run.
 
     Args:
         folder: an empty folder.
         task: the run.
         report: called with (bytes of tokens, tokens) done so far.
-
-    Returns:
-        The number of distinct documents, of rows, and the files.
     """
     run = Run(task.run, 0, task.dtype)
     rows = run.read_documents(0, run.num_documents)
@@ -106,11 +113,8 @@ def write_bands(folder: Path, task: BandsTask, report: Callable[[int, int], None
             file.write(sorted_rows.view(np.uint8).data)
             counts += np.bincount((own >> np.uint64(64 - EDGE_BITS)).astype(np.int64), minlength=len(counts))
     edges = np.append(0, np.cumsum(counts)).astype(_EDGE_DTYPE)
-    return {
-        "documents": len(distinct),
-        "rows": int(edges[-1]),
-        "files": {BANDS_FILE: file.facts(), EDGES_FILE: write_checksummed(folder / EDGES_FILE, edges.tobytes())},
-    }
+    files = {BANDS_FILE: file.facts(), EDGES_FILE: write_checksummed(folder / EDGES_FILE, edges.tobytes())}
+    return BandsResult(documents=len(distinct), rows=int(edges[-1]), files=files)
 
 
 def split_documents(lengths: Integers, chunk_tokens: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
@@ -123,7 +127,7 @@ def split_documents(lengths: Integers, chunk_tokens: int = CHUNK_TOKENS) -> Iter
         first, done = last, int(ends[last - 1])
 
 
-def find_range(bands: TaskOutput, number: int, ranges: int) -> tuple[int, int]:
+def find_range(bands: TaskOutput[Any], number: int, ranges: int) -> tuple[int, int]:
     """Return the rows [first, last) of a bands task that are in one of this many equal ranges of keys."""
     step, size = (1 << EDGE_BITS) // ranges, _EDGE_DTYPE.itemsize
     first, last = (
@@ -133,7 +137,7 @@ def find_range(bands: TaskOutput, number: int, ranges: int) -> tuple[int, int]:
     return first, last
 
 
-def read_rows(bands: TaskOutput, first: int, last: int) -> Rows:
+def read_rows(bands: TaskOutput[Any], first: int, last: int) -> Rows:
     """Read the rows [first, last) of a bands task, `BAND_DTYPE (last - first,)`."""
     size = BAND_DTYPE.itemsize
     return np.frombuffer(bands.read(BANDS_FILE, first * size, last * size), BAND_DTYPE)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_numbers, wrap_texts
-from pipeline.engine.checksums import checksum_file
+from pipeline.engine.checksums import WrittenFile, checksum_file
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
 from pipeline.mix.index import Found
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, read_similar
@@ -34,6 +34,49 @@ if TYPE_CHECKING:
 EVIDENCE_FILE = "near_duplicates.parquet"
 SHOWN = 20
 """Pairs of each source that the result lists: of the lowest hashes, a random draw; and of the lowest similarity."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairEnd:
+    """A document of a pair, to show."""
+
+    hash: str
+    place: str
+    """The label of its span."""
+    run: str
+    index: int
+    row: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A near-duplicate, and the similar document that stays."""
+
+    jaccard: float
+    dropped: PairEnd
+    kept: PairEnd
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPairs:
+    """Some near-duplicates of a source."""
+
+    shown: list[Pair]
+    """Those of the lowest hashes, a random draw."""
+    nearest: list[Pair]
+    """Those of the lowest similarity."""
+
+
+@dataclass(frozen=True, slots=True)
+class NearDuplicates:
+    """The near-duplicates of a mix."""
+
+    compared: int
+    """Pairs that were compared."""
+    pairs: int
+    """Those at or above `min_jaccard`."""
+    sources: list[ShownPairs]
 
 
 def _last_parts(places: tuple[str, ...], _payload: Any) -> list[str | None]:
@@ -61,7 +104,7 @@ class SimilarPairs(Payload):
 
 def drop_near_duplicates(
     index: Index, task: SimilarPairs, folder: Path, names: Sequence[str], runs: Sequence[Run]
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+) -> tuple[NearDuplicates, dict[str, WrittenFile]]:
     """Find the near-duplicates of an index, drop them from it unless they are only reported, and write the evidence.
 
     Args:
@@ -72,8 +115,7 @@ def drop_near_duplicates(
         runs: the runs of the index, as the encode stage wrote them.
 
     Returns:
-        The numbers of pairs, and some near-duplicates of each source, as JSON values; and the entry of the evidence
-        for the receipt.
+        What was found, and the entry of the evidence for the receipt.
     """
     import pyarrow.parquet as pq
 
@@ -103,12 +145,12 @@ def drop_near_duplicates(
         _choose_shown(table, np.flatnonzero(index.sources[gone.runs] == source), dropped.jaccard)
         for source in range(len(names))
     ]
-    result = {"compared": task.compared, "pairs": len(documents.first), "sources": shown}
-    return result, {EVIDENCE_FILE: checksum_file(folder / EVIDENCE_FILE)}
+    files = {EVIDENCE_FILE: checksum_file(folder / EVIDENCE_FILE)}
+    return NearDuplicates(task.compared, len(documents.first), shown), files
 
 
-def _choose_shown(table: pa.Table, own: Int64s, jaccard: Float64s) -> dict[str, list[dict[str, Any]]]:
-    """Return some near-duplicates of a source: those of the lowest hashes, and those of the lowest similarity.
+def _choose_shown(table: pa.Table, own: Int64s, jaccard: Float64s) -> ShownPairs:
+    """Return some near-duplicates of a source.
 
     Args:
         table: the evidence.
@@ -116,20 +158,14 @@ def _choose_shown(table: pa.Table, own: Int64s, jaccard: Float64s) -> dict[str, 
         jaccard: the similarity in each row.
     """
     nearest = own[np.argsort(jaccard[own], kind="stable")]
-    return {
-        name: [to_pair(row) for row in table.take(rows[:SHOWN]).to_pylist()]
-        for name, rows in (("shown", own), ("nearest", nearest))
-    }
+    return ShownPairs(*(list(map(to_pair, table.take(rows[:SHOWN]).to_pylist())) for rows in (own, nearest)))
 
 
-def to_pair(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of the evidence as JSON values: the similarity, and where both documents are."""
-    ends = {
-        end: {"hash": row[f"{end}_hash"].hex(), "place": row[f"{end}_unit"]}
-        | {name: row[f"{end}_{name}"] for name in ("run", "index", "row", "tokens")}
-        for end in ("dropped", "kept")
-    }
-    return {"jaccard": row["jaccard"]} | ends
+def to_pair(row: dict[str, Any]) -> Pair:
+    """Return the pair of a row of the evidence."""
+    names = ("unit", "run", "index", "row", "tokens")
+    ends = (PairEnd(row[f"{end}_hash"].hex(), *(row[f"{end}_{name}"] for name in names)) for end in ("dropped", "kept"))
+    return Pair(row["jaccard"], *ends)
 
 
 def _name_units(runs: Sequence[Run], documents: Found) -> Any:

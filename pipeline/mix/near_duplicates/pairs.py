@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
 from pipeline.encode.run import CONNECTIONS, distinct_runs, load_runs
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
-from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, digest_of_payload, last_part
 from pipeline.mix.near_duplicates.bands import BAND_DTYPE, EDGE_BITS, BandsTask, bands_digest, find_range, read_rows
 from pipeline.mix.near_duplicates.signatures import BAND_BITS, BANDS
@@ -73,21 +73,36 @@ def pairs_digest(runs: str, number: int, ranges: int) -> str:
     return digest_of_payload(PairsTask(runs, "", number, ranges))
 
 
-def find_pairs(folder: Path, task: PairsTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+@dataclass(slots=True)
+class CutBuckets:
+    """Buckets of more than `MOST_MEMBERS` documents."""
+
+    buckets: int = 0
+    documents: int = 0
+    pairs: int = 0
+    """Pairs that were left out."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PairsResult(Result):
+    """The result of a pairs task."""
+
+    pairs: int
+    """Repeated ones included."""
+    cut: CutBuckets
+
+
+def find_pairs(folder: Path, task: PairsTask, report: Callable[[int, int], None]) -> PairsResult:
     """Write the pairs of documents that have a key of the range in common.
 
     Args:
         folder: an empty folder.
         task: the runs and the range.
         report: called with (bytes of band rows, 0) done so far.
-
-    Returns:
-        The number of pairs, repeated ones included; of buckets that were cut, their documents, and the pairs that were
-        left out; and the files.
     """
     rows, documents = _read_repeated(task, report)
     members = _order_members(rows, documents)
-    cut = {"buckets": 0, "documents": 0, "pairs": 0}
+    cut = CutBuckets()
     edges: list[Int64s] = []
     pairs = 0
     with ChecksummedWriter(folder / PAIRS_FILE) as file:
@@ -98,7 +113,7 @@ def find_pairs(folder: Path, task: PairsTask, report: Callable[[int, int], None]
             pairs += len(ordered)
     table = np.array(edges, _EDGE_DTYPE).reshape(-1, PARTITIONS + 1)
     files = {PAIRS_FILE: file.facts(), EDGES_FILE: write_checksummed(folder / EDGES_FILE, table.tobytes())}
-    return {"pairs": pairs, "cut": cut, "files": files}
+    return PairsResult(pairs=pairs, cut=cut, files=files)
 
 
 def _read_repeated(task: PairsTask, report: Callable[[int, int], None]) -> tuple[Rows, UInt64s]:
@@ -145,13 +160,13 @@ def _order_members(rows: Rows, documents: UInt64s) -> tuple[UInt64s, Int64s]:
     return documents[new], sizes
 
 
-def _pair_up(documents: UInt64s, sizes: Int64s, cut: dict[str, int]) -> Iterator[Rows]:
+def _pair_up(documents: UInt64s, sizes: Int64s, cut: CutBuckets) -> Iterator[Rows]:
     """Yield the pairs of buckets in parts, `PAIR_DTYPE (pairs,)`; count what is left out."""
     # Count what large buckets leave out: pairs of two documents that are both no centers.
     large = sizes[sizes > MOST_MEMBERS].astype(np.int64)
-    cut["buckets"] += len(large)
-    cut["documents"] += int(large.sum())
-    cut["pairs"] += int(((large - CENTERS) * (large - CENTERS - 1) // 2).sum())
+    cut.buckets += len(large)
+    cut.documents += int(large.sum())
+    cut.pairs += int(((large - CENTERS) * (large - CENTERS - 1) // 2).sum())
     # Each document is paired with those before it in its bucket, or with the centers alone.
     starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
     places = np.arange(len(documents)) - starts

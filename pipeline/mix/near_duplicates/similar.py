@@ -10,13 +10,13 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Run, distinct_runs, load_runs
 from pipeline.engine.checksums import BLOCK_BYTES, ChecksummedWriter
-from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, last_part
 from pipeline.mix.near_duplicates.pairs import PARTITIONS, PairsTask, distinct_pairs, pairs_digest, read_pairs
 from pipeline.mix.near_duplicates.shingles import hash_shingles
@@ -78,16 +78,22 @@ def count_similar_tasks(pairs: int) -> int:
     return min(PARTITIONS, 1 << max(0, -(-pairs // TASK_PAIRS) - 1).bit_length())
 
 
-def compare_pairs(folder: Path, task: SimilarTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+@dataclass(slots=True, kw_only=True)
+class SimilarResult(Result):
+    """The result of a similar task."""
+
+    pairs: int
+    """Distinct candidate pairs."""
+    similar: int
+
+
+def compare_pairs(folder: Path, task: SimilarTask, report: Callable[[int, int], None]) -> SimilarResult:
     """Write the pairs with a Jaccard similarity of at least `FLOOR`.
 
     Args:
         folder: an empty folder.
         task: the pairs and the runs.
         report: called with (bytes of pairs, tokens compared) done so far.
-
-    Returns:
-        The number of distinct candidate pairs, of similar ones, and the files.
     """
     # The candidate pairs of this task's partitions, from all ranges of keys.
     runs = distinct_runs(load_runs(task.runs))
@@ -113,7 +119,7 @@ def compare_pairs(folder: Path, task: SimilarTask, report: Callable[[int, int], 
             file.write(found.view(np.uint8).data)
             similar += len(found)
             report(last * pairs.dtype.itemsize, tokens)
-    return {"pairs": len(pairs), "similar": similar, "files": {SIMILAR_FILE: file.facts()}}
+    return SimilarResult(pairs=len(pairs), similar=similar, files={SIMILAR_FILE: file.facts()})
 
 
 def _batches(longer: Int64s, shorter: Int64s, lengths: UInt32s) -> Iterator[tuple[int, int]]:

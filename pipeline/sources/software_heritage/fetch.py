@@ -30,6 +30,7 @@ from pipeline.sources.base import SourceError, Span, Unit, content_of_unit
 from pipeline.sources.kinds import kind_of
 from pipeline.sources.network.settings import network_settings
 from pipeline.sources.software_heritage import archive, fetched_documents
+from pipeline.sources.software_heritage.fetched_documents import FetchedSpan, FetchResult
 from pipeline.sources.software_heritage.journal import Journal, delete_journals
 from shards.errors import plural
 from shards.stores.retry import count_retries
@@ -74,17 +75,13 @@ def make_fetch_task(unit: Unit, source: SourceRecipe, folder: Path) -> Task:
     return Task(digest, replace(payload, journal=str(folder / f"{digest}.journal")), rows)
 
 
-def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]) -> FetchResult:
     """Fetch a unit's documents into `folder`.
 
     Args:
         folder: an empty folder.
         task: the unit and its source.
         report: called with (rows done, files fetched) so far.
-
-    Returns:
-        `spans`: file, documents and text_bytes of each; `rows` that name a file; `dropped`, their counts by reason;
-        number of files `fetched`; number of `retries`; seconds by step.
 
     Raises:
         SourceError: the metadata or the archive cannot be read. The files fetched so far are kept.
@@ -110,24 +107,24 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
         timer.lap("fetch_s")
 
         # Write the documents of each span.
-        spans: list[dict[str, Any]] = []
+        spans: list[FetchedSpan] = []
         dropped: Counter[str] = Counter()
         for span, one in zip(task.unit.spans, wanted, strict=True):
-            name = _file_name(task.source, span)
-            lost, facts = _write(folder / name, one, journal, failed, task.source.fallback_encoding)
-            spans.append({"file": name, **facts})
+            path = folder / _file_name(task.source, span)
+            lost, written = _write(path, one, journal, failed, task.source.fallback_encoding)
+            spans.append(written)
             dropped.update(lost)
         timer.lap("write_s")
-    return {
-        "spans": spans,
-        "rows": sum(len(one.rows) for one in wanted),
-        "dropped": dict(dropped),
-        "fetched": len(pending),
-        "retries": count_retries() - retries,
-        "files": {span["file"]: checksum_file(folder / span["file"]) for span in spans},
-        "seconds": timer.seconds,
-        "core_seconds": timer.core_seconds,
-    }
+    return FetchResult(
+        spans=spans,
+        rows=sum(len(one.rows) for one in wanted),
+        dropped=dropped,
+        fetched=len(pending),
+        retries=count_retries() - retries,
+        files={span.file: checksum_file(folder / span.file) for span in spans},
+        seconds=timer.seconds,
+        core_seconds=timer.core_seconds,
+    )
 
 
 def _file_name(source: SourceRecipe, span: Span) -> str:
@@ -195,8 +192,8 @@ def _fetch(
 
 def _write(
     path: Path, wanted: _Wanted, journal: Journal, failed: dict[bytes, str], fallback_encoding: str | None
-) -> tuple[Counter[str], dict[str, int]]:
-    """Write a span's documents; return the counts of lost rows by reason, and the file's documents and text_bytes."""
+) -> tuple[Counter[str], FetchedSpan]:
+    """Write a span's documents; return the counts of lost rows by reason, and what the file holds."""
     lost: Counter[str] = Counter()
     writer = fetched_documents.DocumentWriter(path)
     for row, key in zip(wanted.rows, wanted.keys, strict=True):
@@ -213,4 +210,4 @@ def _write(
             reason = archive.NOT_UTF8
         lost[reason] += 1
     writer.close(dict(wanted.rejected) | dict(lost))
-    return lost, {"documents": writer.documents, "text_bytes": writer.text_bytes}
+    return lost, FetchedSpan(path.name, writer.documents, writer.text_bytes)

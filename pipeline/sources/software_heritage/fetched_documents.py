@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.arrow_arrays import wrap_numbers, wrap_texts
-from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.sources.base import BATCH_BYTES, Span, TextBatch, Unit
 from shards.stores.store import FolderStore
 
@@ -51,6 +52,26 @@ def read_file(source: Path | pa.NativeFile) -> Iterator[TextBatch]:
             table: Any = file.read_row_group(index, use_threads=False).combine_chunks()
             rows = np.frombuffer(table["row"].chunk(0).buffers()[1], np.uint32)[: table.num_rows]
             yield TextBatch(table["text"].chunk(0), rows)
+
+
+class FetchedSpan(NamedTuple):
+    """The documents that were fetched for a span."""
+
+    file: str
+    documents: int
+    text_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchResult(Result):
+    """The result of fetching the files that a unit's rows name."""
+
+    spans: list[FetchedSpan]
+    rows: int
+    """Rows that name a file."""
+    dropped: Counter[str]
+    """Those without a document, by reason."""
+    fetched: int = 0
 
 
 class DocumentWriter:
@@ -91,21 +112,21 @@ class DocumentWriter:
         self._writer.close()
 
 
-def local_unit(unit: Unit, folder: Path, result: dict[str, Any]) -> Unit:
+def local_unit(unit: Unit, folder: Path, result: FetchResult) -> Unit:
     """Return a unit that reads the fetched documents in a fetch task's folder; its provenance does not change."""
     # Only where and how the text is read changes; names and parts, which provenance has, stay.
     spans: list[Span] = []
-    for span, facts in zip(unit.spans, result["spans"], strict=True):
-        file = result["files"][facts["file"]]
+    for span, fetched in zip(unit.spans, result.spans, strict=True):
+        file = result.files[fetched.file]
         spans.append(
             replace(
                 span,
-                url=str(folder / facts["file"]),
-                version=f"{file['bytes']} bytes, xxh3 {file['xxh3_128']}",
+                url=str(folder / fetched.file),
+                version=f"{file.bytes} bytes, xxh3 {file.xxh3_128}",
                 format=FORMAT,
-                text_bytes=facts["text_bytes"],
-                rows=facts["documents"],
-                stored_bytes=file["bytes"],
+                text_bytes=fetched.text_bytes,
+                rows=fetched.documents,
+                stored_bytes=file.bytes,
             )
         )
     return Unit(unit.source, tuple(spans))
