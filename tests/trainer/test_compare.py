@@ -154,7 +154,6 @@ def test_tables_of_recipes_are_compared_by_name(make_run):
     runs = [make_run("a", f"phases=[{smoke}]"), make_run("b", f"phases=[{goal}, {long}]")]
     assert compare_runs(read_runs(runs)).changes == [
         {"key": "phases.smoke.goal", "a": None, "b": "val_loss < 4.0"},
-        {"key": "phases.long.name", "a": None, "b": "long"},
         {"key": "phases.long.until_step", "a": None, "b": 24},
         {"key": "phases.long.milestones", "a": None, "b": []},
     ]

@@ -133,8 +133,9 @@ def _flatten(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in plain.items():
         tables = cast("list[Any]", value) if isinstance(value, list) else []
         if tables and all(isinstance(table, dict) and "name" in table for table in tables):
-            yield from ((f"{key}.{table['name']}.{inner}", part) for table in tables for inner, part in table.items())
-        else:
+            own = [(f"{key}.{table['name']}.{inner}", part) for table in tables for inner, part in table.items()]
+            yield from ((inner, part) for inner, part in own if not inner.endswith(".name"))
+        elif value != []:  # an empty list is shown as no value, beside the tables of another run
             yield key, value
 
 

@@ -100,7 +100,7 @@ def draw_runs(runs: Sequence[TrainingRun], panels: Sequence[str], axes: Sequence
 
         figure.align_ylabels()
 
-        # One legend for all panels; the first panel of each row has the curves of all runs.
+        # One legend for all panels, with the lines of the first one that has the run.
         handles = {
             line.get_label(): line for row in grid for line in row[0].lines if not line.get_label().startswith("_")
         }
