@@ -19,11 +19,11 @@ OTHER_TOKENIZER, OTHER_TEXT = "other tokenizer", "other text"
 """Why a score of two runs does not compare; in a table they stand in place of the difference."""
 EXPLANATIONS = {
     OTHER_TOKENIZER: "nats a token do not compare, because the tokens hold other amounts of text; bits per byte do",
-    OTHER_TEXT: "the score is of another number of tokens, documents or bytes than that of the first run",
+    OTHER_TEXT: "the score is of another number of tokens, documents, bytes or items than that of the first run",
 }
 
 
-TEXT_NOTES = ("documents", "bytes")
+TEXT_NOTES = ("documents", "bytes", "items")
 """Notes of a score that tell text from other text, whatever the tokenizer."""
 
 
@@ -107,7 +107,8 @@ def _describe_text(score: str, run: TrainingRun) -> dict[str, Any]:
     if score in VALIDATION_SCORES:
         return {"val_tokens": last_record(run.records, score).get("val_tokens")}
     notes = last_record(run.records, "score_notes").get("score_notes", {})
-    name = next((one.name for one in run.recipe.eval.sets if score in one.score_names), None)
+    # The name of a score begins with that of its eval set or task.
+    name = max((name for name in notes if score.startswith(f"{name}_")), key=len, default="")
     return {key: value for key, value in notes.get(name, {}).items() if key in TEXT_NOTES}
 
 
