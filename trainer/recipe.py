@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import ConfigDict, Field, JsonValue, PositiveFloat, PositiveInt
 
 from shards.config import Settings, apply_override, check_settings, nearest, read_document, read_partly, settings_error
+from shards.eval_tasks.known import KNOWN_TASKS, EvalTask, Split
+from shards.eval_tasks.own import OwnColumns
 from shards.terminal.shipped_recipes import find_other_kind, find_recipe, shipped_folder
 
 SHIPPED = shipped_folder(Path(__file__).parent, "train")
@@ -185,6 +187,43 @@ class EvalSetConfig(Settings):
         return [f"{self.name}_bpb"]
 
 
+class EvalTaskConfig(OwnColumns):
+    """One of `[[eval.tasks]]`: items with a question, choices and an answer, scored at each validation. The columns and
+    the prompt are for files of yours. Known by name are `arc_easy`, `arc_challenge`, `hellaswag`, `piqa`, `sciq`,
+    `openbookqa`, `winogrande` and `lambada`."""
+
+    name: EvalName
+    """The scores are `NAME_acc`, `NAME_acc_norm` (by the bytes of each choice; not of `winogrande` and `lambada`) and
+    `NAME_bpb` (of the right answer)."""
+    task: EvalName | None = None
+    """A known eval task, when it is not called like `name`."""
+    files: list[str] = Field(default_factory=list)
+    """Parquet files or JSON lines with the items, relative to the recipe's folder. A known eval task is read from the
+    Hub without them."""
+    num_fewshot: Annotated[int, Field(ge=0, le=100)] = 0
+    """How many items with their right answers come before each question."""
+    fewshot_split: Split | None = None
+    """The split of a known eval task that these come from; by default the one of lm-evaluation-harness."""
+    fewshot_files: list[str] = Field(default_factory=list)
+    """Files that these come from, instead of a split."""
+    fewshot_draw: Literal["fixed", "first"] = "fixed"
+    """`fixed`: other ones for each item, which never change and never are the item itself. `first`: the first ones for
+    all, as the sampler `first_n` of lm-evaluation-harness takes."""
+    limit: PositiveInt | None = None
+    """Only the first items are scored."""
+
+    @property
+    def known(self) -> EvalTask | None:
+        """The known eval task; None for one of the user's own."""
+        return KNOWN_TASKS.get(self.task or self.name)
+
+    @property
+    def score_names(self) -> list[str]:
+        """The names of its scores."""
+        normalised = [] if self.known and not self.known.compares_texts else [f"{self.name}_acc_norm"]
+        return [f"{self.name}_acc", *normalised, f"{self.name}_bpb"]
+
+
 class EvalConfig(Settings):
     """`[eval]`: validation, also done after the last step."""
 
@@ -197,11 +236,13 @@ class EvalConfig(Settings):
 
     sets: list[EvalSetConfig] = Field(default_factory=list[EvalSetConfig])
     """Text or shard sets that are scored at each validation."""
+    tasks: list[EvalTaskConfig] = Field(default_factory=list[EvalTaskConfig])
+    """Questions with choices that are scored at each validation."""
 
     @property
     def score_names(self) -> list[str]:
         """The names of the scores of all eval sets and tasks, in order."""
-        return [name for one in self.sets for name in one.score_names]
+        return [name for one in (*self.sets, *self.tasks) for name in one.score_names]
 
 
 class CheckpointConfig(Settings):
@@ -278,8 +319,8 @@ class TrainRecipe(Settings):
         return self.model_copy(update={"train": self.train.model_copy(update={"order_version": version})})
 
 
-EVAL_PATH_KEYS = ("paths", "exclude", "shards")
-"""Keys of eval sets that name files: paths begin at the recipe's folder."""
+EVAL_PATH_KEYS = ("paths", "exclude", "shards", "files", "fewshot_files")
+"""Keys of eval sets and tasks that name files: paths begin at the recipe's folder."""
 
 FIXED_BY_CHECKPOINT = (
     "model.",
@@ -390,12 +431,17 @@ def _check_phases(tables: list[Any], *, steps: float, price: float) -> Iterator[
         begin = phase.until_step
 
 
+def _can_be_scored(config: EvalConfig) -> bool:
+    """Return whether no eval set or task was refused: then it is NaN, and reported."""
+    given: list[Any] = [config.sets, config.tasks]
+    return all(isinstance(one, list) for one in given)
+
+
 def check_eval(tables: dict[str, Any]) -> Iterator[str]:
     """Yield the faults between keys of the eval sets and tasks of an unvalidated recipe."""
     # Each set has one place; the pipeline checks the keys of a source.
     config = read_partly(EvalConfig, tables.get("eval"))
-    sets: Any = config.sets  # NaN if one was refused, which is reported
-    if not isinstance(sets, list):
+    if not _can_be_scored(config):
         return
     for one in config.sets:
         place, given = f"eval.sets.{one.name}", one.source.keys() - {"split"}
@@ -405,16 +451,32 @@ def check_eval(tables: dict[str, Any]) -> Iterator[str]:
             yield f'{place}: has no text. Give paths (kind = "files"), repo (kind = "hub"), or shards.'
         elif one.shards is not None and one.split not in (None, "train", "val"):
             yield f'{place}.split = {one.split!r}: expected "train" or "val", the splits of a shard set.'
+    for one in config.tasks:
+        yield from _check_eval_task(one)
     # Scores are told apart by name alone.
     names = config.score_names
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         yield f"eval: {names.count(name)} scores are named {name!r}. Give each eval set and task a name of its own."
 
 
+def _check_eval_task(one: EvalTaskConfig) -> Iterator[str]:
+    # A known eval task has its own columns and splits; one of the user has files.
+    place = f"eval.tasks.{one.name}"
+    columns = sorted(one.model_fields_set & OwnColumns.model_fields.keys())
+    if one.task is not None and one.known is None:
+        yield f"{place}.task = {one.task!r}: no such eval task.{nearest(one.task, list(KNOWN_TASKS))}"
+    elif one.known and columns:
+        yield f"{place}.{columns[0]}: the columns of {one.known.name} are known. Leave it out, or change the name."
+    elif not one.known and not one.files:
+        known = nearest(one.name, list(KNOWN_TASKS))
+        yield f"{place}: has no items, and no known eval task has this name.{known} Give files, or task."
+    if not one.known and one.num_fewshot and not one.fewshot_files:
+        yield f"{place}.num_fewshot = {one.num_fewshot}: the examples have no place. Give fewshot_files."
+
+
 def _check_goals(tables: list[Any], config: EvalConfig) -> Iterator[str]:
     # Only a loss, or a score that the recipe takes, can be a goal.
-    sets: Any = config.sets
-    if not isinstance(sets, list):
+    if not _can_be_scored(config):
         return
     known = ["val_loss", "loss", *config.score_names]
     for table in filter(lambda table: isinstance(table, dict), tables):
@@ -454,7 +516,7 @@ def find_eval_folder(file: Path, given: Path) -> Path:
 
 
 def locate_eval_files(data: dict[str, Any], folder: Path) -> None:
-    """Let the paths of eval sets in a raw recipe begin at the root; URLs, and values of a wrong type, stay."""
+    """Let the paths of eval sets and tasks in a raw recipe begin at the root; URLs, and values of a wrong type, stay."""
 
     def locate(value: Any) -> Any:
         if isinstance(value, list):
@@ -462,11 +524,12 @@ def locate_eval_files(data: dict[str, Any], folder: Path) -> None:
         return os.path.abspath(folder / value) if isinstance(value, str) and "://" not in value else value
 
     section: Any = data.get("eval")
-    sets: Any = cast("dict[str, Any]", section).get("sets") if isinstance(section, dict) else None
-    for table in cast("list[Any]", sets) if isinstance(sets, list) else []:
-        if isinstance(table, dict):
-            own = cast("dict[str, Any]", table)
-            own.update({key: locate(own[key]) for key in EVAL_PATH_KEYS if key in own})
+    for name in ("sets", "tasks"):
+        given: Any = cast("dict[str, Any]", section).get(name) if isinstance(section, dict) else None
+        for table in cast("list[Any]", given) if isinstance(given, list) else []:
+            if isinstance(table, dict):
+                own = cast("dict[str, Any]", table)
+                own.update({key: locate(own[key]) for key in EVAL_PATH_KEYS if key in own})
 
 
 def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:

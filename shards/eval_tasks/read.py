@@ -105,8 +105,6 @@ def _ask_all(task: EvalTask, place: str, name: str, content: bytes) -> list[Item
             texts: list[Any] = [*item.contexts, *item.choices]
             if not all(isinstance(text, str) for text in texts):
                 raise ValueError("a question or a choice is not text")
-            if "" in item.choices:
-                raise ValueError("a choice is empty")
         except (ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{place}: row {number}: {error}. Expected an item of eval task {task.name!r}.") from error
         except KeyError as error:

@@ -13,7 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from shards.errors import InputError
-from shards.eval_tasks import KNOWN_TASKS, Item, OwnColumns, read_items
+from shards.eval_tasks.known import KNOWN_TASKS
+from shards.eval_tasks.own import OwnColumns
+from shards.eval_tasks.prompts import Item
+from shards.eval_tasks.read import read_items
 from shards.stores.cache import Cache
 from tests.support.servers.hub import Hub, use_hub
 

@@ -213,3 +213,21 @@ def text_file(texts: list[str], tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("texts") / "web.jsonl"
     path.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
     return path
+
+
+@pytest.fixture(scope="session")
+def item_file(tmp_path_factory) -> Path:
+    """Forty items of an eval task: which words go on as the documents of `shard_set` do. Read only."""
+    rng = random.Random(17)
+    rows: list[dict[str, Any]] = []
+    words = TEXTS["prose"].split()
+    for _ in range(40):
+        place = rng.randrange(len(words) - 6)
+        right = " ".join(words[place + 3 : place + 6])
+        choices = [right, *(" ".join(rng.sample(words, 3)) for _ in range(2))]
+        rng.shuffle(choices)
+        question = " ".join(words[place : place + 3])
+        rows.append({"question": question, "choices": choices, "answer": choices.index(right)})
+    path = tmp_path_factory.mktemp("items") / "items.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path

@@ -1,182 +1,126 @@
-"""Items of eval tasks: scores against one text at a time, few-shot examples, and what cannot be scored."""
+"""Eval tasks of a train recipe: their scores in a run, and recipes that are refused."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
-import random
 
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, normalizers
 
-from shards.errors import InputError, RunError
-from shards.eval_tasks import Item
-from tests.trainer.conftest import TEXTS, train_tokenizer
-from trainer.evaluation.eval_tasks import ItemScores, add_examples, score_items
-from trainer.evaluation.likelihoods import Text, measure_likelihoods
+from shards.errors import InputError
+from shards.terminal.reporter import no_note, no_progress
+from trainer.evaluation.eval_tasks import open_eval_task
+from trainer.evaluation.evaluated_model import EvaluatedModel
+from trainer.evaluation.item_scores import score_items
 from trainer.model.decoder import build_model
 from trainer.model.generate import TrainedModel
-from trainer.recipe import ModelConfig
-
-CONTEXT = 48
-EOS = 318
-
-
-def train_model(kind: str) -> TrainedModel:
-    """Return a model whose likelihoods differ much between tokens, as an untrained one's would not."""
-    config = ModelConfig(
-        kind=kind,  # type: ignore[arg-type]
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2 if kind == "llama" else 4,
-        intermediate_size=32,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-    )
-    model = build_model(config, 320, seed=3)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim > 1:
-                parameter.mul_(8 if "embed" in name else 4)
-    return TrainedModel(model, train_tokenizer(), EOS, 1)
-
-
-@pytest.fixture(scope="module", params=["llama", "gpt2"])
-def trained(request) -> TrainedModel:
-    return train_model(request.param)
+from trainer.recipe import EvalTaskConfig, ModelConfig, TrainConfig, load_train_recipe
 
 
 @pytest.fixture(scope="module")
-def llama() -> TrainedModel:
-    return train_model("llama")
-
-
-def make_item(rng: random.Random, choices: int = 4) -> Item:
-    words = TEXTS["prose"].split()
-    picked = [" ".join(rng.choices(words, k=rng.randint(1, 5))) for _ in range(choices)]
-    context = "Question: " + " ".join(rng.choices(words, k=rng.randint(1, 4))) + "\nAnswer:"
-    return Item((context,) * choices, tuple(picked), rng.randrange(choices), f"{context} {picked[0]}")
-
-
-def score(trained: TrainedModel, items: list[Item], batch_tokens: int = 200) -> ItemScores:
-    return score_items(trained, items, precision="fp32", batch_tokens=batch_tokens)
-
-
-def log_likelihood(trained: TrainedModel, context: str, continuation: str) -> tuple[float, bool]:
-    """Score one text, one position at a time."""
-    encode = trained.tokenizer.encode
-    start = 1 + len(encode(context.rstrip(), add_special_tokens=False).ids)
-    ids = [EOS, *encode(context + continuation, add_special_tokens=False).ids]
-    nats, greedy = 0.0, True
-    first = max(0, len(ids) - CONTEXT - 1)
-    for place in range(start, len(ids)):
-        with torch.no_grad():
-            logits = trained.model(torch.tensor([ids[first:place]]))[0, -1].double()
-        nats += float(logits.log_softmax(0)[ids[place]])
-        greedy &= int(logits.argmax()) == ids[place]
-    return nats, greedy
-
-
-def test_likelihoods_are_those_of_each_text_alone(trained):
-    rng = random.Random(1)
-    items = [make_item(rng, choices) for choices in (2, 4, 5, 1, 3) for _ in range(4)]
-    # The choices are in the contexts, and contexts end in spaces.
-    items.append(Item(("the mill turns", "the river turns"), ("a stream", "a stream"), 1, ""))
-    items.append(Item(("grind the  \n", "grind the  \n"), ("grain", "press"), 0, ""))
-    items.append(Item(("", ""), ("mill turns", "turns"), 0, ""))
-    found = score(trained, items)
-    assert found.notes["items"] == len(items) == len(found.likelihoods)
-    for place, (item, own) in enumerate(zip(items, found.likelihoods, strict=True)):
-        alone = [
-            log_likelihood(trained, context, f" {choice}") for context, choice in zip(item[0], item[1], strict=True)
-        ]
-        nats = np.array([one for one, _ in alone])
-        np.testing.assert_allclose(own.nats, nats, atol=1e-4)
-        assert own.greedy.tolist() == [greedy for _, greedy in alone]
-        sizes = np.array([len(choice.encode()) for choice in item.choices])
-        assert found.bits_per_byte[place] == pytest.approx(-nats[item.answer] / math.log(2) / sizes[item.answer], 1e-4)
-        if len(item.choices) > 1:
-            assert found.accuracy[place] == (nats.argmax() == item.answer)
-            assert found.accuracy_norm[place] == ((nats / sizes).argmax() == item.answer)
-    assert 0 < found.accuracy.mean() < 1
-    assert (found.accuracy != found.accuracy_norm).any()
-
-
-def test_a_single_choice_is_right_if_each_token_is_the_likeliest(llama):
-    # What the model itself would say next, and one token else.
-    ids = [EOS, *llama.tokenizer.encode("the mill", add_special_tokens=False).ids]
-    texts = []
-    for place in (0, 1):
-        with torch.no_grad():
-            token = int(llama.model(torch.tensor([ids]))[0, -1].topk(2).indices[place])
-        texts.append(Text([*ids, token], 1))
-    likelihoods = measure_likelihoods(llama.model, [texts, texts[:1]], precision="fp32", batch_tokens=8)
-    assert [own.greedy.tolist() for own in likelihoods] == [[True, False], [True]]
-
-
-@pytest.mark.parametrize("batch_tokens", [1, 64, 100_000])
-def test_sharing_and_batches_change_nothing(trained, batch_tokens):
-    rng = random.Random(2)
-    groups = []
-    for _ in range(12):
-        shared = [rng.randrange(318) for _ in range(rng.randint(1, 20))]
-        texts = [[*shared, *(rng.randrange(318) for _ in range(rng.randint(2, 20)))] for _ in range(rng.randint(1, 5))]
-        groups.append([Text(ids, rng.randint(1, len(ids) - 1)) for ids in texts])
-    together, alone = (
-        measure_likelihoods(trained.model, groups, precision="fp32", batch_tokens=batch_tokens, share=share)
-        for share in (True, False)
+def evaluated(shard_set) -> EvaluatedModel:
+    config = ModelConfig(
+        kind="llama", hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=64
     )
-    for one, other, group in zip(together, alone, groups, strict=True):
-        assert len(one.nats) == len(group)
-        np.testing.assert_allclose(one.nats, other.nats, atol=1e-4)
-        assert one.greedy.tolist() == other.greedy.tolist()
-
-
-def test_long_items_are_cut_at_their_beginning_or_left_out_and_counted(llama):
-    short, long = make_item(random.Random(3)), " ".join(["mill"] * 60)
-    cut = Item((f"{long} turns",) * 2, ("a stream", "grain"), 0, "")
-    too_long = Item(("the",) * 2, ("mill", long), 0, "")
-    empty = Item(("the",) * 2, ("mill", ""), 0, "")
-    found = score(llama, [cut, too_long, short, empty])
-    assert found.notes == {"items": 4, "cut": 1, "too_long": 1, "empty": 1, "rewritten": 0}
-    assert len(found.accuracy) == 2
-    alone = [log_likelihood(llama, cut.contexts[0], f" {choice}")[0] for choice in cut.choices]
-    np.testing.assert_allclose(found.likelihoods[0].nats, alone, atol=1e-4)
-
-
-def test_weights_that_are_not_finite_are_refused_and_rewritten_texts_counted(llama):
-    items = [make_item(random.Random(seed)) for seed in range(3)]
-    broken = train_model("llama")
+    model = build_model(config, 320, seed=3).eval()
     with torch.no_grad():
-        broken.model.model.norm.weight.fill_(math.nan)
-    with pytest.raises(RunError, match="eval task: is nan for Question: "):
-        score(broken, items)
-
-    tokenizer = Tokenizer.from_str(llama.tokenizer.to_str())
-    tokenizer.normalizer = normalizers.Lowercase()
-    rewriting = TrainedModel(llama.model, tokenizer, EOS, 1)
-    assert score(rewriting, items).notes["rewritten"] == 3
-    assert score(llama, items).notes["rewritten"] == 0
+        model.model.embed_tokens.weight.mul_(30)
+    tokenizer = shard_set.manifest.tokenizer
+    content = (shard_set.path / tokenizer.file).read_bytes()
+    train = TrainConfig(seq_len=24, global_batch=4, micro_batch=4, steps=1)
+    return EvaluatedModel(model, train, "fp32", content, tokenizer.sha256, shard_set.eos_id, None, shard_set)
 
 
-def test_examples_come_before_the_question_and_never_hold_the_item(llama):
-    rng = random.Random(4)
-    pool = [make_item(rng) for _ in range(6)]
-    item = add_examples(pool[1:2], pool, 2, "first")[0]
-    assert item.contexts[0] == f"{pool[0].example}\n\n{pool[2].example}\n\n{pool[1].contexts[0]}"
-    assert item[1:] == pool[1][1:]
-    assert pool[0].example.endswith(f"\nAnswer: {pool[0].choices[pool[0].answer]}")
+def test_a_run_scores_its_tasks_and_its_goal_may_name_one(
+    trainer, shard_set, recipe_file, item_file, read_lines, tmp_path
+):
+    table = f"{{name='own', files=['{item_file}'], prompt='{{question}}'}}"
+    shots = (
+        f"{{name='shots', files=['{item_file}'], num_fewshot=1, fewshot_files=['{item_file}'], limit=30, "
+        "fewshot_draw='first', prompt='{question}'}"
+    )
+    phases = "phases=[{name='a', until_step=24, goal='own_acc >= 0.5'}]"
+    settings = [f"eval.tasks=[{table}, {shots}]", phases, "model.max_position_embeddings=128"]
+    arguments = ["train", recipe_file, "--shards", shard_set.path, "--run", tmp_path]
+    done = trainer.run(*arguments, *(part for setting in settings for part in ("--set", setting)))
+    assert done.returncode == 0, done.stderr
+    assert f"eval task shots: 30 items of {item_file}" in done.stderr
+    assert "step 24  own_acc 0." in done.stderr
+    validations = [line for line in read_lines(tmp_path) if "val_loss" in line and "scores" in line]
+    assert [line["step"] for line in validations] == [4, 8, 12, 16, 20, 24]
+    first, last = validations[0]["scores"], validations[-1]["scores"]
+    assert list(last) == [f"{name}_{kind}" for name in ("own", "shots") for kind in ("acc", "acc_norm", "bpb")]
+    accuracy = last["own_acc"]["value"]
+    assert accuracy >= 0.5  # by chance a third
+    assert last["own_acc"]["stderr"] == pytest.approx(math.sqrt(accuracy * (1 - accuracy) / 39))
+    assert last["own_bpb"]["value"] < first["own_bpb"]["value"]
+    notes = validations[-1]["score_notes"]["own"]
+    assert notes == {"place": str(item_file), "held_by_training": None, "items": 40} | dict.fromkeys(
+        ("cut", "too_long", "empty", "rewritten"), 0
+    )
 
-    drawn = add_examples(pool, pool, 3, "fixed")
-    assert drawn == add_examples(pool, pool, 3, "fixed")
-    for one, own in zip(drawn, pool, strict=True):
-        blocks = one.contexts[0].split("\n\n")
-        assert len(set(blocks)) == 4
-        assert own.example not in blocks
-        assert set(blocks[:3]) <= {other.example for other in pool}
-    assert len({one.contexts[0].split("\n\n")[0] for one in drawn}) > 1  # not the same for all
-    assert add_examples(pool, pool, 0, "fixed") == pool
-    with pytest.raises(InputError, match="num_fewshot = 6: the few-shot split has 6 items"):
-        add_examples(pool, pool, 6, "fixed")
+
+def test_scores_are_means_with_their_standard_errors(evaluated, item_file):
+    config = EvalTaskConfig(name="own", files=[str(item_file)])
+    task = open_eval_task(config, evaluated, no_note)
+    scores = task.score(evaluated, no_progress)
+    tokenizer = TrainedModel(evaluated.model, evaluated.trained_on.tokenizer(), evaluated.eos_id, 0)
+    found = score_items(tokenizer, task.items, precision="fp32", batch_tokens=100)
+    for name, values in (("acc", found.accuracy), ("acc_norm", found.accuracy_norm), ("bpb", found.bits_per_byte)):
+        score = scores.values[f"own_{name}"]
+        assert score.value == pytest.approx(values.mean())
+        assert score.stderr == pytest.approx(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def test_items_that_cannot_be_used_are_refused(evaluated, item_file, tmp_path):
+    config = EvalTaskConfig(name="own", files=[str(item_file)], num_fewshot=40, fewshot_files=[str(item_file)])
+    with pytest.raises(InputError, match=r"eval\.tasks\.own\.num_fewshot = 40: the few-shot split has 40 items"):
+        open_eval_task(config, evaluated, no_note)
+    path = tmp_path / "items.jsonl"
+    path.write_text(json.dumps({"question": "q", "choices": ["", "b"], "answer": 1}))
+    task = open_eval_task(EvalTaskConfig(name="own", files=[str(path)]), evaluated, no_note)
+    with pytest.raises(
+        InputError, match=r"eval task own: no item can be scored: 1 item of .*1 left out, with a choice"
+    ):
+        task.score(evaluated, no_progress)
+    unknown = dataclasses.replace(evaluated, trained_on=None)
+    assert open_eval_task(config.model_copy(update={"num_fewshot": 0}), unknown, no_note).items
+
+
+@pytest.mark.parametrize(
+    ("tasks", "fault"),
+    [
+        (
+            "[{name='arc_eazy'}]",
+            "eval.tasks.arc_eazy: has no items, and no known eval task has this name. Did",
+        ),
+        ("[{name='mine', task='arc'}]", "eval.tasks.mine.task = 'arc': no such eval task. Did you mean 'arc_easy'?"),
+        ("[{name='piqa', choices='c'}]", "eval.tasks.piqa.choices: the columns of piqa are known"),
+        ("[{name='own', files=['a'], num_fewshot=2}]", "eval.tasks.own.num_fewshot = 2: the examples have no place"),
+        ("[{name='own', files=['a'], prompt='Q'}]", "eval.tasks.0.prompt"),
+        ("[{name='piqa'}, {name='piqa', limit=3}]", "2 scores are named 'piqa_acc'"),
+        ("[{name='piqa', fewshot_draw='random'}]", "eval.tasks.0.fewshot_draw"),
+        ("[{name='piqa', num_fewshot=-1}]", "eval.tasks.0.num_fewshot"),
+    ],
+)
+def test_recipes_that_are_refused(tasks, fault, recipe_file):
+    with pytest.raises(InputError) as caught:
+        load_train_recipe(recipe_file, [f"eval.tasks={tasks}"])
+    assert fault in str(caught.value)
+
+
+def test_known_tasks_have_their_scores(recipe_file):
+    recipe = load_train_recipe(recipe_file, ["eval.tasks=[{name='winogrande'}, {name='easy', task='arc_easy'}]"])
+    names = ["winogrande_acc", "winogrande_bpb", "easy_acc", "easy_acc_norm", "easy_bpb"]
+    assert recipe.eval.score_names == names
+    with pytest.raises(InputError, match="no score is named 'winogrande_acc_norm'"):
+        load_train_recipe(
+            recipe_file,
+            [
+                "eval.tasks=[{name='winogrande'}]",
+                "phases=[{name='a', until_step=24, goal='winogrande_acc_norm > 0.5'}]",
+            ],
+        )

@@ -79,12 +79,14 @@ def test_a_global_batch_that_the_ranks_cannot_share_is_refused(shard_set, recipe
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_ranks_share_an_eval_set_and_have_the_scores_of_one(
-    trainer, shard_set, recipe_file, text_file, tmp_path, monkeypatch, parallel
+def test_two_ranks_share_eval_sets_and_tasks_and_have_the_scores_of_one(
+    trainer, shard_set, recipe_file, text_file, item_file, tmp_path, monkeypatch, parallel
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     table = f"eval.sets=[{{name='web', paths=['{text_file}'], text='body'}}]"
-    arguments = ("train", recipe_file, "--shards", shard_set.path, "--set", table, "--set", "train.steps=4")
+    tasks = f"eval.tasks=[{{name='own', files=['{item_file}']}}]"
+    arguments = ("train", recipe_file, "--shards", shard_set.path, "--set", table, "--set", tasks)
+    arguments = (*arguments, "--set", "train.steps=4")
     both = run_ranks(*arguments, "--run", tmp_path / "both", "--set", f"train.parallel={parallel}")
     assert both.returncode == 0, both.stderr
     assert both.stderr.count("step 4  web_bpb") == 1
@@ -93,5 +95,7 @@ def test_two_ranks_share_an_eval_set_and_have_the_scores_of_one(
     scores = []
     for run in ("both", "one"):
         lines = [json.loads(line) for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()]
-        scores.append(lines[-1]["scores"]["web_bpb"])
-    assert scores[0] == pytest.approx(scores[1], rel=1e-4)
+        scores.append(lines[-1]["scores"])
+    assert scores[0].keys() == {"web_bpb", "own_acc", "own_acc_norm", "own_bpb"}
+    for name, score in scores[0].items():
+        assert score == pytest.approx(scores[1][name], rel=1e-4)

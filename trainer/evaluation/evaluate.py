@@ -15,6 +15,7 @@ import torch
 
 from shards.terminal.reporter import Note, Progress
 from trainer.evaluation.eval_sets import open_eval_set
+from trainer.evaluation.eval_tasks import open_eval_task
 from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.scores import Scores
 from trainer.recipe import EvalConfig
@@ -47,7 +48,8 @@ def open_scorers(config: EvalConfig, evaluated: EvaluatedModel, say: Note) -> li
     Raises:
         InputError: one cannot be scored; the message names it.
     """
-    return [open_eval_set(one, evaluated, say) for one in config.sets]
+    sets = [open_eval_set(one, evaluated, say) for one in config.sets]
+    return [*sets, *(open_eval_task(one, evaluated, say) for one in config.tasks)]
 
 
 def evaluate_scores(

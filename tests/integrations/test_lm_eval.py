@@ -1,0 +1,157 @@
+"""lm-evaluation-harness on exported models: the same prompts, the same log-likelihoods, the same accuracies.
+
+The items are ARC-Easy's where the corpora are, and made-up ones. The harness reads them as local files, offline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shards.eval_tasks.known import KNOWN_TASKS
+from shards.eval_tasks.read import read_items
+from tests.shards.test_eval_tasks import ROWS, write_lines
+from tests.trainer.conftest import RECIPE, TEXTS, build_set
+from trainer.__main__ import main
+from trainer.commands.trained_model import load_training_run
+from trainer.evaluation.item_scores import ItemScores, add_examples, score_items
+
+os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
+lm_eval = pytest.importorskip("lm_eval")
+
+CONTEXT = 448
+"""With 3 examples, some items of ARC-Easy are longer: both cut them at their beginning."""
+ITEMS = 60
+KINDS = {"llama": [], "gpt2": ['model.kind="gpt2"', "model.num_key_value_heads=4"]}
+METRICS = "metric_list: [{metric: acc}, {metric: acc_norm}, {metric: acc_bytes}]\n"
+UPSTREAM = {"lambada": "lambada/lambada_openai", "winogrande": "winogrande/default"} | {
+    name: f"{name.partition('_')[0]}/{name}" for name in KNOWN_TASKS if name not in ("lambada", "winogrande")
+}
+"""The harness's own descriptions of the known eval tasks."""
+
+
+def run_harness(model: Path, folder: Path, tasks: list[str], shots: int) -> dict[str, list[dict[str, Any]]]:
+    """Return what the harness logs of each item, in order, by task."""
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    lm = HFLM(pretrained=str(model), add_bos_token=True, dtype="float32", device="cpu", batch_size=8)
+    manager = TaskManager(include_path=str(folder), include_defaults=False)
+    found = lm_eval.simple_evaluate(
+        model=lm, tasks=tasks, num_fewshot=shots, task_manager=manager, log_samples=True, bootstrap_iters=0
+    )
+    assert found is not None
+    return {name: sorted(found["samples"][name], key=lambda sample: sample["doc_id"]) for name in tasks}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def exported(request, tmp_path_factory) -> Path:
+    """A folder with a trained run and its export."""
+    folder = tmp_path_factory.mktemp(request.param)
+    build_set(folder / "set", shard_tokens={"train": [20_000], "val": [1_500]})
+    (folder / "recipe.toml").write_text(RECIPE)
+    settings = ["checkpoint.every_steps=24", "train.seq_len=64", f"model.max_position_embeddings={CONTEXT}"]
+    given = [f"--set={setting}" for setting in [*settings, *KINDS[request.param]]]
+    place = ["--shards", str(folder / "set"), "--run", str(folder / "run")]
+    assert main(["train", str(folder / "recipe.toml"), *place, *given]) == 0
+    assert main(["export", str(folder / "run"), "--to", "hf", "--out", str(folder / "hf")]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module", params=["arc_easy", "made_up"])
+def item_files(request, tmp_path_factory) -> tuple[Path, Path]:
+    """Files of items and of examples, in the columns of ARC."""
+    folder = tmp_path_factory.mktemp("items")
+    if request.param == "made_up":
+        rng = random.Random(5)
+        return tuple(  # type: ignore[return-value]
+            write_lines(folder / f"{split}.jsonl", [make_row(rng) for _ in range(ITEMS)]) for split in ("test", "train")
+        )
+    corpora = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "../shared/corpora")) / "tasks"
+    if not corpora.is_dir():
+        pytest.skip(f"no corpora in {corpora}; set TOKENMILL_CORPORA to their folder")
+    lines = (corpora / "arc_easy-test.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "test.jsonl").write_text("".join(lines[:ITEMS]), encoding="utf-8")
+    return folder / "test.jsonl", corpora / "arc_easy-train.jsonl"
+
+
+def make_row(rng: random.Random) -> dict[str, Any]:
+    words = [*TEXTS["prose"].split(), *TEXTS["code"].split(), "  ", "\n", "¿"]
+    texts = [" ".join(rng.choices(words, k=rng.randint(1, 8))) for _ in range(rng.randint(2, 5))]
+    labels = list("ABCDE"[: len(texts)])
+    question = "".join(rng.choices(words, k=rng.randint(0, 30)))
+    return {"question": question, "choices": {"text": texts, "label": labels}, "answerKey": rng.choice(labels)}
+
+
+def describe(name: str, files: tuple[Path, Path]) -> str:
+    """Return a description of ARC for the harness that reads local files."""
+    upstream = Path(lm_eval.__file__).parent / "tasks" / UPSTREAM["arc_easy"]
+    test, train = map(str, files)
+    place = json.dumps({"data_files": {"train": train, "validation": train, "test": test}})
+    return (
+        f"include: {upstream}.yaml\ntask: {name}\ntag: null\ndataset_path: json\ndataset_name: null\n"
+        f"dataset_kwargs: {place}\nfewshot_split: train\nfewshot_config: {{sampler: first_n}}\n{METRICS}"
+    )
+
+
+@pytest.mark.parametrize("shots", [0, 3])
+def test_log_likelihoods_and_accuracies_agree(exported, item_files, shots, tmp_path):
+    (tmp_path / "local.yaml").write_text(describe("local", item_files))
+    theirs = run_harness(exported / "hf", tmp_path, ["local"], shots)["local"]
+    ours = score(exported, item_files, shots)
+    assert len(theirs) == len(ours.likelihoods) == ITEMS
+
+    furthest = 0.0
+    for sample, own in zip(theirs, ours.likelihoods, strict=True):
+        nats = np.array([float(nats) for ((nats, _),) in sample["resps"]])
+        greedy = [bool(greedy) for ((_, greedy),) in sample["resps"]]
+        furthest = max(furthest, float(np.abs(own.nats - nats).max()))
+        assert own.greedy.tolist() == greedy
+    assert furthest < 1e-3
+    assert ours.accuracy.tolist() == [sample["acc"] for sample in theirs]
+    assert ours.accuracy_norm.tolist() == [sample["acc_bytes"] for sample in theirs]
+    spread = np.concatenate([own.nats for own in ours.likelihoods]).std()
+    print(f"{shots}-shot: furthest {furthest:.1e}, spread {spread:.1f} nats, {ours.accuracy.mean()=}, {ours.notes}")
+    assert spread > 1
+
+
+def score(exported: Path, files: tuple[Path, Path], shots: int) -> ItemScores:
+    task = KNOWN_TASKS["arc_easy"]
+    items, examples = (read_items(task, files=[path]).items for path in files)
+    return score_items(
+        load_training_run(exported / "run", print),
+        add_examples(items, examples, shots, "first"),
+        precision="fp32",
+        batch_tokens=1_000,
+    )
+
+
+@pytest.mark.parametrize("name", KNOWN_TASKS)
+def test_prompts_agree(name, tmp_path):
+    """The harness's own description of each known task gives the same texts of the same row."""
+    from lm_eval.tasks import TaskManager
+
+    task, row = KNOWN_TASKS[name], ROWS[name.replace("challenge", "easy")]
+    path = write_lines(tmp_path / "items.jsonl", [row, row])
+    upstream = Path(lm_eval.__file__).parent / "tasks" / UPSTREAM[name]
+    place = json.dumps({"data_files": dict.fromkeys(("train", "validation", "test"), str(path))})
+    (tmp_path / "local.yaml").write_text(
+        f"include: {upstream}.yaml\ntask: local\ntag: null\ndataset_path: json\ndataset_name: null\n"
+        f"dataset_kwargs: {place}\n"
+    )
+    theirs = TaskManager(include_path=str(tmp_path), include_defaults=False).load(["local"])["tasks"]["local"]
+    item = read_items(task, files=[path]).items[0]
+    doc = next(iter(theirs.eval_docs))
+    context = theirs.fewshot_context(doc, num_fewshot=0)
+    requests = theirs.construct_requests(doc, context, metadata=("local", 0, 1))
+    asked = [request.args for request in (requests if isinstance(requests, list) else [requests])]
+    assert asked == [(context, f" {choice}") for context, choice in zip(item.contexts, item.choices, strict=True)]
+    if len(asked) > 1:
+        perfect = [(-1.0 if place == item.answer else -9.0, False) for place in range(len(asked))]
+        assert theirs.process_results(doc, perfect)["acc"] == 1.0
