@@ -46,13 +46,13 @@ $(EXPORTS_VENV)/.stamp: constraints-exports.txt
 	$(EXPORTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: -r $<
 	touch $@
 
-test-integrations: $(INTEGRATIONS_VENV)/.stamp  ## train with other trainers, killed and resumed, in an environment of their own (minutes)
+test-integrations: $(INTEGRATIONS_VENV)/.stamp  ## train with other trainers, killed and resumed; score exported models by lm-evaluation-harness (an environment of their own; minutes)
 	$(INTEGRATIONS_VENV)/bin/python -m pytest -o addopts=--import-mode=importlib --confcutdir=tests/integrations tests/integrations
 
 $(INTEGRATIONS_VENV)/.stamp: constraints-integrations.txt pyproject.toml
 	$(PYTHON) -m venv --clear $(INTEGRATIONS_VENV)
 	$(INTEGRATIONS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $< -e '.[torch]' accelerate einops grain \
-		lightning pytest pytest-timeout spmd_types torch_checkpointing torchdata transformers tyro
+		lightning lm_eval pytest pytest-timeout spmd_types torch_checkpointing torchdata transformers tyro
 	$(INTEGRATIONS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $< --no-deps torchtitan
 	touch $@
 

@@ -16,7 +16,7 @@ import pytest
 
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.eval_tasks.read import read_items
-from tests.shards.test_eval_tasks import ROWS, write_lines
+from tests.support.eval_task_rows import ROWS, write_lines
 from tests.trainer.conftest import RECIPE, TEXTS, build_set
 from trainer.__main__ import main
 from trainer.commands.trained_model import load_training_run
@@ -27,7 +27,7 @@ lm_eval = pytest.importorskip("lm_eval")
 
 CONTEXT = 448
 """With 3 examples, some items of ARC-Easy are longer: both cut them at their beginning."""
-ITEMS = 60
+ITEMS = 40
 KINDS = {"llama": [], "gpt2": ['model.kind="gpt2"', "model.num_key_value_heads=4"]}
 METRICS = "metric_list: [{metric: acc}, {metric: acc_norm}, {metric: acc_bytes}]\n"
 UPSTREAM = {"lambada": "lambada/lambada_openai", "winogrande": "winogrande/default"} | {

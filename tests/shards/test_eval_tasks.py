@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,43 +15,9 @@ from shards.eval_tasks.own import OwnColumns
 from shards.eval_tasks.prompts import Item
 from shards.eval_tasks.read import read_items
 from shards.stores.cache import Cache
+from tests.support.eval_task_rows import ROWS, write_lines
 from tests.support.servers.hub import Hub, use_hub
 
-ROWS: dict[str, dict[str, Any]] = {
-    "arc_easy": {
-        "question": "What is 1 + 1?",
-        "choices": {"text": ["one", "two"], "label": ["1", "2"]},
-        "answerKey": "2",
-    },
-    "openbookqa": {
-        "question_stem": "The sun is",
-        "choices": {"text": ["hot", "cold"], "label": ["A", "B"]},
-        "answerKey": " B",
-    },
-    "piqa": {"goal": "How to grind?", "sol1": "with a mill", "sol2": "with a river", "label": 0},
-    "sciq": {
-        "question": "What turns?",
-        "support": "  The mill turns. ",
-        "distractor1": "a",
-        "distractor2": "b",
-        "distractor3": "c",
-        "correct_answer": "the mill",
-    },
-    "hellaswag": {
-        "activity_label": "Milling",
-        "ctx_a": "A miller comes [title] How",
-        "ctx_b": "THE stone",
-        "endings": [" turns [step] once.", "stops."],
-        "label": "1",
-    },
-    "winogrande": {
-        "sentence": "The mill beat the river, for _ was loud.",
-        "option1": "the mill",
-        "option2": "the river",
-        "answer": "2",
-    },
-    "lambada": {"text": "the river sings to the mill"},
-}
 ITEMS = {
     "arc_easy": (["Question: What is 1 + 1?\nAnswer:"], ["one", "two"], 1, "What is 1 + 1? two"),
     "openbookqa": (["The sun is"], ["hot", "cold"], 1, "The sun is cold"),
@@ -191,9 +154,3 @@ def test_items_from_the_hub_at_their_commit_and_then_from_the_cache(tmp_path, mo
     assert read_items(task, cache=cache) == found  # no Hub answers any more
     with pytest.raises(InputError, match="no split 'train'; expected one of test"):
         read_items(task, "train", cache=cache)
-
-
-def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path

@@ -1,0 +1,50 @@
+"""Rows of the known eval tasks, in the columns of their data sets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROWS: dict[str, dict[str, Any]] = {
+    "arc_easy": {
+        "question": "What is 1 + 1?",
+        "choices": {"text": ["one", "two"], "label": ["1", "2"]},
+        "answerKey": "2",
+    },
+    "openbookqa": {
+        "question_stem": "The sun is",
+        "choices": {"text": ["hot", "cold"], "label": ["A", "B"]},
+        "answerKey": " B",
+    },
+    "piqa": {"goal": "How to grind?", "sol1": "with a mill", "sol2": "with a river", "label": 0},
+    "sciq": {
+        "question": "What turns?",
+        "support": "  The mill turns. ",
+        "distractor1": "a",
+        "distractor2": "b",
+        "distractor3": "c",
+        "correct_answer": "the mill",
+    },
+    "hellaswag": {
+        "activity_label": "Milling",
+        "ctx_a": "A miller comes [title] How",
+        "ctx_b": "THE stone",
+        "endings": [" turns [step] once.", "stops."],
+        "label": "1",
+    },
+    "winogrande": {
+        "sentence": "The mill beat the river, for _ was loud.",
+        "option1": "the mill",
+        "option2": "the river",
+        "answer": "2",
+    },
+    "lambada": {"text": "the river sings to the mill"},
+}
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write rows as JSON lines; return the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
