@@ -462,7 +462,7 @@ def check_eval(tables: dict[str, Any]) -> Iterator[str]:
 def _check_eval_task(one: EvalTaskConfig) -> Iterator[str]:
     # A known eval task has its own columns and splits; one of the user has files.
     place = f"eval.tasks.{one.name}"
-    columns = sorted(one.model_fields_set & OwnColumns.model_fields.keys())
+    columns = sorted(one.model_dump(include=set(OwnColumns.model_fields), exclude_defaults=True))
     if one.task is not None and one.known is None:
         yield f"{place}.task = {one.task!r}: no such eval task.{nearest(one.task, list(KNOWN_TASKS))}"
     elif one.known and columns:
@@ -516,7 +516,7 @@ def find_eval_folder(file: Path, given: Path) -> Path:
 
 
 def locate_eval_files(data: dict[str, Any], folder: Path) -> None:
-    """Let the paths of eval sets and tasks in a raw recipe begin at the root; URLs, and values of a wrong type, stay."""
+    """Let paths of eval sets and tasks in a raw recipe begin at the root; URLs, and values of a wrong type, stay."""
 
     def locate(value: Any) -> Any:
         if isinstance(value, list):

@@ -112,10 +112,13 @@ def test_recipes_that_are_refused(tasks, fault, recipe_file):
     assert fault in str(caught.value)
 
 
-def test_known_tasks_have_their_scores(recipe_file):
+def test_known_tasks_have_their_scores(recipe_file, tmp_path):
     recipe = load_train_recipe(recipe_file, ["eval.tasks=[{name='winogrande'}, {name='easy', task='arc_easy'}]"])
     names = ["winogrande_acc", "winogrande_bpb", "easy_acc", "easy_acc_norm", "easy_bpb"]
     assert recipe.eval.score_names == names
+    again = tmp_path / "recipe.json"  # as a run folder keeps it, with all defaults
+    again.write_text(recipe.model_dump_json())
+    assert load_train_recipe(again) == recipe
     with pytest.raises(InputError, match="no score is named 'winogrande_acc_norm'"):
         load_train_recipe(
             recipe_file,
