@@ -25,6 +25,7 @@ from trainer.evaluation.item_scores import ItemScores, add_examples, score_items
 os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
 lm_eval = pytest.importorskip("lm_eval")
 
+CORPORA = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "../shared/corpora")) / "tasks"
 CONTEXT = 448
 """With 3 examples, some items of ARC-Easy are longer: both cut them at their beginning."""
 ITEMS = 40
@@ -64,7 +65,7 @@ def exported(request, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["arc_easy", "made_up"])
+@pytest.fixture(scope="module", params=["made_up", "arc_easy"][: 1 + CORPORA.is_dir()])
 def item_files(request, tmp_path_factory) -> tuple[Path, Path]:
     """Files of items and of examples, in the columns of ARC."""
     folder = tmp_path_factory.mktemp("items")
@@ -73,12 +74,9 @@ def item_files(request, tmp_path_factory) -> tuple[Path, Path]:
         return tuple(  # type: ignore[return-value]
             write_lines(folder / f"{split}.jsonl", [make_row(rng) for _ in range(ITEMS)]) for split in ("test", "train")
         )
-    corpora = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "../shared/corpora")) / "tasks"
-    if not corpora.is_dir():
-        pytest.skip(f"no corpora in {corpora}; set TOKENMILL_CORPORA to their folder")
-    lines = (corpora / "arc_easy-test.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = (CORPORA / "arc_easy-test.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (folder / "test.jsonl").write_text("".join(lines[:ITEMS]), encoding="utf-8")
-    return folder / "test.jsonl", corpora / "arc_easy-train.jsonl"
+    return folder / "test.jsonl", CORPORA / "arc_easy-train.jsonl"
 
 
 def make_row(rng: random.Random) -> dict[str, Any]:

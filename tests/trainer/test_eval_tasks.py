@@ -58,9 +58,7 @@ def test_a_run_scores_its_tasks_and_its_goal_may_name_one(
     assert last["own_acc"]["stderr"] == pytest.approx(math.sqrt(accuracy * (1 - accuracy) / 39))
     assert last["own_bpb"]["value"] < first["own_bpb"]["value"]
     notes = validations[-1]["score_notes"]["own"]
-    assert notes == {"place": str(item_file), "held_by_training": None, "items": 40} | dict.fromkeys(
-        ("cut", "too_long", "empty", "rewritten"), 0
-    )
+    assert notes == {"place": str(item_file), "items": 40} | dict.fromkeys(("cut", "too_long", "empty", "rewritten"), 0)
 
 
 def test_scores_are_means_with_their_standard_errors(evaluated, item_file):

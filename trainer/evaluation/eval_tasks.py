@@ -33,7 +33,7 @@ class ReadTask:
     config: EvalTaskConfig
     items: list[Item]
     notes: dict[str, Any]
-    """Where the items are from, and how many of them training held."""
+    """Where the items are from."""
 
     @property
     def name(self) -> str:
@@ -78,7 +78,7 @@ def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note)
     task = config.known or config.describe(config.name)
     read = read_items(task, files=[Path(file) for file in config.files])
     items = read.items[: config.limit]
-    notes: dict[str, Any] = {"place": read.place, "held_by_training": None}
+    notes: dict[str, Any] = {"place": read.place}
     if config.num_fewshot:
         split = config.fewshot_split or task.fewshot_split
         pool = read_items(task, split, files=[Path(file) for file in config.fewshot_files])
@@ -93,8 +93,6 @@ def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note)
 def describe_task(notes: dict[str, Any]) -> str:
     """Return in words what an eval task counts."""
     parts = [f"{plural(notes['items'], 'item')} of {notes['place']}"]
-    if notes["held_by_training"] is not None:
-        parts.append(f"held by training: {notes['held_by_training']:,} of {notes['items']:,} items")
     parts += [f"{notes[key]:,} {words}" for key, words in COUNTED.items() if notes.get(key)]
     return ", ".join(parts)
 
