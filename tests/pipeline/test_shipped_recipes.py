@@ -29,7 +29,14 @@ pytestmark = pytest.mark.long
 RECIPES = sorted((ROOT / "recipes/data").glob("*.toml"))
 SHORT_RUN = [
     f"--set={value}"
-    for value in ("train.steps=2", "schedule.warmup_steps=1", "eval.max_tokens=2_000", "eval.sets=[]", "phases=[]")
+    for value in (
+        "train.steps=2",
+        "schedule.warmup_steps=1",
+        "eval.max_tokens=2_000",
+        "eval.sets=[]",
+        "eval.tasks=[]",
+        "phases=[]",
+    )
 ]
 MIX = {"fineweb-edu": 87, "finemath": 10, "python-edu": 3}
 
