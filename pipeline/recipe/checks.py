@@ -27,6 +27,13 @@ _KEYS_OF_TRAINING = ("vocab_size", "special_tokens", "pretokenizer", "sample_byt
 def check_sources(data: dict[str, Any]) -> Iterator[str]:
     """Yield the faults between the keys of each source, and between sources."""
     yield from _check_names(data, "evaluations", "evaluation sets")
+    for place, table in named_tables(data, "evaluations"):
+        if table.get("task") is None and "paths" not in table:
+            yield f"{place}.paths: required key is missing. Give it, or task."
+        elif table.get("task") is not None and table.get("paths"):
+            yield f"{place}.task: the items of an eval task come from the Hub. Leave `task` or `paths` out."
+        elif table.get("task") is None and table["paths"] == []:
+            yield f"{place}.paths: expected at least one glob"
     yield from _check_names(data, "sources", "sources")
     sources = named_tables(data, "sources")
     for place, source in sources:

@@ -46,6 +46,8 @@ from pipeline.mix.different_documents import DifferentDocuments
 from pipeline.mix.held_items import HeldItems
 from pipeline.sources.base import SourceError
 from shards.errors import InputError
+from shards.eval_tasks.known import KNOWN_TASKS
+from shards.stores.cache import Cache
 from tests.support.builds import real_documents
 
 ENTITY_OR_CHARACTER = re.compile(
@@ -624,3 +626,41 @@ def test_evaluation_sets_that_cannot_be_used(
     with pytest.raises(InputError, match=re.escape(words)):
         pipeline.build_set(recipe_of(corpus) | {"evaluations": [table]}, out=tmp_path / "set", workers=1)
     assert not (tmp_path / "set").exists()
+
+
+def test_items_of_an_eval_task_are_those_that_are_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The cache has the items of the pinned commit, so that no Hub is asked.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    task = KNOWN_TASKS["lambada"]
+    passages = [" ".join(f"word{number * place}" for place in range(3, 30)) for number in (1, 2, 3)]
+    key = f"hf://datasets/{task.repo}@{task.revision}/{task.files['test']}"
+    Cache().put(key, "".join(json.dumps({"text": passage}) + "\n" for passage in passages).encode())
+    documents = [f"Some words of page {number} stand here alone. {number}" for number in range(60)]
+    documents[7] += " " + passages[1]
+    pq.write_table(pa.table({"text": documents}), tmp_path / "pages.parquet")
+    recipe = recipe_of(tmp_path) | {
+        "sources": [{"name": "pages", "paths": [f"{tmp_path}/pages.parquet"], "weight": 1}],
+        "tokenizer": {"vocab_size": 300},
+        "evaluations": [{"name": "lambada", "task": "lambada", "action": "drop", "max_dropped": 0.1}],
+    }
+    built = pipeline.build_set(recipe, out=tmp_path / "set", workers=1)
+    assert built.manifest.sources[0].dropped == {"holds an item of lambada": 1}
+    (evidence,) = tmp_path.glob(f"set.work/mix/*/{CONTAMINATION_FILE}")
+    (row,) = pq.read_table(evidence).to_pylist()
+    assert (row["item"], row["item_row"], row["row"]) == (key, 1, 7)
+    (report,) = read_clean_report(str(tmp_path / "set.work"))["evaluations"]
+    assert report["held"][0]["item_text"] == passages[1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        ({}, "evaluations.items.paths: required key is missing. Give it, or task"),
+        ({"paths": []}, "evaluations.items.paths: expected at least one glob"),
+        ({"task": "arc_eazy"}, "no such eval task. Did you mean 'arc_easy'?"),
+        ({"task": "arc_easy", "paths": ["x"]}, "Leave `task` or `paths` out"),
+    ],
+)
+def test_evaluations_have_files_or_are_an_eval_task(keys: dict[str, Any], fault: str, corpus: Path) -> None:
+    with pytest.raises(InputError, match=re.escape(fault)):
+        pipeline.plan_set(recipe_of(corpus) | {"evaluations": [{"name": "items"} | keys]})

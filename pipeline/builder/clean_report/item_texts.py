@@ -14,7 +14,10 @@ from pipeline.builder.stored_build import Build
 from pipeline.clean.evaluations.items import Items, ItemsResult, find_item_ngrams, load_items, source_of
 from pipeline.clean.provenance import read_documents_again
 from pipeline.engine.receipts import TaskOutput
+from pipeline.recipe.schema import EvaluationRecipe
 from shards.errors import InputError
+from shards.eval_tasks.known import KNOWN_TASKS
+from shards.eval_tasks.read import read_items
 
 ITEM_CHARACTERS = 1500
 """The beginning of an item's text that is shown."""
@@ -36,7 +39,7 @@ def read_item_texts(build: Build, evaluations: list[dict[str, Any]]) -> None:
         return
     items, read = load_items(str(build.evaluations)), TaskOutput(build.evaluations, ItemsResult).result.evaluations
     for number, (evaluation, given) in enumerate(zip(evaluations, build.recipe.evaluations, strict=True)):
-        source = source_of(given, "/").model_dump(mode="json") | {"folder": "/"}
+        source = {} if given.task else source_of(given, "/").model_dump(mode="json") | {"folder": "/"}
         spans = read[number].spans
         by_span: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for copy in evaluation["held"]:
@@ -47,7 +50,7 @@ def read_item_texts(build: Build, evaluations: list[dict[str, Any]]) -> None:
         for span, copies in by_span.items():
             rows = sorted({copy["item_row"] for copy in copies})
             try:
-                found = read_documents_again(source, span, rows)
+                found = _read_again(given, source, span, rows)
             except (InputError, OSError) as error:
                 evaluation["items_unread"] = str(error)
                 continue
@@ -59,6 +62,13 @@ def read_item_texts(build: Build, evaluations: list[dict[str, Any]]) -> None:
                     evaluation["items_unread"] = f"{span}: has changed since the build"
         for copy in evaluation["held"]:
             copy["item_text"] = texts.get((copy["item"], copy["item_row"]))
+
+
+def _read_again(given: EvaluationRecipe, source: dict[str, Any], span: str, rows: list[int]) -> list[bytes | None]:
+    if given.task is None:
+        return read_documents_again(source, span, rows)
+    items = read_items(KNOWN_TASKS[given.task]).items
+    return [items[row].text.encode() for row in rows]
 
 
 def _is_item(text: bytes, items: Items, place: tuple[int, int, int]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +30,8 @@ from pipeline.recipe.schema import EvaluationRecipe, Recipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import ALLOW, SourceError, Span
 from pipeline.sources.kinds import list_files, list_spans
+from shards.eval_tasks.known import KNOWN_TASKS
+from shards.eval_tasks.read import read_items as read_task_items
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -56,7 +58,12 @@ ITEM_DTYPE = np.dtype(
 
 def _reading_keys(evaluations: tuple[EvaluationRecipe, ...], task: EvaluationsTask) -> dict[str, Any]:
     # Items name their set by its number.
-    keys = {one.name: reading_keys(source_of(one, task.folder)) for one in evaluations}
+    keys = {
+        one.name: {"task": one.task, "revision": KNOWN_TASKS[one.task].revision}
+        if one.task
+        else reading_keys(source_of(one, task.folder))
+        for one in evaluations
+    }
     return {"order": list(keys), "evaluations": keys}
 
 
@@ -139,7 +146,7 @@ def make_items_task(recipe: Recipe) -> EvaluationsTask:
         SourceError: a file cannot be read, or has no such column.
     """
     folder = str(recipe.folder)
-    spans = tuple(_list_spans(evaluation, folder) for evaluation in recipe.evaluations)
+    spans = tuple(() if one.task else _list_spans(one, folder) for one in recipe.evaluations)
     return EvaluationsTask(tuple(recipe.evaluations), folder, spans)
 
 
@@ -181,26 +188,47 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
     counts: list[ReadItems] = []
     text_bytes = 0
     for number, (evaluation, spans) in enumerate(zip(task.evaluations, task.spans, strict=True)):
-        # An evaluation set is read as a source is; its documents are the items.
-        stream = DocumentStream(source_of(evaluation, task.folder), spans)
         own: list[npt.NDArray[np.void]] = []
-        for places, documents in _read(evaluation, stream):
-            found = np.zeros(len(documents), ITEM_DTYPE)
-            found["evaluation"], found["span"], found["row"] = number, places, documents.rows
-            for place, text in enumerate(documents):
-                found["words"][place], found["size"][place], own_ngrams = find_item_ngrams(text)
-                ngrams.append(own_ngrams)
-            own.append(found)
-            text_bytes += documents.num_bytes
-            report(text_bytes, 0)
+        if evaluation.task:
+            # The items of an eval task are those that a training run scores.
+            read = read_task_items(KNOWN_TASKS[evaluation.task])
+            texts = [memoryview(item.text.encode()) for item in read.items]
+            places = np.zeros(len(texts), np.uint32)
+            own.append(_describe(number, places, np.arange(len(texts), dtype=np.uint32), texts, ngrams))
+            text_bytes += sum(map(len, texts))
+            dropped, labels = Counter[str](), [read.place]
+        else:
+            # Another evaluation set is read as a source is; its documents are the items.
+            stream = DocumentStream(source_of(evaluation, task.folder), spans)
+            for places, documents in _read(evaluation, stream):
+                own.append(_describe(number, places, documents.rows, documents, ngrams))
+                text_bytes += documents.num_bytes
+                report(text_bytes, 0)
+            dropped, labels = stream.tally.dropped, [span.label("file") for span in spans]
         items = np.concatenate([*own, np.zeros(0, ITEM_DTYPE)])
-        counts.append(_count(evaluation, items, stream.tally.dropped, spans))
+        counts.append(_count(evaluation, items, dropped, labels))
         rows.append(items)
     items = collect_items(np.concatenate(rows), ngrams)
     buffer = io.BytesIO()
     np.savez(buffer, **asdict(items))
     files = {ITEMS_FILE: write_checksummed(folder / ITEMS_FILE, buffer.getvalue())}
     return ItemsResult(evaluations=counts, files=files)
+
+
+def _describe(
+    number: int,
+    places: npt.NDArray[np.uint32],
+    rows: npt.NDArray[np.uint32],
+    texts: Iterable[memoryview],
+    ngrams: list[npt.NDArray[np.uint64]],
+) -> npt.NDArray[np.void]:
+    """Return the rows of items of an evaluation set, `ITEM_DTYPE (items,)`; their n-grams go to the end of a list."""
+    found = np.zeros(len(rows), ITEM_DTYPE)
+    found["evaluation"], found["span"], found["row"] = number, places, rows
+    for place, text in enumerate(texts):
+        found["words"][place], found["size"][place], own = find_item_ngrams(text)
+        ngrams.append(own)
+    return found
 
 
 def _read(evaluation: EvaluationRecipe, stream: DocumentStream) -> Iterator[tuple[npt.NDArray[np.uint32], Documents]]:
@@ -255,7 +283,7 @@ def collect_items(rows: npt.NDArray[np.void], ngrams: list[npt.NDArray[np.uint64
 
 
 def _count(
-    evaluation: EvaluationRecipe, items: npt.NDArray[np.void], dropped: Counter[str], spans: Sequence[Span]
+    evaluation: EvaluationRecipe, items: npt.NDArray[np.void], dropped: Counter[str], labels: list[str]
 ) -> ReadItems:
     short = int((items["size"] == 0).sum())
     if short == len(items):
@@ -263,5 +291,4 @@ def _count(
         raise SourceError(
             f"evaluation set {evaluation.name!r}: no item can be searched for: {why}. Correct `paths` or `text`."
         )
-    labels = [span.label("file") for span in spans]
     return ReadItems(evaluation.name, len(items) + dropped.total(), short, dict(dropped), labels)
