@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 from pipeline.recipe.sources import FilesSource
-from pipeline.tokenizer.sample import TokenizerTask, draw_sample, iter_sample, sample_budgets
+from pipeline.tokenizer.sample import Drawn, TokenizerTask, draw_sample, iter_sample, sample_budgets
 from pipeline.tokenizer.train import train_tokenizer
 from tests.support.builds import list_spans_of
 
@@ -44,8 +44,8 @@ def draw(task: TokenizerTask, path: Path) -> list[list[str]]:
     facts = draw_sample(path, task, lambda done, tokens: None)
     documents = list(iter_sample(path))
     drawn = [[text for text in documents if text[51:53] == f"{index:02d}"] for index in range(len(task.sources))]
-    assert [fact["documents"] for fact in facts] == [len(own) for own in drawn]
-    assert [fact["text_bytes"] for fact in facts] == [60 * len(own) for own in drawn]
+    assert [fact.documents for fact in facts] == [len(own) for own in drawn]
+    assert [fact.text_bytes for fact in facts] == [60 * len(own) for own in drawn]
     return drawn
 
 
@@ -94,5 +94,5 @@ def test_documents_with_endless_words_are_left_out_and_counted(tmp_path: Path) -
     task = TokenizerTask(tokenizer, (recipe,), spans, (1.0,), 1)
     facts = draw_sample(tmp_path / "sample.bin", task, lambda done, tokens: None)
     assert sorted(iter_sample(tmp_path / "sample.bin")) == sorted(kept)
-    expected = {"text_bytes": sum(map(len, kept)), "documents": 2, "left_out": 4, "records": 6, "dropped": {}}
-    assert facts == [expected]
+    read = {"records": 6, "looked_at": 6, "measured": 6}
+    assert facts == [Drawn(text_bytes=sum(map(len, kept)), documents=2, left_out=4, **read)]
