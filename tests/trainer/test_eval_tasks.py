@@ -95,13 +95,13 @@ def test_items_that_cannot_be_used_are_refused(evaluated, item_file, tmp_path):
             "[{name='arc_eazy'}]",
             "eval.tasks.arc_eazy: has no items, and no known eval task has this name. Did",
         ),
-        ("[{name='mine', task='arc'}]", "eval.tasks.mine.task = 'arc': no such eval task. Did you mean 'arc_easy'?"),
+        ("[{name='mine', task='arc'}]", "eval.tasks.mine.task = 'arc': no such eval task. Expected one of: arc_"),
         ("[{name='piqa', choices='c'}]", "eval.tasks.piqa.choices: the columns of piqa are known"),
         ("[{name='own', files=['a'], num_fewshot=2}]", "eval.tasks.own.num_fewshot = 2: the examples have no place"),
-        ("[{name='own', files=['a'], prompt='Q'}]", "eval.tasks.0.prompt"),
+        ("[{name='own', files=['a'], prompt='Q'}]", "eval.tasks.own.prompt: expected text of the form"),
         ("[{name='piqa'}, {name='piqa', limit=3}]", "2 scores are named 'piqa_acc'"),
-        ("[{name='piqa', fewshot_draw='random'}]", "eval.tasks.0.fewshot_draw"),
-        ("[{name='piqa', num_fewshot=-1}]", "eval.tasks.0.num_fewshot"),
+        ("[{name='piqa', fewshot_draw='random'}]", "eval.tasks.piqa.fewshot_draw: expected"),
+        ("[{name='piqa', num_fewshot=-1}]", "eval.tasks.piqa.num_fewshot: expected 0 or more"),
     ],
 )
 def test_recipes_that_are_refused(tasks, fault, recipe_file):
