@@ -9,6 +9,7 @@ import xxhash
 import zstandard
 
 import shards
+from pipeline.assemble.assemble import AssembleResult
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.validation import run_validation
 from pipeline.engine.driver import Driver, StageResult
@@ -28,7 +29,7 @@ def validate_as_tasks(
     executor = JsonExecutor()
     driver = Driver(FolderStore(work), executor, Progress(quiet=True))
     build = RunningBuild(driver.work, Recipe.model_construct(), open_writable_store(place), driver, [])
-    build.stages["assemble"] = StageResult([{"checksums": checksums or {}}], 0, 0.0)
+    build.stages["assemble"] = StageResult([AssembleResult(checksums=checksums or {})], 0, 0.0)
     report, _ = run_validation(build)
     assert not (work / "validate").exists()
     return report, executor
