@@ -137,7 +137,7 @@ def test_every_fifth_request_fails_and_the_bytes_are_the_same(
     hub.faults.every(5, stall_s=4.0)
     out = run.build(hub_recipe(tmp_path / "hub.toml"), "set", *with_tokenizer_of(tmp_path / "local"))
     receipts = [json.loads(path.read_text()) for path in tmp_path.glob("set.work/encode/*/receipt.json")]
-    assert sum(receipt["result"]["retries"] for receipt in receipts) > 0
+    assert sum(receipt["result"].get("retries", 0) for receipt in receipts) > 0
     failed = {request.fault for request in hub.requests if request.fault}
     assert len(failed) >= 6, failed
     assert without_provenance(out) == local
