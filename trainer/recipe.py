@@ -46,7 +46,8 @@ class ModelConfig(Settings):
     use_qk_norm: bool = False
     """RMSNorm of each head's queries and keys, before the rotation; for a `llama`."""
     zero_init_residual: bool = False
-    """Begin with zeros in the projections into the residual stream, instead of small weights."""
+    """Begin with zeros in the projections into the residual stream, instead of small weights. With
+    `tie_word_embeddings`, a model wider than some 400 features then begins by repeating its input."""
     hidden_size: Size
     """Features of the residual stream."""
     num_hidden_layers: Annotated[int, Field(ge=1, le=10_000)]
