@@ -20,7 +20,7 @@ from tests.support.eval_task_rows import ROWS, write_lines
 from tests.trainer.conftest import RECIPE, TEXTS, build_set
 from trainer.__main__ import main
 from trainer.commands.trained_model import load_training_run
-from trainer.evaluation.item_scores import ItemScores, add_examples, score_items
+from trainer.evaluation.item_scores import ItemScores, add_examples, encode_items, score_items
 
 os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
 lm_eval = pytest.importorskip("lm_eval")
@@ -122,9 +122,10 @@ def test_log_likelihoods_and_accuracies_agree(exported, item_files, shots, tmp_p
 def score(exported: Path, files: tuple[Path, Path], shots: int) -> ItemScores:
     task = KNOWN_TASKS["arc_easy"]
     items, examples = (read_items(task, files=[path]).items for path in files)
+    trained = load_training_run(exported / "run", print)
     return score_items(
-        load_training_run(exported / "run", print),
-        add_examples(items, examples, shots, "first"),
+        trained.model,
+        encode_items(trained, add_examples(items, examples, shots, "first")),
         precision="fp32",
         batch_tokens=1_000,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -154,6 +155,25 @@ def test_a_corrupted_source_is_at_the_top_of_the_worst(trainer, trained):
     shown = trainer.run("eval", trained, "--worst", 1)
     assert "bits a byte of" in shown.stdout
     assert BROKEN[:20] in shown.stdout
+
+
+def test_eval_sets_and_tasks_are_shown_together_and_a_set_may_be_named_as_a_split(
+    trainer, trained, shard_set, tmp_path
+):
+    items = tmp_path / "items.jsonl"
+    rows = [{"question": "the mill", "choices": ["holds tokens", "is"], "answer": number % 2} for number in range(6)]
+    items.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipe = tmp_path / "both.toml"
+    sets = [{"name": "val", "shards": str(shard_set.path), "max_tokens": 500}]
+    tasks = [{"name": "own", "files": [str(items)], "prompt": "{question}"}]
+    recipe.write_text(f"[eval]\nsets = {to_toml(sets)}\ntasks = {to_toml(tasks)}\n")
+    shown = trainer.run("eval", trained, "--recipe", recipe, "--worst", 100)
+    assert (shown.returncode, shown.stderr.count("Traceback")) == (0, 0)
+    assert re.search(r"^val: \d+ documents? of ", shown.stdout, re.MULTILINE)
+    assert f"\nown: 6 items of {items}\n" in shown.stdout
+    assert {"own_acc", "own_acc_norm", "own_bpb", "val_bpb"} <= set(shown.stdout.split())
+    assert "code.jsonl" in shown.stdout  # the validation split is there, too
+    assert shown.stdout.count("# val: ") > 15
 
 
 def test_what_is_scored_can_be_another_recipe(trainer, trained, shard_set, tmp_path):

@@ -16,7 +16,6 @@ from trainer.evaluation.eval_tasks import open_eval_task
 from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.item_scores import score_items
 from trainer.model.decoder import build_model
-from trainer.model.generate import TrainedModel
 from trainer.recipe import EvalTaskConfig, ModelConfig, TrainConfig, load_train_recipe
 
 
@@ -65,8 +64,7 @@ def test_scores_are_means_with_their_standard_errors(evaluated, item_file):
     config = EvalTaskConfig(name="own", files=[str(item_file)])
     task = open_eval_task(config, evaluated, no_note)
     scores = task.score(evaluated, no_progress)
-    tokenizer = TrainedModel(evaluated.model, evaluated.trained_on.tokenizer(), evaluated.eos_id, 0)
-    found = score_items(tokenizer, task.items, precision="fp32", batch_tokens=100)
+    found = score_items(evaluated.model, task.encoded, precision="fp32", batch_tokens=100)
     for name, values in (("acc", found.accuracy), ("acc_norm", found.accuracy_norm), ("bpb", found.bits_per_byte)):
         score = scores.values[f"own_{name}"]
         assert score.value == pytest.approx(values.mean())
@@ -79,13 +77,12 @@ def test_items_that_cannot_be_used_are_refused(evaluated, item_file, tmp_path):
         open_eval_task(config, evaluated, no_note)
     path = tmp_path / "items.jsonl"
     path.write_text(json.dumps({"question": "q", "choices": ["", "b"], "answer": 1}))
-    task = open_eval_task(EvalTaskConfig(name="own", files=[str(path)]), evaluated, no_note)
     with pytest.raises(
         InputError, match=r"eval task own: no item can be scored: 1 item of .*1 left out, with a choice"
     ):
-        task.score(evaluated, no_progress)
+        open_eval_task(EvalTaskConfig(name="own", files=[str(path)]), evaluated, no_note)
     unknown = dataclasses.replace(evaluated, trained_on=None)
-    assert open_eval_task(config.model_copy(update={"num_fewshot": 0}), unknown, no_note).items
+    assert open_eval_task(config.model_copy(update={"num_fewshot": 0}), unknown, no_note).encoded.items
 
 
 @pytest.mark.parametrize(

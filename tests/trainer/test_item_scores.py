@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, normalizers
 from shards.errors import InputError, RunError
 from shards.eval_tasks.prompts import Item
 from tests.trainer.conftest import TEXTS, train_tokenizer
-from trainer.evaluation.item_scores import ItemScores, add_examples, score_items
+from trainer.evaluation.item_scores import ItemScores, add_examples, encode_items, score_items
 from trainer.evaluation.likelihoods import Text, measure_likelihoods
 from trainer.model.decoder import build_model
 from trainer.model.generate import TrainedModel
@@ -61,7 +61,7 @@ def make_item(rng: random.Random, choices: int = 4) -> Item:
 
 
 def score(trained: TrainedModel, items: list[Item], batch_tokens: int = 200) -> ItemScores:
-    return score_items(trained, items, precision="fp32", batch_tokens=batch_tokens)
+    return score_items(trained.model, encode_items(trained, items), precision="fp32", batch_tokens=batch_tokens)
 
 
 def log_likelihood(trained: TrainedModel, context: str, continuation: str) -> tuple[float, bool]:

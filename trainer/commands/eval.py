@@ -180,7 +180,12 @@ def _open_training_set(options: argparse.Namespace, *, exported: bool) -> ShardS
 
 
 def _validate(subject: Subject) -> dict[str, Any]:
-    """Return the loss on the validation split as training reports it; nothing if the set is not known."""
+    """Return the loss on the validation split as training reports it; nothing if the set is not known.
+
+    Raises:
+        RunError: the loss of a source is not finite.
+    """
+    from trainer.evaluation.scores import check_finite
     from trainer.evaluation.validation import evaluate, find_text_scales, find_token_bytes, summarise_evaluation
 
     evaluated = subject.evaluated
@@ -196,25 +201,26 @@ def _validate(subject: Subject) -> dict[str, Any]:
         token_bytes=find_token_bytes(shard_set),
         text_scales=find_text_scales(shard_set),
     )
-    return summarise_evaluation(sums)
+    found = summarise_evaluation(sums)
+    check_finite("val_loss", {f"source {name}": loss for name, loss in found["val_loss_by_source"].items()})
+    return found
 
 
 def _find_worst(subject: Subject, scorers: list[Scorer], limit: int) -> list[HardDocument]:
     """Return the documents of the validation split and of all eval sets with the most bits per byte."""
     import torch
 
-    from trainer.evaluation.eval_sets import Documents, EvalSet, read_documents
+    from trainer.evaluation.eval_sets import EvalSet, read_documents
     from trainer.evaluation.worst_documents import find_worst_documents
 
     evaluated = subject.evaluated
-    groups = {scorer.name: scorer.documents for scorer in scorers if isinstance(scorer, EvalSet)}
+    groups = [(scorer.name, scorer.documents) for scorer in scorers if isinstance(scorer, EvalSet)]
     shard_set = evaluated.trained_on
     if shard_set is not None and shard_set.splits.get("val"):
-        own: dict[str, Documents] = {"val": read_documents(shard_set, "val", subject.config.max_tokens, "eval")}
-        groups = own | groups
+        groups.insert(0, ("val", read_documents(shard_set, "val", subject.config.max_tokens, "eval")))
     found: list[HardDocument] = []
     with torch.no_grad():
-        for name, documents in groups.items():
+        for name, documents in groups:
             with _show(f"worst of {name}") as progress:
                 found += find_worst_documents(evaluated, name, documents, limit, progress)
     return sorted(found, key=lambda document: -document.bits_per_byte)[:limit]
@@ -223,6 +229,8 @@ def _find_worst(subject: Subject, scorers: list[Scorer], limit: int) -> list[Har
 def _print(data: dict[str, Any], worst: list[HardDocument]) -> Iterator[str | list[dict[str, Any]]]:
     """Yield a table of the losses and scores, then the worst documents, each with the beginning of its text."""
     from shards.terminal.display import printable
+    from trainer.evaluation.eval_sets import describe_notes
+    from trainer.evaluation.eval_tasks import describe_task
 
     step = "" if data["step"] is None else f", step {data['step']}"
     yield f"{data['model']}{step}"
@@ -232,7 +240,8 @@ def _print(data: dict[str, Any], worst: list[HardDocument]) -> Iterator[str | li
     rows += [{"score": name, **score} for name, score in scores.items()]
     yield rows
     notes: dict[str, dict[str, Any]] = data.get("score_notes", {})
-    yield [{"scored": name, **counts} for name, counts in notes.items()]
+    for name, counts in notes.items():
+        yield f"{name}: {describe_task(counts) if 'place' in counts else describe_notes(counts)}"
     for document in worst:
         size = f"{document.bits_per_byte:.3f} bits a byte of {document.text_bytes:,}"
         yield f"# {document.group}: {size}: {document.origin}, hash {document.hash}"

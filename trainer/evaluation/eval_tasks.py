@@ -13,11 +13,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from shards.errors import InputError, plural
-from shards.eval_tasks.prompts import Item
 from shards.eval_tasks.read import read_items
 from shards.terminal.reporter import Note, Progress
 from trainer.evaluation.evaluated_model import EvaluatedModel
-from trainer.evaluation.item_scores import add_examples, score_items
+from trainer.evaluation.item_scores import EncodedItems, add_examples, encode_items, score_items
 from trainer.evaluation.scores import Scores, estimate_ratio
 from trainer.model.generate import TrainedModel
 from trainer.recipe import EvalTaskConfig
@@ -27,13 +26,13 @@ LEAST_BATCH_TOKENS = 2048
 
 
 @dataclass(frozen=True)
-class ReadTask:
-    """An eval task whose items are read."""
+class OpenTask:
+    """An eval task whose items are read and encoded."""
 
     config: EvalTaskConfig
-    items: list[Item]
+    encoded: EncodedItems
     notes: dict[str, Any]
-    """Where the items are from."""
+    """Where the items are from, and what is counted of them."""
 
     @property
     def name(self) -> str:
@@ -41,44 +40,35 @@ class ReadTask:
         return self.config.name
 
     def score(self, evaluated: EvaluatedModel, progress: Progress) -> Scores:
-        """Return accuracy and bits per byte; see `Scorer.score`.
-
-        Raises:
-            InputError: no item can be scored.
-        """
+        """Return accuracy and bits per byte; see `Scorer.score`."""
         train = evaluated.train
-        tokenizer = Tokenizer.from_buffer(evaluated.tokenizer_json)
         found = score_items(
-            TrainedModel(evaluated.model, tokenizer, evaluated.eos_id, 0, evaluated.bos_id),
-            self.items,
+            evaluated.model,
+            self.encoded,
             precision=evaluated.precision,
             batch_tokens=max(train.micro_batch * train.seq_len, LEAST_BATCH_TOKENS),
             name=self.name,
             report=progress,
         )
-        scored = len(found.likelihoods)
-        if not scored:
-            counts = describe_task(self.notes | found.notes)
-            raise InputError(f"eval task {self.name}: no item can be scored: {counts}. Choose other items.")
         values = (found.accuracy, found.accuracy_norm, found.bits_per_byte)
         names = self.config.score_names
         if len(names) < len(values):
             values = (found.accuracy, found.bits_per_byte)
-        means = [estimate_ratio(own, np.ones(scored)) for own in values]
-        return Scores(dict(zip(names, means, strict=True)), {self.name: self.notes | found.notes})
+        means = [estimate_ratio(own, np.ones(len(own))) for own in values]
+        return Scores(dict(zip(names, means, strict=True)), {self.name: self.notes})
 
 
-def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note) -> ReadTask:
-    """Read the items of an eval task, and give each its few-shot examples.
+def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note) -> OpenTask:
+    """Read the items of an eval task, give each its few-shot examples, and encode them.
 
     Raises:
-        InputError: a file cannot be read, holds no item or one without an answer, or has too few few-shot examples.
+        InputError: a file cannot be read, holds no item or one without an answer, or has too few few-shot examples; or
+            no item can be scored.
         StoreError: the Hub does not answer.
     """
     task = config.known or config.describe(config.name)
     read = read_items(task, files=[Path(file) for file in config.files])
     items = read.items[: config.limit]
-    notes: dict[str, Any] = {"place": read.place}
     if config.num_fewshot:
         split = config.fewshot_split or task.fewshot_split
         pool = read_items(task, split, files=[Path(file) for file in config.fewshot_files])
@@ -86,8 +76,16 @@ def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note)
             items = add_examples(items, pool.items, config.num_fewshot, config.fewshot_draw)
         except InputError as error:
             raise InputError(f"eval.tasks.{config.name}.{error}") from error
-    say(f"eval task {config.name}: {describe_task(notes | {'items': len(items)})}")
-    return ReadTask(config, items, notes)
+    # Encoded now, so that what cannot be scored is known before training starts.
+    tokenizer = Tokenizer.from_buffer(evaluated.tokenizer_json)
+    trained = TrainedModel(evaluated.model, tokenizer, evaluated.eos_id, 0, evaluated.bos_id)
+    encoded = encode_items(trained, items)
+    notes: dict[str, Any] = {"place": read.place} | encoded.notes
+    if not encoded.items:
+        counts = describe_task(notes)
+        raise InputError(f"eval task {config.name}: no item can be scored: {counts}. Choose other items.")
+    say(f"eval task {config.name}: {describe_task(notes)}")
+    return OpenTask(config, encoded, notes)
 
 
 def describe_task(notes: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ from shards.errors import InputError, plural
 from shards.eval_tasks.prompts import DELIMITER, Item
 from trainer.evaluation.likelihoods import Likelihoods, Report, Text, measure_likelihoods
 from trainer.evaluation.scores import check_finite
+from trainer.model.decoder import LanguageModel
 from trainer.model.generate import TrainedModel
 
 FEWSHOT_DELIMITER = "\n\n"
@@ -90,34 +91,28 @@ def _draw_places(item: Item, size: int, draw: Draw) -> Iterator[int]:
             yield place
 
 
-def score_items(
-    trained: TrainedModel,
-    items: Sequence[Item],
-    *,
-    precision: Literal["fp32", "bf16"],
-    batch_tokens: int,
-    name: str = "eval task",
-    report: Report = lambda done, total: None,
-) -> ItemScores:
-    """Score items. Under torchrun every rank calls it, and gets all scores.
+class EncodedItems(NamedTuple):
+    """The items of an eval task as the tokens of a model."""
+
+    items: list[Item]
+    """Those that can be scored."""
+    groups: list[list[Text]]
+    """The tokens of each item's choices."""
+    notes: dict[str, int]
+    """As those of `ItemScores`."""
+
+
+def encode_items(trained: TrainedModel, items: Sequence[Item]) -> EncodedItems:
+    """Encode items; leave out what cannot be scored, and cut what is longer than the model's context.
 
     Args:
         trained: the model and its tokenizer; each text begins as a document of the model's training does.
         items: the items, with their few-shot examples.
-        precision: arithmetic of the forward pass.
-        batch_tokens: tokens in one forward pass.
-        name: the name of the eval task, for messages.
-        report: told how many items are done, and of how many.
-
-    Raises:
-        RunError: a log-likelihood is not finite.
     """
     notes: dict[str, int] = {"items": len(items)}
     notes |= dict.fromkeys(("cut", "too_long", "empty", "rewritten"), 0)
-    # Leave out what cannot be scored, and cut what is too long.
+    encoded = EncodedItems([], [], notes)
     context = trained.model.config.max_position_embeddings
-    kept: list[Item] = []
-    groups: list[list[Text]] = []
     for item, texts, rewritten in _encode(trained, items):
         if any(text.scored <= 0 for text in texts) or "" in item.choices:
             notes["empty"] += 1
@@ -127,16 +122,40 @@ def score_items(
             # The last token is only predicted, so that a text may have one more than the context.
             notes["cut"] += any(len(text.ids) > context + 1 for text in texts)
             notes["rewritten"] += rewritten
-            kept.append(item)
-            groups.append([text._replace(ids=text.ids[-(context + 1) :]) for text in texts])
+            encoded.items.append(item)
+            encoded.groups.append([text._replace(ids=text.ids[-(context + 1) :]) for text in texts])
+    return encoded
 
-    likelihoods = measure_likelihoods(
-        trained.model, groups, precision=precision, batch_tokens=batch_tokens, report=report
-    )
-    check_finite(name, {item.text: own.nats.sum() for item, own in zip(kept, likelihoods, strict=True)})
+
+def score_items(
+    model: LanguageModel,
+    encoded: EncodedItems,
+    *,
+    precision: Literal["fp32", "bf16"],
+    batch_tokens: int,
+    name: str = "eval task",
+    report: Report = lambda done, total: None,
+) -> ItemScores:
+    """Score items. Under torchrun every rank calls it, and gets all scores.
+
+    Args:
+        model: the model that the items are encoded for.
+        encoded: the items.
+        precision: arithmetic of the forward pass.
+        batch_tokens: tokens in one forward pass.
+        name: the name of the eval task, for messages.
+        report: told how many items are done, and of how many.
+
+    Raises:
+        RunError: a log-likelihood is not finite.
+    """
+    items, groups, notes = encoded
+    likelihoods = measure_likelihoods(model, groups, precision=precision, batch_tokens=batch_tokens, report=report)
+    check_finite(name, {item.text: own.nats.sum() for item, own in zip(items, likelihoods, strict=True)})
 
     # Judge each item: the likeliest choice, the likeliest by its bytes, and the cost of the right one.
-    rows = np.array([_judge(item, own) for item, own in zip(kept, likelihoods, strict=True)], np.float64).reshape(-1, 3)
+    judged = [_judge(item, own) for item, own in zip(items, likelihoods, strict=True)]
+    rows = np.array(judged, np.float64).reshape(-1, 3)
     return ItemScores(rows[:, 0], rows[:, 1], rows[:, 2], likelihoods, notes)
 
 
