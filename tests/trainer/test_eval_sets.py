@@ -186,12 +186,51 @@ def test_a_set_with_another_tokenizer_is_refused(evaluated, shard_set):
         ({"txt": "body"}, r"eval\.sets\.web\.txt: unknown key"),
         ({"text": "absent"}, r"absent"),
         ({"paths": ["/nowhere/*.jsonl"]}, r"eval\.sets\.web\.paths.*/nowhere"),
+        ({"weight": 2}, r"eval\.sets\.web\.weight: unknown key"),
     ],
 )
 def test_keys_that_the_pipeline_refuses_are_named(evaluated, text_file, keys, message):
     with pytest.raises(InputError, match=message) as refused:
         open_eval_set(text_set(text_file, **keys), evaluated, no_note)
     assert "eval.sets.web" in str(refused.value)
+
+
+def test_each_problem_of_a_build_is_told_in_one_line_with_the_keys_of_the_train_recipe(evaluated, tmp_path):
+    path = tmp_path / "null.jsonl"
+    path.write_text('{"body": null}\n{"body": "x"}\n')
+    with pytest.raises(InputError) as refused:
+        open_eval_set(text_set(path), evaluated, no_note)
+    assert len(refused.value.problems) == 1
+    assert str(refused.value).startswith("eval.sets.web: 1 of 2 records (50.00% of those that `keep` leaves) have no")
+
+    missing = tmp_path / "*.csv"
+    with pytest.raises(InputError) as refused:
+        open_eval_set(text_set(missing, txt="body"), evaluated, no_note)
+    assert list(refused.value.problems) == [
+        "eval.sets.web.txt: unknown key. Did you mean 'text'?",
+        f"eval.sets.web.paths: '{missing}' matches no file. Correct the path.",
+    ]
+
+
+def test_all_documents_of_text_are_in_a_count(evaluated, texts, text_file, tmp_path):
+    path = tmp_path / "forty.jsonl"
+    own = [f"document {number} of forty" for number in range(10)]
+    path.write_text(text_file.read_text() + "".join(json.dumps({"body": text}) + "\n" for text in own))
+    said: list[str] = []
+    notes = open_eval_set(text_set(path, max_tokens=1_000), evaluated, said.append).notes
+    counts = [notes[key] for key in ("documents", "held_by_training", "past_max_tokens", "unread_bytes")]
+    assert sum(counts) == len(texts) + len(own) == 40
+    assert min(counts[:3]) > 0
+    assert f"{counts[2]} documents past max_tokens not scored" in said[-1]
+
+
+def test_dropped_records_of_text_are_counted_by_reason(evaluated, texts, text_file, tmp_path):
+    path = tmp_path / "dropped.jsonl"
+    path.write_text(text_file.read_text() + json.dumps({"body": texts[0]}) + "\n{bad\n")
+    said: list[str] = []
+    eval_set = open_eval_set(text_set(path, max_malformed=0.1), evaluated, said.append)
+    assert eval_set.notes["dropped"] == {"duplicate": 1, "malformed record": 1}
+    assert said[-1].endswith(", 2 records dropped (duplicate: 1, malformed record: 1)")
 
 
 @pytest.fixture(scope="module")

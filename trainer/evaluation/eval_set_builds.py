@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Generator
@@ -34,6 +35,7 @@ from trainer.recipe import EvalSetConfig
 RECIPE_FILE, TOKENIZER_FILE, SET_FOLDER = "recipe.json", "tokenizer.json", "set"
 SOURCE = "text"
 """The name of the only source."""
+_PATHS_RULE = re.compile(r"Paths begin at the recipe's folder, .*; paths of --set at the working directory\. ")
 
 
 @contextlib.contextmanager
@@ -43,6 +45,8 @@ def build_text_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) 
     Raises:
         InputError: the keys of the source, its files or the tokenizer cannot be used.
     """
+    if "weight" in config.source:
+        raise InputError(f"eval.sets.{config.name}.weight: unknown key. An eval set is one source: leave it out.")
     recipe = _describe_recipe(config, evaluated)
     content = json.dumps(recipe, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     digest = hashlib.sha256(f"{evaluated.tokenizer_sha256}\n{content}".encode()).hexdigest()[:32]
@@ -89,10 +93,16 @@ def _run_build(name: str, folder: Path) -> None:
     if done.returncode == 0:
         return
     try:
-        found: list[dict[str, Any]] = json.loads(done.stdout)["problems"]
-        problems = [str(problem["message"]) for problem in found]
+        found: list[str | dict[str, str]] = json.loads(done.stdout)["problems"]
+        problems = [one if isinstance(one, str) else f"{one['where']}: {one['message']}" for one in found]
     except (ValueError, KeyError, TypeError):
-        problems = [done.stderr[-2000:].strip() or f"exit status {done.returncode}"]
-    place = f"eval.sets.{name}"
-    problems = [problem.replace(f"{RECIPE_FILE}: ", "").replace(f"sources.{SOURCE}", place) for problem in problems]
-    raise InputError([*problems, f"{place}: its shard set cannot be built in {folder}. Correct its keys or files."])
+        last = done.stderr[-2000:].strip() or f"exit status {done.returncode}"
+        problems = [f"its shard set cannot be built in {folder}: {last}"]
+    raise InputError([_word_problem(problem, f"eval.sets.{name}") for problem in problems])
+
+
+def _word_problem(problem: str, place: str) -> str:
+    """Return a problem of the cache's recipe as one of the train recipe, whose paths begin at the root by now."""
+    problem = _PATHS_RULE.sub("", problem.removeprefix(f"{RECIPE_FILE}: "))
+    problem = problem.replace(f"sources.{SOURCE}", place).replace(f"source {SOURCE!r}", place)
+    return problem if problem.startswith(place) else f"{place}: {problem}"

@@ -109,6 +109,8 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
             say(
                 f"eval set {config.name}: its bytes are those of rewritten text: its set does not count the text before"
             )
+        # Text is built only until `max_tokens`: what it has beyond is in the counts of the build.
+        built = shard_set.manifest.sources[0] if config.shards is None else None
         in_split = sum(shard.num_documents for shard in shard_set.splits.get(split, ()))
     held = np.zeros(len(documents), np.bool_)
     if evaluated.trained_on is not None:
@@ -123,8 +125,10 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
         "tokens": len(kept.tokens),
         "bytes": round(kept.text_bytes.sum()),
         "held_by_training": int(held.sum()) if evaluated.trained_on is not None else None,
-        "past_max_tokens": in_split - len(documents),
+        "past_max_tokens": (built.documents_available if built else in_split) - len(documents),
     }
+    if built:
+        notes |= {"unread_bytes": built.unread_bytes, "dropped": built.dropped}
     say(f"eval set {config.name}: {describe_notes(notes)}")
     return EvalSet(config.name, kept, notes)
 
@@ -139,6 +143,11 @@ def describe_notes(notes: dict[str, Any]) -> str:
         parts.append(f"{plural(notes['held_by_training'], 'document')} held by training left out")
     if notes["past_max_tokens"]:
         parts.append(f"{plural(notes['past_max_tokens'], 'document')} past max_tokens not scored")
+    if notes.get("unread_bytes"):
+        parts.append(f"{plural(notes['unread_bytes'], 'stored byte')} past max_tokens not read")
+    if dropped := notes.get("dropped"):
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
+        parts.append(f"{plural(sum(dropped.values()), 'record')} dropped ({reasons})")
     return ", ".join(parts)
 
 
