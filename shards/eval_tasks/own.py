@@ -8,7 +8,7 @@ from pydantic import Field
 
 from shards.config import Settings
 from shards.eval_tasks.known import EvalTask
-from shards.eval_tasks.prompts import Item, Row, ask, find_label
+from shards.eval_tasks.prompts import Item, Row, ask, check_choices, check_text, find_label, shorten
 
 Column = Annotated[str, Field(min_length=1)]
 
@@ -33,20 +33,18 @@ class OwnColumns(Settings):
 
     def _ask(self, row: Row) -> Item:
         question, choices, answer = (find_value(row, column) for column in (self.question, self.choices, self.answer))
-        if not isinstance(choices, list) or len(cast("list[Any]", choices)) < 2:
-            raise ValueError(f"column {self.choices!r} holds {choices!r}; expected a list of two choices or more")
-        choices = cast("list[Any]", choices)
+        question, choices = check_text(question, self.question), check_choices(choices, self.choices)
         if self.labels is not None:
-            place = find_label(find_value(row, self.labels), answer)
+            place = find_label(find_value(row, self.labels), answer, choices)
         elif isinstance(answer, str):
             if answer not in choices:
-                raise ValueError(f"the answer {answer!r} is none of the choices; `labels` names a column of labels")
+                raise ValueError(
+                    f"the answer {shorten(answer)} is none of the choices; `labels` names a column of labels"
+                )
             place = choices.index(answer)
-        elif isinstance(answer, int) and not isinstance(answer, bool):
-            place = answer
         else:
-            raise ValueError(f"column {self.answer!r} holds {answer!r}; expected a place, a label or a text")
-        return ask(self.prompt.replace("{question}", str(question)), choices, place, question=str(question))
+            place = answer
+        return ask(self.prompt.replace("{question}", question), choices, place, question=question)
 
 
 def find_value(row: Row, column: str) -> Any:
@@ -59,6 +57,6 @@ def find_value(row: Row, column: str) -> Any:
     for part in column.split("."):
         columns = cast("Row", value) if isinstance(value, dict) else Row()
         if part not in columns:
-            raise ValueError(f"no column {column!r}; found {', '.join(columns) or 'no struct'}")
+            raise ValueError(f"no column {column!r}; found {shorten(list(columns)) if columns else 'no struct'}")
         value = columns[part]
     return value

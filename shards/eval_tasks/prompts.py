@@ -1,13 +1,15 @@
 """The prompt forms of the known eval tasks: a row of the data set in, an item out.
 
 Each form gives the texts that lm-evaluation-harness 0.4 gives for its task of the same name (LAMBADA: for
-`lambada_openai`), so that scores can be compared. A form does not check types: `read_items` checks the item.
+`lambada_openai`), so that scores can be compared. A form checks the texts, the choices and the answer of
+a row; `read_items` words what Python raises where a column has another type, or is not there.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+import reprlib
+from typing import Any, NamedTuple, cast
 
 Row = dict[str, Any]
 """A row of a data set, by column."""
@@ -34,59 +36,101 @@ class Item(NamedTuple):
         return self.contexts[self.answer] + DELIMITER + self.choices[self.answer]
 
 
-def ask(context: str, choices: list[str], answer: int, *, question: str) -> Item:
+def shorten(value: object) -> str:
+    """Return a value as Python writes it, in some 100 characters at most: it may be a whole hostile document."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxlist, short.maxdict = 3, 100, 20, 20
+    text = short.repr(value)
+    return text if len(text) <= 102 else f"{text[:99]}..."
+
+
+def check_text(value: object, column: str) -> str:
+    """Return the text of a column.
+
+    Raises:
+        ValueError: it is of another type, or holds a lone surrogate, which UTF-8 cannot hold.
+    """
+    if not isinstance(value, str) or re.search(r"[\ud800-\udfff]", value):
+        raise ValueError(f"a question or a choice is not text: {column} = {shorten(value)}")
+    return value
+
+
+def check_choices(value: object, column: str) -> list[str]:
+    """Return the texts of the choices in a column.
+
+    Raises:
+        ValueError: it is no list of two texts or more.
+    """
+    choices = cast("list[Any]", value)
+    if not isinstance(value, list) or len(choices) < 2:
+        raise ValueError(f"column {column!r} holds {shorten(choices)}; expected a list of two choices or more")
+    return [check_text(choice, column) for choice in choices]
+
+
+def ask(context: str, choices: list[str], answer: object, *, question: str) -> Item:
     """Return the item whose choices follow one context.
 
     Raises:
-        ValueError: the answer is none of the choices.
+        ValueError: the answer is no place of a choice.
     """
-    if not 0 <= answer < len(choices):
-        raise ValueError(f"the answer is choice {answer}, counted from 0; there are {len(choices)} choices")
+    # To Python, true is the number 1.
+    if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer < len(choices):
+        raise ValueError(f"the answer is {shorten(answer)}; expected a place from 0 to {len(choices) - 1}")
     return Item((context,) * len(choices), tuple(choices), answer, f"{question} {choices[answer]}")
 
 
-def find_label(labels: list[Any], answer: object) -> int:
+def find_label(labels: object, answer: object, choices: list[str]) -> int:
     """Return the place of an answer among the labels of the choices.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: it is none of them, or they are no list as long as the choices.
     """
-    if answer not in labels:
-        raise ValueError(f"the answer {answer!r} is none of the labels {', '.join(map(repr, labels))}")
-    return labels.index(answer)
+    known = cast("list[Any]", labels) if isinstance(labels, list) else []
+    if len(known) != len(choices):
+        raise ValueError(f"the labels are {shorten(labels)}; expected a list of {len(choices)}, one for each choice")
+    for place, label in enumerate(known):
+        if label == answer and isinstance(label, bool) == isinstance(answer, bool):
+            return place
+    raise ValueError(f"the answer {shorten(answer)} is none of the labels {shorten(known)}")
 
 
 def ask_arc(row: Row) -> Item:
     """Return an item of ARC: the choices have labels, mostly A to D."""
-    choices, question = row["choices"], row["question"]
-    answer = find_label(choices["label"], row["answerKey"])
-    return ask(f"Question: {question}\nAnswer:", choices["text"], answer, question=question)
+    question, choices = _read_text(row, "question"), check_choices(row["choices"]["text"], "choices.text")
+    answer = find_label(row["choices"]["label"], row["answerKey"], choices)
+    return ask(f"Question: {question}\nAnswer:", choices, answer, question=question)
 
 
 def ask_openbookqa(row: Row) -> Item:
     """Return an item of OpenBookQA: the context is the bare stem of the question."""
-    choices, stem = row["choices"], row["question_stem"]
-    return ask(stem, choices["text"], find_label(choices["label"], row["answerKey"].lstrip()), question=stem)
+    stem, choices = _read_text(row, "question_stem"), check_choices(row["choices"]["text"], "choices.text")
+    answer = find_label(row["choices"]["label"], row["answerKey"].lstrip(), choices)
+    return ask(stem, choices, answer, question=stem)
 
 
 def ask_piqa(row: Row) -> Item:
     """Return an item of PIQA: two ways to reach a goal."""
-    return ask(f"Question: {row['goal']}\nAnswer:", [row["sol1"], row["sol2"]], row["label"], question=row["goal"])
+    goal, *choices = (_read_text(row, column) for column in ("goal", "sol1", "sol2"))
+    return ask(f"Question: {goal}\nAnswer:", choices, row["label"], question=goal)
 
 
 def ask_sciq(row: Row) -> Item:
     """Return an item of SciQ: a supporting text, which may be empty, and the question; the right choice is the last."""
-    support, question = row["support"].lstrip(), row["question"]
-    choices = [row["distractor1"], row["distractor2"], row["distractor3"], row["correct_answer"]]
+    support, question = _read_text(row, "support").lstrip(), _read_text(row, "question")
+    columns = ("distractor1", "distractor2", "distractor3", "correct_answer")
+    choices = [_read_text(row, column) for column in columns]
     return ask(f"{support}\nQuestion: {question}\nAnswer:", choices, 3, question=f"{support} {question}".lstrip())
 
 
 def ask_hellaswag(row: Row) -> Item:
     """Return an item of HellaSwag: how a description goes on."""
+    activity, first, second = (_read_text(row, column) for column in ("activity_label", "ctx_a", "ctx_b"))
     # str.capitalize lower-cases the other letters, too.
-    context = _clean_wikihow(f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}")
-    endings = [_clean_wikihow(ending) for ending in row["endings"]]
-    return ask(context, endings, int(row["label"]), question=context)
+    context = _clean_wikihow(f"{activity}: {first} {second.capitalize()}")
+    endings = [_clean_wikihow(ending) for ending in check_choices(row["endings"], "endings")]
+    # The data set writes the place of the right ending as text.
+    places, label = [str(place) for place in range(len(endings))], row["label"]
+    return ask(context, endings, places.index(label) if label in places else label, question=context)
 
 
 def ask_winogrande(row: Row) -> Item:
@@ -94,18 +138,24 @@ def ask_winogrande(row: Row) -> Item:
 
     Source of scoring the end and not the name: Trinh and Le 2018 (arXiv:1806.02847), partial evaluation.
     """
-    before, blank, after = row["sentence"].partition("_")
+    before, blank, after = _read_text(row, "sentence").partition("_")
     if not blank:
-        raise ValueError("the sentence has no blank `_`")
-    contexts = tuple(before + row[option] for option in ("option1", "option2"))
-    answer = find_label(["1", "2"], row["answer"])
-    return Item(contexts, (after.strip(),) * 2, answer, contexts[answer] + after)
+        raise ValueError(f"the sentence {shorten(row['sentence'])} has no blank `_`")
+    contexts = tuple(before + _read_text(row, option) for option in ("option1", "option2"))
+    choices = [after.strip()] * 2
+    answer = find_label(["1", "2"], row["answer"], choices)
+    return Item(contexts, tuple(choices), answer, contexts[answer] + after)
 
 
 def ask_lambada(row: Row) -> Item:
     """Return an item of LAMBADA: the last word of a passage, which is right if each of its tokens is the likeliest."""
-    passage, _, word = row["text"].rpartition(" ")
-    return Item((passage,), (word,), 0, row["text"])
+    text = _read_text(row, "text")
+    passage, _, word = text.rpartition(" ")
+    return Item((passage,), (word,), 0, text)
+
+
+def _read_text(row: Row, column: str) -> str:
+    return check_text(row[column], column)
 
 
 def _clean_wikihow(text: str) -> str:

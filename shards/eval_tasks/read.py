@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,13 @@ import pyarrow.parquet as pq
 
 from shards.errors import InputError
 from shards.eval_tasks.known import EvalTask, Split
-from shards.eval_tasks.prompts import Item, Row
+from shards.eval_tasks.prompts import Item, Row, shorten
 from shards.format.content_hash import hash_document
 from shards.stores.address import HubAddress
 from shards.stores.cache import Cache
+
+COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
+"""The first bytes of gzip and of Zstandard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,15 @@ def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}. Correct `files`.") from error
+        remedy = "Correct `files`."
+        # A Path has made one slash of two.
+        if re.match(r"\w{2,}:/", str(path)):
+            remedy = "Only local files are read: download it, and name the copy."
+        elif isinstance(error, FileNotFoundError) and re.search(r"[*?[]", str(path)):
+            remedy = "Patterns are not expanded here: name each file."
+        raise InputError(f"{path}: cannot be read: {error.strerror}. {remedy}") from error
+    except ValueError as error:
+        raise InputError(f"{str(path)!r}: not the path of a file: a character cannot be in one. Correct it.") from error
 
 
 def _fetch(address: HubAddress, name: str, cache: Cache | None) -> bytes:
@@ -101,33 +113,47 @@ def _ask_all(task: EvalTask, place: str, name: str, content: bytes) -> list[Item
     items: list[Item] = []
     for number, row in enumerate(rows):
         try:
-            item = task.ask(row)
-            texts: list[Any] = [*item.contexts, *item.choices]
-            if not all(isinstance(text, str) for text in texts):
-                raise ValueError("a question or a choice is not text")
-        except (ValueError, TypeError, AttributeError) as error:
-            raise InputError(f"{place}: row {number}: {error}. Expected an item of eval task {task.name!r}.") from error
-        except KeyError as error:
-            found = f"no column {error}; found {', '.join(row)}"
-            raise InputError(f"{place}: row {number}: {found}. Is it an item of eval task {task.name!r}?") from error
-        items.append(item)
+            items.append(task.ask(row))
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            fault = f"a column has another type than expected: {shorten(row)}"
+            if isinstance(error, KeyError):
+                fault = f"no column {error}; found {shorten(list(row))}"
+            elif isinstance(error, ValueError):
+                fault = str(error)
+            remedy = f"Expected an item of eval task {task.name!r}: correct the row, or name another file."
+            raise InputError(f"{place}: row {number}: {fault}. {remedy}") from error
     return items
 
 
 def _read_parquet(place: str, content: bytes) -> list[Row]:
     try:
         return pq.read_table(io.BytesIO(content)).to_pylist()
-    except pa.ArrowException as error:
-        raise InputError(f"{place}: not a parquet file: {error}. Expected parquet, or JSON lines.") from error
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        fault = shorten(" ".join(str(error).split()))
+        raise InputError(
+            f"{place}: not a parquet file, or damaged: {fault}. Expected parquet, or JSON lines: write it again."
+        ) from error
 
 
 def _read_lines(place: str, content: bytes) -> Iterator[Row]:
+    if content.startswith(COMPRESSED):
+        raise InputError(f"{place}: compressed; found {shorten(content[:4])}. Expected JSON lines: decompress it.")
+    remedy = "Expected an object with the columns of an item on each line: correct the line."
     for number, line in enumerate(content.splitlines()):
+        if not line.strip():
+            continue
+        text, row, fault = "", cast("Any", {}), ""
         try:
-            row: Any = json.loads(line) if line.strip() else {}
-        except ValueError as error:
-            raise InputError(f"{place}: line {number + 1}: not valid JSON: {error}. Expected JSON lines.") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{place}: line {number + 1}: expected an object, found {type(row).__name__}.")
-        if row:
-            yield cast("Row", row)
+            text = line.decode("utf-8-sig")
+            row = json.loads(text)
+            if not isinstance(row, dict):
+                fault = f"expected an object, found {type(row).__name__}: {shorten(row)}"
+        except UnicodeDecodeError as error:
+            fault = f"not text: expected UTF-8, found {shorten(line[error.start :][:20])}"
+        except json.JSONDecodeError as error:
+            fault = f"not valid JSON at character {error.pos + 1}: {shorten(text)}"
+        except (ValueError, RecursionError):
+            fault = f"not valid JSON: a number too long, or lists too deep: {shorten(text)}"
+        if fault:
+            raise InputError(f"{place}: line {number + 1}: {fault}. {remedy}")
+        yield cast("Row", row)
