@@ -85,9 +85,9 @@ def find_label(labels: object, answer: object, choices: list[str]) -> int:
     Raises:
         ValueError: it is none of them, or they are no list as long as the choices.
     """
-    known = cast("list[Any]", labels) if isinstance(labels, list) else []
-    if len(known) != len(choices):
-        raise ValueError(f"the labels are {shorten(labels)}; expected a list of {len(choices)}, one for each choice")
+    known = cast("list[Any]", labels)
+    if not isinstance(labels, list) or len(known) != len(choices):
+        raise ValueError(f"the labels are {shorten(known)}; expected a list of {len(choices)}, one for each choice")
     for place, label in enumerate(known):
         if label == answer and isinstance(label, bool) == isinstance(answer, bool):
             return place
