@@ -133,7 +133,7 @@ def test_merges_are_those_that_tokenizers_learns_from_the_sample(
     weights = tuple(one.weight for one in loaded.sources)
     task = sample.TokenizerTask(loaded.tokenizer, tuple(loaded.sources), spans, weights, loaded.seed)
     drawn = sample.draw_sample(tmp_path / "sample.bin", task, lambda done, tokens: None)
-    sizes = [one["text_bytes"] for one in drawn]
+    sizes = [one.text_bytes for one in drawn]
     for size, weight in zip(sizes, WEIGHTS.values(), strict=True):
         assert size / sum(sizes) == pytest.approx(weight / 100, abs=0.01)
     trainer = trainers.BpeTrainer(

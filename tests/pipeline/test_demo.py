@@ -207,5 +207,5 @@ def test_unparsable_files_are_counted(tmp_path: Path) -> None:
 def test_text_that_utf8_cannot_carry_is_counted() -> None:
     skipped: dict[str, int] = {}
     documents = [docstrings.Docstring(text, "x 1", "x.py", "") for text in ("fine", "bad \ud800", "fine", "schön")]
-    assert [document.text for document in demo._distinct(documents, 100, skipped)] == ["fine", "schön"]
+    assert [document.text for document in demo._distinct(documents, 100, skipped, [])] == ["fine", "schön"]
     assert skipped == {"duplicate": 1, "long": 0, "not_utf8": 1}
