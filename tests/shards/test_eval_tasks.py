@@ -133,7 +133,7 @@ def test_rows_that_are_refused(columns, row, fault, tmp_path):
         (b"[" * 200_000, "line 1: not valid JSON: a number too long, or lists too deep: '[[["),
         (b'{"text": ' + b"1" * 5000, "line 1: not valid JSON: a number too long"),
         (b'{"text": "caf\xe9"}', "line 1: not text: expected UTF-8, found b'\\xe9"),
-        (gzip.compress(b'{"text": "a b"}'), "compressed; found b'\\x1f\\x8b"),
+        (gzip.compress(b'{"text": "a b"}', mtime=0), "compressed; found b'\\x1f\\x8b"),
     ],
 )
 def test_files_that_are_refused(content, fault, tmp_path):
