@@ -1,4 +1,4 @@
-"""Eval tasks of a recipe: their items read once, then scored as often as asked.
+"""Eval tasks of a recipe: their items are read and encoded once, then scored as often as asked.
 
 Each score is a mean over items, and its standard error that of a mean over a random sample.
 """

@@ -36,7 +36,7 @@ def find_held_documents(
     first = mark_first(hi, lo)
     distinct_hi, distinct_lo = hi[first], lo[first]
     found = np.zeros(len(distinct_hi), np.bool_)
-    shards = shard_set.splits["train"]
+    shards = shard_set.splits.get("train", ())
     with show_progress(f"eval set {name}: documents held by training", unit="documents", show=show) as progress:
         done, total = 0, sum(shard.num_documents for shard in shards)
         for shard in shards:
