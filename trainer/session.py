@@ -160,6 +160,10 @@ class Session:
 
     def close(self) -> None:
         """Release the lock of the run folder and leave the group of ranks."""
+        if isinstance(self.forward, DistributedDataParallel):
+            # Its reducer, were it the last to hold the group, would wait for the group's threads and hold the
+            # interpreter's lock meanwhile, which those threads may need: neither would ever end.
+            del self.forward.reducer, self.forward.logger
         self.resources.close()
 
 

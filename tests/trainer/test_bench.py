@@ -70,8 +70,7 @@ def test_a_signal_ends_it_at_once_and_leaves_nothing(trainer, recipe_file, tmp_p
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with trainer.start("bench", recipe_file, *OVERRIDES, "--steps", 10**7, "--json") as process:
         assert "10,000,000 steps after the warm-up" in process.stderr.readline()
-        (folder,) = tmp_path.glob("trainer-bench-*")
-        while not (folder / "run/recipe.json").exists():  # its process begins to train
+        while not list(tmp_path.glob("trainer-bench-*/run/recipe.json")):  # its process begins to train
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(number)  # to it alone
