@@ -85,7 +85,11 @@ def publish(build: RunningBuild) -> Manifest:
     sources = [_source_entry(build, index) for index in range(len(recipe.sources))]
     manifest = Manifest(
         format_version=version_for(
-            has_phases=bool(recipe.mix.phases), bos_id=tokenizer.bos_id, carried=build.carried, sources=sources
+            has_phases=bool(recipe.mix.phases),
+            bos_id=tokenizer.bos_id,
+            carried=build.carried,
+            sources=sources,
+            eval_tasks=plan.eval_tasks,
         ),
         name=recipe.name,
         dtype=dtype_for(tokenizer.vocab_size),
@@ -100,6 +104,7 @@ def publish(build: RunningBuild) -> Manifest:
         recipe=RecipeEntry(file=recipe_file.path, sha256=recipe_file.sha256),
         sources=sources,
         drop_hashes=list(plan.block_lists),
+        eval_tasks=list(plan.eval_tasks),
         mix=_mix_entries(recipe, demand.shares, list(plan.requested_tokens), splits["train"]),
         phases=_phase_entries(demand, plan.train_tokens, shards) if recipe.mix.phases else [],
         carried=build.carried,

@@ -11,22 +11,24 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.clean.evaluations.items import Items, ItemsResult, ReadItems, load_items
-from pipeline.encode.run import Run
+from pipeline.encode.run import HashKey, Run
 from pipeline.engine.checksums import WrittenFile, checksum_file
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.block_lists import ListedHashes
 from pipeline.mix.different_documents import DifferentDocuments
-from pipeline.mix.drops.fates import Fate
+from pipeline.mix.drops.fates import Fate, Fates
 from pipeline.mix.drops.table import ITEM_REASON, Counts, SourceDrops
 from pipeline.mix.held_items import HeldItem, HeldItems
+from pipeline.mix.mix_plan import MixPlan
 from shards.errors import plural
+from shards.format.manifest import EvalTaskEntry
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -79,21 +81,73 @@ class Findings:
                 if step.reports:
                     step.reason(one.reason).first = own
 
+    def list_eval_tasks(self, plan: MixPlan, fates: Fates) -> tuple[EvalTaskEntry, ...]:
+        """Return which items of each evaluation set with a `task` are in documents of the training split."""
+        trained = _join_slices(plan)
+        return tuple(
+            EvalTaskEntry(
+                task=one.task,
+                items=one.read.items,
+                items_sha256=one.read.sha256,
+                too_short=sorted(one.too_short),
+                held=sorted(
+                    {
+                        item
+                        for item, place in one.items
+                        if any(start <= place.key < stop for start, stop in trained[place.source])
+                        and fates.kept(place.run, place.document, place.document + 1)[0]
+                    }
+                ),
+            )
+            for one in self.holders
+            if one.task is not None
+        )
+
+
+def _join_slices(plan: MixPlan) -> defaultdict[int, list[tuple[HashKey, HashKey]]]:
+    """Return the ranges of hashes that the training split takes of each source."""
+    slices = {
+        (piece.source, piece.start, piece.stop) for one in plan.shards if one.split == "train" for piece in one.slices
+    }
+    joined: defaultdict[int, list[tuple[HashKey, HashKey]]] = defaultdict(list)
+    for source, start, stop in sorted(slices):
+        own = joined[source]
+        if own and start <= own[-1][1]:
+            own[-1] = own[-1][0], max(own[-1][1], stop)
+        else:
+            own.append((start, stop))
+    return joined
+
+
+class _Place(NamedTuple):
+    """A document."""
+
+    source: int
+    run: int
+    document: int
+    """In its run."""
+    key: HashKey
+
 
 class _Holders:
     """The documents that hold items of one evaluation set."""
 
-    def __init__(self, evaluation: EvaluationRecipe, sources: int):
+    def __init__(self, evaluation: EvaluationRecipe, read: ReadItems, sources: int):
+        self.task, self.read = evaluation.task, read
         self.reason = f"{ITEM_REASON} {evaluation.name}"
         self.drops = evaluation.action == "drop"
         self.counts = [Counts() for _ in range(sources)]
-        self.hashes: list[tuple[int, int]] = []
+        self.hashes: list[HashKey] = []
+        self.items: list[tuple[str, _Place]] = []
+        """Of an eval task: the content hash of each item and a document that holds it."""
+        self.too_short: set[str] = set()
+        """Of an eval task: the content hashes of items that are not searched for."""
 
     def add(self, source: int, document: Rows) -> None:
         """Add a document of a source, `DOCUMENT_DTYPE ()`."""
         self.counts[source].documents += 1
         self.counts[source].tokens += int(document["length"])
-        self.hashes.append((int(document["hash_hi"]), int(document["hash_lo"])))
+        self.hashes.append(_key_of(document))
 
     def listed(self) -> ListedHashes:
         """Return the documents as a list of hashes."""
@@ -125,10 +179,13 @@ def find_contamination(
     different = DifferentDocuments(similar)
     rule = HeldItems(items, different.count(len(items.ngrams), rows), sum(run.num_documents for run in rows))
     names = [source.name for source in recipe.sources]
-    holders = [_Holders(evaluation, len(names)) for evaluation in recipe.evaluations]
+    holders = [_Holders(*own, len(names)) for own in zip(recipe.evaluations, read, strict=True)]
+    for row in items.rows[items.rows["size"] == 0]:
+        if hashes := read[int(row["evaluation"])].hashes:
+            holders[int(row["evaluation"])].too_short.add(hashes[int(row["row"])])
     different_holders: defaultdict[int, set[int]] = defaultdict(set)
     with pq.ParquetWriter(folder / CONTAMINATION_FILE, _SCHEMA, compression="zstd") as table:
-        for run, own in zip(runs, rows, strict=True):
+        for number, (run, own) in enumerate(zip(runs, rows, strict=True)):
             if not own.num_hits or not (held := rule.find(own.read_hits())):
                 continue
             documents = {one.document: own.read_documents(one.document, one.document + 1)[0] for one in held}
@@ -137,10 +194,15 @@ def find_contamination(
                 {(int(items.rows["evaluation"][one.item]), one.document) for one in held}
             ):
                 holders[evaluation].add(run.source, documents[document])
+            for one in held:
+                row = items.rows[one.item]
+                if hashes := read[int(row["evaluation"])].hashes:
+                    found = _Place(run.source, number, one.document, _key_of(documents[one.document]))
+                    holders[int(row["evaluation"])].items.append((hashes[int(row["row"])], found))
             # The same document in several places, or nearly the same, tells of an item once.
             hashes = np.array([documents[one.document]["hash_hi"] for one in held], np.uint64)
-            for one, number in zip(held, different.identify(hashes).tolist(), strict=True):
-                different_holders[one.item].add(number)
+            for one, document in zip(held, different.identify(hashes).tolist(), strict=True):
+                different_holders[one.item].add(document)
     # Items whose common phrases did not count are evidence, too.
     held_in = np.array([len(different_holders[item]) for item in range(len(items.rows))], np.int64)
     excused = np.maximum(rule.count_excused() - held_in, 0)
@@ -158,6 +220,10 @@ def find_contamination(
         for count, one in zip(counts, holders, strict=True)
     ]
     return Findings([one.listed() for one in holders if one.drops], notes, counts, holders, files)
+
+
+def _key_of(document: Rows) -> HashKey:
+    return int(document["hash_hi"]), int(document["hash_lo"])
 
 
 def _list_excused(items: Items, read: list[ReadItems], excused: Int64s, held_in: Int64s) -> list[dict[str, Any]]:

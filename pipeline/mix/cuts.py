@@ -398,7 +398,8 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
         if not short:
             try:
                 plan = cut_sources(recipe, index, task.has_more)
-                result.plan = replace(plan, notes=(*plan.notes, *findings.notes))
+                known = findings.list_eval_tasks(plan, index.fates)
+                result.plan = replace(plan, notes=(*plan.notes, *findings.notes), eval_tasks=known)
             except InputError as error:
                 result.fault = str(error)
     return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.encode.run import HashKey
-from shards.format.manifest import BlockListEntry
+from shards.format.manifest import BlockListEntry, EvalTaskEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +44,5 @@ class MixPlan:
     """Messages for the user, such as that the set was shrunk or a source repeated."""
     block_lists: tuple[BlockListEntry, ...] = ()
     """How many hashes of each of the recipe's block lists were found."""
+    eval_tasks: tuple[EvalTaskEntry, ...] = ()
+    """Which items of each evaluation set with a `task` the training split holds."""

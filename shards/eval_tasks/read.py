@@ -7,11 +7,13 @@ ten thousand items, which are held in memory. JSON lines are read by Python: Arr
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +31,7 @@ COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 """The first bytes of gzip and of Zstandard."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TaskItems:
     """The items of one split of an eval task."""
 
@@ -37,10 +39,15 @@ class TaskItems:
     place: str
     """Where they were read: the address of the split's file at its commit, or the files."""
 
+    @cached_property
     def hashes(self) -> list[str]:
-        """Return the content hash of each item's text, 32 hexadecimal digits: it tells which items a set was built
-        without."""
+        """The content hash of each item's text, 32 hexadecimal digits."""
         return [hash_document(item.text.encode()).hex() for item in self.items]
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the content hashes: it tells whether other items are the same, in the same order."""
+        return hashlib.sha256("".join(self.hashes).encode()).hexdigest()
 
 
 def read_items(

@@ -26,9 +26,9 @@ PHASES_VERSION = 2
 """The version of the metadata of sets with phases, and of their training shards: a reader of version 1 would shuffle
 across phases."""
 MORE_VERSION = 3
-"""The version of the metadata of sets whose documents begin with BOS, whose tokenizer rewrites text, or which carry
-columns, and of shards with BOS or carried columns: a reader of version 2 would take BOS for text, the text of tokens
-for the sources' text, and consider document tables with more columns broken."""
+"""The version of the metadata of sets whose documents begin with BOS, whose tokenizer rewrites text, which carry
+columns, or whose builder searched for eval tasks, and of shards with BOS or carried columns: a reader of version 2
+would take BOS for text, the text of tokens for the sources' text, and call document tables with more columns broken."""
 MANIFEST_FILE = "manifest.json"
 COMPANION_FILES = ("README.md", "LICENSE")
 """Files that may be in a set's folder but are not part of the set. Hidden files such as `.gitattributes` may too."""
@@ -52,6 +52,7 @@ FormatVersion = Literal[1, 2, 3]
 Epochs = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+ContentHash = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 def _plain_name(name: str) -> str:
@@ -162,6 +163,19 @@ class BlockListEntry(_Model):
     """Hashes in the list that occur among the documents that were read."""
     documents: Count
     """Documents that the list dropped, copies included. A document in several lists counts for the first one."""
+
+
+class EvalTaskEntry(_Model):
+    """The items of an eval task that the set's builder searched for in its sources."""
+
+    task: str
+    items: Count
+    items_sha256: Sha256
+    """Of the content hashes of all items, in their order: it tells whether other items are the same."""
+    too_short: list[ContentHash]
+    """Content hashes of items that are too short to be searched for; distinct, in order."""
+    held: list[ContentHash]
+    """Content hashes of items that a document of the training split holds; distinct, in order."""
 
 
 class MixEntry(_Model):
@@ -284,6 +298,8 @@ class Manifest(_Model):
     # What the build read, and what it left out.
     sources: list[SourceEntry]
     drop_hashes: list[BlockListEntry] = []
+    eval_tasks: list[EvalTaskEntry] = Field(default=[], exclude_if=_is_empty)
+    """The recipe's evaluation sets with a `task`, in its order."""
     # The shares of the training split.
     mix: list[MixEntry]
     phases: list[PhaseEntry] = Field(default=[], exclude_if=_is_empty)
@@ -318,7 +334,13 @@ class Manifest(_Model):
     @model_validator(mode="after")
     def _check_version(self) -> Self:
         bos_id, has_phases = self.tokenizer.bos_id, bool(self.phases)
-        expected = version_for(has_phases=has_phases, bos_id=bos_id, carried=self.carried, sources=self.sources)
+        expected = version_for(
+            has_phases=has_phases,
+            bos_id=bos_id,
+            carried=self.carried,
+            sources=self.sources,
+            eval_tasks=self.eval_tasks,
+        )
         _check_keys(self.format_version, expected, self.carried)
         return self
 
@@ -343,6 +365,7 @@ def version_for(
     bos_id: int | None = None,
     carried: Sequence[CarriedEntry] = (),
     sources: Sequence[SourceEntry] = (),
+    eval_tasks: Sequence[EvalTaskEntry] = (),
 ) -> FormatVersion:
     """Return the format's version of a manifest or a shard's metadata.
 
@@ -351,8 +374,9 @@ def version_for(
         bos_id: as in the metadata.
         carried: as there.
         sources: the manifest's; none for a shard's metadata.
+        eval_tasks: the manifest's; none for a shard's metadata.
     """
-    if bos_id is not None or carried or any(source.rewriting for source in sources):
+    if bos_id is not None or carried or eval_tasks or any(source.rewriting for source in sources):
         return MORE_VERSION
     return PHASES_VERSION if has_phases else FORMAT_VERSION
 
@@ -360,7 +384,8 @@ def version_for(
 def _check_keys(version: int, expected: int, carried: Sequence[CarriedEntry]) -> None:
     """Refuse metadata whose version does not follow from its keys, and names that carried columns cannot have."""
     if version != expected:
-        found = f"format_version {version}; expected {expected} by its keys (phases; bos_id, rewriting or carried)"
+        keys = "phases; bos_id, rewriting, eval_tasks or carried"
+        found = f"format_version {version}; expected {expected} by its keys ({keys})"
         raise PydanticCustomError("version_mismatch", found)  # pyright: ignore[reportArgumentType]
     names = [column.name for column in carried]
     faults = find_name_faults(names) + [f"{name!r} is listed twice" for name, n in Counter(names).items() if n > 1]

@@ -158,6 +158,18 @@ def _check_block_lists(manifest: Manifest) -> Faults:
         yield "totals_mismatch", message
 
 
+def _check_eval_tasks(manifest: Manifest) -> Faults:
+    """Check that no eval task names more items than it has, or one twice."""
+    for entry in manifest.eval_tasks:
+        named = [*entry.too_short, *entry.held]
+        where = f"eval_tasks, {entry.task!r}"
+        if len(named) > entry.items:
+            yield "totals_mismatch", f"{where}: {plural(len(named), 'item')} too short or held, of {entry.items}"
+        for key, hashes in (("too_short", entry.too_short), ("held", entry.held)):
+            if hashes != sorted(set(hashes)):
+                yield "totals_mismatch", f"{where}: {key} is not in order, or names an item twice"
+
+
 _CHECKS = (
     _check_properties,
     _check_names,
@@ -169,5 +181,6 @@ _CHECKS = (
     _check_available,
     _check_rewriting,
     _check_block_lists,
+    _check_eval_tasks,
 )
 """Every check of the manifest, in the order of its problems."""

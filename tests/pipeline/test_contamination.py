@@ -45,9 +45,13 @@ from pipeline.mix.contamination import CONTAMINATION_FILE, EXCUSED_FILE
 from pipeline.mix.different_documents import DifferentDocuments
 from pipeline.mix.held_items import HeldItems
 from pipeline.sources.base import SourceError
+from shards import open_set
 from shards.errors import InputError
 from shards.eval_tasks.known import KNOWN_TASKS
+from shards.eval_tasks.read import read_items
+from shards.format.content_hash import hash_document
 from shards.stores.cache import Cache
+from shards.validation.validate import validate
 from tests.support.builds import real_documents
 
 ENTITY_OR_CHARACTER = re.compile(
@@ -650,6 +654,56 @@ def test_items_of_an_eval_task_are_those_that_are_scored(tmp_path: Path, monkeyp
     assert (row["item"], row["item_row"], row["row"]) == (key, 1, 7)
     (report,) = read_clean_report(str(tmp_path / "set.work"))["evaluations"]
     assert report["held"][0]["item_text"] == passages[1]
+
+
+@pytest.mark.parametrize("action", ["report", "drop"])
+def test_the_manifest_names_the_items_that_the_training_split_holds(
+    action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Items are in documents of both splits, in some that the mix leaves out, in a copy, and in none."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    task = KNOWN_TASKS["lambada"]
+    passages = [" ".join(f"word{number}of{place}" for place in range(20)) for number in range(50)]
+    texts = [*passages, "too short"]
+    key = f"hf://datasets/{task.repo}@{task.revision}/{task.files['test']}"
+    Cache().put(key, "".join(json.dumps({"text": text}) + "\n" for text in texts).encode())
+    documents = [f"Page {number} begins. {passage}" for number, passage in enumerate(passages[:40])]
+    documents += [f"Some words of page {number} stand here alone, and nothing else does." for number in range(200)]
+    for name, own in (("one", documents[::2]), ("two", [*documents[1::2], *documents[:20:2]])):
+        pq.write_table(pa.table({"text": own}), tmp_path / f"{name}.parquet")
+    recipe = recipe_of(
+        tmp_path,
+        tokenizer={"vocab_size": 300},
+        mix={
+            "tokens": 1000,
+            "phases": [{"name": "a", "share": 0.5}, {"name": "b", "share": 0.5, "weights": {"two": 2}}],
+        },
+        split={"val_tokens": 400},
+        shards={"tokens": 300},
+        evaluations=[{"name": "lambada", "task": "lambada", "action": action, "max_dropped": 1}],
+    )
+    built = pipeline.build_set(recipe, out=tmp_path / "set", workers=1)
+    hashes = {
+        split: {one.hex() for shard in shards for one in shard.documents().column("hash").to_pylist()}
+        for split, shards in open_set(tmp_path / "set").splits.items()
+    }
+    items = {name: hash_document(text.encode()).hex() for name, text in zip([*range(50), "short"], texts, strict=True)}
+    places = {
+        split: {items[n] for n in range(40) if hash_document(documents[n].encode()).hex() in own}
+        for split, own in hashes.items()
+    }
+    (entry,) = built.manifest.eval_tasks
+    assert entry.held == sorted(places["train"])
+    assert (entry.task, entry.items, entry.too_short) == ("lambada", 51, [items["short"]])
+    assert entry.items_sha256 == read_items(task).sha256
+    assert built.manifest.format_version == 3
+    assert validate(tmp_path / "set", level="full").problems == []
+    if action == "drop":
+        assert not entry.held
+    else:  # some are in validation only, some in no split
+        assert entry.held
+        assert places["val"] - places["train"]
+        assert len(places["val"] | places["train"]) < 40
 
 
 @pytest.mark.parametrize(

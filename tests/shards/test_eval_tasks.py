@@ -66,7 +66,7 @@ def test_parquet_and_several_files(tmp_path):
     path = write_lines(tmp_path / "more.jsonl", rows[:1])
     found = read_items(KNOWN_TASKS["piqa"], files=[tmp_path / "items.parquet", path])
     assert [item.answer for item in found.items] == [0, 1, 0]
-    hashes = found.hashes()
+    hashes = found.hashes
     assert hashes[0] == hashes[2] != hashes[1]
 
 

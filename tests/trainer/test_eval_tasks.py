@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
+from shards import open_set
 from shards.errors import InputError
+from shards.eval_tasks.read import read_items
+from shards.format.manifest import EvalTaskEntry
 from shards.terminal.reporter import no_note, no_progress
+from tests.support.eval_task_rows import write_lines
 from trainer.evaluation.eval_tasks import open_eval_task
 from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.item_scores import score_items
@@ -57,7 +62,11 @@ def test_a_run_scores_its_tasks_and_its_goal_may_name_one(
     assert last["own_acc"]["stderr"] == pytest.approx(math.sqrt(accuracy * (1 - accuracy) / 39))
     assert last["own_bpb"]["value"] < first["own_bpb"]["value"]
     notes = validations[-1]["score_notes"]["own"]
-    assert notes == {"place": str(item_file), "items": 40} | dict.fromkeys(("cut", "too_long", "empty", "rewritten"), 0)
+    assert notes == {"place": str(item_file), "items": 40, "held_by_training": None, "not_searched_for": None} | (
+        dict.fromkeys(("cut", "too_long", "empty", "rewritten"), 0)
+    )
+    assert "own acc " in " ".join(done.stdout.split())
+    assert "score notes" not in done.stdout
 
 
 def test_scores_are_means_with_their_standard_errors(evaluated, item_file):
@@ -69,6 +78,41 @@ def test_scores_are_means_with_their_standard_errors(evaluated, item_file):
         score = scores.values[f"own_{name}"]
         assert score.value == pytest.approx(values.mean())
         assert score.stderr == pytest.approx(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def test_items_that_training_holds_are_counted_where_the_manifest_knows_them(evaluated, tmp_path):
+    rows = [{"question": f"the mill {number}", "choices": ["turns", "stops"], "answer": 0} for number in range(6)]
+    items = write_lines(tmp_path / "items.jsonl", rows)
+    config = EvalTaskConfig(name="own", files=[str(items)])
+    read = read_items(config.describe("own"), files=[items])
+    known = EvalTaskEntry(
+        task="own",
+        items=6,
+        items_sha256=read.sha256,
+        too_short=[read.hashes[4]],
+        held=sorted([read.hashes[0], read.hashes[3], read.hashes[5]]),
+    )
+
+    def notes_of(entry, limit=None):
+        knows = {"format_version": 3, "eval_tasks": [entry]}
+        shutil.copytree(evaluated.trained_on.path, tmp_path / "set", dirs_exist_ok=True)
+        manifest = evaluated.trained_on.manifest.model_copy(update=knows)
+        (tmp_path / "set/manifest.json").write_text(manifest.to_json())
+        trained_on, said = open_set(tmp_path / "set"), list[str]()
+        limited = config.model_copy(update={"limit": limit})
+        task = open_eval_task(limited, dataclasses.replace(evaluated, trained_on=trained_on), said.append)
+        return task.notes, said[0]
+
+    notes, said = notes_of(known)
+    assert (notes["held_by_training"], notes["not_searched_for"]) == (3, 1)
+    assert ", held by training: 3 of 6 items, 1 too short to be searched for in the training text" in said
+    notes, said = notes_of(known, limit=4)
+    assert (notes["held_by_training"], notes["not_searched_for"]) == (2, 0)
+    assert said.endswith("held by training: 2 of 4 items")
+    # Other items were searched for: nothing is known of these.
+    notes, said = notes_of(known.model_copy(update={"items_sha256": "0" * 64}))
+    assert notes["held_by_training"] is None
+    assert "held" not in said
 
 
 def test_items_that_cannot_be_used_are_refused(evaluated, item_file, tmp_path):

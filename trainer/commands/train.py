@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError, remedy_of
 from shards.terminal.amounts import format_amount
@@ -160,6 +160,7 @@ def is_first_rank() -> bool:
 def describe_outcome(outcome: TrainingLoop, exit_status: int) -> Outcome:
     """Return how a run ended: its totals, then its phases and those of the set's mix."""
     from shards.format.windows.token_account import account_tokens
+    from trainer.evaluation.scores import Score
     from trainer.phases.ledger import summarise_phases
     from trainer.phases.mix_phases import summarise_mix
 
@@ -169,7 +170,7 @@ def describe_outcome(outcome: TrainingLoop, exit_status: int) -> Outcome:
     validation = outcome.log.last("val_loss")
     status = "stopped" if outcome.off_ramp else "interrupted" if outcome.interrupted_by else "complete"
     names = [source.name for source in session.shard_set.manifest.sources]
-    result = {
+    result: dict[str, Any] = {
         "status": status,
         "run": str(session.run),
         "checkpoint": str(session.saved),
@@ -187,6 +188,9 @@ def describe_outcome(outcome: TrainingLoop, exit_status: int) -> Outcome:
     phases = summarise_phases(session.recipe.phases, outcome.log.records)
     mix = summarise_mix(outcome.log.records)
     data = {**result, "phases": phases} | ({"mix_phases": mix} if mix else {})
-    totals = [{"name": name.replace("_", " "), "value": value} for name, value in result.items() if value is not None]
+    # A table has a row for each score, with its error; what was counted of it was said when it was opened.
+    scores = {name: str(Score(**score)) for name, score in result.get("scores", {}).items()}
+    cells = {name: value for name, value in result.items() if name not in ("scores", "score_notes")} | scores
+    totals = [{"name": name.replace("_", " "), "value": value} for name, value in cells.items() if value is not None]
     by_mix = [{key: value for key, value in row.items() if not key.endswith("_by_source")} for row in mix]
     return Outcome(data, [session.recipe.name, totals, phases, by_mix], exit_status)

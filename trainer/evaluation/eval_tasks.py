@@ -13,7 +13,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from shards.errors import InputError, plural
-from shards.eval_tasks.read import read_items
+from shards.eval_tasks.read import TaskItems, read_items
 from shards.terminal.reporter import Note, Progress
 from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.item_scores import EncodedItems, add_examples, encode_items, score_items
@@ -80,7 +80,7 @@ def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note)
     tokenizer = Tokenizer.from_buffer(evaluated.tokenizer_json)
     trained = TrainedModel(evaluated.model, tokenizer, evaluated.eos_id, 0, evaluated.bos_id)
     encoded = encode_items(trained, items)
-    notes: dict[str, Any] = {"place": read.place} | encoded.notes
+    notes: dict[str, Any] = {"place": read.place} | encoded.notes | _count_held(read, len(items), evaluated)
     if not encoded.items:
         counts = describe_task(notes)
         raise InputError(f"eval task {config.name}: no item can be scored: {counts}. Choose other items.")
@@ -88,9 +88,28 @@ def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note)
     return OpenTask(config, encoded, notes)
 
 
+def _count_held(read: TaskItems, number: int, evaluated: EvaluatedModel) -> dict[str, int | None]:
+    """Return how many of the first items the training split holds, and how many its builder did not search for.
+
+    Both are None if the set does not know: only its builder, told of the same items, could find them in the text.
+    """
+    known = evaluated.trained_on.manifest.eval_tasks if evaluated.trained_on else []
+    entry = next((one for one in known if one.items_sha256 == read.sha256), None)
+    if entry is None:
+        return {"held_by_training": None, "not_searched_for": None}
+    held, too_short = set(entry.held), set(entry.too_short)
+    hashes = read.hashes[:number]
+    return {
+        "held_by_training": sum(one in held for one in hashes),
+        "not_searched_for": sum(one in too_short for one in hashes),
+    }
+
+
 def describe_task(notes: dict[str, Any]) -> str:
     """Return in words what an eval task counts."""
     parts = [f"{plural(notes['items'], 'item')} of {notes['place']}"]
+    if (held := notes["held_by_training"]) is not None:
+        parts.append(f"held by training: {held:,} of {plural(notes['items'], 'item')}")
     parts += [f"{notes[key]:,} {words}" for key, words in COUNTED.items() if notes.get(key)]
     return ", ".join(parts)
 
@@ -100,5 +119,6 @@ COUNTED = {
     "too_long": "left out, with a choice longer than the model's context",
     "empty": "left out, with a choice of no text or no token",
     "rewritten": "whose text the tokenizer changes",
+    "not_searched_for": "too short to be searched for in the training text",
 }
 """What is counted of the items of an eval task, in words."""

@@ -11,7 +11,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -163,6 +163,10 @@ class ReadItems:
     """Those without text, by reason."""
     spans: list[str]
     """The labels of its spans."""
+    hashes: list[str] = field(default_factory=list[str])
+    """Content hashes of the items of an eval task; empty for files."""
+    sha256: str = ""
+    """That of these `TaskItems`; empty for files."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,6 +193,7 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
     text_bytes = 0
     for number, (evaluation, spans) in enumerate(zip(task.evaluations, task.spans, strict=True)):
         own: list[npt.NDArray[np.void]] = []
+        known: dict[str, Any] = {}
         if evaluation.task:
             # The items of an eval task are those that a training run scores.
             read = read_task_items(KNOWN_TASKS[evaluation.task])
@@ -197,6 +202,7 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
             own.append(_describe(number, places, np.arange(len(texts), dtype=np.uint32), texts, ngrams))
             text_bytes += sum(map(len, texts))
             dropped, labels = Counter[str](), [read.place]
+            known = {"hashes": read.hashes, "sha256": read.sha256}
         else:
             # Another evaluation set is read as a source is; its documents are the items.
             stream = DocumentStream(source_of(evaluation, task.folder), spans)
@@ -206,7 +212,7 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
                 report(text_bytes, 0)
             dropped, labels = stream.tally.dropped, [span.label("file") for span in spans]
         items = np.concatenate([*own, np.zeros(0, ITEM_DTYPE)])
-        counts.append(_count(evaluation, items, dropped, labels))
+        counts.append(replace(_count(evaluation, items, dropped, labels), **known))
         rows.append(items)
     items = collect_items(np.concatenate(rows), ngrams)
     buffer = io.BytesIO()
