@@ -14,6 +14,7 @@ import shards
 from shards.convert.export import export_set
 from shards.errors import PROBLEM_KINDS
 from shards.format.equal_hashes import divide_hashes
+from shards.format.manifest import EvalTaskEntry
 from shards.validation import duplicates
 from shards.validation.manifest import check_manifest_totals
 from shards.validation.validate import validate
@@ -242,3 +243,26 @@ def test_wide_tokens_for_a_small_vocabulary_are_named(good_set):
     assert check_manifest_totals(manifest) == []
     problems = check_manifest_totals(manifest.model_copy(update={"dtype": "uint32"}))
     assert [(problem.kind, problem.where) for problem in problems] == [("dtype_mismatch", "manifest.json")]
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, ""),
+        ({"items": 3}, "eval_tasks, 'piqa': 4 items too short or held, of 3"),
+        ({"held": ["c" * 32, "b" * 32]}, "held is not in order, or names an item twice"),
+        ({"too_short": ["d" * 32, "d" * 32]}, "too_short is not in order, or names an item twice"),
+    ],
+)
+def test_items_of_eval_tasks_are_distinct_and_no_more_than_there_are(good_set, change, fault):
+    known = {
+        "task": "piqa",
+        "items": 9,
+        "items_sha256": "0" * 64,
+        "too_short": ["a" * 32],
+        "held": [c * 32 for c in "bcd"],
+    }
+    manifest = shards.open_set(good_set).manifest
+    entry = EvalTaskEntry.model_validate(known | change)
+    found = check_manifest_totals(manifest.model_copy(update={"eval_tasks": [entry]}))
+    assert [fault in str(problem) for problem in found] == [True] * bool(fault)
