@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     return run_command(
         lambda: run_called(build_parser("trainer", ABOUT, given), given),
         as_json="--json" in given and is_first_rank(),
-        interrupted="interrupted; checkpoints saved before are whole",
+        interrupted="interrupted; what was saved before is whole",
         os_error_status=PROBLEMS,
         tell_refusals=is_first_rank(),
     )

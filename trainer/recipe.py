@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -455,9 +456,9 @@ def check_eval(tables: dict[str, Any]) -> Iterator[str]:
     for one in config.tasks:
         yield from _check_eval_task(one)
     # Scores are told apart by name alone.
-    names = config.score_names
-    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
-        yield f"eval: {names.count(name)} scores are named {name!r}. Give each eval set and task a name of its own."
+    for name, count in Counter(one.name for one in (*config.sets, *config.tasks)).items():
+        if count > 1:
+            yield f"eval: {count} eval sets and tasks are named {name!r}. Give each a name of its own."
 
 
 def _check_eval_task(one: EvalTaskConfig) -> Iterator[str]:
@@ -473,6 +474,9 @@ def _check_eval_task(one: EvalTaskConfig) -> Iterator[str]:
         yield f"{place}: has no items, and no known eval task has this name.{known} Give files, or task."
     if not one.known and one.num_fewshot and not one.fewshot_files:
         yield f"{place}.num_fewshot = {one.num_fewshot}: the examples have no place. Give fewshot_files."
+    for key in ("fewshot_split", "fewshot_files"):
+        if not one.num_fewshot and getattr(one, key):
+            yield f"{place}.{key}: not used, because num_fewshot is 0. Give num_fewshot, or leave {key} out."
 
 
 def _check_goals(tables: list[Any], config: EvalConfig) -> Iterator[str]:

@@ -83,15 +83,20 @@ def find_label(labels: object, answer: object, choices: list[str]) -> int:
     """Return the place of an answer among the labels of the choices.
 
     Raises:
-        ValueError: it is none of them, or they are no list as long as the choices.
+        ValueError: it is none of them or two, or they are no list as long as the choices.
     """
     known = cast("list[Any]", labels)
     if not isinstance(labels, list) or len(known) != len(choices):
         raise ValueError(f"the labels are {shorten(known)}; expected a list of {len(choices)}, one for each choice")
-    for place, label in enumerate(known):
-        if label == answer and isinstance(label, bool) == isinstance(answer, bool):
-            return place
-    raise ValueError(f"the answer {shorten(answer)} is none of the labels {shorten(known)}")
+    places = [
+        place
+        for place, label in enumerate(known)
+        if label == answer and isinstance(label, bool) == isinstance(answer, bool)
+    ]
+    if len(places) != 1:
+        found = f"{len(places)} of the labels" if places else "none of the labels"
+        raise ValueError(f"the answer {shorten(answer)} is {found} {shorten(known)}")
+    return places[0]
 
 
 def ask_arc(row: Row) -> Item:

@@ -242,7 +242,7 @@ def test_an_interrupt_at_once_is_one_line(trainer, shard_set, recipe_file, tmp_p
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run", "--json")
     assert done.returncode == 130
     assert json.loads(done.stdout)["status"] == "interrupted"
-    assert done.stderr.splitlines()[-1] == "error: interrupted; checkpoints saved before are whole"
+    assert done.stderr.splitlines()[-1] == "error: interrupted; what was saved before is whole"
 
 
 def test_one_rank_speaks_for_all(trainer, recipe_file, tmp_path, monkeypatch):

@@ -119,17 +119,13 @@ def test_losses_of_other_parts_of_a_split_are_not_subtracted(make_run):
 
 
 def test_scores_of_other_documents_are_not_subtracted(make_run):
-    def make(name: str, documents: int | None, tokens: int = 9) -> Path:
-        notes = (
-            {}
-            if documents is None
-            else {"score_notes": {"web": {"documents": documents, "bytes": 500, "tokens": tokens}}}
-        )
+    def make(name: str, sha256: str | None, tokens: int = 9) -> Path:
+        notes = {} if sha256 is None else {"score_notes": {"web": {"sha256": sha256, "bytes": 500, "tokens": tokens}}}
         return make_run(
             name, 'eval.sets=[{name="web", paths=["x"]}]', scores={"web_bpb": {"value": 1.5, "stderr": 0.1}}, **notes
         )
 
-    runs = [make("a", 10), make("b", 11), make("c", None), make("d", 10, tokens=7)]
+    runs = [make("a", "1"), make("b", "2"), make("c", None), make("d", "1", tokens=7)]
     reasons = {row["run"]: row["why_no_difference"] for row in rows_of(runs, "web_bpb")}
     assert reasons == {"a": None, "b": "other text", "c": None, "d": None}
 

@@ -260,7 +260,7 @@ def test_a_place_without_a_set_is_refused(evaluated, tmp_path):
         ([{"name": "a"}], r"eval\.sets\.a: has no text\. Give paths"),
         ([{"name": "a", "shards": "x", "paths": ["y"]}], r"eval\.sets\.a: has shards, and \['paths'\] of a source"),
         ([{"name": "a", "shards": "x", "split": "test"}], r"eval\.sets\.a\.split = 'test': expected"),
-        ([{"name": "a", "shards": "x"}, {"name": "a", "shards": "y"}], r"eval: 2 scores are named 'a_bpb'"),
+        ([{"name": "a", "shards": "x"}, {"name": "a", "shards": "y"}], r"eval: 2 eval sets and tasks are named 'a'"),
         ([{"name": "a b", "shards": "x"}], r"eval\.sets\.a b\.name: expected text of the form"),
     ],
 )
@@ -302,6 +302,15 @@ def test_training_scores_its_sets_and_stops_at_a_missed_goal(trainer, shard_set,
     assert f"step 8  web_bpb {score['value']:.4f} ± {score['stderr']:.4f}" in done.stderr
     assert f"phase 'two' ended at step 8 with web_bpb {score['value']:.4f}; its goal is web_bpb < 0.1" in done.stderr
     assert [row["goal_met"] for row in json.loads(done.stdout)["phases"]] == [True, False]
+
+    # Going on with the same text says nothing; with other text, that scores no longer compare.
+    again = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run, *changes)
+    assert "other text" not in again.stderr
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(text_file.read_text().splitlines(keepends=True)[:15]))
+    changes = overrides(f"eval.sets={to_toml([table | {'paths': [str(other)]}])}", "phases=[]", "train.steps=12")
+    again = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run, *changes)
+    assert "web: scored on other text than before; its scores do not compare with those" in again.stderr
 
 
 def test_a_score_that_is_not_finite_names_the_document(evaluated, text_file):

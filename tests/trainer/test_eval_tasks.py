@@ -62,6 +62,7 @@ def test_a_run_scores_its_tasks_and_its_goal_may_name_one(
     assert last["own_acc"]["stderr"] == pytest.approx(math.sqrt(accuracy * (1 - accuracy) / 39))
     assert last["own_bpb"]["value"] < first["own_bpb"]["value"]
     notes = validations[-1]["score_notes"]["own"]
+    assert len(notes.pop("sha256")) == 64
     assert notes == {"place": str(item_file), "items": 40, "held_by_training": None, "not_searched_for": None} | (
         dict.fromkeys(("cut", "too_long", "empty", "rewritten"), 0)
     )
@@ -140,7 +141,8 @@ def test_items_that_cannot_be_used_are_refused(evaluated, item_file, tmp_path):
         ("[{name='piqa', choices='c'}]", "eval.tasks.piqa.choices: the columns of piqa are known"),
         ("[{name='own', files=['a'], num_fewshot=2}]", "eval.tasks.own.num_fewshot = 2: the examples have no place"),
         ("[{name='own', files=['a'], prompt='Q'}]", "eval.tasks.own.prompt: expected text of the form"),
-        ("[{name='piqa'}, {name='piqa', limit=3}]", "2 scores are named 'piqa_acc'"),
+        ("[{name='piqa', fewshot_split='train'}]", "fewshot_split: not used, because num_fewshot is 0"),
+        ("[{name='piqa'}, {name='piqa', limit=3}]", "2 eval sets and tasks are named 'piqa'"),
         ("[{name='piqa', fewshot_draw='random'}]", "eval.tasks.piqa.fewshot_draw: expected"),
         ("[{name='piqa', num_fewshot=-1}]", "eval.tasks.piqa.num_fewshot: expected 0 or more"),
     ],

@@ -10,6 +10,7 @@ for the validation split. The documents that are scored stay in memory: 2 or 4 b
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -78,7 +79,8 @@ class EvalSet:
     name: str
     documents: Documents
     notes: dict[str, Any]
-    """What was counted: documents that are scored, their tokens and bytes, and documents that are not."""
+    """`sha256` of the content hashes of the documents, which tells them from others; then what was counted: documents
+    that are scored, their tokens and bytes, and documents that are not."""
 
     def score(self, evaluated: EvaluatedModel, progress: Progress) -> Scores:
         """Return bits per byte; see `Scorer.score`."""
@@ -121,6 +123,7 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
         remedy = "Leave its text out of the data recipe's sources, or evaluate on other text."
         raise InputError(f"{place}: {found}, by content hash. {remedy}")
     notes = {
+        "sha256": hashlib.sha256(kept.hashes.tobytes()).hexdigest(),
         "documents": len(kept),
         "tokens": len(kept.tokens),
         "bytes": round(kept.text_bytes.sum()),

@@ -5,6 +5,8 @@ Each score is a mean over items, and its standard error that of a mean over a ra
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,7 @@ class OpenTask:
     config: EvalTaskConfig
     encoded: EncodedItems
     notes: dict[str, Any]
-    """Where the items are from, and what is counted of them."""
+    """Where the items are from, `sha256` of their texts, which tells them from others, and what is counted of them."""
 
     @property
     def name(self) -> str:
@@ -80,7 +82,9 @@ def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note)
     tokenizer = Tokenizer.from_buffer(evaluated.tokenizer_json)
     trained = TrainedModel(evaluated.model, tokenizer, evaluated.eos_id, 0, evaluated.bos_id)
     encoded = encode_items(trained, items)
-    notes: dict[str, Any] = {"place": read.place} | encoded.notes | _count_held(read, len(items), evaluated)
+    texts = json.dumps([(one.contexts, one.choices, one.answer) for one in encoded.items])
+    notes: dict[str, Any] = {"place": read.place, "sha256": hashlib.sha256(texts.encode()).hexdigest()}
+    notes |= encoded.notes | _count_held(read, len(items), evaluated)
     if not encoded.items:
         counts = describe_task(notes)
         raise InputError(f"eval task {config.name}: no item can be scored: {counts}. Choose other items.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -27,6 +27,11 @@ class Scorer(Protocol):
     @property
     def name(self) -> str:
         """The name in the recipe."""
+        ...
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """`sha256` of what is scored, which tells it from other text, and what was counted."""
         ...
 
     def score(self, evaluated: EvaluatedModel, progress: Progress) -> Scores:

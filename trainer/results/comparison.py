@@ -23,10 +23,6 @@ EXPLANATIONS = {
 }
 
 
-TEXT_NOTES = ("documents", "bytes", "items")
-"""Notes of a score that tell text from other text, whatever the tokenizer."""
-
-
 class Comparison(NamedTuple):
     """A comparison, as the rows of its tables. Values that are not known are None.
 
@@ -109,7 +105,7 @@ def _describe_text(score: str, run: TrainingRun) -> dict[str, Any]:
     notes = last_record(run.records, "score_notes").get("score_notes", {})
     # The name of a score begins with that of its eval set or task.
     name = max((name for name in notes if score.startswith(f"{name}_")), key=len, default="")
-    return {key: value for key, value in notes.get(name, {}).items() if key in TEXT_NOTES}
+    return {key: value for key, value in notes.get(name, {}).items() if key == "sha256"}
 
 
 def _list_changes(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:

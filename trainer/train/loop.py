@@ -102,6 +102,10 @@ def run_training(session: Session, say: Note, *, go_on: bool = False) -> Trainin
                     f"metrics.jsonl: removed {plural(log.removed, 'line')} after step {session.step}; these are done "
                     "again"
                 )
+            before = log.last("score_notes").get("score_notes", {})
+            for scorer in session.scorers:
+                if before.get(scorer.name, scorer.notes).get("sha256") != scorer.notes["sha256"]:
+                    say(f"{scorer.name}: scored on other text than before; its scores do not compare with those")
             if first_rank:
                 log.track = opened.enter_context(open_trackers(session.run, recipe, log.records, say))
             loop = TrainingLoop(session, windows, log, progress, signals, say, go_on, began=began)
