@@ -305,8 +305,9 @@ def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extrac
     quick = section.pretokenizer == "gpt2" and path.stat().st_size < _QUICK_TRAINING_BYTES
     learn = train.train_merges_slowly if quick else train.train_merges
     merges = learn(path, section.vocab_size, section.special_tokens, section.pretokenizer)
+    text = train.build_tokenizer_json(merges, section, path)
     path = folder / "tokenizer.json"
-    path.write_text(train.build_tokenizer_json(merges, section.special_tokens, section.pretokenizer), "utf-8")
+    path.write_text(text, "utf-8")
     return read_encoder_file(path, eos_token=section.eos_token, bos=section.bos)
 
 

@@ -21,7 +21,15 @@ from pipeline.recipe.variants import Variants
 from shards.errors import plural
 
 _KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
-_KEYS_OF_TRAINING = ("vocab_size", "special_tokens", "pretokenizer", "sample_bytes", "sample_weights", "sample_limits")
+_KEYS_OF_TRAINING = (
+    "vocab_size",
+    "special_tokens",
+    "pretokenizer",
+    "id_order",
+    "sample_bytes",
+    "sample_weights",
+    "sample_limits",
+)
 
 
 def check_sources(data: dict[str, Any]) -> Iterator[str]:

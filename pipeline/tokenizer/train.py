@@ -3,7 +3,7 @@
 Merges are the ones that `tokenizers` learns, learned 4 to 9 times faster: with gigatoken for the GPT-2 pre-tokenizer,
 which is the only one it trains with; for the others by `word_counts.py` and `compiled_merges.py`, which numba
 compiles; without numba by `tokenizers` itself. The result is a `tokenizer.json` as `tokenizers` writes it: special
-tokens first, then the 256 bytes, then the merges.
+tokens first, then the other entries in the order of `tokenizer.id_order`.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -29,6 +29,7 @@ from pipeline.numba_compiler import is_to_compile
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.schema import TokenizerRecipe
 from pipeline.tokenizer.given_tokenizer import TokenizerError
+from pipeline.tokenizer.id_order import order_by_frequency
 from pipeline.tokenizer.sample import (
     DOCUMENT_SEPARATOR,
     MAX_WORD_BYTES,
@@ -79,6 +80,8 @@ class TokenizerResult(Result):
     """By source."""
     sample_weights: dict[str, float]
     sample_limits: dict[str, CleanRecipe]
+    id_order: Literal["frequency", "merge"] = "merge"
+    """Of the recipe. Receipts of version 0.1.0 lack it, and receipts leave out what is the default."""
 
 
 def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, int], None]) -> TokenizerResult:
@@ -113,18 +116,20 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
     if recipe.vocab_size > bound:
         refuse(f"at most {plural(bound, 'entry')}")
     merges = train_merges(sample, recipe.vocab_size, recipe.special_tokens, recipe.pretokenizer)
-    text = build_tokenizer_json(merges, recipe.special_tokens, recipe.pretokenizer)
-    timer.lap("train_s")
-    sample.unlink()
     most = 256 + len(recipe.special_tokens) + len({left + right for left, right in merges})
     if most < recipe.vocab_size:
+        sample.unlink()
         refuse(plural(most, "entry"))
+    text = build_tokenizer_json(merges, recipe, sample)
+    timer.lap("train_s")
+    sample.unlink()
     weights = {source.name: weight for source, weight in zip(task.sources, task.weights, strict=True)}
     return TokenizerResult(
         tokenizer=recipe,
         sample={source.name: own for source, own in zip(task.sources, drawn, strict=True)},
         sample_weights=weights,
         sample_limits=task.limits,
+        id_order=recipe.id_order,
         retries=retries,
         files={TOKENIZER_FILE: write_checksummed(folder / TOKENIZER_FILE, text.encode())},
         seconds=timer.seconds,
@@ -244,19 +249,35 @@ def _is_exhausted(sample_path: Path, merges: list[tuple[str, str]]) -> bool:
     return all(word in entries for document in iter_sample(sample_path) for word, _ in split(document))
 
 
-def build_tokenizer_json(merges: list[tuple[str, str]], special_tokens: list[str], pretokenizer: str) -> str:
-    """Return the text of the `tokenizer.json` that training ends with: of these merges.
+def build_tokenizer_json(merges: list[tuple[str, str]], recipe: TokenizerRecipe, sample_path: Path) -> str:
+    """Return the text of the `tokenizer.json` that training ends with.
+
+    Args:
+        merges: learned from the sample.
+        recipe: decides the special tokens, the pre-tokenizer and the order of ids.
+        sample_path: the sample.
 
     Raises:
         TokenizerError: a special token is also an ordinary entry, so that text could produce its id.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders, models
-
-    ordinary = dict.fromkeys([*sorted(byte_characters()), *(left + right for left, right in merges)])
+    ordinary = list(dict.fromkeys([*sorted(byte_characters()), *(left + right for left, right in merges)]))
+    special_tokens, pretokenizer = recipe.special_tokens, recipe.pretokenizer
     if clash := [token for token in special_tokens if token in ordinary]:
         raise TokenizerError(
             f"special tokens {clash} are ordinary words of this vocabulary. Choose others, like <|name|>."
         )
+    if recipe.id_order == "frequency":
+        plain = _write_tokenizer_json(merges, [], ordinary, pretokenizer)
+        ordinary = [ordinary[number] for number in order_by_frequency(plain, len(ordinary), sample_path)]
+    return _write_tokenizer_json(merges, special_tokens, ordinary, pretokenizer)
+
+
+def _write_tokenizer_json(
+    merges: list[tuple[str, str]], special_tokens: list[str], ordinary: list[str], pretokenizer: str
+) -> str:
+    """Return the text of a `tokenizer.json` whose entries have ids in the order in which they are given."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models
+
     vocabulary = {entry: index for index, entry in enumerate([*special_tokens, *ordinary])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizer(pretokenizer)  # type: ignore[assignment]

@@ -190,6 +190,7 @@ def test_counts(key: str, project: Path) -> None:
 def test_keys_that_a_tokenizer_file_makes_useless(project: Path) -> None:
     shutil.copy(project / "texts/a.jsonl", project / "recipes/tokenizer.json")
     keys = {"vocab_size": "300", "special_tokens": '["<|endoftext|>", "<|pad|>"]', "pretokenizer": '"llama3"'}
+    keys |= {"id_order": '"merge"'}
     keys |= {"sample_bytes": '"1 MB"', "sample_weights": "{ s = 2 }", "sample_limits": "{}"}
     section = "".join(f"{key} = {value}\n" for key, value in keys.items())
     (project / "recipes/a.toml").write_text(RECIPE.replace("vocab_size = 300", f'file = "tokenizer.json"\n{section}'))

@@ -46,6 +46,12 @@ def write_sample(path: Path, texts: list[str]) -> Path:
     return path
 
 
+def write_by_merge(merges: list[tuple[str, str]], special: list[str], name: str) -> str:
+    """Return a tokenizer.json with ids in the order of merges, which needs no sample."""
+    recipe = TokenizerRecipe(special_tokens=special, pretokenizer=name, id_order="merge")  # type: ignore[arg-type]
+    return build_tokenizer_json(merges, recipe, Path())
+
+
 def reference(texts: list[str], name: str, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
     """Train with `tokenizers` alone."""
     tokenizer = Tokenizer(models.BPE())
@@ -65,9 +71,7 @@ def reference(texts: list[str], name: str, vocab_size: int = VOCAB_SIZE) -> Toke
 def trained(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the tokenizer.json of each pre-tokenizer, trained on the documents."""
     sample = write_sample(tmp_path_factory.mktemp("sample") / "sample.bin", documents)
-    return {
-        name: build_tokenizer_json(train_merges(sample, VOCAB_SIZE, SPECIAL, name), SPECIAL, name) for name in NAMES
-    }
+    return {name: write_by_merge(train_merges(sample, VOCAB_SIZE, SPECIAL, name), SPECIAL, name) for name in NAMES}
 
 
 def encoder_of(text: str) -> Encoder:
@@ -159,13 +163,13 @@ def test_sample_files_of_any_block_size(documents: list[str], tmp_path: Path) ->
 def test_a_special_token_that_is_an_ordinary_word(token: str) -> None:
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the")]
     with pytest.raises(TokenizerError, match=r"are ordinary words of this vocabulary\. Choose others"):
-        build_tokenizer_json(merges, [token], "gpt2")
+        write_by_merge(merges, [token], "gpt2")
 
 
 def test_an_entry_that_two_merges_make_is_one() -> None:
     """As in `tokenizers`, whose vocabulary is a map from the text."""
     merges = [("a", "b"), ("b", "c"), ("ab", "c"), ("a", "bc"), ("abc", "d")]
-    data = json.loads(build_tokenizer_json(merges, SPECIAL, "gpt2"))
+    data = json.loads(write_by_merge(merges, SPECIAL, "gpt2"))
     assert len(data["model"]["vocab"]) == 3 + 256 + 4
     assert sorted(data["model"]["vocab"].values()) == list(range(263))
     assert encode(encoder_of(json.dumps(data)), ["abcd", "bcd"]) == [[262], [260, data["model"]["vocab"]["d"]]]

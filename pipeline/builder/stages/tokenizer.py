@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from pipeline.builder.publish import RECIPE_FILE
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import prepare_measures
 from pipeline.clean.steps import describe_drops
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
 from pipeline.engine.tasks import Task, make_task
+from pipeline.recipe.raw_tables import table_of
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span
@@ -37,7 +40,7 @@ def run_tokenizer(build: RunningBuild) -> None:
         TokenizerError: a tokenizer cannot be trained or used, or there is none to keep.
     """
     recipe, section = build.recipe, build.recipe.tokenizer
-    # A file that the recipe gives, or a tokenizer that was trained on other files than the sample has now.
+    # A file that the recipe gives, or a tokenizer that was trained before.
     if recipe.tokenizer_file is not None:
         build.say(f"tokenizer: {recipe.tokenizer_file}, as the recipe says")
         build.tokenizer = read_encoder_file(recipe.tokenizer_file, eos_token=section.eos_token, bos=section.bos)
@@ -45,7 +48,9 @@ def run_tokenizer(build: RunningBuild) -> None:
             ignored = "; ".join(build.tokenizer.ignored)
             build.note(f"tokenizer: its file also asks for what a set does not do: {ignored}")
         return
-    task, size = _make_task(build)
+    _find_order(build)
+    recipe, section = build.recipe, build.recipe.tokenizer
+    task, size = _make_task(build, recipe)
     if build.keep_tokenizer and (digest := _find_kept(build)) != task.digest:
         _keep(build, digest)
         return
@@ -74,6 +79,41 @@ def run_tokenizer(build: RunningBuild) -> None:
     drawn_with = _note_kept_sample(build, result)
     build.recipe = recipe.model_copy(update={"tokenizer": section.model_copy(update=drawn_with)})
     _load_trained(build, task.digest)
+
+
+def _find_order(build: RunningBuild) -> None:
+    """Without `id_order`, go on with the ids of a set or tokenizer of an earlier version: say it, and state it."""
+    recipe, stage = build.recipe, build.work.child("tokenizer")
+    if "id_order" in recipe.tokenizer.model_fields_set:
+        return
+    before = recipe.model_copy(update={"tokenizer": recipe.tokenizer.model_copy(update={"id_order": "merge"})})
+
+    def is_trained(recipe: Recipe) -> bool:
+        task, _ = _make_task(build, recipe)
+        return read_receipt(stage.child(task.digest), train.TokenizerResult) is not None
+
+    # The set that this build replaces, or else a work folder that has this tokenizer in no other order.
+    if _is_published(build, before.tokenizer):
+        place = build.out
+    elif is_trained(before) and not is_trained(recipe):
+        place = stage
+    else:
+        return
+    build.recipe = before
+    build.note(
+        f"tokenizer: ids stay in the order of merges, as in {place}. "
+        'Set tokenizer.id_order = "frequency" to train another, which makes smaller shards.'
+    )
+
+
+def _is_published(build: RunningBuild, wanted: TokenizerRecipe) -> bool:
+    """Return whether the output folder holds a set whose recipe.json asks for such a tokenizer, trained."""
+    try:
+        text = build.out.read(RECIPE_FILE) if build.out.find(RECIPE_FILE) else b"{}"
+        section = {"id_order": "merge"} | table_of(table_of(json.loads(text)).get("tokenizer"))
+    except ValueError:  # validation reports it
+        return False
+    return all(section.get(key) == getattr(wanted, key) for key in (*_LASTING_KEYS, "id_order"))
 
 
 def _note_kept_sample(build: RunningBuild, result: train.TokenizerResult) -> dict[str, Any]:
@@ -108,9 +148,8 @@ def _weights(recipe: Recipe) -> dict[str, float]:
     return recipe.tokenizer.sample_weights or {source.name: source.weight for source in recipe.sources}
 
 
-def _make_task(build: RunningBuild) -> tuple[Task, int]:
-    """Return the training task, and the bytes of text that it should draw."""
-    recipe = build.recipe
+def _make_task(build: RunningBuild, recipe: Recipe) -> tuple[Task, int]:
+    """Return the training task of a recipe, and the bytes of text that it should draw."""
     section, weights, limits = recipe.tokenizer, _weights(recipe), recipe.sample_limits()
     payload = sample.TokenizerTask(
         section,
@@ -142,9 +181,11 @@ def _find_kept(build: RunningBuild) -> str:
     texts = {digest: bytes(TaskOutput(stage.child(digest)).read(train.TOKENIZER_FILE)) for digest in order}
     published = build.out.read(train.TOKENIZER_FILE) if build.out.find(train.TOKENIZER_FILE) else None
     digest = next((digest for digest in order if texts[digest] == published), order[-1])
-    # Its vocabulary must be the one that the recipe asks for.
-    for key in _LASTING_KEYS:
-        wanted, found = (getattr(recipe, key) for recipe in (build.recipe.tokenizer, trained[digest].tokenizer))
+    # Its vocabulary must be the one that the recipe asks for; the order of ids counts if the recipe has the key.
+    section = build.recipe.tokenizer
+    kept = trained[digest].tokenizer.model_copy(update={"id_order": trained[digest].id_order})
+    for key in (*_LASTING_KEYS, *({"id_order"} & section.model_fields_set)):
+        wanted, found = getattr(section, key), getattr(kept, key)
         if found != wanted:
             raise TokenizerError(
                 f"tokenizer.{key}: {wanted!r}, but the tokenizer to keep in {stage}/{digest} has {found!r}. "

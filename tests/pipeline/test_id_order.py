@@ -1,0 +1,263 @@
+"""The order of a trained tokenizer's ids: by frequency in its sample, with the same entries for the same text."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer
+
+from pipeline.recipe.schema import TokenizerRecipe
+from pipeline.tokenizer import id_order
+from pipeline.tokenizer.encoder import Encoder
+from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, iter_sample
+from pipeline.tokenizer.train import build_tokenizer_json, train_merges
+from shards.format.tokenizer_json import make_plain
+from tests.support.builds import build_here, digests, real_documents
+
+SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]
+NAMES = ["gpt2", "llama3", "qwen2", "o200k"]
+PIECES = [
+    *SPECIAL,
+    "\r\n",
+    "\x00",
+    "e\u0301",
+    "👩\u200d👩\u200d👧",
+    "中文",
+    "  ",
+    "'s",
+    "'ſ",
+    "\u2028",
+    "\x85",
+    "\u00a0",
+]
+"""What hostile strings are made of, with single characters of all planes."""
+
+
+TEXTS = [*real_documents(), "".join(SPECIAL) * 50]
+
+
+def make_hostile(number: int) -> list[str]:
+    """Return strings of odd pieces, the same in each run."""
+    generator = random.Random(1337)
+
+    def make_piece() -> str:
+        if generator.random() < 0.3:
+            return generator.choice(PIECES)
+        below = generator.choice([0x80, 0x800, 0xD800, 0x110000])
+        code = generator.randrange(below)
+        return chr(code) if not 0xD800 <= code < 0xE000 else " "
+
+    return ["".join(make_piece() for _ in range(generator.randrange(1, 40))) for _ in range(number)]
+
+
+def write_sample(path: Path, texts: list[str]) -> Path:
+    path.write_bytes(b"".join(text.encode() + DOCUMENT_SEPARATOR for text in texts))
+    return path
+
+
+def train_both(sample: Path, name: str, vocab_size: int) -> tuple[str, str]:
+    """Return a tokenizer.json by merges, and the same one by frequency."""
+    merges = train_merges(sample, vocab_size, SPECIAL, name)
+    return write(merges, name, "merge", sample), write(merges, name, "frequency", sample)
+
+
+def write(merges: list[tuple[str, str]], name: str, order: str, sample: Path) -> str:
+    recipe = TokenizerRecipe.model_validate({"special_tokens": SPECIAL, "pretokenizer": name, "id_order": order})
+    return build_tokenizer_json(merges, recipe, sample)
+
+
+def map_ids(by_merge: str, by_frequency: str) -> np.ndarray:
+    """Return the id by frequency of each id by merge."""
+    before, after = (json.loads(text)["model"]["vocab"] for text in (by_merge, by_frequency))
+    assert before.keys() == after.keys()
+    assert sorted(after.values()) == list(range(len(before)))
+    numbers = np.empty(len(before), np.int64)
+    numbers[list(before.values())] = [after[entry] for entry in before]
+    return numbers
+
+
+def check_mapped(by_merge: str, by_frequency: str, texts: list[str]) -> None:
+    """Check that both encoders give the mapped ids of the tokenizer by merges."""
+    numbers = map_ids(by_merge, by_frequency)
+    before, after = (Encoder(json.loads(text)) for text in (by_merge, by_frequency))
+    assert not after.slow_because
+    ids, offsets = before.encode(pa.array(texts, pa.large_string()))
+    found, found_offsets = after.encode(pa.array(texts, pa.large_string()))
+    assert np.array_equal(found_offsets, offsets)
+    assert np.array_equal(found, numbers[ids])
+    plain = Tokenizer.from_str(json.dumps(make_plain(json.loads(by_frequency))))
+    encodings = plain.encode_batch_fast(texts, add_special_tokens=False)
+    assert np.array_equal(np.concatenate([encoding.ids for encoding in encodings]), numbers[ids])
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def trained(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    sample = write_sample(tmp_path_factory.mktemp("sample") / "sample.bin", TEXTS)
+    return train_both(sample, request.param, 900)
+
+
+def test_ids_fall_in_frequency(trained: tuple[str, str]) -> None:
+    """Counted again by `tokenizers`, from all of the sample."""
+    by_merge, by_frequency = trained
+    before, after = (json.loads(text) for text in trained)
+    reference = Tokenizer.from_str(json.dumps(make_plain(before)))
+    counts = Counter(token for text in TEXTS for token in reference.encode(text).tokens)
+    ordinary = [entry for entry in before["model"]["vocab"] if entry not in SPECIAL]
+    expected = [*SPECIAL, *sorted(ordinary, key=lambda entry: (-counts[entry], before["model"]["vocab"][entry]))]
+    assert list(after["model"]["vocab"]) == expected
+    assert expected != list(before["model"]["vocab"])
+    # All else is the same.
+    assert {**after, "model": None} == {**before, "model": None}
+    assert {**after["model"], "vocab": None} == {**before["model"], "vocab": None}
+    assert by_frequency.endswith("}\n") == by_merge.endswith("}\n")
+
+
+def test_ids_are_the_mapped_ones(trained: tuple[str, str]) -> None:
+    check_mapped(*trained, real_documents() + make_hostile(3000))
+
+
+@pytest.mark.parametrize("folder", ["bulk_prose", "finemath", "tinystories"])
+def test_ids_are_the_mapped_ones_on_a_real_corpus(folder: str, corpora: Path, tmp_path: Path) -> None:
+    table = pq.read_table(next((corpora / folder).glob("*.parquet")), columns=["text"])
+    texts = [text for text in table.column("text").slice(0, 200).to_pylist() if text]
+    check_mapped(*train_both(write_sample(tmp_path / "s", texts), "gpt2", 8000), texts)
+
+
+def test_transformers_reads_it(trained: tuple[str, str], tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    path = tmp_path / "tokenizer.json"
+    path.write_text(trained[1], encoding="utf-8")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
+    texts = [text for text in real_documents() + make_hostile(500) if not any(token in text for token in SPECIAL)]
+    encoder = Encoder(json.loads(trained[1]))
+    for text in texts:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert ids == encoder.encode_reference(text)
+        assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
+    assert tokenizer.convert_tokens_to_ids(SPECIAL) == [0, 1, 2]
+
+
+def test_a_large_sample_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"{number} {text}" for number, text in enumerate(real_documents())]
+    sample = write_sample(tmp_path / "s", texts)
+    merges = train_merges(sample, 600, SPECIAL, "gpt2")
+    of_all = write(merges, "gpt2", "frequency", sample)
+    read = id_order._iter_counted  # pyright: ignore[reportPrivateUsage]
+    size = sample.stat().st_size
+    for block, counted in ((1000, size), (5000, size), (1000, size // 4), (100, size // 10), (size, size)):
+        monkeypatch.setattr(id_order, "_BLOCK_BYTES", block)
+        monkeypatch.setattr(id_order, "COUNTED_BYTES", counted)
+        step = -(-size // counted)
+        # A document is counted if the block in which it begins is: every `step`-th one.
+        starts = np.cumsum([0, *(len(text.encode()) + 1 for text in texts)])[:-1]
+        expected = [text for text, start in zip(texts, starts.tolist(), strict=True) if start // block % step == 0]
+        found = b"".join(read(sample))
+        assert found == b"".join(text.encode() + DOCUMENT_SEPARATOR for text in expected)
+        assert (expected == texts) == (step == 1)
+        assert (write(merges, "gpt2", "frequency", sample) == of_all) == (step == 1)
+    assert list(iter_sample(sample)) == texts
+
+
+def test_a_vocabulary_without_merges(tmp_path: Path) -> None:
+    sample = write_sample(tmp_path / "s", ["zzzz zz", "", "b"])
+    found = json.loads(write([], "gpt2", "frequency", sample))["model"]["vocab"]
+    assert list(found)[:6] == [*SPECIAL, "z", "b", "Ġ"]
+    assert len(found) == len(SPECIAL) + 256
+    check_mapped(write([], "gpt2", "merge", sample), write([], "gpt2", "frequency", sample), ["zz b", "é"])
+
+
+RECIPE = """
+name = "ids"
+[[sources]]
+name = "text"
+paths = ["{folder}/*.parquet"]
+weight = 1
+[tokenizer]
+vocab_size = 600
+[shards]
+tokens = 20_000
+"""
+BY_MERGE = ("--set", "tokenizer.id_order=merge")
+BY_FREQUENCY = ("--set", "tokenizer.id_order=frequency")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    pq.write_table(pa.table({"text": real_documents()}), tmp_path / "data" / "a.parquet")
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE.format(folder=tmp_path / "data"))
+    return path
+
+
+def test_a_work_folder_keeps_its_order_of_ids(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    build_here(recipe, out, *BY_MERGE)
+    by_merge = digests(out)
+    receipt = next((tmp_path / "set.work" / "tokenizer").rglob("receipt.json"))
+    assert "id_order" in receipt.read_text()
+    kept = build_here(recipe, out)
+    assert kept["tasks_run"] == 0
+    assert any("ids stay in the order of merges, as in" in note for note in kept["notes"])
+    assert digests(out) == by_merge
+    assert json.loads((out / "recipe.json").read_text())["tokenizer"]["id_order"] == "merge"
+    # So does a set of version 0.1.0 without a work folder, and a work folder without a set.
+    stated = json.loads((out / "recipe.json").read_text())
+    del stated["tokenizer"]["id_order"]
+    (out / "recipe.json").write_text(json.dumps(stated))
+    (tmp_path / "set.work").rename(tmp_path / "other.work")
+    for folder in (out, tmp_path / "other"):
+        again = build_here(recipe, folder)
+        assert any("ids stay in the order of merges, as in" in note for note in again["notes"])
+        assert digests(folder) == by_merge
+    # With the key, another tokenizer is trained; from then on it is the one without the key, too.
+    again = build_here(recipe, out, *BY_FREQUENCY)
+    assert again["ran"]["tokenizer"] == 1
+    by_frequency = digests(out)
+    assert by_frequency["tokenizer.json"] != by_merge["tokenizer.json"]
+    later = build_here(recipe, out)
+    assert (later["tasks_run"], digests(out)) == (0, by_frequency)
+    assert not any("order of merges" in note for note in later["notes"])
+    # A new place has it from the beginning, and so has another tokenizer in the place of one by merges.
+    build_here(recipe, tmp_path / "new")
+    assert digests(tmp_path / "new") == by_frequency
+    larger = build_here(recipe, tmp_path / "other", "--set", "tokenizer.vocab_size=700")
+    assert larger["ran"]["tokenizer"] == 1
+    assert json.loads((tmp_path / "other" / "recipe.json").read_text())["tokenizer"]["id_order"] == "frequency"
+
+
+def test_the_recipe_of_a_set_states_the_order(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    build_here(recipe, out, *BY_MERGE)
+    # A set's recipe of the time before the key means the order of merges.
+    old = json.loads((out / "recipe.json").read_text())
+    del old["tokenizer"]["id_order"]
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    for name in ("old.json", "set/recipe.json"):
+        folder = tmp_path / f"from-{Path(name).stem}"
+        build_here(tmp_path / name, folder)
+        assert digests(folder)["tokenizer.json"] == digests(out)["tokenizer.json"]
+        assert digests(folder)["recipe.json"] == digests(out)["recipe.json"]
+    old["tokenizer"] = {"file": str(out / "tokenizer.json")}
+    (tmp_path / "file.json").write_text(json.dumps(old))
+    build_here(tmp_path / "file.json", tmp_path / "file")
+    assert (tmp_path / "file" / "tokenizer.json").read_bytes() == (out / "tokenizer.json").read_bytes()
+
+
+def test_a_kept_tokenizer_agrees_with_the_key(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    build_here(recipe, out, *BY_MERGE)
+    pq.write_table(pa.table({"text": ["A file that came later. " * 9]}), tmp_path / "data" / "b.parquet")
+    with pytest.raises(AssertionError, match=r"tokenizer\.id_order: 'frequency', but the tokenizer to keep"):
+        build_here(recipe, out, "--keep-tokenizer", *BY_FREQUENCY)
+    trained = (out / "tokenizer.json").read_bytes()
+    build_here(recipe, out, "--keep-tokenizer")
+    assert (out / "tokenizer.json").read_bytes() == trained
