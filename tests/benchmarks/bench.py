@@ -37,6 +37,7 @@ TOPICS = {
     "engines": "engines",
     "content": "content",
     "bpe": "bpe",
+    "compression": "compression",
     "stages": "build",
     "memory": "build",
     "scale": "scale",

@@ -148,4 +148,4 @@ def test_merges_are_those_that_tokenizers_learns_from_the_sample(
     expected = json.loads(reference.to_str())["model"]
     found = json.loads((built.path / "tokenizer.json").read_bytes())["model"]
     assert found["merges"] == expected["merges"]
-    assert found["vocab"] == expected["vocab"]
+    assert found["vocab"].keys() == expected["vocab"].keys()
