@@ -31,7 +31,7 @@ from pipeline.engine.checksums import WrittenFile
 from pipeline.engine.receipts import FileRange, Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, last_part, to_json_values
 from pipeline.engine.timer import Timer
-from pipeline.mix.drops.fates import read_fates
+from pipeline.mix.fates import read_fates
 from pipeline.mix.mix_plan import ShardPlan, Slice
 from shards.format.carried import null_values
 from shards.format.content_hash import join_hashes

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.clean.malformed import (
+from pipeline.clean.drops.alarm import Excess, find_excess
+from pipeline.clean.drops.malformed import (
     NULL,
     Examples,
     count_malformed,
@@ -18,14 +19,14 @@ from pipeline.clean.malformed import (
     null_remedy,
     null_share,
 )
-from pipeline.clean.patterns import SHOWN_MATCHES, pattern_reason
-from pipeline.clean.tally import SHOWN, DroppedDocument, Tally
-from pipeline.mix.drops.alarm import Excess, find_excess
+from pipeline.clean.patterns import SHOWN_MATCHES, find_excess_of_patterns, pattern_reason
+from pipeline.clean.tally import SHOWN, Tally
 from pipeline.sources.base import SourceError
 from shards.errors import InputError, plural
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
+    from pipeline.clean.drops.table import SourceDrops
     from pipeline.recipe.filters import Filter
     from pipeline.recipe.presets import Preset
     from pipeline.recipe.schema import SourceRecipe
@@ -45,18 +46,15 @@ def check_encoded(source: SourceRecipe, documents: int, tally: Tally) -> list[st
     Raises:
         InputError: with the counts, and some documents.
     """
-    dropped, steps = tally.dropped, tally.steps
+    dropped = tally.dropped
     notes = _check_malformed(source, dropped, documents + dropped.total(), tally.malformed)
     _check_null(source, dropped, documents + dropped.total())
-    _check_patterns(source, dropped, documents, tally.shown)
-    # Presets and filters decide on the same documents.
-    came = documents + sum(dropped[limit.reason] for limit in source.clean.limits("encode"))
-    came += sum(steps[table.label] for table in source.clean.filters())
-    tables = [*source.clean.presets("encode"), *source.clean.filters()]
+    _check_patterns(source, tally)
     check_cleaning(
         source,
-        [(table, find_excess(steps[table.label], came, table.max_dropped)) for table in tables],
-        lambda label: [document for document in tally.shown if document.step == label],
+        [*source.clean.presets("encode"), *source.clean.filters()],
+        tally.drops,
+        lambda step: [document for document in tally.shown if document.step == step],
     )
     notes += [
         f"source {source.name!r}: clean.{label} changed the text of {plural(count, 'document')}; they are encoded "
@@ -90,10 +88,8 @@ def _check_null(source: SourceRecipe, dropped: Counter[str], records: int) -> No
         )
 
 
-def _check_patterns(source: SourceRecipe, dropped: Counter[str], documents: int, shown: list[DroppedDocument]) -> None:
-    counts = {pattern: dropped[pattern_reason(pattern)] for pattern in source.drop_if_matches}
-    matched = sum(counts.values())
-    excess = find_excess(matched, matched + documents, source.max_dropped)
+def _check_patterns(source: SourceRecipe, tally: Tally) -> None:
+    excess = find_excess_of_patterns(source, tally.drops)
     if excess is None:
         return
     # Some documents of each pattern, with the match marked.
@@ -101,10 +97,10 @@ def _check_patterns(source: SourceRecipe, dropped: Counter[str], documents: int,
         f"source {source.name!r}: drop_if_matches drops {excess.describe()}, "
         f"more than max_dropped = {source.max_dropped} allows. Examples:"
     ]
-    for pattern, count in counts.items():
-        if count:
+    for pattern in source.drop_if_matches:
+        if count := tally.dropped[pattern_reason(pattern)]:
             lines.append(f"  {count:,} match {printable(pattern)}")
-            own = [one for one in shown if one.reason == pattern_reason(pattern)]
+            own = [one for one in tally.shown if one.reason == pattern_reason(pattern)]
             lines += [f"    {one.where}: {printable(one.text)}" for one in own[:SHOWN_MATCHES]]
     lines.append(
         f"Correct the pattern, or set max_dropped = {excess.enough} in this source to go on without them: then nothing "
@@ -115,15 +111,17 @@ def _check_patterns(source: SourceRecipe, dropped: Counter[str], documents: int,
 
 def check_cleaning(
     source: SourceRecipe,
-    excesses: Iterable[tuple[Preset | Filter, Excess | None]],
+    tables: Iterable[Preset | Filter],
+    drops: SourceDrops,
     show: Callable[[str], Sequence[object]],
 ) -> None:
     """Raise the alarm of encoding, and of mixing too, if presets or filters drop more of a source than they may.
 
     Args:
         source: the source.
-        excesses: each of them, and by how much it drops too much.
-        show: returns some of the documents that one drops, by its label.
+        tables: the presets and filters.
+        drops: what they drop.
+        show: returns some of the documents that a step drops.
 
     Raises:
         InputError: with counts and documents of each that drops too many.
@@ -133,14 +131,14 @@ def check_cleaning(
             [
                 f"source {source.name!r}: clean.{table.label} drops {excess.describe()}, more than max_dropped = "
                 f"{table.max_dropped} allows. Examples:",
-                *(f"  {document}" for document in show(table.label)[:SHOWN]),
+                *(f"  {document}" for document in show(table.step)[:SHOWN]),
                 f"Change its keys, then the source is {'mixed' if table.when == 'mix' else 'encoded'} again; or set "
                 f"max_dropped = {excess.enough} next to them, in {table.table}, to go on without these documents: then "
                 "nothing is encoded again.",
             ]
         )
-        for table, excess in excesses
-        if excess is not None
+        for table in tables
+        if (excess := drops.step(table.step).excess(table.max_dropped))
     ]
     if faults:
         raise InputError("\n".join(faults))

@@ -9,13 +9,13 @@ from typing import Any
 
 from pipeline.builder.encode_alarms import check_cleaning
 from pipeline.builder.running_build import RunningBuild
+from pipeline.clean.drops.alarm import Excess
+from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE, StepDrops
 from pipeline.clean.tally import SHOWN, TEXT_CHARACTERS, DroppedDocument
 from pipeline.encode.run import Run
 from pipeline.encode.run_text import read_run_start
 from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.mix.cleaning import read_cleaning
-from pipeline.mix.drops.alarm import Excess
-from pipeline.mix.drops.table import ITEM_REASON, NEAR_DUPLICATE, Step
 from pipeline.mix.near_duplicates.drop import NearDuplicates, Pair, PairEnd
 from shards.errors import InputError, plural
 from shards.format.vocabulary import Vocabulary, read_vocabulary
@@ -48,9 +48,8 @@ def _check_presets(build: RunningBuild) -> None:
             runs = {run.digest: replace(run) for run in build.runs}
             vocabulary = read_vocabulary(build.tokenizer.text.encode())
             for source, own in zip(build.recipe.sources, build.drops, strict=True):
-                presets = source.clean.presets("mix")
-                excesses = [(preset, own.step(preset.name).excess(preset.max_dropped)) for preset in presets]
-                check_cleaning(source, excesses, partial(_show_fallen, limits.get(source.name, []), runs, vocabulary))
+                show = partial(_show_fallen, limits.get(source.name, []), runs, vocabulary)
+                check_cleaning(source, source.clean.presets("mix"), own, show)
         except WorkFileDamagedError:
             build.run_list.write()  # a mix task that is repaired reads it
             raise
@@ -71,7 +70,6 @@ def _show_fallen(
     first = {item["hash"]: (item, limit) for item, limit in reversed(own)}
     return [
         DroppedDocument(
-            preset,
             item["place"],
             item["row"],
             limit["reason"],
@@ -90,7 +88,7 @@ def _check_items(build: RunningBuild) -> None:
         for source, own in zip(build.recipe.sources, build.drops, strict=True):
             step = own.steps[f"{ITEM_REASON} {evaluation.name}"]
             excess = step.excess(evaluation.max_dropped)
-            if excess and not step.reports:
+            if excess:
                 faults.append(
                     f"source {source.name!r}: {excess.describe()} {'holds' if excess.found == 1 else 'hold'} an item "
                     f"of the evaluation set {evaluation.name!r}, more than its max_dropped = {evaluation.max_dropped} "
@@ -110,7 +108,7 @@ def _check_near_duplicates(build: RunningBuild, near: NearDuplicates) -> None:
         step = own.steps[NEAR_DUPLICATE]
         excess = step.excess(settings.max_dropped)
         # Show what would go beside what stays.
-        if excess and not step.reports:
+        if excess:
             faults += [
                 f"source {source.name!r}: clean.near_duplicates drops {_describe_near(step)}, more than max_dropped = "
                 f"{settings.max_dropped} allows. Examples:",
@@ -135,7 +133,7 @@ def note_near_duplicates(build: RunningBuild) -> None:
             )
 
 
-def _describe_near(step: Step) -> str:
+def _describe_near(step: StepDrops) -> str:
     counted = Excess(step.found.documents, step.came.documents, 1.0)
     return counted.describe(more=f", {plural(step.found.tokens, 'token')}")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
 
 import xxhash
 
@@ -159,10 +158,6 @@ def _phase_entries(demand: Demand, train_tokens: int, shards: list[ShardEntry]) 
 
 def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
     source, drops, own = build.recipe.sources[index], build.drops[index], build.encoded(index)
-    # What the mix dropped, and what was dropped before encoding.
-    dropped = Counter(drops.dropped())
-    for result in own:
-        dropped.update(result.tally.dropped)
     # Files without a commit are known by what was read of them.
     labels = "\n".join(label for result in own for label in result.labels)
     documents = f"xxh3:{xxhash.xxh3_128_hexdigest(labels.encode())}"
@@ -176,7 +171,7 @@ def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
         documents_available=drops.left.documents,
         unread_files=unread.files,
         unread_bytes=unread.bytes,
-        dropped=dict(sorted(dropped.items())),
+        dropped=dict(sorted(drops.dropped().items())),
         epochs=build.plan.epochs[index],
         rewriting=kept and RewritingEntry.model_validate(kept, from_attributes=True),
     )

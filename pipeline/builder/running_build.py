@@ -17,6 +17,7 @@ from pipeline.builder.records import (
     write_records,
 )
 from pipeline.builder.stored_build import Build
+from pipeline.clean.drops.table import SourceDrops
 from pipeline.clean.tally import Tally
 from pipeline.encode.encode import EncodeResult
 from pipeline.encode.run import RunList
@@ -25,7 +26,6 @@ from pipeline.engine.driver import RESULTS_FILE, Driver, StageResult
 from pipeline.engine.receipts import ResultT
 from pipeline.engine.tasks import Task, TaskFunction
 from pipeline.estimate import disk
-from pipeline.mix.drops.table import SourceDrops
 from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.sources.base import Unit
@@ -71,7 +71,7 @@ class RunningBuild(Build):
     similar: SimilarPairs | None = field(init=False, default=None)
     """The pairs of similar documents; None if the recipe does not search for them."""
     drops: list[SourceDrops] = field(init=False)
-    """What the mix drops of each source."""
+    """What cleaning drops of each source, before encoding and in the mix."""
     plan: MixPlan = field(init=False)
     shards: list[ShardEntry] = field(init=False)
     stages: dict[str, StageResult[Any]] = field(init=False, default_factory=dict[str, StageResult[Any]])

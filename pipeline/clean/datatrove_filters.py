@@ -66,8 +66,8 @@ def drop_rejected(source: SourceRecipe, documents: Documents, tally: Tally) -> D
             if after != original:
                 tally.edited[table.label] += 1
             if not kept:
-                found[index] = f"{table.filter}: {reason}" if reason else table.filter
-        documents = tally.drop(table.label, documents, found)
+                found[index] = f"{table.step}: {reason}" if reason else table.step
+        documents = tally.drop(table.step, documents, found)
     return documents
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary, wrap_numbers
-from pipeline.clean.malformed import Examples, count_malformed, describe_examples, malformed_remedy
+from pipeline.clean.drops.malformed import Examples, count_malformed, describe_examples, malformed_remedy
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Documents, Tally
 from pipeline.sources.base import Columns, SourceError, TextBatch
@@ -59,7 +59,7 @@ class DocumentStream:
             self._open[index] = span
             for batch in read_span(self._source, span, self._carried):
                 if batch.rejected:  # of small files there are many batches
-                    self.tally.dropped.update(batch.rejected)
+                    self.tally.drops.count_rows(batch.rejected)
                 self.read_bytes = batch.read_bytes
                 if batch.undivided is not None:
                     self.tally.undivided.add(batch.undivided, span.name)

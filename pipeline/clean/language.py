@@ -57,8 +57,8 @@ def drop_other_languages(source: SourceRecipe, documents: Documents, tally: Tall
             # None of the languages to keep scores enough: the best one says why.
             (best, *_), _ = model.predict(line, k=1)
             low = ", score below min_score" if best in wanted else ""
-            found[index] = f"language: {best.removeprefix(_LABEL)}{low}"
-    return tally.drop(table.label, documents, found)
+            found[index] = f"{table.step}: {best.removeprefix(_LABEL)}{low}"
+    return tally.drop(table.step, documents, found)
 
 
 def check_model(path: str, sha256: str, keep: list[Any]) -> Iterator[str]:

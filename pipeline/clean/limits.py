@@ -6,14 +6,14 @@ Presets with `when = "encode"` drop their documents here. Those with `when = "mi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipeline.clean.drops.table import Counts, SourceDrops
 from pipeline.clean.measures import measure
-from pipeline.clean.tally import SHOWN, Documents, Tally
+from pipeline.clean.tally import Documents, Tally
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -41,18 +41,6 @@ def find_fallen(
     return fallen
 
 
-def find_first_limit(fallen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return the first limit that drops each document, -1 if none does, `(documents,)`.
-
-    Args:
-        fallen: which documents each limit drops, `(limits, documents)`.
-    """
-    first = np.full(fallen.shape[1], -1, np.int64)
-    for number in reversed(range(len(fallen))):
-        first[fallen[number]] = number
-    return first
-
-
 def describe_fallen(
     values: npt.NDArray[np.float32], names: Sequence[str], limits: Sequence[Limit]
 ) -> list[tuple[str, dict[str, Any]]]:
@@ -73,11 +61,36 @@ def describe_fallen(
     return found
 
 
-def count_first(first: npt.NDArray[np.int64], limits: Sequence[Limit], dropped: Counter[str]) -> None:
-    """Add to `dropped` how many documents fall, each under its first reason, as `find_first_limit` returns it."""
-    for number, count in enumerate(np.bincount(first[first >= 0], minlength=len(limits)).tolist()):
-        if count:
-            dropped[limits[number].reason] += count
+def count_fallen(
+    drops: SourceDrops, limits: Sequence[Limit], fallen: npt.NDArray[np.bool_], lengths: npt.NDArray[np.uint32]
+) -> npt.NDArray[np.bool_]:
+    """Count documents that came to some limits.
+
+    Args:
+        drops: the table of the source, to which they are added.
+        limits: the limits.
+        fallen: which documents each limit drops, `(limits, documents)`.
+        lengths: tokens of the documents, `(documents,)`; 0 before encoding.
+
+    Returns:
+        Which documents are left, `(documents,)`.
+    """
+    reasons, left = fallen.sum(axis=0), np.ones(len(lengths), bool)
+    for preset in dict.fromkeys(limit.preset for limit in limits):
+        step = drops.step(preset)
+        # A preset counts a document once, each of its limits for itself.
+        own = [number for number, limit in enumerate(limits) if limit.preset == preset]
+        step.came.add(lengths)
+        step.every = step.every or Counts()
+        step.every.add(lengths[fallen[own].any(axis=0)])
+        for number in (number for number in own if fallen[number].any()):
+            drop = step.reason(limits[number].reason)
+            drop.every, drop.alone = drop.every or Counts(), drop.alone or Counts()
+            drop.first.add(lengths[fallen[number] & left])
+            drop.every.add(lengths[fallen[number]])
+            drop.alone.add(lengths[fallen[number] & (reasons == 1)])
+            left &= ~fallen[number]
+    return left
 
 
 def identify_limits(source: SourceRecipe) -> dict[str, Any] | None:
@@ -97,20 +110,14 @@ def drop_beyond_limits(source: SourceRecipe, documents: Documents, tally: Tally)
     if not limits:
         return documents
     names = sorted({limit.measure for limit in limits})
-    # All limits at once; a document counts under the first that it breaks.
+    # All limits at once; each preset shows some of the documents that it would drop alone.
     values = measure.measure_documents(documents.text, names)
     found = find_fallen(values, names, limits)
-    first = find_first_limit(found)
-    count_first(first, limits, tally.dropped)
     for preset in dict.fromkeys(limit.preset for limit in limits):
         own = [number for number, limit in enumerate(limits) if limit.preset == preset]
-        # A preset also counts what it would drop without the presets before it.
-        hit = np.flatnonzero(found[own].any(axis=0))
-        room = max(0, SHOWN - tally.steps[preset])
-        tally.steps += Counter({preset: len(hit)})
-        for index in hit[:room].tolist():
+        for index in np.flatnonzero(found[own].any(axis=0))[: tally.room(preset)].tolist():
             limit = limits[own[int(found[own, index].argmax())]]
             facts = {"measure": limit.measure, "value": float(values[index, names.index(limit.measure)])}
             row, text = int(documents.rows[index]), documents.start_of(index)
-            tally.show(preset, row, limit.reason, text, **facts, limit=float(limit.value))
-    return documents.only(first < 0)
+            tally.show(row, limit.reason, text, **facts, limit=float(limit.value))
+    return documents.only(count_fallen(tally.drops, limits, found, np.zeros(len(documents), np.uint32)))

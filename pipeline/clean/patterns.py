@@ -7,7 +7,6 @@ RE2 matches the patterns in time linear in the text, for any pattern. One pass s
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -16,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import unwrap_mask, wrap_numbers, wrap_texts
+from pipeline.clean.drops.alarm import Excess, find_excess
+from pipeline.clean.drops.table import PATTERN_REASON, SourceDrops
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.key_values import MATCH_GROUP, in_group
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
-LABEL = "drop_if_matches"
 SHOWN_MATCHES = 3
 """Number of documents kept per pattern and unit, and shown per pattern when the build stops."""
 EXCERPT_BYTES = 60
@@ -41,15 +41,17 @@ def drop_matches(source: SourceRecipe, documents: Documents, tally: Tally) -> Do
         found |= unwrap_mask(pc.match_substring_regex(text, pattern))
     # Only documents that some pattern matches are tested for each one.
     left = np.flatnonzero(found)
-    for pattern in source.drop_if_matches if len(left) else ():
+    for pattern in source.drop_if_matches:
+        reason = pattern_reason(pattern)
+        tally.drops.step(reason).came.documents += len(text)
+        if not len(left):
+            continue
         held = text.take(wrap_numbers(pa.int64(), left))
         own = unwrap_mask(pc.match_substring_regex(held, pattern))
-        reason = pattern_reason(pattern)
         # Of each pattern the first matches are shown, with the text around them.
-        room = SHOWN_MATCHES - tally.dropped[reason]
-        for index in left[own][: max(0, room)].tolist():
-            tally.show(LABEL, int(documents.rows[index]), reason, _describe(text, index, pattern))
-        tally.dropped += Counter({reason: int(own.sum())})
+        for index in left[own][: tally.room(reason, SHOWN_MATCHES)].tolist():
+            tally.show(int(documents.rows[index]), reason, _describe(text, index, pattern))
+        tally.drops.count_rows({reason: int(own.sum())})
         left = left[~own]
     return documents.only(~found)
 
@@ -57,6 +59,14 @@ def drop_matches(source: SourceRecipe, documents: Documents, tally: Tally) -> Do
 def count_pattern_matches(source: SourceRecipe, dropped: Mapping[str, int]) -> int:
     """Return how many documents the source's patterns dropped."""
     return sum(dropped.get(pattern_reason(pattern), 0) for pattern in source.drop_if_matches)
+
+
+def find_excess_of_patterns(source: SourceRecipe, drops: SourceDrops) -> Excess | None:
+    """Return by how much the source's patterns together drop more than `max_dropped`; None if they do not."""
+    if not source.drop_if_matches:
+        return None
+    came = drops.step(pattern_reason(source.drop_if_matches[0])).came.documents
+    return find_excess(count_pattern_matches(source, drops.dropped()), came, source.max_dropped)
 
 
 @lru_cache(maxsize=16)
@@ -88,4 +98,4 @@ def _describe(text: pa.LargeStringArray, index: int, pattern: str) -> str:
 
 def pattern_reason(pattern: str) -> str:
     """Return the reason under which the documents that a pattern drops are counted."""
-    return f"matches {pattern}"
+    return f"{PATTERN_REASON} {pattern}"

@@ -46,8 +46,8 @@ def clean_personal_data(source: SourceRecipe, documents: Documents, tally: Tally
     if table.action == "mask":
         return Documents(mask_personal_data(documents.text, table.all_kinds, tally), documents.rows)
     found = find_personal_data(documents.text, table.all_kinds)
-    reasons = {index: f"personal data: {kind}" for index, kind in found.items()}
-    return tally.drop(table.label, documents, reasons, show_text=False)
+    reasons = {index: f"{table.step}: {kind}" for index, kind in found.items()}
+    return tally.drop(table.step, documents, reasons, show_text=False)
 
 
 def mask_document(source: SourceRecipe, text: bytes) -> bytes:

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary, unwrap_mask, wrap_mask
 from pipeline.clean.datatrove_filters import drop_rejected, identify_datatrove
+from pipeline.clean.drops.malformed import NULL, invalid_reason
 from pipeline.clean.language import drop_other_languages, identify_language
 from pipeline.clean.limits import drop_beyond_limits, identify_limits
-from pipeline.clean.malformed import NULL, invalid_reason
 from pipeline.clean.patterns import drop_matches
 from pipeline.clean.personal_data import clean_personal_data, identify_personal_data
 from pipeline.clean.tally import Documents, Tally
@@ -52,7 +52,7 @@ def _drop_by_length(source: SourceRecipe, documents: Documents, tally: Tally) ->
     least, most = source.min_bytes, source.max_bytes if source.max_bytes is not None else np.iinfo(np.int64).max
     empty = int((lengths == 0).sum())
     counts = {EMPTY: empty, SHORT: int((lengths < least).sum()) - empty, LONG: int((lengths > most).sum())}
-    tally.dropped.update({reason: count for reason, count in counts.items() if count})
+    tally.drops.count_rows(counts)
     return documents.only((lengths >= least) & (lengths <= most))
 
 
@@ -79,11 +79,11 @@ def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documen
         InputError: a filter failed.
     """
     # Rows that reading has dropped already; rows without text, and text that does not decode.
-    tally.dropped.update(batch.rejected)
+    tally.drops.count_rows(batch.rejected)
     text, rows = as_large_binary(batch.text), batch.rows
     if text.null_count:
         valid = unwrap_mask(text.is_valid())
-        tally.dropped[NULL] += len(text) - int(valid.sum())
+        tally.drops.count_rows({NULL: len(text) - int(valid.sum())})
         text, rows = text.filter(wrap_mask(valid)), rows[valid]
     documents = _drop_undecodable(source, text, Documents(cast("Any", text.view(pa.large_string())), rows), tally)
     # Then the steps, as long as there is something left.
@@ -101,7 +101,7 @@ def _drop_undecodable(source: SourceRecipe, text: pa.LargeBinaryArray, documents
         documents.text.validate(full=True)  # one pass over the whole buffer: 0.1 ms per MB
     except pa.ArrowInvalid:
         valid = np.array([_is_utf8(value.as_buffer()) for value in text], bool)
-        tally.dropped[invalid_reason(source)] += len(text) - int(valid.sum())
+        tally.drops.count_rows({invalid_reason(source): len(text) - int(valid.sum())})
         for index in np.flatnonzero(~valid)[:SHOWN_MALFORMED].tolist():
             if tally.locate is not None:
                 span, row = tally.locate(int(documents.rows[index]))

@@ -6,14 +6,15 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from pipeline.arrow_arrays import wrap_mask
-from pipeline.clean.malformed import Examples
+from pipeline.clean.drops.malformed import Examples
+from pipeline.clean.drops.table import SourceDrops, step_of
 from pipeline.sources.base import Span
 from pipeline.sources.undivided import Undivided
 from shards.terminal.display import printable
@@ -79,8 +80,6 @@ class Documents:
 class DroppedDocument:
     """A document that a step of cleaning dropped, as errors and reports show it."""
 
-    step: str
-    """The label of the step: `drop_if_matches`, `gopher`, `datatrove.C4QualityFilter`."""
     place: str
     """The label of its span."""
     row: int
@@ -90,6 +89,11 @@ class DroppedDocument:
     measure: str = ""
     value: float | None = None
     limit: float | None = None
+
+    @property
+    def step(self) -> str:
+        """The step that dropped it, as the table of drops has it."""
+        return step_of(self.reason)
 
     @property
     def where(self) -> str:
@@ -106,12 +110,13 @@ class DroppedDocument:
 class Tally:
     """What the steps of cleaning did with some documents of a source. Encode tasks return it."""
 
+    # A receipt that counts in another way is refused, not read as one in which nothing was dropped.
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
     locate: Annotated[Callable[[int], tuple[Span, int]] | None, Field(exclude=True)] = None
     """Returns the span and the row in it of what `Documents.rows` has; None if those are rows of no span."""
-    dropped: Counter[str] = field(default_factory=Counter[str])
-    """Rows by the reason for which they are dropped."""
-    steps: Counter[str] = field(default_factory=Counter[str])
-    """Documents that each preset or filter drops, by its label; a preset counts all that it would drop alone."""
+    drops: SourceDrops = field(default_factory=SourceDrops)
+    """Rows and documents that each step drops, without tokens."""
     edited: Counter[str] = field(default_factory=Counter[str])
     """Documents whose text a filter of datatrove changed, by its label; they are encoded unchanged."""
     masked_documents: Counter[str] = field(default_factory=Counter[str])
@@ -131,13 +136,18 @@ class Tally:
         """Return the tally of several parts of a source."""
         total = cls()
         for part in parts:
-            for name in ("dropped", "steps", "edited", "masked_documents", "masked"):
+            for name in ("drops", "edited", "masked_documents", "masked"):
                 getattr(total, name).update(getattr(part, name))
             total.slow_s += part.slow_s
             total.shown += part.shown
             total.malformed.update(part.malformed)
             total.undivided.update(part.undivided)
         return total
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Rows by the first reason for which they are dropped."""
+        return self.drops.dropped()
 
     def describe_row(self, row: int) -> str:
         """Return where a document is, for a message."""
@@ -146,27 +156,30 @@ class Tally:
         span, own = self.locate(row)
         return f"{printable(span.name)} row {own}"
 
-    def show(self, step: str, row: int, reason: str, text: str = "", **measured: Any) -> None:
+    def room(self, step: str, most: int = SHOWN) -> int:
+        """Return how many more documents of a step may be shown: more would only grow the receipt."""
+        return max(0, most - sum(document.step == step for document in self.shown))
+
+    def show(self, row: int, reason: str, text: str = "", **measured: Any) -> None:
         """Keep a dropped document to be shown; `measured` is its measure, value and limit, if one decided."""
         place = self.locate(row) if self.locate else None
         name, row = ("", row) if place is None else (place[0].name, place[1])
-        self.shown.append(DroppedDocument(step, name, row, reason, text, **measured))
+        self.shown.append(DroppedDocument(name, row, reason, text, **measured))
 
     def drop(self, step: str, documents: Documents, found: dict[int, str], *, show_text: bool = True) -> Documents:
         """Count documents that a filter drops, show some of them, and return the others.
 
         Args:
-            step: the filter's label.
+            step: the filter's step in the table of drops.
             documents: the documents.
             found: the reason of each document that is dropped, by its index, in order.
             show_text: whether the beginning of their text may be shown.
         """
-        self.dropped.update(found.values())
-        # The first of each step: examples are shown when a build stops, and more would only grow the receipt.
-        for index in list(found)[: max(0, SHOWN - self.steps[step])]:
+        self.drops.step(step).came.documents += len(documents)
+        self.drops.count_rows(Counter(found.values()))
+        for index in list(found)[: self.room(step)]:
             text = documents.start_of(index) if show_text else ""
-            self.show(step, int(documents.rows[index]), found[index], text)
-        self.steps[step] += len(found)
+            self.show(int(documents.rows[index]), found[index], text)
         kept = np.ones(len(documents), bool)
         kept[list(found)] = False
         return documents.only(kept)

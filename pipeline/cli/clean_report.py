@@ -19,7 +19,7 @@ from shards.terminal.display import format_json, print_lines, print_rows
 from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
-    from pipeline.mix.drops.table import SourceDrops
+    from pipeline.clean.drops.table import SourceDrops
 
 _TEXT_CHARACTERS = 100
 _EXCERPT = 60
@@ -171,7 +171,7 @@ def _list_excused(name: str, items: list[dict[str, Any]]) -> list[str]:
 
 def _print_near_duplicates(near: dict[str, Any], names: list[str], tables: list[SourceDrops], *, examples: int) -> None:
     from pipeline.builder.clean_report.wording import name_ends
-    from pipeline.mix.drops.table import ELSEWHERE, NEAR_DUPLICATE
+    from pipeline.clean.drops.table import ELSEWHERE, NEAR_DUPLICATE
 
     # Counts by source, then pairs.
     steps = [drops.steps[NEAR_DUPLICATE] for drops in tables]

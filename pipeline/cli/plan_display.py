@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from pipeline.clean.malformed import (
+from pipeline.clean.drops.alarm import find_excess
+from pipeline.clean.drops.malformed import (
     count_malformed,
     describe_examples,
     malformed_remedy,
     null_remedy,
     null_share,
 )
-from pipeline.clean.patterns import pattern_reason
+from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE
+from pipeline.clean.patterns import find_excess_of_patterns
 from pipeline.estimate.source_estimate import TEXT_BYTES_PER_TOKEN
-from pipeline.mix.drops.alarm import find_excess
-from pipeline.mix.drops.table import ITEM_REASON, NEAR_DUPLICATE, Step
 from pipeline.sources.selection import describe_empty
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from shards.cli.mix_table import VALIDATION_PART
@@ -106,13 +106,12 @@ def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
     lines: list[str] = []
     for source, found in zip(recipe.sources, estimate.sources, strict=True):
         # Each limit with the words of the alarm that would stop the build.
-        matched = sum(found.ratios.dropped.get(pattern_reason(pattern), 0.0) for pattern in source.drop_if_matches)
-        if excess := find_excess(matched, matched + (found.ratios.kept or 0.0), source.max_dropped):
+        if excess := find_excess_of_patterns(source, found.ratios.drops):
             limit = f"more than max_dropped = {source.max_dropped}"
             what = f"drop_if_matches drops {excess.share:.1%} of {source.name}"
             lines.append(f"warning: {what}, {limit}: the build would stop")
         for table in (*source.clean.presets(), *source.clean.filters()):
-            if excess := find_excess(found.ratios.presets.get(table.label, 0.0), 1.0, table.max_dropped):
+            if excess := found.ratios.drops.step(table.step).excess(table.max_dropped):
                 what = f"clean.{table.label} drops {excess.share:.1%} of {source.name}"
                 limit = f"more than its max_dropped = {table.max_dropped}"
                 lines.append(f"warning: {what}, {limit}: the build would stop")
@@ -137,16 +136,14 @@ def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
 
 def _too_many_in_mix(recipe: Recipe, found: SourceEstimate) -> list[str]:
     """Print which steps of the mix drop more of a source's sample than they may."""
-    steps = {name: step for name, step in found.ratios.mixed.steps.items() if not step.reports}
-    near, lines = recipe.clean.near_duplicates, list[str]()
-    if near is not None and (excess := steps.get(NEAR_DUPLICATE, Step()).excess(near.max_dropped)):
+    drops, near, lines = found.ratios.drops, recipe.clean.near_duplicates, list[str]()
+    if near is not None and (excess := drops.step(NEAR_DUPLICATE).excess(near.max_dropped)):
         lines.append(
             f"warning: clean.near_duplicates drops {excess.share:.1%} of the sample of {found.name}, more than its "
             f"max_dropped = {near.max_dropped}: the build would stop"
         )
     for evaluation in recipe.evaluations:
-        step = steps.get(f"{ITEM_REASON} {evaluation.name}", Step())
-        if excess := step.excess(evaluation.max_dropped):
+        if excess := drops.step(f"{ITEM_REASON} {evaluation.name}").excess(evaluation.max_dropped):
             lines.append(
                 f"warning: {excess.share:.1%} of the sample of {found.name} holds an item of the evaluation set "
                 f"{evaluation.name!r}, more than its max_dropped = {evaluation.max_dropped}: the build would stop. Is "
@@ -159,7 +156,7 @@ def _reported_lines(estimate: Estimate) -> list[str]:
     """Print what the mix would only report."""
     lines: list[str] = []
     for source in estimate.sources:
-        for name, step in source.ratios.mixed.steps.items():
+        for name, step in source.ratios.drops.steps.items():
             share = step.found.documents / max(1, step.came.documents)
             if not step.reports or not share:
                 continue

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
@@ -29,8 +28,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
+from pipeline.clean.drops.malformed import Examples, count_malformed, describe_examples, malformed_remedy
+from pipeline.clean.drops.table import DUPLICATE, SourceDrops, step_of
 from pipeline.clean.evaluations import items
-from pipeline.clean.malformed import Examples, count_malformed, describe_examples, malformed_remedy
 from pipeline.clean.steps import clean_batch, describe_drops, drop_remedy
 from pipeline.clean.tally import Tally
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, token_dtype
@@ -40,10 +40,8 @@ from pipeline.estimate.carried_bytes import CarriedBytes, measure_carried
 from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
 from pipeline.estimate.pilot_cleaning import mix_pilot, share_left
 from pipeline.estimate.pilot_pieces import Extract, read_pilot_pieces
-from pipeline.mix.drops.fates import Fates, write_fates
-from pipeline.mix.drops.table import DUPLICATE, SourceDrops, step_of
+from pipeline.mix.fates import Fates, write_fates
 from pipeline.mix.mix_plan import ShardPlan, Slice
-from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.base import SourceError, Span, TextBatch, Unit
@@ -106,23 +104,19 @@ class SourcePilot:
     """Some of the malformed records."""
     undivided: Undivided = field(default_factory=Undivided)
     """Text files in which the separator never occurs."""
-    presets: dict[str, float] = field(default_factory=dict[str, float])
-    """The share of the documents that each preset or filter drops, by its label."""
-    mixed: SourceDrops = field(default_factory=SourceDrops)
-    """The documents that each step of the mix drops."""
+    drops: SourceDrops = field(default_factory=SourceDrops)
+    """The documents of the sample that each step drops."""
     carried: CarriedBytes = field(default_factory=CarriedBytes)
     """Of a document."""
 
     def with_mix(self, mixed: SourceDrops) -> SourcePilot:
         """Return the ratios, with the results for the source of a mix of all samples."""
         read = max(1, mixed.read.documents)
-        presets = {name: step.found.documents / max(1, step.came.documents) for name, step in mixed.steps.items()}
         dropped = {reason: count for reason, count in mixed.dropped().items() if step_of(reason) != DUPLICATE}
         left_tokens, left_documents = share_left(mixed)
         return replace(
             self,
-            mixed=mixed,
-            presets=self.presets | {name: share for name, share in presets.items() if name in PRESETS},
+            drops=mixed.after(self.drops),
             dropped=self.dropped | {reason: count / read * (self.kept or 0.0) for reason, count in dropped.items()},
             left_tokens=left_tokens,
             left_documents=left_documents,
@@ -243,7 +237,8 @@ def _check_samples_left(recipe: Recipe, samples: list[Extract]) -> None:
     reasons: set[str] = set()
     others = False
     for source, sample in zip(recipe.sources, samples, strict=True):
-        dropped = sum((piece.tally.dropped for piece in sample.pieces), Counter[str]())
+        tally = Tally.sum(piece.tally for piece in sample.pieces)
+        dropped, examples = tally.dropped, tally.malformed
         reasons.update(dropped)
         records = sum(piece.rows for piece in sample.pieces)
         line = f"source {source.name!r}: no document of its sample is left"
@@ -252,9 +247,6 @@ def _check_samples_left(recipe: Recipe, samples: list[Extract]) -> None:
         malformed = count_malformed(source, dropped)
         others |= not malformed or malformed < dropped.total()
         if malformed:
-            examples = Examples()
-            for piece in sample.pieces:
-                examples.update(piece.tally.malformed)
             line += f"{describe_examples(examples)}\n{malformed_remedy(source, malformed / records, examples)}"
         lines.append(line)
     lines += [drop_remedy(reasons)] if others else []
@@ -360,13 +352,8 @@ def _measure_source(
     documents = sum(piece.documents for piece in pieces)
     tally = Tally.sum(piece.tally for piece in pieces)
     dropped = {reason: count / rows for reason, count in tally.dropped.items()}
-    clean = recipe.sources[index].clean
-    # Documents that came to presets and filters: those left, and those that these drop.
-    reached = documents + sum(tally.steps[table.label] for table in clean.filters())
-    reached += rows * sum(dropped.get(limit.reason, 0.0) for limit in clean.limits("encode"))
-    presets = {name: count / reached for name, count in tally.steps.items()}
     if not texts:
-        ratios = SourcePilot(0.0, 0.0, 0.0, dropped, 1.0, 0, sample.cpu_s / stated, 0.0, presets=presets)
+        ratios = SourcePilot(0.0, 0.0, 0.0, dropped, 1.0, 0, sample.cpu_s / stated, 0.0, drops=tally.drops)
         return replace(ratios, malformed=tally.malformed, undivided=tally.undivided), []
     # Encode in two halves and time only the second: the encoder is slow until it has cached the common words.
     halves = [half for half in (texts[::2], texts[1::2]) if half]
@@ -389,7 +376,7 @@ def _measure_source(
         encode_s=encode_s / timed.text_bytes,
         content_files=files / stated,
         content_bytes=files / stated * content.stored_bytes / max(1, content.files) if content else 0.0,
-        presets=presets,
+        drops=tally.drops,
         malformed=tally.malformed,
         undivided=tally.undivided,
         carried=measure_carried([table for piece in pieces for table in piece.carried], recipe.sources[index]),

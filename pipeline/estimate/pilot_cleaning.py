@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.clean.drops.table import DUPLICATE, Counts, SourceDrops
 from pipeline.encode.run import Run, RunList
 from pipeline.engine.receipts import Result, write_receipt
 from pipeline.engine.tasks import Payload, TaskFunction, digest_of_payload
 from pipeline.mix.cuts import MixTask, mix_runs
-from pipeline.mix.drops.table import DUPLICATE, Counts, SourceDrops
 from pipeline.mix.near_duplicates import bands, pairs, similar
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.recipe.schema import Recipe

@@ -200,7 +200,7 @@ def _read_content(source: SourceRecipe, span: Span) -> Piece:
     piece = Piece(stated_bytes=float(span.text_bytes), stored_bytes=span.stored_bytes)
     for batch in read_span(source, span):
         piece.rows += len(batch.text) + sum(batch.rejected.values())
-        piece.tally.dropped.update(batch.rejected)
+        piece.tally.drops.count_rows(batch.rejected)
         found = (parse_key(value) for value in as_large_binary(batch.text).to_pylist())
         piece.keys += [key for key in found if key is not None]
     piece.length = _content_length(source, span)
@@ -237,9 +237,8 @@ def _fetch_content(source: SourceRecipe, pieces: list[Piece]) -> ContentSpeed:
         tally = Tally()
         documents = clean_batch(source, TextBatch(texts, np.arange(len(texts), dtype=np.uint32)), tally)
         piece.texts = [bytes(text) for text in documents]
-        for counts, new in ((piece.tally.dropped, tally.dropped), (piece.tally.steps, tally.steps)):
-            counts.update({name: round(n * len(piece.keys) / len(keys)) for name, n in new.items()})
         # Those fetched stand for all that the part names.
+        piece.tally.drops.update(tally.drops, len(piece.keys) / max(1, len(keys)))
         mean = piece.length or sum(map(len, piece.texts)) / max(1, len(piece.texts))
         piece.documents = len(piece.keys) * len(piece.texts) / max(1, len(keys))
         piece.text_bytes = piece.documents * mean

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from pipeline.mix.drops.fates import Fate
+from pipeline.mix.fates import Fate
 from shards.errors import InputError, plural
 from shards.format.content_hash import split_hashes
 from shards.format.equal_hashes import find_hashes, mark_first, sort_hashes
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pipeline.arrow_arrays import UInt64s
-    from pipeline.mix.drops.table import SourceDrops
+    from pipeline.clean.drops.table import SourceDrops
     from pipeline.recipe.schema import Recipe
 
 MOST_FAULTS = 5

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.clean.limits import find_fallen, find_first_limit
+from pipeline.clean.drops.table import SourceDrops
+from pipeline.clean.limits import count_fallen, find_fallen
 from pipeline.encode.run import Run
 from pipeline.engine.checksums import WrittenFile, write_checksummed
 from pipeline.engine.receipts import TaskOutput
-from pipeline.mix.drops.table import Counts, SourceDrops
 from shards.stores.store import Store
 
 if TYPE_CHECKING:
@@ -192,7 +192,6 @@ class SourceLimits:
         self.name = source.name
         self._measures = source.clean.mix_measures()
         self._limits = source.clean.limits("mix")
-        self._presets = [preset.name for preset in source.clean.presets("mix")]
         self._shown = [_Shown(dict.fromkeys(list_other_values(limit.value), 0)) for limit in self._limits]
         # Of each measure, the documents in each bin: of all of them, and of those left.
         self._histograms = {name: (np.zeros(0, np.int64), np.zeros(0, np.int64)) for name in self._measures}
@@ -208,13 +207,12 @@ class SourceLimits:
             Which documents fall, `(documents,)`.
         """
         fallen = find_fallen(block.values, self._measures, self._limits)
-        first = find_first_limit(fallen)
-        self._count(fallen, first, block.lengths, drops)
+        stays = count_fallen(drops, self._limits, fallen, block.lengths)
         # Histograms: the bits of a float32 are in the order of its value, so the first ones are the bin.
         for column, name in enumerate(self._measures):
             bins = np.ascontiguousarray(block.values[:, column]).view(np.uint32) >> np.uint32(_BIN_BITS)
             read, left = self._histograms[name]
-            self._histograms[name] = (add_to_histogram(read, bins), add_to_histogram(left, bins[first < 0]))
+            self._histograms[name] = (add_to_histogram(read, bins), add_to_histogram(left, bins[stays]))
         # The limits at other values, and documents on either side of each.
         for own, limit, shown in zip(fallen, self._limits, self._shown, strict=True):
             values = block.values[:, self._measures.index(limit.measure)]
@@ -225,29 +223,7 @@ class SourceLimits:
             shown.random.add(block, hit, np.zeros(len(values)), values, fallen)
             shown.fallen.add(block, hit, distance, values, fallen)
             shown.left.add(block, rest, distance, values, fallen)
-        return first >= 0
-
-    def _count(
-        self,
-        fallen: Bools,
-        first: Int64s,
-        lengths: UInt32s,
-        drops: SourceDrops,
-    ) -> None:
-        reasons = fallen.sum(axis=0)
-        for preset in self._presets:
-            step = drops.step(preset)
-            # A preset counts a document once, each of its limits for itself.
-            own = [number for number, limit in enumerate(self._limits) if limit.preset == preset]
-            step.came.add(lengths)
-            step.every = step.every or Counts()
-            step.every.add(lengths[fallen[own].any(axis=0)])
-            for number in own:
-                drop = step.reason(self._limits[number].reason)
-                drop.every, drop.alone = drop.every or Counts(), drop.alone or Counts()
-                drop.first.add(lengths[first == number])
-                drop.every.add(lengths[fallen[number]])
-                drop.alone.add(lengths[fallen[number] & (reasons == 1)])
+        return ~stays
 
     def to_dict(self, runs: Sequence[Run], rows: Sequence[Run]) -> dict[str, Any]:
         """Return histograms and shown documents as JSON values; the arguments are those of `write_cleaning`."""

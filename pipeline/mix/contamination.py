@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.clean.drops.table import ITEM_REASON, Counts, SourceDrops
 from pipeline.clean.evaluations.items import Items, ItemsResult, ReadItems, load_items
 from pipeline.encode.run import HashKey, Run
 from pipeline.engine.checksums import WrittenFile, checksum_file
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.block_lists import ListedHashes
 from pipeline.mix.different_documents import DifferentDocuments
-from pipeline.mix.drops.fates import Fate, Fates
-from pipeline.mix.drops.table import ITEM_REASON, Counts, SourceDrops
+from pipeline.mix.fates import Fate, Fates
 from pipeline.mix.held_items import HeldItem, HeldItems
 from pipeline.mix.mix_plan import MixPlan
 from shards.errors import plural

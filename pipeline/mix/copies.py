@@ -22,7 +22,7 @@ from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.block_lists import open_lists
 from pipeline.mix.contamination import CONTAMINATION_FILE
 from pipeline.mix.cuts import MixResult
-from pipeline.mix.drops.fates import Fate, read_fates
+from pipeline.mix.fates import Fate, read_fates
 from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError, plural

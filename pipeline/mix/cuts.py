@@ -23,6 +23,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from pipeline.clean.drops.table import SourceDrops
 from pipeline.clean.reading_keys import limits_by_preset
 from pipeline.encode.run import END_HASH, FIRST_HASH, load_runs, runs_in_scratch
 from pipeline.engine.receipts import Result
@@ -31,8 +32,7 @@ from pipeline.mix import cleaning
 from pipeline.mix.block_lists import Blocked, BlockList, describe_use
 from pipeline.mix.cleaning import open_limits, write_cleaning
 from pipeline.mix.contamination import Findings, ItemCounts, find_contamination
-from pipeline.mix.drops.fates import write_fates
-from pipeline.mix.drops.table import SourceDrops
+from pipeline.mix.fates import write_fates
 from pipeline.mix.index import Axis, Cut, Index
 from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
 from pipeline.mix.near_duplicates.drop import NearDuplicates, SimilarPairs, drop_near_duplicates

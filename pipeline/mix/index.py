@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from pipeline.clean.drops.table import DUPLICATE, ELSEWHERE, NEAR_DUPLICATE, Counts, SourceDrops, StepDrops
 from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
 from pipeline.mix.cleaning import BLOCK_DOCUMENTS, Block, SourceLimits
-from pipeline.mix.drops.fates import Fate, Fates, FateScratch
-from pipeline.mix.drops.table import DUPLICATE, ELSEWHERE, NEAR_DUPLICATE, Counts, SourceDrops, Step
+from pipeline.mix.fates import Fate, Fates, FateScratch
 from pipeline.mix.partitions import Part, Partitions
 from shards.format.equal_hashes import HashRange, find_copies, find_hashes, sort_hashes
 from shards.format.manifest import BlockListEntry
@@ -247,7 +247,7 @@ class Index:
         """
         sources = self.sources[gone.runs]
         for source, drops in enumerate(self.drops):
-            drops.steps[NEAR_DUPLICATE] = Step(came=self.count_kept(source), reports=report)
+            drops.steps[NEAR_DUPLICATE] = StepDrops(came=self.count_kept(source), reports=report)
         self._count_copies(NEAR_DUPLICATE, sources, self.sources[kept.runs], lengths)
         # Those that go: their fate, and what the sums and the longest document are without them.
         for number in range(0 if report else 1 << self.bits):

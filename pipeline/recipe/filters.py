@@ -39,7 +39,7 @@ class Filter(CleanTable):
     """Whether it takes longer than encoding."""
 
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """The build stops and shows examples if the filter drops a larger share of the documents."""
+    """The build stops and shows examples if the filter drops a larger share of the documents that come to it."""
 
     @property
     def is_on(self) -> bool:
@@ -139,8 +139,13 @@ class DatatroveFilter(Filter):
 
     @property
     def label(self) -> str:
-        """The name of the filter in messages and counts."""
+        """The name of the filter in messages."""
         return f"{self.name}.{self.filter}"
+
+    @property
+    def step(self) -> str:
+        """The name of its class, as datatrove counts."""
+        return self.filter
 
     @property
     def table(self) -> str:

@@ -77,8 +77,13 @@ class CleanTable(Settings):
 
     @property
     def label(self) -> str:
-        """The name under which its dropped documents are counted: `clean.LABEL`."""
+        """Its name in messages: `clean.LABEL`."""
         return self.name
+
+    @property
+    def step(self) -> str:
+        """The name under which its dropped documents are counted, with which their reasons begin."""
+        return self.name.replace("_", " ")
 
     @property
     def table(self) -> str:
@@ -96,7 +101,7 @@ class Preset(CleanTable):
     encodes nothing again. `encode`: documents are dropped before encoding; for limits that drop most of a source.
     `off`: turns the recipe's preset off for one source."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """The build stops and shows examples if the preset drops a larger share of the documents."""
+    """The build stops and shows examples if the preset drops a larger share of the documents that come to it."""
 
     @model_validator(mode="after")
     def _check_sides(self) -> Self:

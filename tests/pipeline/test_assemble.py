@@ -19,7 +19,7 @@ from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, RunResult, l
 from pipeline.engine.checksums import seal
 from pipeline.engine.receipts import Result, WorkFileDamagedError, load_receipt, write_receipt
 from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
-from pipeline.mix.drops.fates import write_fates
+from pipeline.mix.fates import write_fates
 from pipeline.mix.index import Index
 from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
 from shards.format.writer import SetProperties

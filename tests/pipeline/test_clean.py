@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.arrow_arrays import as_large_binary
-from pipeline.clean.malformed import NULL
+from pipeline.clean.drops.malformed import NULL
 from pipeline.clean.steps import EMPTY, LONG, SHORT, clean_batch
 from pipeline.clean.tally import Tally
 from pipeline.recipe.schema import SourceRecipe
@@ -35,7 +34,8 @@ def clean(values: list[Any], type_: pa.DataType, **keys: Any) -> tuple[list[tupl
     if type_ != pa.binary():
         whole = whole.view(pa.string()).cast(type_) if not pa.types.is_large_string(type_) else large(whole)
     batch = TextBatch(whole.slice(2, len(values)), np.arange(100, 100 + len(values), dtype=np.uint32), {"not x > 1": 4})
-    tally = Tally(dropped=Counter({"not x > 1": 1}))
+    tally = Tally()
+    tally.drops.count_rows({"not x > 1": 1})
     documents = clean_batch(recipe(**keys), batch, tally)
     assert documents.text.type == pa.large_string()
     assert documents.text.null_count == 0
@@ -43,8 +43,9 @@ def clean(values: list[Any], type_: pa.DataType, **keys: Any) -> tuple[list[tupl
     data, offsets = documents.data, documents.offsets.tolist()
     pieces = [bytes(data[start:stop]) for start, stop in itertools.pairwise(offsets)]
     assert [text.encode() for text in documents.text.to_pylist()] == pieces
-    assert tally.dropped.pop("not x > 1") == 5
-    return list(zip(documents.rows.tolist(), pieces, strict=True)), tally.dropped
+    dropped = tally.dropped
+    assert dropped.pop("not x > 1") == 5
+    return list(zip(documents.rows.tolist(), pieces, strict=True)), dropped
 
 
 def large(array: pa.Array) -> pa.Array:

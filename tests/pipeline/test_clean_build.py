@@ -17,7 +17,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from pipeline.__main__ import main
-from pipeline.mix.drops.table import SourceDrops
+from pipeline.clean.drops.table import SourceDrops
 from pipeline.recipe.presets import Gopher
 from tests.support.builds import build_here, call_here, digests, real_documents, run_build
 from tests.support.recipes import overrides, source, write_recipe

@@ -20,8 +20,8 @@ from pipeline.builder.clean_report.differences import PART_CHARACTERS, cut_parts
 from pipeline.builder.clean_report.pages import render_pages
 from pipeline.builder.clean_report.read import read_clean_report
 from pipeline.builder.clean_report.wording import describe_unread
+from pipeline.clean.drops.table import SourceDrops
 from pipeline.engine.checksums import seal, unseal
-from pipeline.mix.drops.table import SourceDrops
 from pipeline.recipe.presets import Gopher
 from shards.terminal.display import printable
 from tests.support.builds import build_here, real_documents

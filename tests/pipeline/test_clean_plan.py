@@ -47,7 +47,9 @@ def test_a_plan_says_what_presets_take(when: str, tmp_path: Path, run_cli: RunCl
     assert built["documents_available"] == 300
     assert planned["tokens"] == pytest.approx(built["tokens_available"], rel=0.05)
     assert planned["documents"] * planned["left_documents"] == pytest.approx(300)
-    assert planned["presets"] == {"code": 0.25}
+    code = planned["drops"]["steps"]["code"]
+    assert code["every"]["documents"] == 0.25 * code["came"]["documents"] > 0
+    assert code["before_encoding"] == (when == "encode")
 
 
 def test_a_plan_refuses_what_leaves_nothing(tmp_path: Path, run_cli: RunCli) -> None:

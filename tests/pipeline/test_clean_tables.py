@@ -7,15 +7,16 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from pipeline.builder.encode_alarms import check_encoded
+from pipeline.clean.drops.table import Counts, Drop
 from pipeline.clean.measures import measure
 from pipeline.clean.reading_keys import reading_keys
 from pipeline.clean.steps import clean_batch
@@ -199,7 +200,15 @@ def test_documents_fall_before_encoding_under_their_first_reason() -> None:
     assert documents.rows.tolist() == [0, 5]
     assert documents.text.to_pylist() == [TEXTS[0], TEXTS[5]]
     assert tally.dropped == {"text is empty": 1, "gopher: min_words": 2, "gopher: min_mean_word_chars": 1}
-    assert tally.steps == {"gopher": 3, "code": 1}
+    table = {name: step for name, step in tally.drops.steps.items() if step.came.documents}
+    assert {name: (step.came.documents, step.found.documents) for name, step in table.items()} == {
+        "gopher": (5, 3),
+        "code": (5, 1),
+    }
+    # The long line breaks limits of both: it has the reasons, and is dropped for the first.
+    gopher, code = table["gopher"].reasons, table["code"].reasons
+    assert gopher["gopher: min_words"] == Drop(Counts(2), Counts(2), Counts(0))
+    assert {reason: drop.first.documents for reason, drop in code.items()} == dict.fromkeys(code, 0)
     assert [(one.row, one.reason, one.value) for one in tally.shown if one.step == "gopher"] == [
         (1, "gopher: min_words", 2.0),
         (2, "gopher: min_words", 1.0),
@@ -214,15 +223,12 @@ def test_a_preset_of_the_mix_drops_nothing_before_encoding() -> None:
 
 def tally_of(*fell: int) -> Tally:
     """Return the tally of units that dropped so many documents each."""
-    item = DroppedDocument("gopher", "a@1#rg0", 7, "gopher: min_words", "<script>\x1b[2J", "words", 2.0, 50.0)
-    return Tally.sum(
-        Tally(
-            dropped=Counter({"gopher: min_words": number, "shorter than min_bytes": 500}),
-            steps=Counter(gopher=number),
-            shown=[item] * min(number, SHOWN),
-        )
-        for number in fell
-    )
+    item = DroppedDocument("a@1#rg0", 7, "gopher: min_words", "<script>\x1b[2J", "words", 2.0, 50.0)
+    tallies = [Tally(shown=[item] * min(number, SHOWN)) for number in fell]
+    for tally, number in zip(tallies, fell, strict=True):
+        tally.drops.step("gopher").came.documents = 90 + number
+        tally.drops.count_rows({"gopher: min_words": number, "shorter than min_bytes": 500})
+    return Tally.sum(tallies)
 
 
 def test_too_many_that_fall_stop_the_build_and_are_shown() -> None:
@@ -234,6 +240,14 @@ def test_too_many_that_fall_stop_the_build_and_are_shown() -> None:
     assert "source 'a': clean.gopher drops 21 of 201 documents (10.45%), more than max_dropped = 0.1 allows" in message
     assert message.count("a@1#rg0 row 7: gopher: min_words: words is 2, limit 50: <script>\\x1b[2J") == 10
     assert "set max_dropped = 0.11 next to them, in [sources.clean.gopher] or [clean.gopher]" in message
+
+
+def test_a_receipt_that_counts_in_another_way_is_refused() -> None:
+    """That of an earlier version has the rows by reason: read as this one, nothing would seem to be dropped."""
+    adapter = TypeAdapter(Tally)
+    assert adapter.validate_python(adapter.dump_python(tally_of(3))).dropped == tally_of(3).dropped
+    with pytest.raises(ValidationError, match="dropped"):
+        adapter.validate_python({"dropped": {"text is empty": 1}})
 
 
 def test_a_run_has_the_measures_of_its_documents(tmp_path: Path) -> None:

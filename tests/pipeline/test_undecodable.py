@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 
 from pipeline.builder.encode_alarms import check_encoded
 from pipeline.clean.documents import DocumentStream
-from pipeline.clean.malformed import Examples
+from pipeline.clean.drops.malformed import Examples
 from pipeline.clean.tally import Tally
 from pipeline.sources import files
 from pipeline.sources.base import MALFORMED, SourceError
@@ -220,8 +219,9 @@ def tally_of(*malformed: Examples, **dropped: int) -> Tally:
         "malformed": MALFORMED,
         "other": "not x >= 2",
     }
-    counts = Counter({names[key]: count for key, count in dropped.items()})
-    return Tally.sum([Tally(dropped=counts), *(Tally(malformed=examples) for examples in malformed)])
+    tally = Tally.sum(Tally(malformed=examples) for examples in malformed)
+    tally.drops.count_rows({names[key]: count for key, count in dropped.items()})
+    return tally
 
 
 def test_both_kinds_of_malformed_records_have_one_limit(source: Any) -> None:

@@ -8,6 +8,7 @@ stopped the build is shown too.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -15,19 +16,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import xxhash
 
 from pipeline.builder.clean_report.differences import COMPARED_CHARACTERS, cut_parts
-from pipeline.builder.clean_report.encoded import draw_examples
 from pipeline.builder.clean_report.item_texts import read_item_texts
 from pipeline.builder.python_api import default_work
 from pipeline.builder.stored_build import Build, read_build
+from pipeline.clean.drops.table import ITEM_REASON, PATTERN_REASON, Counts, Drop, SourceDrops
+from pipeline.clean.tally import Tally
 from pipeline.encode.run_text import read_run_start, read_run_text
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import digest_in
 from pipeline.mix.cleaning import CLEANING_FILE, read_cleaning
 from pipeline.mix.contamination import CONTAMINATION_FILE, EXCUSED_FILE
 from pipeline.mix.cuts import MixResult
-from pipeline.mix.drops.table import ITEM_REASON, Counts, Drop, SourceDrops, count_before_encoding
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.vocabulary import read_vocabulary
 from shards.stores.open import open_writable_store
@@ -36,6 +38,8 @@ from shards.trace.excerpt import cut_excerpt
 TEXT_CHARACTERS = 1500
 """The beginning of a document's text that is shown."""
 EXAMPLES = ("random", "fallen", "left")
+ENCODED = 20
+"""Documents that are shown of each reason before encoding."""
 HELD = 20
 """Documents that are shown of each evaluation set."""
 EXCERPT_BYTES = 300
@@ -61,9 +65,8 @@ def read_clean_report(place: str) -> dict[str, Any]:
     build = read_build(work)
     mixed = TaskOutput(build.mix, MixResult)
     # One table for each source: the steps before encoding, then those of the mix.
-    tallies, drops = build.read_tallies(), mixed.result.drops
-    for tally, source in zip(tallies, drops, strict=True):
-        source.steps = count_before_encoding(tally.dropped) | source.steps
+    tallies = build.read_tallies()
+    drops = [own.after(tally.drops) for own, tally in zip(mixed.result.drops, tallies, strict=True)]
     by_name = dict(zip((source.name for source in build.recipe.sources), drops, strict=True))
     limits: list[dict[str, Any]] = read_cleaning(build.mix)["sources"] if CLEANING_FILE in mixed.result.files else []
     for entry in limits:
@@ -78,13 +81,26 @@ def read_clean_report(place: str) -> dict[str, Any]:
         "mix": digest_in(build.mix),
         "unread": [name for name, more in zip(by_name, build.has_more, strict=True) if more],
         "steps": [
-            {"name": name, "drops": source, "masked": tally.masked_counts, "examples": draw_examples(tally)}
+            {"name": name, "drops": source, "masked": tally.masked_counts, "examples": _draw_examples(tally)}
             for (name, source), tally in zip(by_name.items(), tallies, strict=True)
         ],
         "sources": limits,
         "near_duplicates": near,
         "evaluations": evaluations,
     }
+
+
+def _draw_examples(tally: Tally) -> list[dict[str, Any]]:
+    """Return `ENCODED` documents of each reason, as JSON values; those of patterns are for the alarm alone."""
+    # The hash of a place is a random order that stays the same.
+    drawn: list[dict[str, Any]] = []
+    seen: Counter[str] = Counter()
+    shown = [document for document in tally.shown if not document.reason.startswith(f"{PATTERN_REASON} ")]
+    for one in sorted(shown, key=lambda one: xxhash.xxh3_64_intdigest(f"{one.place} {one.row}".encode())):
+        seen[one.reason] += 1
+        if seen[one.reason] <= ENCODED:
+            drawn.append(asdict(one))
+    return drawn
 
 
 def add_counts(entry: dict[str, Any], drops: SourceDrops) -> None:

@@ -1,19 +1,20 @@
 """Drops: how many documents and tokens each step of cleaning, and each of its reasons, drops of a source.
 
 The table has a row for each source, step and reason. A document counts for its *first* reason; *every* counts it for
-each reason that it has, *alone* where it has no other. What the mix drops is in this table alone, which its alarms,
-`plan`, `clean-report` and the manifest read; `count_before_encoding` adds what the results of encoding count.
+each reason that it has, *alone* where it has no other. Encoding and the mix count in such tables alone, which alarms,
+`plan`, `clean-report`, `trace --hash` and the manifest read.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.mix.drops.alarm import Excess, find_excess
+from pipeline.clean.drops.alarm import Excess, find_excess
 from shards.format.manifest import BLOCK_LIST_REASON
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ DUPLICATE = "duplicate"
 NEAR_DUPLICATE = "near-duplicate"
 ITEM_REASON = "holds an item of"
 """The beginning of the reason under which documents with items of an evaluation set are dropped; its name follows."""
+PATTERN_REASON = "matches"
+"""The beginning of the reason under which documents with a pattern are dropped; the pattern follows."""
 ELSEWHERE = " of another source"
 """The end of the reason of a document that goes because of one of another source."""
 
@@ -39,6 +42,10 @@ class Counts:
         self.documents += len(lengths)
         self.tokens += int(lengths.sum(dtype=np.int64))
 
+    def plus(self, other: Counts, times: float) -> Counts:
+        """Return the sum with other documents, each of which counts a number of times."""
+        return Counts(self.documents + round(other.documents * times), self.tokens + round(other.tokens * times))
+
 
 @dataclass(slots=True)
 class Drop:
@@ -53,7 +60,7 @@ class Drop:
 
 
 @dataclass(slots=True)
-class Step:
+class StepDrops:
     """A step of cleaning, and the documents of a source that it drops."""
 
     came: Counts = field(default_factory=Counts)
@@ -84,7 +91,7 @@ class Step:
 
     def excess(self, most: float) -> Excess | None:
         """Return by how much the step drops more than a share of the documents; None if it does not."""
-        return find_excess(self.found.documents, self.came.documents, most)
+        return None if self.reports else find_excess(self.found.documents, self.came.documents, most)
 
     def reason(self, name: str) -> Drop:
         """Return the row of a reason, which is new the first time."""
@@ -98,7 +105,7 @@ class SourceDrops:
     read: Counts = field(default_factory=Counts)
     """All documents that were encoded."""
     left: Counts = field(default_factory=Counts)
-    steps: dict[str, Step] = field(default_factory=dict[str, Step])
+    steps: dict[str, StepDrops] = field(default_factory=dict[str, StepDrops])
 
     @property
     def records(self) -> int:
@@ -106,42 +113,49 @@ class SourceDrops:
         before = [step.first.documents for step in self.steps.values() if step.before_encoding]
         return self.read.documents + sum(before)
 
-    def step(self, name: str) -> Step:
+    def step(self, name: str) -> StepDrops:
         """Return a step by its name, which is new the first time."""
-        return self.steps.setdefault(name, Step())
+        return self.steps.setdefault(name, StepDrops())
 
     def count(self, reason: str, lengths: Integers) -> None:
         """Count documents under their first reason, by their lengths in tokens."""
         self.step(step_of(reason)).reason(reason).first.add(lengths)
 
-    def shown(self) -> dict[str, Step]:
+    def count_rows(self, dropped: Mapping[str, int]) -> None:
+        """Count rows that are not encoded under their first reasons."""
+        for reason, rows in dropped.items():
+            if rows:
+                self.step(step_of(reason)).reason(reason).first.documents += rows
+
+    def update(self, other: SourceDrops, times: float = 1) -> None:
+        """Add the steps of another part of the source, each of whose documents counts a number of times."""
+        for name, step in other.steps.items():
+            own = self.step(name)
+            own.came = own.came.plus(step.came, times)
+            own.every = step.every and (own.every or Counts()).plus(step.every, times)
+            for reason, drop in step.reasons.items():
+                row = own.reason(reason)
+                row.first = row.first.plus(drop.first, times)
+                row.every = drop.every and (row.every or Counts()).plus(drop.every, times)
+                row.alone = drop.alone and (row.alone or Counts()).plus(drop.alone, times)
+
+    def after(self, encoding: SourceDrops) -> SourceDrops:
+        """Return the table with the steps before encoding in front of its own."""
+        before = {name: replace(step, before_encoding=True) for name, step in encoding.steps.items()}
+        return replace(self, steps=before | self.steps)
+
+    def shown(self) -> dict[str, StepDrops]:
         """Return the steps that drop or report documents."""
         return {name: step for name, step in self.steps.items() if step.first.documents}
 
-    def dropped(self) -> dict[str, int]:
+    def dropped(self) -> Counter[str]:
         """Return how many documents are dropped by first reason, without reasons that no document has."""
-        return {
-            name: drop.first.documents
-            for step in self.steps.values()
-            if not step.reports
-            for name, drop in step.reasons.items()
-            if drop.first.documents
-        }
+        steps = [step for step in self.steps.values() if not step.reports]
+        return +Counter({name: drop.first.documents for step in steps for name, drop in step.reasons.items()})
 
 
 def step_of(reason: str) -> str:
     """Return the step of a reason: `gopher` of `gopher: min_words`; a pattern or a block list is a step of its own."""
-    if reason.startswith((BLOCK_LIST_REASON, "matches ", f"{ITEM_REASON} ")):
+    if reason.startswith((BLOCK_LIST_REASON, f"{PATTERN_REASON} ", f"{ITEM_REASON} ")):
         return reason
     return reason.removesuffix(ELSEWHERE).partition(": ")[0]
-
-
-def count_before_encoding(dropped: Mapping[str, int]) -> dict[str, Step]:
-    """Return the steps before encoding, from the rows that they dropped by reason."""
-    drops = SourceDrops()
-    for reason, count in dropped.items():
-        # Tokens are not known yet.
-        step = drops.step(step_of(reason))
-        step.before_encoding = True
-        step.reason(reason).first.documents += count
-    return drops.steps
