@@ -93,9 +93,11 @@ def check_mapped(by_merge: str, by_frequency: str, texts: list[str]) -> None:
     found, found_offsets = after.encode(pa.array(texts, pa.large_string()))
     assert np.array_equal(found_offsets, offsets)
     assert np.array_equal(found, numbers[ids])
-    plain = Tokenizer.from_str(json.dumps(make_plain(json.loads(by_frequency))))
-    encodings = plain.encode_batch_fast(texts, add_special_tokens=False)
-    assert np.array_equal(np.concatenate([encoding.ids for encoding in encodings]), numbers[ids])
+    # `tokenizers` may know another version of Unicode than gigatoken, so it is compared with itself.
+    plain = [Tokenizer.from_str(json.dumps(make_plain(json.loads(text)))) for text in (by_merge, by_frequency)]
+    encodings = [one.encode_batch_fast(texts, add_special_tokens=False) for one in plain]
+    for own, other in zip(*encodings, strict=True):
+        assert numbers[own.ids].tolist() == other.ids
 
 
 @pytest.fixture(scope="module", params=NAMES)
