@@ -43,6 +43,8 @@ AS_BEFORE = {
 }
 COMPRESSION, COMPRESSION_BEFORE = '"compression": "balanced",\n    "zstd_level": null', '"zstd_level": 3'
 """How a recipe names its compression, and how that version did."""
+ID_ORDER = '    "id_order": "frequency",\n'
+"""A key that version did not have."""
 
 
 def source_of(clean: dict[str, Any]) -> SourceRecipe:
@@ -63,7 +65,7 @@ def test_a_recipe_without_cleaning_is_what_it_was() -> None:
         recipe = Recipe.model_validate(AS_BEFORE | empty | {"sources": sources})
         digests |= {digest_of(reading_keys(source)) for source in recipe.sources}
         assert len(digests) == 2
-        text = recipe.to_json().replace(COMPRESSION, COMPRESSION_BEFORE)
+        text = recipe.to_json().replace(COMPRESSION, COMPRESSION_BEFORE).replace(ID_ORDER, "")
         digest = hashlib.sha256(text.encode()).hexdigest()
         assert digest == "271915dfb3554a327167a177a76509dc94c2492c35c9ca0144ac6b6e023d2260"
 
