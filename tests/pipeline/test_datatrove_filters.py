@@ -110,6 +110,9 @@ def test_filters_are_asked_in_their_order() -> None:
         assert not len(clean_batch(source_of(*order), batch, tally))
         first = {"RegexFilter": 2, "C4ParagraphFilter: < 3 paragraphs": 2}
         assert tally.dropped == (first if order is tables else {"C4ParagraphFilter: < 3 paragraphs": 4})
+        # A filter is charged with the documents that come to it, not with those that others have dropped.
+        came = [(step.came.documents, step.found.documents) for step in tally.drops.steps.values()]
+        assert came == ([(4, 2), (2, 2)] if order is tables else [(4, 4), (0, 0)])
 
 
 def test_every_filter_is_offered_or_refused() -> None:
