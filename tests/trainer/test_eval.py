@@ -131,8 +131,8 @@ def test_an_exported_model_has_the_scores_of_its_run(trainer, trained, broken_se
     recipe = tmp_path / "recipe.toml"
     tables = json.loads((trained / "recipe.json").read_text())
     sets = [{key: value for key, value in table.items() if value is not None} for table in tables["eval"]["sets"]]
-    recipe.write_text(f"[eval]\nsets = {to_toml(sets)}\n")
-    changes = overrides("train.seq_len=32", "train.precision='fp32'", "eval.max_tokens=9000")
+    recipe.write_text(f"[train]\nseq_len = 32\n[eval]\nsets = {to_toml(sets)}\n")
+    changes = overrides("train.precision='fp32'", "eval.max_tokens=9000")
     found = evaluate(trainer, out, "--recipe", recipe, "--shards", broken_set.path, *changes)
     logged = read_scores(trained)[16]
     assert found["step"] is None

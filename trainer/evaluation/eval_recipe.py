@@ -34,7 +34,7 @@ def read_eval_recipe(path: Path | None, overrides: list[str], *, train: dict[str
     if file is not None and path is not None:
         locate_eval_files(given, find_eval_folder(file, path))
     if not own and isinstance(given.get("train"), dict):
-        train = given["train"]
+        train = train | given["train"]
     data: dict[str, Any] = {"train": dict(train), "eval": given.get("eval", {})}
     faults = [fault for override in overrides for fault in apply_override(data, override)]
     locate_eval_files(data, Path.cwd())
