@@ -211,7 +211,9 @@ def test_reader_of_the_output_may_leave(good_set):
     for command in (f"inspect '{good_set}'", "schema", f"trace '{good_set}' --text a --limit 0 --workers 1"):
         line = f"'{sys.executable}' -m shards {command} | true; exit ${{PIPESTATUS[0]}}"
         result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
-        assert (result.returncode, result.stdout, result.stderr) == (141, "", "")
+        assert (result.returncode, result.stdout) == (141, "")
+        # On a busy machine, a line of progress may stand there.
+        assert all(line.startswith("trace: ") for line in result.stderr.splitlines()), result.stderr
 
 
 @pytest.mark.parametrize(
