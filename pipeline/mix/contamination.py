@@ -100,7 +100,7 @@ class Findings:
                 ),
             )
             for one in self.holders
-            if one.task is not None
+            if one.task is not None and one.read.sha256
         )
 
 
