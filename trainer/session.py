@@ -8,6 +8,7 @@ the model and the order of the data. Other changes of the recipe are allowed and
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import gc
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
@@ -159,11 +161,18 @@ class Session:
         return f"The last checkpoint is {self.saved}; --resume auto continues from there."
 
     def close(self) -> None:
-        """Release the lock of the run folder and leave the group of ranks."""
-        if isinstance(self.forward, DistributedDataParallel):
-            # Its reducer, were it the last to hold the group, would wait for the group's threads and hold the
-            # interpreter's lock meanwhile, which those threads may need: neither would ever end.
-            del self.forward.reducer, self.forward.logger
+        """Release the lock of the run folder, and leave the group of ranks: the model cannot be used any more."""
+        if self.ranks > 1:
+            # A thread of the group may wait for the interpreter's lock: it must end while the interpreter runs, and
+            # nothing may wait for it under that lock. So the group ends last, after all that holds it: the wrapper of
+            # the model, or the mesh, which torch remembers to the end of the process.
+            if isinstance(self.forward, DistributedDataParallel):
+                del self.forward.reducer, self.forward.logger
+            for mesh in {weight.device_mesh for weight in self.model.parameters() if isinstance(weight, DTensor)}:
+                mesh._pg_registry.clear()  # pyright: ignore[reportPrivateUsage]
+            self.__dict__.pop("evaluated", None)
+            del self.model, self.forward, self.optimizers
+            gc.collect()
         self.resources.close()
 
 

@@ -70,6 +70,25 @@ def test_muon_under_fsdp_gives_the_losses_of_whole_matrices(shard_set, recipe_fi
     assert losses == pytest.approx(others, rel=1e-6)
 
 
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_no_thread_of_the_ranks_is_left_that_could_hang_or_abort_the_end(shard_set, recipe_file, tmp_path, parallel):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import pathlib, sys\n"
+        "from trainer.__main__ import main\n"
+        "status = main(sys.argv[1:])\n"
+        "names = [path.read_text() for path in pathlib.Path('/proc/self/task').glob('*/comm')]\n"
+        "print('threads of gloo:', sum('gloo' in name for name in names))\n"
+        "sys.exit(status)\n"
+    )
+    settings = [f"--set={one}" for one in (f"train.parallel={parallel}", "train.steps=2", "phases=[]")]
+    done = run_ranks(
+        "train", recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run", *settings, script=script
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("threads of gloo: 0") == 2, done.stdout
+
+
 def test_a_global_batch_that_the_ranks_cannot_share_is_refused(shard_set, recipe_file, tmp_path):
     done = run_ranks(
         "train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", "train.micro_batch=8"
