@@ -82,11 +82,13 @@ class Findings:
                     step.reason(one.reason).first = own
 
     def list_eval_tasks(self, plan: MixPlan, fates: Fates) -> tuple[EvalTaskEntry, ...]:
-        """Return which items of each evaluation set with a `task` are in documents of the training split."""
+        """Return which items of each eval task are in documents of the training split."""
         trained = _join_slices(plan)
+        # Two evaluation sets may be of one task: they hold the same.
+        known = {one.task: one for one in self.holders if one.task is not None and one.read.sha256}
         return tuple(
             EvalTaskEntry(
-                task=one.task,
+                task=task,
                 items=one.read.items,
                 items_sha256=one.read.sha256,
                 too_short=sorted(one.too_short),
@@ -99,8 +101,7 @@ class Findings:
                     }
                 ),
             )
-            for one in self.holders
-            if one.task is not None and one.read.sha256
+            for task, one in known.items()
         )
 
 

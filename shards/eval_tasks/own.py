@@ -41,6 +41,8 @@ class OwnColumns(Settings):
                 raise ValueError(
                     f"the answer {shorten(answer)} is none of the choices; `labels` names a column of labels"
                 )
+            if choices.count(answer) > 1:
+                raise ValueError(f"the answer {shorten(answer)} is several of the choices")
             place = choices.index(answer)
         else:
             place = answer

@@ -680,7 +680,9 @@ def test_the_manifest_names_the_items_that_the_training_split_holds(
         },
         split={"val_tokens": 400},
         shards={"tokens": 300},
-        evaluations=[{"name": "lambada", "task": "lambada", "action": action, "max_dropped": 1}],
+        evaluations=[
+            {"name": name, "task": "lambada", "action": action, "max_dropped": 1} for name in ("lambada", "again")
+        ],
     )
     built = pipeline.build_set(recipe, out=tmp_path / "set", workers=1)
     hashes = {

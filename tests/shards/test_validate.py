@@ -251,7 +251,8 @@ def test_wide_tokens_for_a_small_vocabulary_are_named(good_set):
         ({}, ""),
         ({"items": 3}, "eval_tasks, 'piqa': 4 items too short or held, of 3"),
         ({"held": ["c" * 32, "b" * 32]}, "held is not in order, or names an item twice"),
-        ({"too_short": ["d" * 32, "d" * 32]}, "too_short is not in order, or names an item twice"),
+        ({"too_short": ["f" * 32, "f" * 32]}, "too_short is not in order, or names an item twice"),
+        ({"too_short": ["d" * 32]}, "1 item both too short and held"),
     ],
 )
 def test_items_of_eval_tasks_are_distinct_and_no_more_than_there_are(good_set, change, fault):
@@ -266,3 +267,5 @@ def test_items_of_eval_tasks_are_distinct_and_no_more_than_there_are(good_set, c
     entry = EvalTaskEntry.model_validate(known | change)
     found = check_manifest_totals(manifest.model_copy(update={"eval_tasks": [entry]}))
     assert [fault in str(problem) for problem in found] == [True] * bool(fault)
+    twice = check_manifest_totals(manifest.model_copy(update={"eval_tasks": [entry, entry]}))
+    assert sum("its items are listed twice" in str(problem) for problem in twice) == 2

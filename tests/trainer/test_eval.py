@@ -191,10 +191,13 @@ def test_what_is_scored_can_be_another_recipe(trainer, trained, shard_set, tmp_p
         (["--set", "eval.sets.web.txt=1"], "eval.sets.web.txt: unknown key"),
         (["--set", "eval.sets.web.name=''"], "eval.sets"),
         (["--shards", "SET"], "the run was trained on"),
+        (["--recipe", "MISSPELT"], "evals: unknown key. Did you mean 'eval'?"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(trainer, trained, shard_set, arguments, message):
-    given = [shard_set.path if part == "SET" else part for part in arguments]
+def test_what_cannot_be_scored_is_refused(trainer, trained, shard_set, tmp_path, arguments, message):
+    (tmp_path / "misspelt.toml").write_text("[evals]\nmax_tokens = 5\n")
+    places = {"SET": shard_set.path, "MISSPELT": tmp_path / "misspelt.toml"}
+    given = [places.get(part, part) for part in arguments]
     done = trainer.run("eval", trained, *given)
     assert done.returncode == 2
     assert message in done.stderr

@@ -118,7 +118,7 @@ def test_items_that_training_holds_are_counted_where_the_manifest_knows_them(eva
 
 def test_items_that_cannot_be_used_are_refused(evaluated, item_file, tmp_path):
     config = EvalTaskConfig(name="own", files=[str(item_file)], num_fewshot=40, fewshot_files=[str(item_file)])
-    with pytest.raises(InputError, match=r"eval\.tasks\.own\.num_fewshot = 40: the few-shot split has 40 items"):
+    with pytest.raises(InputError, match=r"eval\.tasks\.own\.num_fewshot = 40: found 39 items to take"):
         open_eval_task(config, evaluated, no_note)
     path = tmp_path / "items.jsonl"
     path.write_text(json.dumps({"question": "q", "choices": ["", "b"], "answer": 1}))

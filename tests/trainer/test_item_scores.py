@@ -178,5 +178,5 @@ def test_examples_come_before_the_question_and_never_hold_the_item(llama):
         assert set(blocks[:3]) <= {other.example for other in pool}
     assert len({one.contexts[0].split("\n\n")[0] for one in drawn}) > 1  # not the same for all
     assert add_examples(pool, pool, 0, "fixed") == pool
-    with pytest.raises(InputError, match="num_fewshot = 6: the few-shot split has 6 items"):
+    with pytest.raises(InputError, match="num_fewshot = 6: found 5 items to take"):
         add_examples(pool, pool, 6, "fixed")

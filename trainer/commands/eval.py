@@ -235,7 +235,9 @@ def _print(data: dict[str, Any], worst: list[HardDocument]) -> Iterator[str | li
     step = "" if data["step"] is None else f", step {data['step']}"
     yield f"{data['model']}{step}"
     losses = [(name, data.get(name)) for name in ("val_loss", "val_bits_per_byte")]
-    rows: list[dict[str, Any]] = [{"score": name, "value": value} for name, value in losses if value is not None]
+    rows: list[dict[str, Any]] = [
+        {"score": name, "value": value, "stderr": None} for name, value in losses if value is not None
+    ]
     scores: dict[str, dict[str, Any]] = data.get("scores", {})
     rows += [{"score": name, **score} for name, score in scores.items()]
     yield rows

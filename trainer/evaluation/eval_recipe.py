@@ -5,9 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from shards.config import Settings, apply_override, check_settings, read_document
+from shards.config import Settings, apply_override, check_settings, nearest, read_document
 from shards.terminal.shipped_recipes import find_recipe
-from trainer.recipe import SHIPPED, EvalConfig, TrainConfig, check_eval, find_eval_folder, locate_eval_files
+from trainer.recipe import (
+    SHIPPED,
+    EvalConfig,
+    TrainConfig,
+    TrainRecipe,
+    check_eval,
+    find_eval_folder,
+    locate_eval_files,
+)
 
 
 class EvalRecipe(Settings):
@@ -36,6 +44,8 @@ def read_eval_recipe(path: Path | None, overrides: list[str], *, train: dict[str
     if not own and isinstance(given.get("train"), dict):
         train = train | given["train"]
     data: dict[str, Any] = {"train": dict(train), "eval": given.get("eval", {})}
-    faults = [fault for override in overrides for fault in apply_override(data, override)]
+    known = list(TrainRecipe.model_fields)
+    faults = [f"{key}: unknown key.{nearest(key, known)}" for key in given if key not in known]
+    faults += [fault for override in overrides for fault in apply_override(data, override)]
     locate_eval_files(data, Path.cwd())
     return check_settings(EvalRecipe, data, where=str(file or "eval"), checks=(check_eval,), faults=faults)

@@ -5,8 +5,10 @@ Each score is a mean over items, and its standard error that of a mean over a ra
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from shards.errors import InputError, plural
+from shards.eval_tasks.prompts import Item
 from shards.eval_tasks.read import TaskItems, read_items
 from shards.terminal.reporter import Note, Progress
 from trainer.evaluation.evaluated_model import EvaluatedModel
@@ -68,23 +71,23 @@ def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note)
             no item can be scored.
         StoreError: the Hub does not answer.
     """
-    task = config.known or config.describe(config.name)
-    read = read_items(task, files=[Path(file) for file in config.files])
+    task, place = config.known or config.describe(config.name), f"eval.tasks.{config.name}"
+    with _name_place(f"{place}: "):
+        read = read_items(task, files=[Path(file) for file in config.files])
     items = read.items[: config.limit]
     if config.num_fewshot:
         split = config.fewshot_split or task.fewshot_split
-        pool = read_items(task, split, files=[Path(file) for file in config.fewshot_files])
-        try:
+        with _name_place(f"{place}.{'fewshot_files' if config.fewshot_files else 'fewshot_split'}: "):
+            pool = read_items(task, split, files=[Path(file) for file in config.fewshot_files])
+        with _name_place(f"{place}."):
             items = add_examples(items, pool.items, config.num_fewshot, config.fewshot_draw)
-        except InputError as error:
-            raise InputError(f"eval.tasks.{config.name}.{error}") from error
     # Encoded now, so that what cannot be scored is known before training starts.
     tokenizer = Tokenizer.from_buffer(evaluated.tokenizer_json)
     trained = TrainedModel(evaluated.model, tokenizer, evaluated.eos_id, 0, evaluated.bos_id)
     encoded = encode_items(trained, items)
     texts = json.dumps([(one.contexts, one.choices, one.answer) for one in encoded.items])
     notes: dict[str, Any] = {"place": read.place, "sha256": hashlib.sha256(texts.encode()).hexdigest()}
-    notes |= encoded.notes | _count_held(read, len(items), evaluated)
+    notes |= encoded.notes | _count_held(read, encoded.items, evaluated)
     if not encoded.items:
         counts = describe_task(notes)
         raise InputError(f"eval task {config.name}: no item can be scored: {counts}. Choose other items.")
@@ -92,8 +95,17 @@ def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note)
     return OpenTask(config, encoded, notes)
 
 
-def _count_held(read: TaskItems, number: int, evaluated: EvaluatedModel) -> dict[str, int | None]:
-    """Return how many of the first items the training split holds, and how many its builder did not search for.
+@contextlib.contextmanager
+def _name_place(place: str) -> Generator[None]:
+    """Let the errors of a block begin with the key that they are about."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{place}{error}") from error
+
+
+def _count_held(read: TaskItems, scored: list[Item], evaluated: EvaluatedModel) -> dict[str, int | None]:
+    """Return how many of the scored items the training split holds, and how many its builder did not search for.
 
     Both are None if the set does not know: only its builder, told of the same items, could find them in the text.
     """
@@ -102,7 +114,7 @@ def _count_held(read: TaskItems, number: int, evaluated: EvaluatedModel) -> dict
     if entry is None:
         return {"held_by_training": None, "not_searched_for": None}
     held, too_short = set(entry.held), set(entry.too_short)
-    hashes = read.hashes[:number]
+    hashes = TaskItems(scored, read.place).hashes
     return {
         "held_by_training": sum(one in held for one in hashes),
         "not_searched_for": sum(one in too_short for one in hashes),
@@ -113,7 +125,8 @@ def describe_task(notes: dict[str, Any]) -> str:
     """Return in words what an eval task counts."""
     parts = [f"{plural(notes['items'], 'item')} of {notes['place']}"]
     if (held := notes["held_by_training"]) is not None:
-        parts.append(f"held by training: {held:,} of {plural(notes['items'], 'item')}")
+        scored = notes["items"] - notes["too_long"] - notes["empty"]
+        parts.append(f"held by training: {held:,} of {plural(scored, 'item')}")
     parts += [f"{notes[key]:,} {words}" for key, words in COUNTED.items() if notes.get(key)]
     return ", ".join(parts)
 

@@ -67,8 +67,8 @@ def add_examples(items: Sequence[Item], pool: Sequence[Item], number: int, draw:
         examples = list(islice(others, number))
         if len(examples) < number:
             raise InputError(
-                f"num_fewshot = {number}: the few-shot split has {plural(len(pool), 'item')}, the scored one left out. "
-                "Lower num_fewshot, or name another split or more files."
+                f"num_fewshot = {number}: found {plural(len(examples), 'item')} to take examples from, the scored one "
+                "left out. Lower num_fewshot, or name another split or more files."
             )
         before = "".join(example.example + FEWSHOT_DELIMITER for example in examples)
         found.append(item._replace(contexts=tuple(before + context for context in item.contexts)))

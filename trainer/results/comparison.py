@@ -19,7 +19,7 @@ OTHER_TOKENIZER, OTHER_TEXT = "other tokenizer", "other text"
 """Why a score of two runs does not compare; in a table they stand in place of the difference."""
 EXPLANATIONS = {
     OTHER_TOKENIZER: "nats a token do not compare, because the tokens hold other amounts of text; bits per byte do",
-    OTHER_TEXT: "the score is of another number of tokens, documents, bytes or items than that of the first run",
+    OTHER_TEXT: "the score is of other text than that of the first run, or of another number of tokens",
 }
 
 
