@@ -160,14 +160,14 @@ def _check_block_lists(manifest: Manifest) -> Faults:
 
 def _check_eval_tasks(manifest: Manifest) -> Faults:
     """Check that no eval task is listed twice, names more items than it has, or one twice."""
-    tasks = Counter(entry.items_sha256 for entry in manifest.eval_tasks)
+    tasks = Counter(entry.task for entry in manifest.eval_tasks)
     for entry in manifest.eval_tasks:
         named = [*entry.too_short, *entry.held]
         where = f"eval_tasks, {entry.task!r}"
         if len(named) > entry.items:
             yield "totals_mismatch", f"{where}: {plural(len(named), 'item')} too short or held, of {entry.items}"
-        if tasks[entry.items_sha256] > 1:
-            yield "totals_mismatch", f"{where}: its items are listed twice"
+        if tasks[entry.task] > 1:
+            yield "totals_mismatch", f"{where} is listed twice"
         if both := set(entry.too_short) & set(entry.held):
             yield "totals_mismatch", f"{where}: {plural(len(both), 'item')} both too short and held"
         for key, hashes in (("too_short", entry.too_short), ("held", entry.held)):

@@ -268,4 +268,4 @@ def test_items_of_eval_tasks_are_distinct_and_no_more_than_there_are(good_set, c
     found = check_manifest_totals(manifest.model_copy(update={"eval_tasks": [entry]}))
     assert [fault in str(problem) for problem in found] == [True] * bool(fault)
     twice = check_manifest_totals(manifest.model_copy(update={"eval_tasks": [entry, entry]}))
-    assert sum("its items are listed twice" in str(problem) for problem in twice) == 2
+    assert sum("'piqa' is listed twice" in str(problem) for problem in twice) == 2
