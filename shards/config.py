@@ -17,7 +17,7 @@ from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from shards.errors import InputError, plural
 
@@ -39,6 +39,17 @@ class Settings(BaseModel):
     def key_names(cls) -> list[str]:
         """Return the keys of the table, in the order of its documentation."""
         return list(cls.model_fields)
+
+
+def in_form(pattern: str, words: str) -> AfterValidator:
+    """Return the check that a whole text has the form of a pattern; its fault says that in words, with an example."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"expected {words}")
+        return text
+
+    return AfterValidator(check)
 
 
 def settings_error(where: str, faults: Sequence[str]) -> InputError:
@@ -170,7 +181,9 @@ def nearest(word: str, words: list[str]) -> str:
 
 def did_you_mean(word: str, words: list[str]) -> str:
     """Return ' Did you mean X?' for a wrong word in a config; nothing if no word is near."""
-    close = difflib.get_close_matches(word, words, n=1)
+    # `steps` may mean `every_steps`, but `limit` not `delimiter`: there its letters are in the middle of a word.
+    near = [other for other in words if not re.search(f"[a-z]{re.escape(word)}[a-z]", other)]
+    close = difflib.get_close_matches(word, near, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
@@ -223,7 +236,6 @@ _EXPECTED = {
     "list_type": "a list",
     "literal_error": "{expected}",
     "model_type": "a table",
-    "string_pattern_mismatch": "text of the form {pattern}",
     "string_too_long": "at most {max_length} characters",
     "string_type": "text",
     "string_unicode": "text that UTF-8 can hold",

@@ -14,7 +14,17 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import ConfigDict, Field, JsonValue, PositiveFloat, PositiveInt
 
-from shards.config import Settings, apply_override, check_settings, nearest, read_document, read_partly, settings_error
+from shards.config import (
+    Settings,
+    apply_override,
+    check_settings,
+    did_you_mean,
+    in_form,
+    nearest,
+    read_document,
+    read_partly,
+    settings_error,
+)
 from shards.eval_tasks.known import KNOWN_TASKS, EvalTask, Split
 from shards.eval_tasks.own import OwnColumns
 from shards.terminal.shipped_recipes import find_other_kind, find_recipe, shipped_folder
@@ -156,7 +166,13 @@ class ScheduleConfig(Settings):
     """Form of that cool-down. Source of `1-sqrt`, and of a fifth of all steps for it: arXiv:2405.18392."""
 
 
-EvalName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9._-]{0,99}$")]
+EvalName = Annotated[
+    str,
+    in_form(
+        r"[A-Za-z][A-Za-z0-9._-]{0,99}",
+        'at most 100 ASCII letters, digits, ".", "_" and "-", the first a letter, such as "web-2"',
+    ),
+]
 """The name of an eval set or an eval task: the names of its scores begin with it."""
 
 
@@ -274,6 +290,9 @@ class CostConfig(Settings):
     """Dense bf16 peak of one device, for MFU. Default: the data sheet's, for the usual GPUs."""
 
 
+_GOAL = r"[A-Za-z][A-Za-z0-9._-]* [<>]=? \d+(\.\d+)?"
+
+
 class PhaseConfig(Settings):
     """One of `[[phases]]`: from the end of the phase before it until `until_step`, with an off-ramp at the end."""
 
@@ -286,7 +305,9 @@ class PhaseConfig(Settings):
     that phase. The recipe in the run folder has both keys."""
     budget_usd: PositiveFloat | None = None
     """The run stops when the phase has cost more than this."""
-    goal: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9._-]* [<>]=? \d+(\.\d+)?$")] | None = None
+    goal: Annotated[str, in_form(_GOAL, 'a score, <, <=, > or >=, and a number, such as "val_loss < 4.0"')] | None = (
+        None
+    )
     """Such as `val_loss < 4.0`, or a score: `web_bpb < 1.10`. The run stops at the phase's end if it is missed."""
     milestones: list[PositiveInt] = Field(default_factory=list[PositiveInt])
     """Steps whose checkpoints are kept, in addition to `until_step`."""
@@ -450,7 +471,9 @@ def check_eval(tables: dict[str, Any]) -> Iterator[str]:
         if one.shards is not None and given:
             yield f"{place}: has shards, and {sorted(given)} of a source. Leave one out."
         elif one.shards is None and not given & {"paths", "repo"}:
-            yield f'{place}: has no text. Give paths (kind = "files"), repo (kind = "hub"), or shards.'
+            hints = {key: did_you_mean(key, ["paths", "repo", "shards"]) for key in sorted(given)}
+            faults = [f"{place}.{key}: unknown key.{hint}" for key, hint in hints.items() if hint]
+            yield from faults or [f'{place}: has no text. Give paths (kind = "files"), repo (kind = "hub"), or shards.']
         elif one.shards is not None and one.split not in (None, "train", "val"):
             yield f'{place}.split = {one.split!r}: expected "train" or "val", the splits of a shard set.'
     for one in config.tasks:
@@ -472,8 +495,12 @@ def _check_eval_task(one: EvalTaskConfig) -> Iterator[str]:
     elif not one.known and not one.files:
         known = nearest(one.name, list(KNOWN_TASKS))
         yield f"{place}: has no items, and no known eval task has this name.{known} Give files, or task."
-    if not one.known and one.num_fewshot and not one.fewshot_files:
+    if not one.known and one.fewshot_split:
+        yield f"{place}.fewshot_split: only known eval tasks have splits. Give fewshot_files with the examples instead."
+    elif not one.known and one.num_fewshot and not one.fewshot_files:
         yield f"{place}.num_fewshot = {one.num_fewshot}: the examples have no place. Give fewshot_files."
+    elif one.fewshot_split and one.fewshot_files:
+        yield f"{place}.fewshot_split: not used, because fewshot_files is given. Leave one of them out."
     for key in ("fewshot_split", "fewshot_files"):
         if not one.num_fewshot and getattr(one, key):
             yield f"{place}.{key}: not used, because num_fewshot is 0. Give num_fewshot, or leave {key} out."

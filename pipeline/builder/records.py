@@ -35,6 +35,8 @@ AFTER = "after"
 """Begins the names of the results of earlier stages."""
 DIGESTS = 3
 """Increase when digests of tasks are made in another way, so that every task runs again."""
+IMPLIED = {"tokenizer.id_order": '"merge"'}
+"""The values of keys that leave no trace in digests: what was done before there was the key."""
 _FILE = "\0"
 """Stands before a file's name in the name of a part: file names have dots."""
 _SHORT = 60
@@ -179,7 +181,8 @@ def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
 def _describe_key(key: str, before: str | None, now: str | None) -> str:
     if any(value is not None and value.startswith("#") for value in (before, now)):
         return f"{key} has changed"
-    return f"{key} = {'nothing' if now is None else now} (was {'nothing' if before is None else before})"
+    absent = IMPLIED.get(key, "nothing")
+    return f"{key} = {absent if now is None else now} (was {absent if before is None else before})"
 
 
 def _describe_code(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:

@@ -15,12 +15,15 @@ from pydantic import BaseModel
 from pipeline.recipe.key_values import parse_count
 from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.raw_tables import list_of, named_tables, table_of
-from pipeline.recipe.schema import NUM_BYTES, ShardsRecipe, TokenizerRecipe
+from pipeline.recipe.schema import NUM_BYTES, EvaluationRecipe, ShardsRecipe, TokenizerRecipe
 from pipeline.recipe.sources import SourceRecipe
 from pipeline.recipe.variants import Variants
+from shards.config import nearest
 from shards.errors import plural
+from shards.eval_tasks.known import KNOWN_TASKS
 
 _KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
+_KEYS_OF_FILES = ("format", "text", "separator", "delimiter")
 _KEYS_OF_TRAINING = (
     "vocab_size",
     "special_tokens",
@@ -36,12 +39,7 @@ def check_sources(data: dict[str, Any]) -> Iterator[str]:
     """Yield the faults between the keys of each source, and between sources."""
     yield from _check_names(data, "evaluations", "evaluation sets")
     for place, table in named_tables(data, "evaluations"):
-        if table.get("task") is None and "paths" not in table:
-            yield f"{place}.paths: required key is missing. Give it, or task."
-        elif table.get("task") is not None and table.get("paths"):
-            yield f"{place}.task: the items of an eval task come from the Hub. Leave `task` or `paths` out."
-        elif table.get("task") is None and table["paths"] == []:
-            yield f"{place}.paths: expected at least one glob"
+        yield from _check_evaluation(place, table)
     yield from _check_names(data, "sources", "sources")
     sources = named_tables(data, "sources")
     for place, source in sources:
@@ -63,6 +61,22 @@ def check_sources(data: dict[str, Any]) -> Iterator[str]:
                     f"tokenizer.sample_limits.{name}.{preset}: expected a table of a preset that the source has on, "
                     f'both with when = "mix": {expected}'
                 )
+
+
+def _check_evaluation(place: str, table: dict[str, Any]) -> Iterator[str]:
+    # The items are in files, or those of a known eval task.
+    task = table.get("task")
+    if isinstance(task, str) and task not in KNOWN_TASKS:
+        yield f"{place}.task = {task!r}: no such eval task.{nearest(task, list(KNOWN_TASKS))}"
+    elif task is not None:
+        if table.get("paths"):
+            yield f"{place}.task: the items of an eval task come from the Hub. Leave `task` or `paths` out."
+        for key in _given(EvaluationRecipe, table, _KEYS_OF_FILES):
+            yield f"{place}.{key}: not used: it says how files are read. Leave `{key}` or `task` out."
+    elif "paths" not in table:
+        yield f"{place}.paths: required key is missing. Give it, or task."
+    elif table["paths"] == []:
+        yield f"{place}.paths: expected at least one glob"
 
 
 def _applies_in_mix(table: Any) -> bool:

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from shards.config import in_form
+
 _SIZE = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")
 _SCALE = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
@@ -123,10 +125,16 @@ def in_group(pattern: str) -> str:
 
 
 Patterns = Annotated[list[Annotated[str, AfterValidator(check_pattern)]], AfterValidator(distinct)]
-Delimiter = Annotated[str, Field(pattern=r"^[\x01-\x7f]$")]
+Delimiter = Annotated[str, in_form(r"[\x01-\x7f]", 'one ASCII character, such as ";"')]
 """One ASCII character."""
 FormatName = Literal[
     "auto", "parquet", "arrow", "jsonl", "json", "csv", "text", "file", "tar", "webdataset", "zip", "warc"
 ]
 """The formats of files; `pipeline/sources/formats/contract.py` has the table of them."""
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+Name = Annotated[
+    str,
+    in_form(
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}",
+        'at most 100 ASCII letters, digits, ".", "_" and "-", the first a letter or a digit, such as "web-2"',
+    ),
+]

@@ -27,8 +27,7 @@ from pipeline.recipe.key_values import (
     no_empty_token,
 )
 from pipeline.recipe.sources import SourceRecipe
-from shards.config import Settings, nearest
-from shards.eval_tasks.known import KNOWN_TASKS
+from shards.config import Settings
 from shards.format.zstd_parameters import Compression, CompressionName
 
 DEFAULT_EOS_TOKEN = "<|endoftext|>"
@@ -141,12 +140,6 @@ class ShardsRecipe(Settings):
         return self.compression if self.zstd_level is None else self.zstd_level
 
 
-def _known_eval_task(name: str) -> str:
-    if name not in KNOWN_TASKS:
-        raise ValueError(f"no such eval task.{nearest(name, list(KNOWN_TASKS))}")
-    return name
-
-
 class EvaluationRecipe(Settings):
     """Test items that documents of the set must not contain."""
 
@@ -154,7 +147,7 @@ class EvaluationRecipe(Settings):
     """The evaluation set's name in counts and messages; distinct."""
     paths: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     """Globs over its files, relative to the recipe's folder; required without `task`. Each must match a file."""
-    task: Annotated[str, AfterValidator(_known_eval_task)] | None = Field(default=None, exclude_if=not_)
+    task: str | None = Field(default=None, exclude_if=not_)
     """A known eval task instead of files, such as `arc_easy`: the very items that `[[eval.tasks]]` of a train recipe
     scores, from the Hub at a pinned commit. Each is searched for by its question with the right answer."""
     format: FormatName = "auto"

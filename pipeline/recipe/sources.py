@@ -28,6 +28,7 @@ from pipeline.recipe.key_values import (
 )
 from pipeline.recipe.predicates import checked_predicates
 from pipeline.recipe.variants import Variants
+from shards.config import in_form
 
 # A key that came after the first sets is left out of recipes while it has its default (`exclude_if`), so that earlier
 # digests stay valid.
@@ -197,7 +198,7 @@ class HubSource(SourceRecipe):
     REMEDY = "not a key of kind = 'hub'. Leave it out, or set `kind`."
 
     kind: SourceKind = "hub"
-    repo: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")]
+    repo: Annotated[str, in_form(r"[\w.-]+/[\w.-]+", 'OWNER/NAME, such as "HuggingFaceFW/fineweb-edu"')]
     """`hub`, required: the data set, `owner/name`."""
     config: Annotated[str, Field(min_length=1)] | None = None
     """`hub`: the configuration; when absent, the data set's default."""

@@ -264,7 +264,7 @@ def build_tokenizer_json(merges: list[tuple[str, str]], recipe: TokenizerRecipe,
     special_tokens, pretokenizer = recipe.special_tokens, recipe.pretokenizer
     if clash := [token for token in special_tokens if token in ordinary]:
         raise TokenizerError(
-            f"special tokens {clash} are ordinary words of this vocabulary. Choose others, like <|name|>."
+            f"tokenizer.special_tokens: {clash} are ordinary words of this vocabulary. Choose others, like <|name|>."
         )
     if recipe.id_order == "frequency":
         plain = _write_tokenizer_json(merges, [], ordinary, pretokenizer)

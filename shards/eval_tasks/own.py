@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, cast
 
 from pydantic import Field
 
-from shards.config import Settings
+from shards.config import Settings, in_form
 from shards.eval_tasks.known import EvalTask
 from shards.eval_tasks.prompts import Item, Row, ask, check_choices, check_text, find_label, shorten
 
@@ -24,36 +26,44 @@ class OwnColumns(Settings):
     """Column of the right choice: its label if `labels` is given, else its place from 0, or its text."""
     labels: Column | None = None
     """Column of the labels of the choices, a list as long as `choices`: `choices.label`."""
-    prompt: Annotated[str, Field(pattern=r"\{question\}")] = "Question: {question}\nAnswer:"
+    prompt: Annotated[str, Field(min_length=1), in_form(r"(?s).*\{question\}.*", "text with {question} in it")] = (
+        "Question: {question}\nAnswer:"
+    )
     """The text before a choice, in which the question takes the place of `{question}`. A space follows it."""
 
     def describe(self, name: str) -> EvalTask:
         """Return the eval task whose rows have these columns."""
-        return EvalTask(name, self._ask)
+        return EvalTask(name, partial(self._ask, f"eval.tasks.{name}"))
 
-    def _ask(self, row: Row) -> Item:
-        question, choices, answer = (find_value(row, column) for column in (self.question, self.choices, self.answer))
-        question, choices = check_text(question, self.question), check_choices(choices, self.choices)
+    def _ask(self, place: str, row: Row) -> Item:
+        def read(key: str, check: Callable[[Any, str], Any] = lambda value, _: value) -> Any:
+            column = getattr(self, key)
+            try:
+                return check(find_value(row, column), column)
+            except ValueError as error:
+                raise ValueError(f"{error}; {place}.{key} names the column") from error
+
+        question, choices, answer = read("question", check_text), read("choices", check_choices), read("answer")
         if self.labels is not None:
-            place = find_label(find_value(row, self.labels), answer, choices)
+            right = find_label(read("labels"), answer, choices)
         elif isinstance(answer, str):
             if answer not in choices:
                 raise ValueError(
-                    f"the answer {shorten(answer)} is none of the choices; `labels` names a column of labels"
+                    f"the answer {shorten(answer)} is none of the choices; {place}.labels names a column of labels"
                 )
             if choices.count(answer) > 1:
                 raise ValueError(f"the answer {shorten(answer)} is several of the choices")
-            place = choices.index(answer)
+            right = choices.index(answer)
         else:
-            place = answer
-        return ask(self.prompt.replace("{question}", question), choices, place, question=question)
+            right = answer
+        return ask(self.prompt.replace("{question}", question), choices, right, question=question)
 
 
 def find_value(row: Row, column: str) -> Any:
     """Return the value of a column; dots descend into structs.
 
     Raises:
-        ValueError: the row has no such column.
+        ValueError: the row has no such column, or it is a struct.
     """
     value: Any = row
     for part in column.split("."):
@@ -61,4 +71,7 @@ def find_value(row: Row, column: str) -> Any:
         if part not in columns:
             raise ValueError(f"no column {column!r}; found {shorten(list(columns)) if columns else 'no struct'}")
         value = columns[part]
+    if isinstance(value, dict):
+        inner = shorten([f"{column}.{name}" for name in cast("Row", value)])
+        raise ValueError(f"column {column!r} holds a struct; expected one of its columns: {inner}")
     return value

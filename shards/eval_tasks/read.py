@@ -118,7 +118,7 @@ def _ask_all(task: EvalTask, place: str, name: str, content: bytes) -> list[Item
     """Return the items of a file's rows."""
     rows = _read_parquet(place, content) if name.endswith(".parquet") else _read_lines(place, content)
     items: list[Item] = []
-    for number, row in enumerate(rows):
+    for where, row in rows:
         try:
             items.append(task.ask(row))
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -128,28 +128,31 @@ def _ask_all(task: EvalTask, place: str, name: str, content: bytes) -> list[Item
             elif isinstance(error, ValueError):
                 fault = str(error)
             remedy = f"Expected an item of eval task {task.name!r}: correct the row, or name another file."
-            raise InputError(f"{place}: row {number}: {fault}. {remedy}") from error
+            raise InputError(f"{where}: {fault}. {remedy}") from error
     return items
 
 
-def _read_parquet(place: str, content: bytes) -> list[Row]:
+def _read_parquet(place: str, content: bytes) -> Iterator[tuple[str, Row]]:
+    """Yield each row with its place in messages, as `_read_lines` does."""
     try:
-        return pq.read_table(io.BytesIO(content)).to_pylist()
+        rows: list[Row] = pq.read_table(io.BytesIO(content)).to_pylist()
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         fault = shorten(" ".join(str(error).split()))
         raise InputError(
             f"{place}: not a parquet file, or damaged: {fault}. Expected parquet, or JSON lines: write it again."
         ) from error
+    for number, row in enumerate(rows):
+        yield f"{place}: row {number}, counted from 0", row
 
 
-def _read_lines(place: str, content: bytes) -> Iterator[Row]:
+def _read_lines(place: str, content: bytes) -> Iterator[tuple[str, Row]]:
     if content.startswith(COMPRESSED):
         raise InputError(f"{place}: compressed; found {shorten(content[:4])}. Expected JSON lines: decompress it.")
     remedy = "Expected an object with the columns of an item on each line: correct the line."
-    for number, line in enumerate(content.splitlines()):
+    for number, line in enumerate(content.splitlines(), 1):
         if not line.strip():
             continue
-        text, row, fault = "", cast("Any", {}), ""
+        text, row, fault, where = "", cast("Any", {}), "", f"{place}: line {number}"
         try:
             text = line.decode("utf-8-sig")
             row = json.loads(text)
@@ -162,5 +165,5 @@ def _read_lines(place: str, content: bytes) -> Iterator[Row]:
         except (ValueError, RecursionError):
             fault = f"not valid JSON: a number too long, or lists too deep: {shorten(text)}"
         if fault:
-            raise InputError(f"{place}: line {number + 1}: {fault}. {remedy}")
-        yield cast("Row", row)
+            raise InputError(f"{where}: {fault}. {remedy}")
+        yield where, cast("Row", row)

@@ -86,7 +86,7 @@ class KeyTables:
             return "table"
         if self.name is not None and annotation == self.name:
             return "name"
-        if annotation is str and metadata and self.name and metadata == list(get_args(self.name)[1].metadata):
+        if annotation is str and metadata and self.name and metadata == list(_flatten(get_args(self.name)[1:])):
             return "name"
         if origin is Annotated:
             return self._type_text(arguments[0], list(_flatten(arguments[1:])))

@@ -713,7 +713,11 @@ def test_the_manifest_names_the_items_that_the_training_split_holds(
     [
         ({}, "evaluations.items.paths: required key is missing. Give it, or task"),
         ({"paths": []}, "evaluations.items.paths: expected at least one glob"),
-        ({"task": "arc_eazy"}, "no such eval task. Did you mean 'arc_easy'?"),
+        ({"task": "arc_eazy"}, "evaluations.items.task = 'arc_eazy': no such eval task. Did you mean 'arc_easy'?"),
+        ({"task": ""}, "evaluations.items.task = '': no such eval task. Expected one of: arc_"),
+        ({"task": "arc_easy", "text": "question"}, "evaluations.items.text: not used"),
+        ({"task": "arc_easy", "format": "csv"}, "evaluations.items.format: not used"),
+        ({"task": "arc_easy", "limit": 3}, "evaluations.items.limit: unknown key. Expected one of: action, "),
         ({"task": "arc_easy", "paths": ["x"]}, "Leave `task` or `paths` out"),
     ],
 )

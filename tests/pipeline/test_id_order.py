@@ -223,6 +223,7 @@ def test_a_work_folder_keeps_its_order_of_ids(recipe: Path, tmp_path: Path) -> N
     # With the key, another tokenizer is trained; from then on it is the one without the key, too.
     again = build_here(recipe, out, *BY_FREQUENCY)
     assert again["ran"]["tokenizer"] == 1
+    assert 'tokenizer.id_order = "frequency" (was "merge")' in again["stderr"]
     by_frequency = digests(out)
     assert by_frequency["tokenizer.json"] != by_merge["tokenizer.json"]
     later = build_here(recipe, out)

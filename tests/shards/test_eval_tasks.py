@@ -91,8 +91,18 @@ def test_own_columns(columns, row, answer, tmp_path):
 @pytest.mark.parametrize(
     ("columns", "row", "fault"),
     [
-        ({}, {"question": "q", "choices": ["a", "b"]}, "row 1: no column 'answer'; found ['question', 'choices']"),
+        (
+            {},
+            {"question": "q", "choices": ["a", "b"]},
+            "no column 'answer'; found ['question', 'choices']; eval.tasks.own.answer names the column. ",
+        ),
         ({"choices": "c.text"}, {"question": "q", "c": {"x": 1}, "answer": 0}, "no column 'c.text'; found ['x']"),
+        (
+            {},
+            {"question": "q", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answer": 0},
+            "column 'choices' holds a struct; expected one of its columns: ['choices.text', 'choices.label']; "
+            "eval.tasks.own.choices names the column",
+        ),
         ({}, {"question": "q", "choices": ["a", "b"], "answer": "c"}, "the answer 'c' is none of the choices"),
         ({}, {"question": "q", "choices": ["a", "b"], "answer": 2}, "the answer is 2; expected a place from 0 to 1"),
         (
@@ -113,7 +123,7 @@ def test_rows_that_are_refused(columns, row, fault, tmp_path):
     good = {"question": "q", "choices": ["a", "b"], "answer": 0, "l": ["A", "B"]}
     good |= {"c": {"text": ["a", "b"]}} | ({"answer": "A"} if "labels" in columns else {})
     path = write_lines(tmp_path / "own.jsonl", [good, row])
-    with pytest.raises(InputError, match=f"own.jsonl: row 1: .*{re.escape(fault.removeprefix('row 1: '))}"):
+    with pytest.raises(InputError, match=f"own.jsonl: line 2: .*{re.escape(fault)}"):
         read_items(OwnColumns(**columns).describe("own"), files=[path])
 
 
@@ -122,12 +132,12 @@ def test_rows_that_are_refused(columns, row, fault, tmp_path):
     [
         (b"", "holds no item"),
         (b"\n\n", "holds no item"),
-        (b'{"text": 1}', "row 0: "),
+        (b'{"text": 1}', "line 1: "),
         (
             b'{"passage": "a b"}',
-            "row 0: no column 'text'; found ['passage']. Expected an item of eval task 'lambada': correct",
+            "line 1: no column 'text'; found ['passage']. Expected an item of eval task 'lambada': correct",
         ),
-        (b'{"text": "a b"}\n\n{}', "row 1: no column 'text'; found []. Expected an item"),
+        (b'{"text": "a b"}\n\n{}', "line 3: no column 'text'; found []. Expected an item"),
         (b"[1]", "line 1: expected an object, found list: [1]. Expected an object with the columns of an item on each"),
         (b'{"text": "a b"}\n{', "line 2: not valid JSON at character 2: '{'. Expected an object"),
         (b"[" * 200_000, "line 1: not valid JSON: a number too long, or lists too deep: '[[["),
@@ -187,7 +197,7 @@ def test_values_that_are_refused(task, changes, fault, tmp_path):
     rows = ROWS | {"own": own, "labelled": own | {"answer": "B", "labels": ["A", "B"]}}
     columns = OwnColumns(labels="labels" if task == "labelled" else None)
     path = write_lines(tmp_path / "items.jsonl", [rows[task], rows[task] | changes])
-    with pytest.raises(InputError, match=rf"items.jsonl: row 1: .*{re.escape(fault)}") as refused:
+    with pytest.raises(InputError, match=rf"items.jsonl: line 2: .*{re.escape(fault)}") as refused:
         read_items(KNOWN_TASKS.get(task) or columns.describe(task), files=[path])
     assert len(str(refused.value)) < len(str(path)) + 300
     str(refused.value).encode()
@@ -198,6 +208,7 @@ def test_values_that_are_refused(task, changes, fault, tmp_path):
     [
         ("{}/text.parquet", "text.parquet: not a parquet file, or damaged: "),
         ("{}/pages.parquet", "pages.parquet: not a parquet file, or damaged: "),
+        ("{}/rows.parquet", "rows.parquet: row 1, counted from 0: the answer is 2; expected a place from 0 to 1. "),
         ("{}/absent.jsonl", "absent.jsonl: cannot be read: No such file or directory. Correct `files`."),
         ("{}", "cannot be read: Is a directory. Correct `files`."),
         ("{}/a\0b.jsonl", "/a\\x00b.jsonl': not the path of a file: "),
@@ -207,6 +218,7 @@ def test_values_that_are_refused(task, changes, fault, tmp_path):
 )
 def test_files_that_cannot_be_read(name, fault, tmp_path):
     (tmp_path / "text.parquet").write_bytes(b"no parquet")
+    pq.write_table(pa.Table.from_pylist([ROWS["piqa"], ROWS["piqa"] | {"label": 2}]), tmp_path / "rows.parquet")
     table = pa.Table.from_pylist([ROWS["piqa"] | {"goal": f"goal {number}"} for number in range(1000)])
     pq.write_table(table, tmp_path / "pages.parquet")
     content = bytearray((tmp_path / "pages.parquet").read_bytes())

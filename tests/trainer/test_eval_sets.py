@@ -258,10 +258,14 @@ def test_a_place_without_a_set_is_refused(evaluated, tmp_path):
     ("sets", "message"),
     [
         ([{"name": "a"}], r"eval\.sets\.a: has no text\. Give paths"),
+        ([{"name": "a", "path": "y", "text": "z"}], r"eval\.sets\.a\.path: unknown key\. Did you mean 'paths'\?$"),
         ([{"name": "a", "shards": "x", "paths": ["y"]}], r"eval\.sets\.a: has shards, and \['paths'\] of a source"),
         ([{"name": "a", "shards": "x", "split": "test"}], r"eval\.sets\.a\.split = 'test': expected"),
         ([{"name": "a", "shards": "x"}, {"name": "a", "shards": "y"}], r"eval: 2 eval sets and tasks are named 'a'"),
-        ([{"name": "a b", "shards": "x"}], r"eval\.sets\.a b\.name: expected text of the form"),
+        (
+            [{"name": "a b", "shards": "x"}],
+            r"eval\.sets\.a b\.name: expected at most 100 ASCII letters, .*such as \"web-2\"; got 'a b'",
+        ),
     ],
 )
 def test_tables_that_disagree_are_refused(recipe_file, sets, message):

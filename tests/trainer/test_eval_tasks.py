@@ -140,8 +140,19 @@ def test_items_that_cannot_be_used_are_refused(evaluated, item_file, tmp_path):
         ("[{name='mine', task='arc'}]", "eval.tasks.mine.task = 'arc': no such eval task. Expected one of: arc_"),
         ("[{name='piqa', choices='c'}]", "eval.tasks.piqa.choices: the columns of piqa are known"),
         ("[{name='own', files=['a'], num_fewshot=2}]", "eval.tasks.own.num_fewshot = 2: the examples have no place"),
-        ("[{name='own', files=['a'], prompt='Q'}]", "eval.tasks.own.prompt: expected text of the form"),
+        (
+            "[{name='own', files=['a'], prompt='Q'}]",
+            "eval.tasks.own.prompt: expected text with {question} in it; got 'Q'",
+        ),
         ("[{name='piqa', fewshot_split='train'}]", "fewshot_split: not used, because num_fewshot is 0"),
+        (
+            "[{name='own', files=['a'], num_fewshot=1, fewshot_split='train'}]",
+            "eval.tasks.own.fewshot_split: only known eval tasks have splits. Give fewshot_files",
+        ),
+        (
+            "[{name='piqa', num_fewshot=1, fewshot_split='train', fewshot_files=['a']}]",
+            "eval.tasks.piqa.fewshot_split: not used, because fewshot_files is given",
+        ),
         ("[{name='piqa'}, {name='piqa', limit=3}]", "2 eval sets and tasks are named 'piqa'"),
         ("[{name='piqa', fewshot_draw='random'}]", "eval.tasks.piqa.fewshot_draw: expected"),
         ("[{name='piqa', num_fewshot=-1}]", "eval.tasks.piqa.num_fewshot: expected 0 or more"),
