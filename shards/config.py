@@ -270,17 +270,21 @@ def _is_of_type(text: str, details: list[dict[str, Any]]) -> bool:
     )
 
 
-def _show(value: Any) -> str:
-    """Return a value as a recipe has it, cut where it is long."""
+def show_value(value: Any) -> str:
+    """Return a config's value as a recipe has it."""
     if isinstance(value, bool) or value is None:
-        text = "null" if value is None else str(value).lower()
-    elif isinstance(value, list):
-        text = f"[{', '.join(map(_show, cast('list[Any]', value)))}]"
-    elif isinstance(value, dict):
-        text = ", ".join(f"{key} = {_show(item)}" for key, item in cast("dict[str, Any]", value).items())
-        text = f"{{ {text} }}" if text else "{}"
-    else:
-        text = str(value) if isinstance(value, date | time) else repr(value)
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(show_value, cast('list[Any]', value)))}]"
+    if isinstance(value, dict):
+        text = ", ".join(f"{key} = {show_value(item)}" for key, item in cast("dict[str, Any]", value).items())
+        return f"{{ {text} }}" if text else "{}"
+    return str(value) if isinstance(value, date | time) else repr(value)
+
+
+def _show(value: Any) -> str:
+    """Return a value for a message, cut where it is long."""
+    text = show_value(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -20,6 +20,7 @@ from shards.config import (
     check_settings,
     did_you_mean,
     in_form,
+    item_names,
     nearest,
     read_document,
     read_partly,
@@ -574,13 +575,26 @@ def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:
     return recipe.with_order(1)
 
 
+def list_keys(tables: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys of a train recipe as JSON has it, with their values; tables of a list go by their names.
+
+    Empty lists are left out: a list of tables that is empty has no key.
+    """
+    for key, value in tables.items():
+        items = cast("list[Any]", value) if isinstance(value, list) else []
+        if items and all(isinstance(item, dict) for item in items):
+            value = dict(zip(item_names(items), items, strict=True))
+        if isinstance(value, dict):
+            yield from list_keys(cast("dict[str, Any]", value), f"{place}{key}.")
+        elif value != []:
+            yield f"{place}{key}", value
+
+
 def find_changes(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:
-    """Return the dotted keys of a train recipe whose values differ in another, each with its (old, new) values."""
-    changes: dict[str, tuple[Any, Any]] = {}
-    for (key, before), (_, after) in zip(old, new, strict=True):
-        if isinstance(before, Settings):
-            inner = find_changes(before, after)
-            changes.update({f"{key}.{name}": values for name, values in inner.items()})
-        elif before != after:
-            changes[key] = before, after
-    return changes
+    """Return the dotted keys of a train recipe whose values differ in another, each with its (old, new) values.
+
+    The value of a key that a recipe does not have, such as one of an eval task that was removed, is None.
+    """
+    before, after = (dict(list_keys(recipe.model_dump(mode="json"))) for recipe in (old, new))
+    values = {key: (before.get(key), after.get(key)) for key in dict.fromkeys([*before, *after])}
+    return {key: (then, now) for key, (then, now) in values.items() if then != now}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from shards import ShardSet
+from shards.config import show_value
 from shards.errors import InputError
 from shards.terminal.reporter import Note
 from trainer.checkpoint.folders import (
@@ -87,11 +89,14 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
         digests = f"manifest sha256 {found.state.manifest_sha256}; {shard_set.store} has {shard_set.manifest_sha256}"
         problems.append(f"{found.path}: {digests}. Use the set it was trained on.")
     earlier = parse_recipe(found.state.recipe)
-    for key, (old, new) in find_changes(earlier, recipe).items():
+    changes, remedy = find_changes(earlier, recipe), "Keep it, or start a new run."
+    for key, (old, new) in changes.items():
         if key.startswith(FIXED_BY_CHECKPOINT):
-            problems.append(f"{found.path}: {key} = {old!r}; the recipe has {new!r}. Keep it, or start a new run.")
-        else:
-            say(f"changed since the checkpoint: {key} = {old!r} is now {new!r}")
+            problems.append(f"{found.path}: {key} = {_show(old)}; the recipe has {_show(new)}. {remedy}")
+        elif key.endswith(".name") and None in (old, new):
+            say(f"changed since the checkpoint: {key.removesuffix('.name')} is {'gone' if new is None else 'new'}")
+        elif None not in changes.get(f"{key.rpartition('.')[0]}.name", ()):  # keys of such a table are not listed
+            say(f"changed since the checkpoint: {key} = {_show(old)} is now {_show(new)}")
     if problems:
         raise InputError(problems)
     # A jump of the learning rate is allowed, and said.
@@ -101,3 +106,7 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
         if before != now:
             rates = f"{before:.3g} is now {now:.3g}"
             say(f"changed since the checkpoint: the learning rate of step {step + 1} = {rates}")
+
+
+def _show(value: Any) -> str:
+    return "nothing" if value is None else show_value(value)

@@ -170,7 +170,8 @@ def test_eval_sets_and_tasks_are_shown_together_and_a_set_may_be_named_as_a_spli
     shown = trainer.run("eval", trained, "--recipe", recipe, "--worst", 100)
     assert (shown.returncode, shown.stderr.count("Traceback")) == (0, 0)
     assert re.search(r"^val: \d+ documents? of ", shown.stdout, re.MULTILINE)
-    assert f"\nown: 6 items of {items}\n" in shown.stdout
+    why = "the build of the training set searched for no eval task"
+    assert f"\nown: 6 items of {items}, held by training: not known, because {why}\n" in shown.stdout
     assert {"own_acc", "own_acc_norm", "own_bpb", "val_bpb"} <= set(shown.stdout.split())
     assert "code.jsonl" in shown.stdout  # the validation split is there, too
     assert shown.stdout.count("# val: ") > 15
@@ -191,12 +192,14 @@ def test_what_is_scored_can_be_another_recipe(trainer, trained, shard_set, tmp_p
         (["--set", "eval.sets.web.txt=1"], "eval.sets.web.txt: unknown key"),
         (["--set", "eval.sets.web.name=''"], "eval.sets"),
         (["--shards", "SET"], "the run was trained on"),
+        (["--recipe", "WRONG"], "train.seq_len: expected a whole number; got 'x'"),
         (["--recipe", "MISSPELT"], "evals: unknown key. Did you mean 'eval'?"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(trainer, trained, shard_set, tmp_path, arguments, message):
     (tmp_path / "misspelt.toml").write_text("[evals]\nmax_tokens = 5\n")
-    places = {"SET": shard_set.path, "MISSPELT": tmp_path / "misspelt.toml"}
+    (tmp_path / "wrong.toml").write_text("[train]\nseq_len = 'x'\n")
+    places = {"SET": shard_set.path, "WRONG": tmp_path / "wrong.toml", "MISSPELT": tmp_path / "misspelt.toml"}
     given = [places.get(part, part) for part in arguments]
     done = trainer.run("eval", trained, *given)
     assert done.returncode == 2

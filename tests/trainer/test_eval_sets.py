@@ -314,6 +314,12 @@ def test_training_scores_its_sets_and_stops_at_a_missed_goal(trainer, shard_set,
     other.write_text("".join(text_file.read_text().splitlines(keepends=True)[:15]))
     changes = overrides(f"eval.sets={to_toml([table | {'paths': [str(other)]}])}", "phases=[]", "train.steps=12")
     again = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run, *changes)
+    changed = [line for line in again.stderr.splitlines() if line.startswith("changed since the checkpoint")]
+    assert changed == [
+        f"changed since the checkpoint: eval.sets.web.paths = ['{text_file}'] is now ['{other}']",
+        "changed since the checkpoint: phases.one is gone",
+        "changed since the checkpoint: phases.two is gone",
+    ]
     assert "web: scored on other text than before; its scores do not compare with those" in again.stderr
 
 

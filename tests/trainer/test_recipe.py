@@ -131,6 +131,16 @@ def test_a_recipe_of_another_version_is_refused(recipe):
 def test_changes_are_named_with_both_values(recipe_file, recipe):
     other = load_train_recipe(recipe_file, ["optimizer.lr=0.5", "model.hidden_size=32"])
     assert find_changes(recipe, other) == {"optimizer.lr": (0.01, 0.5), "model.hidden_size": (64, 32)}
+    sets = [
+        "eval.sets=[{name='a', shards='x'}, {name='b', shards='y', max_tokens=5}]",
+        "eval.sets=[{name='b', shards='y'}]",
+    ]
+    assert find_changes(*(load_train_recipe(recipe_file, [one]) for one in sets)) == {
+        "eval.sets.a.name": ("a", None),
+        "eval.sets.a.shards": (str(Path.cwd() / "x"), None),
+        "eval.sets.a.max_tokens": (1_000_000, None),
+        "eval.sets.b.max_tokens": (5, 1_000_000),
+    }
 
 
 def test_the_learning_rate_warms_up_then_follows_a_cosine(recipe_file):

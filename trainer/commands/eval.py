@@ -229,8 +229,7 @@ def _find_worst(subject: Subject, scorers: list[Scorer], limit: int) -> list[Har
 def _print(data: dict[str, Any], worst: list[HardDocument]) -> Iterator[str | list[dict[str, Any]]]:
     """Yield a table of the losses and scores, then the worst documents, each with the beginning of its text."""
     from shards.terminal.display import printable
-    from trainer.evaluation.eval_sets import describe_notes
-    from trainer.evaluation.eval_tasks import describe_task
+    from trainer.evaluation.evaluate import describe_counts
 
     step = "" if data["step"] is None else f", step {data['step']}"
     yield f"{data['model']}{step}"
@@ -241,9 +240,7 @@ def _print(data: dict[str, Any], worst: list[HardDocument]) -> Iterator[str | li
     scores: dict[str, dict[str, Any]] = data.get("scores", {})
     rows += [{"score": name, **score} for name, score in scores.items()]
     yield rows
-    notes: dict[str, dict[str, Any]] = data.get("score_notes", {})
-    for name, counts in notes.items():
-        yield f"{name}: {describe_task(counts) if 'place' in counts else describe_notes(counts)}"
+    yield from describe_counts(data.get("score_notes", {}))
     for document in worst:
         size = f"{document.bits_per_byte:.3f} bits a byte of {document.text_bytes:,}"
         yield f"# {document.group}: {size}: {document.origin}, hash {document.hash}"

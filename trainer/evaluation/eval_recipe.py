@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from shards.config import Settings, apply_override, check_settings, nearest, read_document
 from shards.terminal.shipped_recipes import find_recipe
@@ -41,9 +41,11 @@ def read_eval_recipe(path: Path | None, overrides: list[str], *, train: dict[str
     given = {} if file is None else read_document(file)
     if file is not None and path is not None:
         locate_eval_files(given, find_eval_folder(file, path))
-    if not own and isinstance(given.get("train"), dict):
-        train = train | given["train"]
-    data: dict[str, Any] = {"train": dict(train), "eval": given.get("eval", {})}
+    table: Any = given.get("train", {})
+    merged: Any = train | cast("dict[str, Any]", table) if isinstance(table, dict) else table
+    if own:  # not used, but a fault of it is one of the file
+        check_settings(EvalRecipe, {"train": merged}, where=str(file or "eval"))
+    data: dict[str, Any] = {"train": dict(train) if own else merged, "eval": given.get("eval", {})}
     known = list(TrainRecipe.model_fields)
     faults = [f"{key}: unknown key.{nearest(key, known)}" for key in given if key not in known]
     faults += [fault for override in overrides for fault in apply_override(data, override)]

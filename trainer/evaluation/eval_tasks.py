@@ -104,15 +104,21 @@ def _name_place(place: str) -> Generator[None]:
         raise InputError(f"{place}{error}") from error
 
 
-def _count_held(read: TaskItems, scored: list[Item], evaluated: EvaluatedModel) -> dict[str, int | None]:
+def _count_held(read: TaskItems, scored: list[Item], evaluated: EvaluatedModel) -> dict[str, Any]:
     """Return how many of the scored items the training split holds, and how many its builder did not search for.
 
-    Both are None if the set does not know: only its builder, told of the same items, could find them in the text.
+    Both are None if the set does not know, with the reason: only its builder, told of the same items, could find them
+    in the text.
     """
     known = evaluated.trained_on.manifest.eval_tasks if evaluated.trained_on else []
     entry = next((one for one in known if one.items_sha256 == read.sha256), None)
     if entry is None:
-        return {"held_by_training": None, "not_searched_for": None}
+        why = "the build of the training set searched for no eval task"
+        if evaluated.trained_on is None:
+            why = "the training set is not known"
+        elif known:
+            why = "the build of the training set searched for other items, or for these in another order"
+        return {"held_by_training": None, "not_searched_for": None, "why_not_known": why}
     held, too_short = set(entry.held), set(entry.too_short)
     hashes = TaskItems(scored, read.place).hashes
     return {
@@ -127,6 +133,8 @@ def describe_task(notes: dict[str, Any]) -> str:
     if (held := notes["held_by_training"]) is not None:
         scored = notes["items"] - notes["too_long"] - notes["empty"]
         parts.append(f"held by training: {held:,} of {plural(scored, 'item')}")
+    elif why := notes.get("why_not_known"):
+        parts.append(f"held by training: not known, because {why}")
     parts += [f"{notes[key]:,} {words}" for key, words in COUNTED.items() if notes.get(key)]
     return ", ".join(parts)
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 
 from shards.terminal.reporter import Note, Progress
-from trainer.evaluation.eval_sets import open_eval_set
-from trainer.evaluation.eval_tasks import open_eval_task
+from trainer.evaluation.eval_sets import describe_notes, open_eval_set
+from trainer.evaluation.eval_tasks import describe_task, open_eval_task
 from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.scores import Scores
 from trainer.recipe import EvalConfig
@@ -84,3 +84,8 @@ def evaluate_scores(
             scores.notes.update(found.notes)
     model.train(was_training)
     return scores
+
+
+def describe_counts(notes: dict[str, dict[str, Any]]) -> list[str]:
+    """Return a line for each eval set and eval task, by the notes of its scores: what was counted of it."""
+    return [f"{name}: {(describe_task if 'place' in own else describe_notes)(own)}" for name, own in notes.items()]

@@ -6,12 +6,10 @@ import json
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, cast
-
-from pydantic_core import to_jsonable_python
+from typing import Any, NamedTuple
 
 from trainer.metrics import last_record
-from trainer.recipe import find_changes
+from trainer.recipe import list_keys
 from trainer.results.curves import VALIDATION_SCORES, read_curve, unit_of
 from trainer.results.runs import TrainingRun
 
@@ -110,10 +108,9 @@ def _describe_text(score: str, run: TrainingRun) -> dict[str, Any]:
 
 def _list_changes(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
     """Return a row for each key of the recipes that differs between runs, then for the set and the tokenizer."""
-    changed = [find_changes(runs[0].recipe, run.recipe) for run in runs]
-    first = {key: old for changes in changed for key, (old, _) in changes.items()}
-    values = [dict(_flatten(first | {key: new for key, (_, new) in changes.items()})) for changes in changed]
-    keys = list(dict.fromkeys(key for own in values for key in own))
+    values = [dict(list_keys(run.recipe.model_dump(mode="json"))) for run in runs]
+    # A table that only some runs have is told by its other keys.
+    keys = [key for key in dict.fromkeys(key for own in values for key in own) if not key.endswith(".name")]
     rows = [{"key": key, **{run.name: own.get(key) for run, own in zip(runs, values, strict=True)}} for key in keys]
 
     # The set and the tokenizer are told by their digests.
@@ -122,18 +119,6 @@ def _list_changes(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
     for key, told in (("shard set", sets), ("tokenizer", tokenizers)):
         rows.append({"key": key, **{run.name: value for run, value in zip(runs, told, strict=True)}})
     return [row for row in rows if any(row[run.name] != row[runs[0].name] for run in runs)]
-
-
-def _flatten(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield keys of a recipe with their values as JSON has them; of `[[phases]]` and such, each key of each table."""
-    plain: dict[str, Any] = to_jsonable_python(values)
-    for key, value in plain.items():
-        tables = cast("list[Any]", value) if isinstance(value, list) else []
-        if tables and all(isinstance(table, dict) and "name" in table for table in tables):
-            own = [(f"{key}.{table['name']}.{inner}", part) for table in tables for inner, part in table.items()]
-            yield from ((inner, part) for inner, part in own if not inner.endswith(".name"))
-        elif value != []:  # an empty list is shown as no value, beside the tables of another run
-            yield key, value
 
 
 def _list_notes(runs: Sequence[TrainingRun], scores: list[dict[str, Any]]) -> Iterator[str]:
