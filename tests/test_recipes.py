@@ -87,7 +87,7 @@ def test_the_others(load: Load) -> None:
 
 def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
-    example, encoded, curriculum, carried, archives, cleaning, patterns = re.findall(
+    example, encoded, curriculum, share, carried, archives, cleaning, patterns = re.findall(
         r"```toml\n(.*?)```", text, re.DOTALL
     )
     monkeypatch.chdir(tmp_path)
@@ -106,6 +106,10 @@ def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.Monk
     assert load_checked_recipe(tmp_path / "c.toml").sources[0].carry == ["url", "metadata.id", "score: float64"]
     (tmp_path / "c.toml").write_text(f'name = "c"\n{encoded}\n[tokenizer]\nvocab_size = 300\n')
     assert load_checked_recipe(tmp_path / "c.toml").sources[0].encoding == "cp1252"
+    (tmp_path / "finemath").mkdir()
+    (tmp_path / "finemath/a.parquet").write_bytes(b"a file")
+    (tmp_path / "c.toml").write_text(f'name = "c"\n{share}\n[tokenizer]\nvocab_size = 300\n')
+    assert load_checked_recipe(tmp_path / "c.toml").sources[0].take == 1 / 16
     for file in ("papers/a.tar.gz", "papers/a.zip", "laion/a.tar", "CC-MAIN-1.warc.wet.gz"):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_bytes(b"a file")

@@ -66,6 +66,8 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
         lines += [
             f"dropped from {source.name}: {share:.1%} ({reason})" for reason, share in source.ratios.dropped.items()
         ]
+        if recipe.mix.when_short == "repeat" and source.epochs > 1:
+            lines.append(f"epochs of {source.name}: about {source.epochs:.1f} in training")
         if not source.tokens:
             keys = "`keep`, `clean` and the length bounds"
             lines.append(f"warning: of the sample of {source.name} no document is left; see {keys}")
@@ -169,14 +171,15 @@ def _reported_lines(estimate: Estimate) -> list[str]:
 
 def _plan_row(source: SourceEstimate) -> dict[str, Any]:
     ratios = source.ratios
+    left = ratios.left_documents * source.take
     return {
         "source": source.name,
         "share": f"{source.share:.2%}",
         "files read": f"{source.files:,} of {source.all_files:,}",
         "units": source.units,
         "read": format_size(source.stored_bytes),
-        "kept": "unknown" if ratios.kept is None else f"{ratios.kept * ratios.left_documents:.1%}",
-        "documents": "unknown" if source.documents is None else f"{round(source.documents * ratios.left_documents):,}",
+        "kept": "unknown" if ratios.kept is None else f"{ratios.kept * left:.1%}",
+        "documents": "unknown" if source.documents is None else f"{round(source.documents * left):,}",
         "text": format_size(source.text_bytes),
         "bytes per token": f"{ratios.bytes_per_token:.2f}",
         "duplicates": _duplicates(source),

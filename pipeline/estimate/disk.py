@@ -41,7 +41,8 @@ def document_bytes(recipe: Recipe, source: int) -> int:
 
 def most_output_bytes(recipe: Recipe, text_bytes: list[int]) -> int:
     """Return an upper bound of the set's bytes on disk, from the bytes of text of each source."""
-    grant = Demand(recipe).grant([size / LEAST_BYTES_PER_TOKEN for size in text_bytes])
+    taken = [size * source.take for size, source in zip(text_bytes, recipe.sources, strict=True)]
+    grant = Demand(recipe).grant([size / LEAST_BYTES_PER_TOKEN for size in taken])
     tokens = grant.train_tokens + recipe.split.val_tokens
     documents = tokens * LEAST_BYTES_PER_TOKEN / GUESSED_DOCUMENT_BYTES
     row_bytes = ROW_BYTES + max(guess_carried(source).set for source in recipe.sources)

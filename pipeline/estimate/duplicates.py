@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from pipeline.clean.documents import DocumentStream
+from pipeline.clean.drops.table import NOT_TAKEN, step_of
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE
 from pipeline.recipe import paths
 from pipeline.recipe.read import read_recipe
@@ -120,8 +121,10 @@ def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
     for source in manifest.sources:
         # A set counts what it has dropped; what is left is what the mix could take.
         inside, elsewhere = (source.dropped.get(reason, 0) for reason in (DUPLICATE, DUPLICATE_ELSEWHERE))
-        documents = max(1, source.documents_available + inside + elsewhere)
-        left = source.documents_available / documents
+        not_taken = sum(count for reason, count in source.dropped.items() if step_of(reason) == NOT_TAKEN)
+        distinct = source.documents_available + not_taken
+        documents = max(1, distinct + inside + elsewhere)
+        left = distinct / documents
         found.append(Distinct(left, inside / documents, elsewhere / documents, "earlier build"))
     return found
 
@@ -129,7 +132,7 @@ def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
 def _reading(source: SourceRecipe) -> dict[str, Any]:
     """Return the keys of a source that determine its documents."""
     placed = source.with_paths(lambda path: os.path.normpath(paths.join_path(source.folder, path)))
-    return placed.model_dump(exclude={"weight", "license"})
+    return placed.model_dump(exclude={"weight", "take", "license"})
 
 
 def _hash_run(run: Run) -> _Hashed:

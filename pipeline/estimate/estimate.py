@@ -126,8 +126,14 @@ def estimate(
         while selection.has_more and ratios.text and estimate_tokens(selection, ratios) < needed:
             selection.take_for(needed, max(1, estimate_tokens(selection, ratios)))
     sources = tuple(
-        estimate_source(float(share), selection, ratios)
-        for share, selection, ratios in zip(demand.shares.fractions, selections, measured, strict=True)
+        estimate_source(
+            float(demand.shares.fractions[s]),
+            selection,
+            ratios,
+            train_tokens=demand.shares.of(s, train),
+            val_tokens=demand.val_tokens(s),
+        )
+        for s, (selection, ratios) in enumerate(zip(selections, measured, strict=True))
     )
     # Everything that needs no time; what a pilot measured comes after it.
     found = Estimate(

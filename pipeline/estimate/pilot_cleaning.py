@@ -66,7 +66,9 @@ def mix_pilot(
     tokens = sum(run.tokens_bytes // np.dtype(run.dtype).itemsize for run in runs)
     found, seconds = _find_similar(recipe, listed, vocab_size, folder)
     (folder / "mix").mkdir()
-    result = mix_runs(folder / "mix", MixTask(recipe, (), listed.address, (), evaluations, similar=found), None)
+    # Without `take`, whose share is known: what it leaves of the sample would tell less of the other steps.
+    whole = recipe.model_copy(update={"sources": [one.model_copy(update={"take": 1.0}) for one in recipe.sources]})
+    result = mix_runs(folder / "mix", MixTask(whole, (), listed.address, (), evaluations, similar=found), None)
     return result.drops, seconds / max(1, tokens)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pipeline.estimate.carried_bytes import guess_carried
 from pipeline.estimate.disk import GUESSED_DOCUMENT_BYTES
 from pipeline.estimate.pilot import SourcePilot
+from pipeline.mix.take import describe_take
 from pipeline.sources.selection import ReadFile, Selection
 
 TEXT_BYTES_PER_TOKEN = 4.3  # measured on English web text and books with a 32 K vocabulary: 4.2 to 4.5
@@ -38,7 +39,11 @@ class SourceEstimate:
     encoded_tokens: int
     """Tokens of the documents kept, duplicates and EOS included."""
     tokens: int
-    """Tokens left for the mix, without the duplicates that were found."""
+    """Tokens left for the mix, without the duplicates that were found and the documents that are not taken."""
+    take: float
+    """The recipe's `take`, by which `tokens` are fewer."""
+    epochs: float
+    """How often training takes the tokens left after validation."""
     has_more: bool
     """Whether parts of the source stay unread because the build has enough tokens without them."""
     read_files: tuple[ReadFile, ...]
@@ -74,8 +79,18 @@ def guess_source(selection: Selection) -> SourcePilot:
     )
 
 
-def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> SourceEstimate:
-    """Estimate a source by ratios, measured or guessed."""
+def estimate_source(
+    share: float, selection: Selection, ratios: SourcePilot, *, train_tokens: int, val_tokens: int
+) -> SourceEstimate:
+    """Estimate a source by ratios, measured or guessed.
+
+    Args:
+        share: the source's share of the mix.
+        selection: what is read of it.
+        ratios: the ratios.
+        train_tokens: tokens that training asks of it.
+        val_tokens: tokens that validation asks of it.
+    """
     spans = [span for unit in selection.units for span in unit.spans]
     text_bytes = selection.text_bytes
     # What is read of files, and what is fetched for rows that only name their text.
@@ -88,6 +103,12 @@ def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> 
         documents = round(sum(rows) * (1.0 if ratios.kept is None else ratios.kept))
     elif ratios.kept is not None:
         documents = round(text_bytes * ratios.documents)
+    # Documents that are not taken count like those that the other steps drop, of which they come last.
+    take, tokens = selection.source.take, estimate_tokens(selection, ratios)
+    if take < 1:
+        distinct = 1 - ratios.distinct.duplicates - ratios.distinct.elsewhere
+        came = (1.0 if ratios.kept is None else ratios.kept) * ratios.left_documents * distinct
+        ratios = replace(ratios, dropped=ratios.dropped | {describe_take(take): came * (1 - take)})
     return SourceEstimate(
         name=selection.source.name,
         share=share,
@@ -100,7 +121,9 @@ def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> 
         download_bytes=(stored_bytes if selection.is_remote else 0) + content_bytes,
         content_files=round(text_bytes * ratios.content_files),
         encoded_tokens=int(text_bytes * ratios.text / ratios.bytes_per_token),
-        tokens=estimate_tokens(selection, ratios),
+        tokens=tokens,
+        take=take,
+        epochs=train_tokens / max(1, tokens - val_tokens),
         has_more=selection.has_more,
         read_files=read_files,
         empty_files=tuple(selection.empty),
@@ -110,8 +133,8 @@ def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> 
 
 def estimate_tokens(selection: Selection, ratios: SourcePilot) -> int:
     """Return the tokens that a source offers to the mix."""
-    # What cleaning in the mix leaves, and of that what is no copy.
-    left = ratios.left_tokens * ratios.distinct.text
+    # What cleaning in the mix leaves, of that what is no copy, and of that what is taken.
+    left = ratios.left_tokens * ratios.distinct.text * selection.source.take
     return int(selection.text_bytes * ratios.text * left / ratios.bytes_per_token)
 
 

@@ -24,6 +24,7 @@ from pipeline.mix.contamination import CONTAMINATION_FILE
 from pipeline.mix.cuts import MixResult
 from pipeline.mix.fates import Fate, read_fates
 from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
+from pipeline.mix.take import describe_take, find_end
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError, plural
 from shards.format.equal_hashes import find_hashes
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 Reason = dict[str, Any]
 """Why a copy is not in the set, or what else is said of it, as JSON values: `step`, `text` and `facts`. The step is
-`block_list`, `evaluations`, `limits`, `duplicate`, `near_duplicate`, `budget` or `stopped`."""
+`block_list`, `evaluations`, `limits`, `duplicate`, `near_duplicate`, `take`, `budget` or `stopped`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,8 @@ class Outcomes:
         """
         fates = [self._fates.of(copy.number, copy.index) for copy in copies]
         # Of equal documents one went on to the last step.
-        last = [copy for copy, fate in zip(copies, fates, strict=True) if fate in (Fate.KEPT, Fate.NEAR_DUPLICATE)]
+        went_on = (Fate.KEPT, Fate.NEAR_DUPLICATE, Fate.NOT_TAKEN)
+        last = [copy for copy, fate in zip(copies, fates, strict=True) if fate in went_on]
         return [
             {
                 "source": self._name_source(copy),
@@ -143,11 +145,14 @@ class Outcomes:
                 reasons = [self._describe_duplicate(copy, last[0])]
             case Fate.NEAR_DUPLICATE:
                 reasons = self._find_near_duplicates(copy)
+            case Fate.NOT_TAKEN:
+                reasons = [self._describe_take(copy)]
             case Fate.KEPT:
                 notes = [*self._find_items(copy, "report"), *self._find_near_duplicates(copy, reported=True)]
                 shards = self._find_shards(copy)
                 reasons = [] if shards else [self._describe_rest(copy)]
-        state = "dropped" if fate != Fate.KEPT else "in the set" if shards else "not taken"
+        dropped = fate not in (Fate.KEPT, Fate.NOT_TAKEN)
+        state = "dropped" if dropped else "in the set" if shards else "not taken"
         return {"state": state, "shards": shards, "reasons": reasons, "notes": notes}
 
     def _name_source(self, copy: Copy) -> str:
@@ -231,6 +236,12 @@ class Outcomes:
             )
             for row in table.filter(pc.equal(table["dropped_hash"], digest)).to_pylist()
         ]
+
+    def _describe_take(self, copy: Copy) -> Reason:
+        take = self._recipe.sources[copy.run.source].take
+        end = f"{find_end(take):016x}"
+        text = f"{describe_take(take)} of the source {self._name_source(copy)!r}, the hashes before {end}"
+        return _reason("take", text, take=take, end=end)
 
     def _find_shards(self, copy: Copy) -> list[str]:
         """Return the shards that hold a kept copy."""

@@ -2,7 +2,8 @@
 
 Hash order is the global shuffle. Equal hashes are the same document. Of all copies in all sources, only the first in
 (source, unit, row) order is kept, so that training never sees a copy of a validation document. If a block list has
-the hash, no copy is kept. Documents that fall by the limits of their source are dropped before that.
+the hash, no copy is kept. Documents that fall by the limits of their source are dropped before that, those that a
+source's `take` leaves out after everything else.
 
 Each source is then an axis of tokens in hash order. Validation takes its beginning. Training is cut where the running
 target of each shard is met, at the nearest document boundary. Targets are exact fractions of the total, so rounding
@@ -36,6 +37,7 @@ from pipeline.mix.fates import write_fates
 from pipeline.mix.index import Axis, Cut, Index
 from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
 from pipeline.mix.near_duplicates.drop import NearDuplicates, SimilarPairs, drop_near_duplicates
+from pipeline.mix.take import drop_not_taken
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from shards.errors import InputError, plural
@@ -50,6 +52,9 @@ def _mixing_keys(recipe: Recipe, task: MixTask) -> dict[str, Any]:
     keys["shards"] = {"tokens": recipe.shards.tokens}
     sources: dict[str, dict[str, Any]] = {source.name: {"weight": source.weight} for source in recipe.sources}
     keys["sources"] = sources
+    for source in recipe.sources:
+        if source.take < 1:  # recipes without the key keep their digests
+            sources[source.name]["take"] = source.take
     keys["order"] = [source.name for source in recipe.sources]
     if any(source.clean.presets("mix") for source in recipe.sources):
         keys["code"] = {"cleaning": cleaning.CODE_VERSION}
@@ -212,6 +217,8 @@ def _check_validation(
             remedy = "A document in two sources stays in the first: change their order, or leave one out"
             if source.clean.limits("mix"):
                 remedy = f"Move the limits of `clean`, or leave {source.name!r} out. " + remedy
+            if source.take < 1:
+                remedy = "Raise its `take`. " + remedy
             if demand.recipe.drop_hashes:
                 remedy = "Shorten drop_hashes, or leave the source out. " + remedy
             faults.append(f"source {source.name!r}: no document is left to mix ({reasons}). {remedy}.")
@@ -388,6 +395,7 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
         if task.similar is not None:
             result.near_duplicates, files = drop_near_duplicates(index, task.similar, folder, names, runs)
             result.files |= files
+        drop_not_taken(index, recipe.sources)
         result.files |= write_fates(folder, index.fates)
         for source, drops in enumerate(index.drops):
             drops.left = index.count_kept(source)

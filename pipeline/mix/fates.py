@@ -48,6 +48,8 @@ class Fate(IntEnum):
     """An earlier document is equal."""
     NEAR_DUPLICATE = 5
     """A similar document stays."""
+    NOT_TAKEN = 6
+    """Its hash is above its source's `take`."""
 
 
 class Fates:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipeline.clean.drops.table import DUPLICATE, ELSEWHERE, NEAR_DUPLICATE, Counts, SourceDrops, StepDrops
+from pipeline.clean.drops.table import DUPLICATE, ELSEWHERE, NEAR_DUPLICATE, Counts, SourceDrops, StepDrops, step_of
 from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
 from pipeline.mix.cleaning import BLOCK_DOCUMENTS, Block, SourceLimits
 from pipeline.mix.fates import Fate, Fates, FateScratch
@@ -263,6 +263,22 @@ class Index:
                 self.tokens[number, source] -= int(lengths[of_source].sum())
                 self.documents[source] -= int(of_source.sum())
                 self.longest[number, source] = self.partition(number, source).lengths.max(initial=0)
+
+    def drop_from(self, source: int, end: int, reason: str) -> None:
+        """Drop the kept documents of a source whose first half of the hash is `end` or more, and count them."""
+        self.drops[source].step(step_of(reason)).came = self.count_kept(source)
+        for number in range(end >> (64 - self.bits), 1 << self.bits):
+            part, fates = self._partitions.read(number), self._fates.read(number)
+            own = np.repeat(self.sources == source, self._partitions.sizes(number)) & (fates == Fate.KEPT)
+            gone = own & (part.hi >= np.uint64(end))
+            fates[gone] = Fate.NOT_TAKEN
+            self._fates.write(number, fates)
+            self.drops[source].count(reason, part.lengths[gone])
+            # The sums, and the longest document, are of what is left.
+            left = part.lengths[own & ~gone]
+            self.documents[source] -= np.count_nonzero(gone)
+            self.tokens[number, source] = left.sum(dtype=np.int64)
+            self.longest[number, source] = left.max(initial=0)
 
     def count_kept(self, source: int) -> Counts:
         """Return the documents and tokens of a source that are kept."""

@@ -135,8 +135,11 @@ class Demand:
         return (
             f"split.val_tokens: {self.recipe.split.val_tokens:,} asks for {plural(asked, 'token')} of "
             f"{self.recipe.sources[source].name!r}, which has {how_sure}{tokens:,} in all; some must be left to train "
-            "on. Ask for less, or add data."
+            f"on. Ask for less, or {self._remedy(source)}."
         )
+
+    def _remedy(self, source: int) -> str:
+        return "add data" if self.recipe.sources[source].take == 1 else "raise its `take`"
 
     def grant(self, available: Sequence[float | None]) -> Grant:
         """Return the training tokens that the set gets, and whether they make a shard of each phase.
@@ -161,7 +164,8 @@ class Demand:
         most = limits[scarcest]
         if most <= 0:
             name = self.recipe.sources[scarcest].name
-            fault = f"source {name!r}: validation takes all of it. Ask for fewer split.val_tokens, or add data."
+            fault = f"source {name!r}: validation takes all of it. Ask for fewer split.val_tokens, or "
+            fault += f"{self._remedy(scarcest)}."
             return Grant(0, most, scarcest, fault)
         # What is asked if the sources allow it, else what they allow, else the fault.
         if mix.tokens == "max":
@@ -176,7 +180,8 @@ class Demand:
 
     def _shortage(self, wanted: int, most: int, short: dict[int, float]) -> str:
         """Return why `wanted` training tokens are too many; `short` holds the sources that are too small."""
-        remedies = [f"Ask for at most {plural(most, 'token')}", "give the scarce sources less weight or more files"]
+        more = "more files" if all(self.recipe.sources[s].take == 1 for s in short) else "a larger `take`"
+        remedies = [f"Ask for at most {plural(most, 'token')}", f"give the scarce sources less weight or {more}"]
         too_small = "the sources are too small"
         # Of several remedies, those that work here.
         if self.recipe.mix.when_short == "repeat":

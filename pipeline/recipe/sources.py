@@ -66,6 +66,10 @@ class SourceRecipe(Variants):
     weight: PositiveFloat
     """The source's share of the training tokens, relative to the other weights. With `mix.phases`, it applies to the
     tokenizer's sample and to phases that do not name the source."""
+    take: Annotated[float, Field(gt=0, le=1)] = Field(default=1.0, exclude_if=partial(eq, 1.0))
+    """The share of the source's documents that the set takes, chosen by content hash: [a part of a
+    source](#a-part-of-a-source). The tokenizer's sample does not depend on it, and changing it encodes nothing again.
+    """
     format: FormatName = "auto"
     """`auto` goes by the file's name, then by its first bytes: [the formats of files](#the-formats-of-files). `file`
     makes each file one document, whatever it holds. `plan` says how each file is read."""

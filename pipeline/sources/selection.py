@@ -3,7 +3,7 @@
 A source is read whole if `mix.tokens` is "max" or its files are small (`WHOLE_BYTES` together). Otherwise parts of it
 are taken in a seeded order until they give its share of the tokens. The first parts suffice if its text is as dense as
 text gets (`FIRST_BYTES_PER_TOKEN`). As long as the mix finds the source short, further parts are taken by the yield
-measured so far.
+measured so far. A source with `take` needs as much more text as its share of the documents is smaller.
 
 Files are ordered by a hash of the seed and their names, and divided into groups of 16, 32, 64 and so on. In a group,
 parts are ordered by a hash of the seed, the file's name and the place in it. The order depends only on the recipe and
@@ -137,6 +137,9 @@ class Selection:
             first_bytes = int(tokens * FIRST_BYTES_PER_TOKEN)
             self._unit_bytes = part_bytes(first_bytes)
             self.take(first_bytes)
+            # For a share of the documents, as much more: parts of the same size, those above first, encoded already.
+            if source.take < 1:
+                self.take(int(first_bytes / source.take))
 
     @cached_property
     def _groups(self) -> list[list[File]]:

@@ -20,6 +20,7 @@ from pipeline.sources import files, selection
 from pipeline.sources.base import UNIT_BYTES, Span
 from pipeline.sources.selection import Selection, open_sources
 from shards.errors import InputError
+from shards.format.reader import open_set
 from shards.validation.validate import validate
 from tests.support.builds import digests, list_spans_of
 
@@ -276,6 +277,39 @@ def test_when_short_applies_once_all_is_read(load: Any, run: Any) -> None:
     assert repeated.manifest.splits["train"].requested_tokens == 60_000
     assert (notes.unread_bytes, code.epochs) == (0, 1)
     assert notes.epochs > 1
+
+
+def test_for_a_share_of_the_documents_more_is_read(load: Any, run: Any, opened: list[str], tmp_path: Path) -> None:
+    whole, taken = load(), load("sources.code.take=0.25")
+    for before, after in zip(open_sources(whole), open_sources(taken), strict=True):
+        # What a build of all documents reads first is read first here too, in the same units.
+        assert after.units[: len(before.units)] == before.units
+        assert (after.text_bytes > 3.5 * before.text_bytes) == (after.source.name == "code")
+    opened.clear()
+    first = run(whole)
+    listed = set(opened)
+    opened.clear()
+    report = run(taken)
+    assert not listed & set(opened), "no file is listed again"
+    assert report.validation.problems == []
+    encoded = report.stages["encode"]
+    assert 0 < encoded.ran <= len(encoded.results) - len(open_sources(whole)[0].units)
+    code, notes = report.manifest.sources
+    assert notes == first.manifest.sources[1]
+    train, val = report.manifest.splits["train"], report.manifest.splits["val"]
+    used = train.sources["code"].tokens + val.sources["code"].tokens
+    assert train.requested_tokens == 60_000
+    assert (code.epochs, code.unread_bytes > 0) == (1, True)
+    assert used <= code.tokens_available <= 1.5 * used
+    assert code.unread_bytes < first.manifest.sources[0].unread_bytes
+    for shard in open_set(tmp_path / "set").shards:
+        rows = shard.documents(["source", "hash"]).to_pylist()
+        assert all(row["hash"][0] < 0x40 for row in rows if row["source"] == "code")
+    # The whole source does not give it: only then is it repeated, within what is taken.
+    short = run(load("sources.code.take=0.05", "mix.when_short=repeat", "mix.max_epochs=100"))
+    assert short.validation.problems == []
+    assert (short.manifest.sources[0].unread_bytes, short.manifest.sources[0].epochs > 1) == (0, True)
+    assert short.stages["tokenizer"].ran == 0
 
 
 def test_nothing_more_is_read_for_a_build_that_another_source_stops(

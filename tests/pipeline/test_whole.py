@@ -73,7 +73,7 @@ def test_every_feature_drops_or_masks_what_it_is_to(whole: Built) -> None:
     assert steps["prose"] == of_all | {"matches ^Too few words", "not score >= 1", "in block list block.txt"}
     assert steps["notes"] - {"language"} == of_all | {"duplicate of another source"}
     assert ("language" in steps["notes"]) == (language_model() is not None)
-    assert steps["code"] == {"code", "text is empty"}
+    assert steps["code"] == {"code", "text is empty", "not taken"}
     assert whole.result["masked"].keys() == dropped.keys()
     assert whole.result["ran"].keys() == set(STAGES)
     assert whole.result["problems"] == []
@@ -354,6 +354,7 @@ MOVES: dict[str, tuple[list[str], set[str]]] = {
     "the block list": (["drop_hashes=[]"], MIXED),
     "phases": (["mix.phases=[]"], MIXED),
     "a weight": (["mix.phases=[]", "sources.notes.weight=3"], MIXED),
+    "a share of the documents": (["sources.prose.take=0.9", "sources.code.take=1"], MIXED),
     "fewer tokens": (["mix.tokens=60_000"], MIXED),
     "a license": (['sources.prose.license="odc-by"'], set()),
     "the size of shards": (["shards.tokens=9_000"], MIXED),

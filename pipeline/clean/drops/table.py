@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DUPLICATE = "duplicate"
 NEAR_DUPLICATE = "near-duplicate"
+NOT_TAKEN = "not taken"
 ITEM_REASON = "holds an item of"
 """The beginning of the reason under which documents with items of an evaluation set are dropped; its name follows."""
 PATTERN_REASON = "matches"
