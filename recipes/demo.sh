@@ -37,7 +37,7 @@ run -m shards inspect "$SHARDS"
 headline "Report: a page and a data card, with an audit of the tokens, before the first GPU hour"
 run -m shards report "$SHARDS"
 
-headline "Train: a few million parameters for one to two minutes on the CPU"
+headline "Train: 1.4 million parameters for about a minute on the CPU"
 run -m trainer train recipes/train/demo.toml --shards "$SHARDS" --run "$RUN"
 
 headline "Plot: losses and scores with their errors, learning rate, throughput and dollars, with the phases marked"
