@@ -6,19 +6,16 @@ Widths are in features, lengths in tokens, batches in sequences. Torch is not im
 from __future__ import annotations
 
 import math
-import os
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import ConfigDict, Field, JsonValue, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from shards.config import (
     Settings,
     apply_override,
     check_settings,
-    did_you_mean,
     in_form,
     item_names,
     nearest,
@@ -26,9 +23,8 @@ from shards.config import (
     read_partly,
     settings_error,
 )
-from shards.eval_tasks.known import KNOWN_TASKS, EvalTask, Split
-from shards.eval_tasks.own import OwnColumns
 from shards.terminal.shipped_recipes import find_other_kind, find_recipe, shipped_folder
+from trainer.eval_config import EvalConfig, can_be_scored, check_eval, find_eval_folder, locate_eval_files
 
 SHIPPED = shipped_folder(Path(__file__).parent, "train")
 """The folder of the train recipes that come with the distribution."""
@@ -167,103 +163,6 @@ class ScheduleConfig(Settings):
     """Form of that cool-down. Source of `1-sqrt`, and of a fifth of all steps for it: arXiv:2405.18392."""
 
 
-EvalName = Annotated[
-    str,
-    in_form(
-        r"[A-Za-z][A-Za-z0-9._-]{0,99}",
-        'at most 100 ASCII letters, digits, ".", "_" and "-", the first a letter, such as "web-2"',
-    ),
-]
-"""The name of an eval set or an eval task: the names of its scores begin with it."""
-
-
-class EvalSetConfig(Settings):
-    """One of `[[eval.sets]]`: text of its own, or a shard set, scored in bits per byte at each validation. All other
-    keys are those of a source of a data recipe (`kind`, `paths`, `repo`, `text`, `keep`, `separator`, ...), which the
-    pipeline checks."""
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    name: EvalName
-    """The score is `NAME_bpb`."""
-    shards: Annotated[str, Field(min_length=1)] | None = None
-    """A shard set with the run's tokenizer, a folder or an address, instead of a source's keys."""
-    split: Annotated[str, Field(min_length=1)] | None = None
-    """With `shards`: `"val"` or `"train"`; by default `val` if the set has that split. Else a source's key."""
-    max_tokens: PositiveInt = 1_000_000
-    """Whole documents are scored until this many tokens; those after are counted."""
-
-    @property
-    def source(self) -> dict[str, JsonValue]:
-        """The keys of a source of a data recipe."""
-        split: dict[str, JsonValue] = {} if self.split is None else {"split": self.split}
-        return {**(self.__pydantic_extra__ or {}), **split}
-
-    @property
-    def score_names(self) -> list[str]:
-        """The names of its scores."""
-        return [f"{self.name}_bpb"]
-
-
-class EvalTaskConfig(OwnColumns):
-    """One of `[[eval.tasks]]`: items with a question, choices and an answer, scored at each validation. The columns and
-    the prompt are for files of yours. Known by name are `arc_easy`, `arc_challenge`, `hellaswag`, `piqa`, `sciq`,
-    `openbookqa`, `winogrande` and `lambada`."""
-
-    name: EvalName
-    """The scores are `NAME_acc`, `NAME_acc_norm` (by the bytes of each choice; not of `winogrande` and `lambada`) and
-    `NAME_bpb` (of the right answer)."""
-    task: EvalName | None = None
-    """A known eval task, when it is not called like `name`."""
-    files: list[str] = Field(default_factory=list)
-    """Parquet files or JSON lines with the items, relative to the recipe's folder. A known eval task is read from the
-    Hub without them."""
-    num_fewshot: Annotated[int, Field(ge=0, le=100)] = 0
-    """How many items with their right answers come before each question."""
-    fewshot_split: Split | None = None
-    """The split of a known eval task that these come from; by default the one of lm-evaluation-harness."""
-    fewshot_files: list[str] = Field(default_factory=list)
-    """Files that these come from, instead of a split."""
-    fewshot_draw: Literal["fixed", "first"] = "fixed"
-    """`fixed`: other ones for each item, which never change and never are the item itself. `first`: the first ones for
-    all, as the sampler `first_n` of lm-evaluation-harness takes."""
-    limit: PositiveInt | None = None
-    """Only the first items are scored."""
-
-    @property
-    def known(self) -> EvalTask | None:
-        """The known eval task; None for one of the user's own."""
-        return KNOWN_TASKS.get(self.task or self.name)
-
-    @property
-    def score_names(self) -> list[str]:
-        """The names of its scores."""
-        normalised = [] if self.known and not self.known.compares_texts else [f"{self.name}_acc_norm"]
-        return [f"{self.name}_acc", *normalised, f"{self.name}_bpb"]
-
-
-class EvalConfig(Settings):
-    """`[eval]`: validation, also done after the last step."""
-
-    every_steps: PositiveInt = 250
-    """Steps between validations."""
-    max_tokens: PositiveInt = 1_000_000
-    """Tokens of the val split that are predicted each time, from its start."""
-    prompts: list[Annotated[str, Field(min_length=0)]] = Field(default_factory=list)  # bounded: checks UTF-8
-    """Prompts that the model continues at each phase's end; the texts go to `samples/` of the run folder."""
-
-    sets: list[EvalSetConfig] = Field(default_factory=list[EvalSetConfig])
-    """Text or shard sets that are scored at each validation."""
-    tasks: list[EvalTaskConfig] = Field(default_factory=list[EvalTaskConfig])
-    """Questions with choices that are scored at each validation."""
-
-    @property
-    def score_names(self) -> list[str]:
-        """The names of the scores of all eval sets and tasks, in order."""
-        return [name for one in (*self.sets, *self.tasks) for name in one.score_names]
-
-
 class CheckpointConfig(Settings):
     """`[checkpoint]`: saving. A run also saves at the end of each phase, after the last step, and when it is
     interrupted."""
@@ -342,9 +241,6 @@ class TrainRecipe(Settings):
         version = self.train.order_version or default
         return self.model_copy(update={"train": self.train.model_copy(update={"order_version": version})})
 
-
-EVAL_PATH_KEYS = ("paths", "exclude", "shards", "files", "fewshot_files")
-"""Keys of eval sets and tasks that name files: paths begin at the recipe's folder."""
 
 FIXED_BY_CHECKPOINT = (
     "model.",
@@ -455,61 +351,9 @@ def _check_phases(tables: list[Any], *, steps: float, price: float) -> Iterator[
         begin = phase.until_step
 
 
-def _can_be_scored(config: EvalConfig) -> bool:
-    """Return whether no eval set or task was refused: then it is NaN, and reported."""
-    given: list[Any] = [config.sets, config.tasks]
-    return all(isinstance(one, list) for one in given)
-
-
-def check_eval(tables: dict[str, Any]) -> Iterator[str]:
-    """Yield the faults between keys of the eval sets and tasks of an unvalidated recipe."""
-    # Each set has one place; the pipeline checks the keys of a source.
-    config = read_partly(EvalConfig, tables.get("eval"))
-    if not _can_be_scored(config):
-        return
-    for one in config.sets:
-        place, given = f"eval.sets.{one.name}", one.source.keys() - {"split"}
-        if one.shards is not None and given:
-            yield f"{place}: has shards, and {sorted(given)} of a source. Leave one out."
-        elif one.shards is None and not given & {"paths", "repo"}:
-            hints = {key: did_you_mean(key, ["paths", "repo", "shards"]) for key in sorted(given)}
-            faults = [f"{place}.{key}: unknown key.{hint}" for key, hint in hints.items() if hint]
-            yield from faults or [f'{place}: has no text. Give paths (kind = "files"), repo (kind = "hub"), or shards.']
-        elif one.shards is not None and one.split not in (None, "train", "val"):
-            yield f'{place}.split = {one.split!r}: expected "train" or "val", the splits of a shard set.'
-    for one in config.tasks:
-        yield from _check_eval_task(one)
-    # Scores are told apart by name alone.
-    for name, count in Counter(one.name for one in (*config.sets, *config.tasks)).items():
-        if count > 1:
-            yield f"eval: {count} eval sets and tasks are named {name!r}. Give each a name of its own."
-
-
-def _check_eval_task(one: EvalTaskConfig) -> Iterator[str]:
-    # A known eval task has its own columns and splits; one of the user has files.
-    place = f"eval.tasks.{one.name}"
-    columns = sorted(one.model_dump(include=set(OwnColumns.model_fields), exclude_defaults=True))
-    if one.task is not None and one.known is None:
-        yield f"{place}.task = {one.task!r}: no such eval task.{nearest(one.task, list(KNOWN_TASKS))}"
-    elif one.known and columns:
-        yield f"{place}.{columns[0]}: the columns of {one.known.name} are known. Leave it out, or change the name."
-    elif not one.known and not one.files:
-        known = nearest(one.name, list(KNOWN_TASKS))
-        yield f"{place}: has no items, and no known eval task has this name.{known} Give files, or task."
-    if not one.known and one.fewshot_split:
-        yield f"{place}.fewshot_split: only known eval tasks have splits. Give fewshot_files with the examples instead."
-    elif not one.known and one.num_fewshot and not one.fewshot_files:
-        yield f"{place}.num_fewshot = {one.num_fewshot}: the examples have no place. Give fewshot_files."
-    elif one.fewshot_split and one.fewshot_files:
-        yield f"{place}.fewshot_split: not used, because fewshot_files is given. Leave one of them out."
-    for key in ("fewshot_split", "fewshot_files"):
-        if not one.num_fewshot and getattr(one, key):
-            yield f"{place}.{key}: not used, because num_fewshot is 0. Give num_fewshot, or leave {key} out."
-
-
 def _check_goals(tables: list[Any], config: EvalConfig) -> Iterator[str]:
     # Only a loss, or a score that the recipe takes, can be a goal.
-    if not _can_be_scored(config):
+    if not can_be_scored(config):
         return
     known = ["val_loss", "loss", *config.score_names]
     for table in filter(lambda table: isinstance(table, dict), tables):
@@ -537,32 +381,6 @@ def load_train_recipe(path: Path, overrides: list[str] | None = None) -> TrainRe
     faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
     locate_eval_files(data, Path.cwd())
     return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)
-
-
-def find_eval_folder(file: Path, given: Path) -> Path:
-    """Return the folder at which paths of eval sets in a recipe's file begin, from the path or name that was given.
-
-    A recipe that was found by its name may be anywhere: its paths begin where they would in a checkout at the working
-    directory.
-    """
-    return file.parent if file == Path(given) else Path("recipes/train")
-
-
-def locate_eval_files(data: dict[str, Any], folder: Path) -> None:
-    """Let paths of eval sets and tasks in a raw recipe begin at the root; URLs, and values of a wrong type, stay."""
-
-    def locate(value: Any) -> Any:
-        if isinstance(value, list):
-            return [locate(item) for item in cast("list[Any]", value)]
-        return os.path.abspath(folder / value) if isinstance(value, str) and "://" not in value else value
-
-    section: Any = data.get("eval")
-    for name in ("sets", "tasks"):
-        given: Any = cast("dict[str, Any]", section).get(name) if isinstance(section, dict) else None
-        for table in cast("list[Any]", given) if isinstance(given, list) else []:
-            if isinstance(table, dict):
-                own = cast("dict[str, Any]", table)
-                own.update({key: locate(own[key]) for key in EVAL_PATH_KEYS if key in own})
 
 
 def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:

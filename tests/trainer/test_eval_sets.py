@@ -19,13 +19,14 @@ from shards.errors import InputError, RunError
 from shards.format.vocabulary import read_vocabulary
 from shards.terminal.reporter import no_note, no_progress
 from tests.support.recipes import overrides, to_toml
+from trainer.eval_config import EvalSetConfig
 from trainer.evaluation.document_losses import measure_documents
 from trainer.evaluation.eval_sets import open_eval_set, read_documents
 from trainer.evaluation.evaluate import evaluate_scores
 from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.scores import estimate_ratio
 from trainer.model.decoder import build_model
-from trainer.recipe import EvalSetConfig, ModelConfig, TrainConfig, load_train_recipe
+from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe
 
 SEQ_LEN = 24
 

@@ -17,11 +17,12 @@ from shards.eval_tasks.read import read_items
 from shards.format.manifest import EvalTaskEntry
 from shards.terminal.reporter import no_note, no_progress
 from tests.support.eval_task_rows import write_lines
+from trainer.eval_config import EvalTaskConfig
 from trainer.evaluation.eval_tasks import open_eval_task
 from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.item_scores import score_items
 from trainer.model.decoder import build_model
-from trainer.recipe import EvalTaskConfig, ModelConfig, TrainConfig, load_train_recipe
+from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,10 @@ from shards.terminal.program import Outcome
 if TYPE_CHECKING:
     from shards import ShardSet
     from shards.terminal.reporter import Progress
+    from trainer.eval_config import EvalConfig
     from trainer.evaluation.evaluate import Scorer
     from trainer.evaluation.evaluated_model import EvaluatedModel
     from trainer.evaluation.worst_documents import HardDocument
-    from trainer.recipe import EvalConfig
 
 
 class Subject(NamedTuple):

@@ -7,15 +7,8 @@ from typing import Any, cast
 
 from shards.config import Settings, apply_override, check_settings, nearest, read_document
 from shards.terminal.shipped_recipes import find_recipe
-from trainer.recipe import (
-    SHIPPED,
-    EvalConfig,
-    TrainConfig,
-    TrainRecipe,
-    check_eval,
-    find_eval_folder,
-    locate_eval_files,
-)
+from trainer.eval_config import EvalConfig, check_eval, find_eval_folder, locate_eval_files
+from trainer.recipe import SHIPPED, TrainConfig, TrainRecipe
 
 
 class EvalRecipe(Settings):

@@ -29,8 +29,8 @@ from shards.format.tokenizer_json import parse_tokenizer
 from shards.stores.cache import default_cache_folder
 from shards.stores.files import atomic_open, lock_folder, write_text
 from shards.terminal.reporter import Note
+from trainer.eval_config import EvalSetConfig
 from trainer.evaluation.evaluated_model import EvaluatedModel
-from trainer.recipe import EvalSetConfig
 
 RECIPE_FILE, TOKENIZER_FILE, SET_FOLDER = "recipe.json", "tokenizer.json", "set"
 SOURCE = "text"

@@ -27,13 +27,13 @@ from shards.format.manifest import Split
 from shards.format.reader import Shard
 from shards.terminal.arguments import parse_place
 from shards.terminal.reporter import Note, Progress
+from trainer.eval_config import EvalSetConfig
 from trainer.evaluation.document_losses import measure_documents
 from trainer.evaluation.eval_set_builds import build_text_set
 from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.held_documents import find_held_documents
 from trainer.evaluation.scores import Scores, check_finite, estimate_ratio
 from trainer.evaluation.validation import find_text_scales
-from trainer.recipe import EvalSetConfig
 
 
 class Origin(NamedTuple):

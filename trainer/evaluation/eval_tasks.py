@@ -20,11 +20,11 @@ from shards.errors import InputError, plural
 from shards.eval_tasks.prompts import Item
 from shards.eval_tasks.read import TaskItems, read_items
 from shards.terminal.reporter import Note, Progress
+from trainer.eval_config import EvalTaskConfig
 from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.item_scores import EncodedItems, add_examples, encode_items, score_items
 from trainer.evaluation.scores import Scores, estimate_ratio
 from trainer.model.generate import TrainedModel
-from trainer.recipe import EvalTaskConfig
 
 LEAST_BATCH_TOKENS = 2048
 """Tokens of a forward pass when a training step has fewer."""

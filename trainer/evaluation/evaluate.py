@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import torch
 
 from shards.terminal.reporter import Note, Progress
+from trainer.eval_config import EvalConfig
 from trainer.evaluation.eval_sets import describe_notes, open_eval_set
 from trainer.evaluation.eval_tasks import describe_task, open_eval_task
 from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.scores import Scores
-from trainer.recipe import EvalConfig
 
 
 class Scorer(Protocol):
