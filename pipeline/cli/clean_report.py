@@ -189,7 +189,7 @@ def _print_near_duplicates(near: dict[str, Any], names: list[str], tables: list[
     ]
     done = "dropped" if near["action"] == "drop" else 'reported; action = "drop" drops them'
     print_rows(rows, title=f"near-duplicates by {near['min_jaccard']:g} or more: {done}")
-    lines = ["shares are of the documents that reached this step, that is, that no other step drops"] if rows else []
+    lines = ["shares are of the documents that reached this step, that is, that no earlier step drops"] if rows else []
     lines += _left_out(len(near["sources"]) - len(rows), "source", "has none")
     for source in near["sources"]:
         for pair in source["shown"][:examples]:

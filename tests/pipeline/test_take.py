@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import shards
 from pipeline.__main__ import main
 from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.estimate.disk import most_output_bytes
 from pipeline.estimate.duplicates import read_earlier
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.cuts import cut_sources
@@ -251,6 +252,13 @@ def test_an_index_takes_what_plain_code_finds(
             plan = cut_sources(recipe.model_copy(update={"sources": own}), index)
             placed = [item for items in place_documents(plan, runs, index).values() for item in items]
             assert {key for _, _, key, _ in placed} <= {one.key for own in taken for one in own}
+
+
+def test_a_share_of_a_source_needs_a_share_of_the_disk() -> None:
+    recipe = make_recipe([1, 1], when_short="shrink")
+    taken = recipe.model_copy(update={"sources": [one.model_copy(update={"take": 0.25}) for one in recipe.sources]})
+    whole = most_output_bytes(recipe, [10**9, 10**9])
+    assert most_output_bytes(taken, [10**9, 10**9]) == pytest.approx(whole / 4, rel=1e-6)
 
 
 @pytest.mark.parametrize("value", ["0", "-0.5", "1.0000001", "16", "nan", '"1/16"', "[0.5]"])
