@@ -25,7 +25,7 @@ from pipeline.assemble.assemble import AssembleResult, AssembleTask, assemble_sh
 from pipeline.assemble.grouping import group_assembled_shards
 from pipeline.encode.encode import EncodeResult
 from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run, RunList, load_runs
-from pipeline.engine.checksums import checksum_file, seal, write_checksummed
+from pipeline.engine.checksums import WrittenFile, checksum_file, seal, write_checksummed
 from pipeline.engine.driver import RESULTS_FILE, Driver
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, write_receipt
@@ -278,7 +278,7 @@ def write_runs(folder: Path, documents: int, documents_a_run: int, *, tokens: Pa
         folder: the stage's folder.
         documents: of all runs.
         documents_a_run: of each.
-        tokens: a file of tokens that every run links to; None: they have no file of tokens, which a mix does not read.
+        tokens: a file of tokens that every run links to; None: only its size is known, and a mix does not read it.
     """
 
     number = -(-documents // documents_a_run)
@@ -290,9 +290,9 @@ def write_runs(folder: Path, documents: int, documents_a_run: int, *, tokens: Pa
         rows = _draw_documents(index, documents_a_run, documents)
         header = _npy_header(rows)
         files = {DOCUMENTS_FILE: write_checksummed(own / DOCUMENTS_FILE, header + rows.tobytes())}
-        if tokens and shared:
+        files[TOKENS_FILE] = replace(shared) if shared else WrittenFile(2 * int(rows["length"].sum()))
+        if tokens:
             os.link(tokens, own / TOKENS_FILE)
-            files[TOKENS_FILE] = replace(shared)
         source = int(np.searchsorted(np.cumsum(WEIGHTS) / sum(WEIGHTS), index / number, "right"))
         label = f"data/part-{index:05d}.parquet@{index:016x}#rg0-1"
         result = EncodeResult(labels=[label], documents=len(rows), files=files)
