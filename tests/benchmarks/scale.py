@@ -278,7 +278,7 @@ def write_runs(folder: Path, documents: int, documents_a_run: int, *, tokens: Pa
         folder: the stage's folder.
         documents: of all runs.
         documents_a_run: of each.
-        tokens: a file of tokens that every run links to; None: only its size is known, and a mix does not read it.
+        tokens: a file of tokens that every run links to; None: a hole of the right size, which a mix does not read.
     """
 
     number = -(-documents // documents_a_run)
@@ -290,9 +290,13 @@ def write_runs(folder: Path, documents: int, documents_a_run: int, *, tokens: Pa
         rows = _draw_documents(index, documents_a_run, documents)
         header = _npy_header(rows)
         files = {DOCUMENTS_FILE: write_checksummed(own / DOCUMENTS_FILE, header + rows.tobytes())}
-        files[TOKENS_FILE] = replace(shared) if shared else WrittenFile(2 * int(rows["length"].sum()))
-        if tokens:
+        if tokens and shared:
             os.link(tokens, own / TOKENS_FILE)
+            files[TOKENS_FILE] = replace(shared)
+        else:
+            (own / TOKENS_FILE).touch()
+            os.truncate(own / TOKENS_FILE, size := 2 * int(rows["length"].sum()))
+            files[TOKENS_FILE] = WrittenFile(size)
         source = int(np.searchsorted(np.cumsum(WEIGHTS) / sum(WEIGHTS), index / number, "right"))
         label = f"data/part-{index:05d}.parquet@{index:016x}#rg0-1"
         result = EncodeResult(labels=[label], documents=len(rows), files=files)
