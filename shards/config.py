@@ -12,7 +12,7 @@ import math
 import re
 import tomllib
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, Union, cast, get_args, get_origin
@@ -23,6 +23,8 @@ from shards.errors import InputError, plural
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Check = Callable[[dict[str, Any]], Iterator[str]]
+Changes = Iterable[tuple[str, Sequence[str], Any]]
+"""Keys to set in a raw config: what messages call each change, the parts of the key, and the value."""
 
 
 class Settings(BaseModel):
@@ -147,20 +149,37 @@ def apply_override(data: dict[str, Any], override: str) -> Iterator[str]:
     except tomllib.TOMLDecodeError:
         parsed: dict[str, Any] = {}
     value = parsed["value"] if len(parsed) == 1 else text.strip()
+    yield from set_key(data, key.strip().split("."), value, shown=f"--set {override!r}")
+
+
+def set_key(data: dict[str, Any], key: Sequence[str], value: Any, *, shown: str) -> Iterator[str]:
+    """Set one key of a raw config in place, by its parts, and yield the fault if that is not possible.
+
+    Args:
+        data: the config.
+        key: the parts; an item of a list is named by its index or its name.
+        value: the value.
+        shown: what a fault calls the change.
+    """
     # From table to table, or to an item of a list by its name or number.
-    *parents, last = key.strip().split(".")
+    *parents, last = key
     place: Any = data
     for part in parents:
         place = _descend(place, part)
         if place is None:
-            yield f"--set {override!r}: no {part!r} in this file"
+            yield f"{shown}: no {part!r} in this file"
             return
     if isinstance(place, list):
-        yield f"--set {override!r}: {'.'.join(parents)} is a list; name one of its items first"
+        yield f"{shown}: {'.'.join(parents)} is a list; name one of its items first"
     elif isinstance(place, dict):
         place[last] = value
     else:
-        yield f"--set {override!r}: {'.'.join(parents)} is a plain value"
+        yield f"{shown}: {'.'.join(parents)} is a plain value"
+
+
+def apply_changes(data: dict[str, Any], changes: Changes) -> list[str]:
+    """Set keys of a raw config in place, and return the faults of those that cannot be set."""
+    return [fault for shown, key, value in changes for fault in set_key(data, key, value, shown=shown)]
 
 
 def _descend(place: Any, part: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -52,8 +53,27 @@ def main(arguments: list[str]) -> int:
         return COULD_NOT_RUN
     module, _ = COMMANDS[name]
     package = module.partition(".")[0]
+    if package == "tokenmill":
+        return run_own(arguments)
     own_name = next(own for own, (named, _) in commands_of(package).items() if named == module)
     return importlib.import_module(f"{package}.__main__").run_process([own_name, *rest])
+
+
+def run_own(arguments: list[str]) -> int:
+    """Run a command that needs both the pipeline and the trainer, and return its exit status."""
+    from shards.terminal.exit_status import run_command
+    from shards.terminal.program import build_parser, run_called
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    return run_command(
+        lambda: run_called(build_parser("tokenmill", "Experiments on data.", arguments), arguments),
+        as_json="--json" in arguments,
+        interrupted="interrupted; finished work is kept. Run the same command again to resume.",
+    )
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def help_text() -> str:

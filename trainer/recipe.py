@@ -13,7 +13,9 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from shards.config import (
+    Changes,
     Settings,
+    apply_changes,
     apply_override,
     check_settings,
     in_form,
@@ -363,8 +365,8 @@ def _check_goals(tables: list[Any], config: EvalConfig) -> Iterator[str]:
             yield f"phases.{phase.name}.goal = {goal!r}: no score is named {name!r}.{nearest(name, known)}"
 
 
-def load_train_recipe(path: Path, overrides: list[str] | None = None) -> TrainRecipe:
-    """Read a train recipe and apply `KEY=VALUE` overrides.
+def load_train_recipe(path: Path, overrides: list[str] | None = None, *, changes: Changes = ()) -> TrainRecipe:
+    """Read a train recipe and apply `KEY=VALUE` overrides; before them `changes`, as if the file had them.
 
     The path is a TOML file, the JSON of a run folder, or the name of a shipped recipe.
 
@@ -377,8 +379,9 @@ def load_train_recipe(path: Path, overrides: list[str] | None = None) -> TrainRe
     if other := find_other_kind(data, "train"):
         raise settings_error(str(file), [other])
     # Paths begin at the file's folder, those of overrides at the working directory.
+    faults = apply_changes(data, changes)
     locate_eval_files(data, find_eval_folder(file, path))
-    faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
+    faults += [fault for override in overrides or [] for fault in apply_override(data, override)]
     locate_eval_files(data, Path.cwd())
     return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)
 

@@ -16,6 +16,7 @@ from pipeline.recipe.raw_tables import list_clean
 from pipeline.recipe.read import read_recipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.globs import check_globs
+from shards.config import Changes
 from shards.errors import check_extra
 from shards.stores.files import hash_file
 from shards.terminal.shipped_recipes import find_recipe
@@ -26,13 +27,18 @@ SHIPPED_PATHS_BEGIN = Path("recipes/data")
 
 
 def load_checked_recipe(
-    recipe: str | Path | dict[str, Any], *, overrides: Sequence[str] = (), progress: Progress | None = None
+    recipe: str | Path | dict[str, Any],
+    *,
+    overrides: Sequence[str] = (),
+    changes: Changes = (),
+    progress: Progress | None = None,
 ) -> Recipe:
     """Read a data recipe, and check the files that it names. For the shipped `demo`, gather its text if it is missing.
 
     Args:
         recipe: a TOML file, a set's recipe.json, the name of a shipped recipe, or the tables of a recipe.
         overrides: `dotted.key=value` strings; paths in them are relative to the working directory.
+        changes: keys and their values, as if the recipe had them.
         progress: prints a note when the text of `demo` is gathered.
 
     Returns:
@@ -52,7 +58,7 @@ def load_checked_recipe(
                 gather_missing_corpus(note=(progress or Progress(quiet=True)).note)
     # All faults of the recipe and of the files that it names come in one report.
     checks = (check_globs, _check_tokenizer_file, check_entries, _check_filters)
-    loaded = read_recipe(recipe, folder=folder, overrides=overrides, checks=checks)
+    loaded = read_recipe(recipe, folder=folder, overrides=overrides, changes=changes, checks=checks)
     if any(source.clean.presets() for source in loaded.sources):
         check_extra("numba", "clean")
     return _pin_models(pin_entries(loaded))

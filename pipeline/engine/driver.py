@@ -129,7 +129,7 @@ class Driver:
             function: what runs a task.
             tasks: the tasks, with distinct digests; their order affects only the order of the results.
             outputs: where the files of the results go; the task's own folder when None.
-            unit: what the progress counts: "bytes" or "files".
+            unit: what the progress counts: "bytes", "files" or "tokens".
             before: called once with the tasks that will run, perhaps none; it may raise.
 
         Raises:

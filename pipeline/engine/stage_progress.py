@@ -39,7 +39,7 @@ class Progress:
 
     @contextmanager
     def stage(self, name: str, *, total: int, tasks: int, unit: str = "bytes") -> Generator[Advance]:
-        """Show a stage while the body runs: `total` bytes in `tasks` tasks, or rows if `unit` is "files".
+        """Show a stage while the body runs: `total` bytes in `tasks` tasks; rows if `unit` is "files", or tokens.
 
         Yields:
             What tells how far a task is. One thread calls it.
@@ -64,7 +64,8 @@ class Progress:
                 known = settled < done <= total
                 figures = [] if known else [f"{begun} of {plural(tasks, 'task')} begun"]
                 speed = format_speed(made, time.perf_counter() - started, made_unit)
-                meter(done - settled, total - settled, [*figures, speed])
+                # The meter itself shows the speed of bytes and tokens.
+                meter(done - settled, total - settled, [*figures, *([speed] if unit != "tokens" else [])])
 
         with show_progress(name, unit=unit, show=not self._quiet) as meter:
             thread = threading.Thread(target=feed, args=(meter,), daemon=True)
@@ -78,7 +79,7 @@ class Progress:
         _, done, made = sums
         seconds = time.perf_counter() - started
         work = f"{name}: {plural(tasks, 'task')} in {seconds:.1f} s"
-        for counted, count in {"files": made}.items() if unit == "files" else {"bytes": done, "tokens": made}.items():
+        for counted, count in ({"bytes": done, "tokens": made} if unit == "bytes" else {unit: made}).items():
             speed = format_speed(count, seconds, counted)
             work += f", {format_amount(count, counted)}" if count else ""
             work += f" ({speed})" if speed else ""

@@ -13,7 +13,7 @@ from pipeline.recipe.checks import check_phases, check_shards, check_sources, ch
 from pipeline.recipe.raw_tables import list_path_keys, table_of
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import small_phases
-from shards.config import apply_override, check_settings, read_document, settings_error
+from shards.config import Changes, apply_changes, apply_override, check_settings, read_document, settings_error
 from shards.format.recipe_folder import RECIPE_FOLDER_FILE, find_recipe_folder
 from shards.stores.store import FolderStore
 from shards.terminal.shipped_recipes import find_other_kind
@@ -28,6 +28,7 @@ def read_recipe(
     *,
     folder: Path | None = None,
     overrides: Sequence[str] = (),
+    changes: Changes = (),
     checks: tuple[FileCheck, ...] = (),
 ) -> Recipe:
     """Read a data recipe.
@@ -37,6 +38,7 @@ def read_recipe(
         folder: where its relative paths begin. When None, the file's folder, or the one that is stated next to a set's
             recipe.json; the working directory for tables.
         overrides: `dotted.key=value` strings; paths in them are relative to the working directory.
+        changes: keys and their values, as if the recipe had them.
         checks: look at the files that the recipe names, which this module does not.
 
     Raises:
@@ -51,9 +53,10 @@ def read_recipe(
     if other := find_other_kind(data, "data"):
         raise settings_error(where, [other])
     folder = Path(os.path.abspath(folder or parent))  # without `..`: the same paths from any working directory
+    faults = apply_changes(data, changes)
     # Overrides come from a command line: paths in them begin at the working directory.
     written = [table.get(key) for table, key in list_path_keys(data)]
-    faults = [fault for override in overrides for fault in apply_override(data, override)]
+    faults += [fault for override in overrides for fault in apply_override(data, override)]
     _move_overrides(data, written, folder)
     file_checks = tuple(_bind(check, folder) for check in checks)
     checked = check_settings(

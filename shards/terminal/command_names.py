@@ -35,6 +35,9 @@ WAY = {
         "bench": ("trainer.commands.bench", "time training steps on this machine"),
         "train": ("trainer.commands.train", "train a model on a set; run it again to resume"),
     },
+    "Compare data": {
+        "ablate": ("tokenmill.commands.ablate", "find out which data is better, by small models with error bars"),
+    },
     "Look at the run": {
         "plot": ("trainer.commands.plot", "draw loss, learning rate, throughput and dollars"),
         "compare": ("trainer.commands.compare", "compare runs: scores, differences, cost, recipes, pictures"),

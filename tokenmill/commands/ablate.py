@@ -1,0 +1,87 @@
+"""Train small models on alternatives of a recipe, with several seeds, and say which data is better, and how surely.
+
+FILE names a data recipe, a train recipe, seeds and arms, which each change some keys. Equal work is done once, the same
+command resumes, and the answer is a table of differences from the first arm with their 95 % intervals.
+
+`--dry-run` says what all of it takes on this machine, and at the price `cost.gpu_usd_per_hour` of the train recipe.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from pipeline.cli.engines import add_engine, open_executor
+from shards.terminal.arguments import parse_path
+from shards.terminal.exit_status import PROBLEMS, WHOLE
+from shards.terminal.program import Outcome
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tokenmill.experiments.ablation import Ablation
+    from tokenmill.experiments.answer import Answer
+
+ANSWER_FILE = "ablation.json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `ablate`."""
+    parser.add_argument("file", type=parse_path, metavar="FILE", help="the file of an ablation (TOML)")
+    parser.add_argument(
+        "--out", type=parse_path, required=True, metavar="DIR", help="folder for sets, training runs and the answer"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the sets and the models' last checkpoints")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="train nothing: measure a few steps, and say what each arm takes"
+    )
+    add_engine(parser)
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """Run the ablation; exit status 1 if a training failed."""
+    with closing(open_executor(options)) as executor:
+        from pipeline.engine.stage_progress import Progress
+        from tokenmill.experiments.ablation import Ablation
+        from tokenmill.experiments.answer import answer_ablation
+
+        ablation = Ablation(options.file, options.out, executor, Progress(), keep=options.keep)
+        if options.dry_run:
+            return _price(ablation)
+        answer = answer_ablation(ablation, ablation.run())
+    data = {"name": ablation.config.name, **answer._asdict()}
+    file = _write_answer(ablation.out / ANSWER_FILE, data)
+    return Outcome(data, _show(ablation, answer, file), PROBLEMS if answer.failed else WHOLE)
+
+
+def _price(ablation: Ablation) -> Outcome:
+    from tokenmill.experiments.price import price_ablation
+
+    rows = price_ablation(ablation, ablation.find_pending())
+    hours = sum(row["hours"] or 0.0 for row in rows)
+    dollars = sum(row["dollars"] or 0.0 for row in rows)
+    total = f"{hours:.2f} hours of one device in all" + (f", ${dollars:,.2f}" if dollars else "")
+    notes = f"{total}; eval tasks, samples and the building of sets are not counted"
+    return Outcome({"arms": rows, "hours": hours, "dollars": dollars}, [rows, notes])
+
+
+def _write_answer(file: Path, data: dict[str, Any]) -> Path:
+    import json
+
+    from shards.stores.files import write_text
+
+    write_text(file, json.dumps(data, indent=2) + "\n")
+    return file
+
+
+def _show(ablation: Ablation, answer: Answer, file: Path) -> Iterator[str | list[dict[str, Any]]]:
+    from tokenmill.experiments.answer import show_changes, show_scores
+
+    yield ablation.config.name
+    yield show_scores(answer)
+    yield show_changes(answer)
+    yield answer.costs
+    yield from answer.notes
+    yield str(file)

@@ -1,0 +1,188 @@
+"""An ablation from start to end: the sets of its arms, the trainings of its proxies, the answer.
+
+OUT/sets/ARM      the set of an arm, deleted when its models are trained
+OUT/work          the work folder of all sets: what is equal is done once
+OUT/runs/ARM/seed-N
+                  the run folder of each training
+OUT/trainings     the receipts of the trainings, as a build's work folder has those of its tasks
+OUT/tokenizers    the tokenizer of the first arm, which the others share
+OUT/ablation.json the answer
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pipeline.builder.python_api import build_set
+from pipeline.engine.driver import Driver
+from pipeline.engine.executors import Executor
+from pipeline.engine.stage_progress import Progress
+from pipeline.engine.tasks import Task, make_task
+from pipeline.recipe.schema import Recipe
+from shards.errors import InputError, plural
+from shards.stores.files import lock_folder, write_text
+from shards.stores.open import open_writable_store
+from shards.terminal.amounts import format_size
+from tokenmill.experiments.arms import Arm, resolve_arms, with_tokenizer
+from tokenmill.experiments.proxy import ProxyResult, ProxyTask, train_proxy
+from tokenmill.experiments.schema import AblationConfig, load_ablation
+
+_KEPT_BYTES = 1 << 62
+"""Of the work folder: the results of all arms are kept."""
+_USABLE_DISK = 0.8
+"""The part of the free disk that the sets of arms may take together."""
+_STAGE = "train"
+
+
+class Training(NamedTuple):
+    """The training of an arm with one seed."""
+
+    arm: Arm
+    seed: int
+    task: Task
+
+
+class Ablation:
+    """An ablation in its folder."""
+
+    def __init__(self, file: Path, out: Path, executor: Executor, progress: Progress, *, keep: bool = False):
+        """Read the file of the ablation and check its arms.
+
+        Args:
+            file: the file.
+            out: the folder for all that the ablation makes.
+            executor: where builds and trainings run.
+            progress: shows them.
+            keep: whether sets and checkpoints stay.
+
+        Raises:
+            InputError: the file or a recipe that it names cannot be used; with every fault.
+        """
+        self.config: AblationConfig = load_ablation(file)
+        self.out, self.keep = out.absolute(), keep
+        self.work = self.out / "work"
+        self._progress, self._executor = progress, executor
+        self.driver = Driver(open_writable_store(str(self.out / "trainings")), executor, progress)
+        self.arms = resolve_arms(file, self.config, open_writable_store(str(self.out / "trainings")), progress)
+        self.trainings = [Training(arm, seed, self._make_task(arm, seed)) for arm in self.arms for seed in arm.seeds]
+
+    def find_pending(self) -> list[Training]:
+        """Return the trainings that are not done; nothing runs."""
+        _, pending, _ = self.driver.look_up(_STAGE, train_proxy, [one.task for one in self.trainings], None)
+        missing = {task.digest for task in pending}
+        return [one for one in self.trainings if one.task.digest in missing]
+
+    def run(self) -> list[ProxyResult]:
+        """Build the sets and train the models, as far as they are missing.
+
+        Returns:
+            The result of each training, in order; some may have failed.
+
+        Raises:
+            InputError: a set cannot be built, or the folder is in use.
+            RunError: a build or a training's process failed on the way; call again to go on.
+        """
+        self.out.mkdir(parents=True, exist_ok=True)
+        with lock_folder(self.out):
+            results: dict[str, ProxyResult] = {}
+            for arms in self._divide_by_disk():
+                own = [one for one in self.trainings if one.arm in arms]
+                tasks = [one.task for one in own]
+
+                def build(pending: list[Task], own: Sequence[Training] = own) -> None:
+                    missing = {task.digest for task in pending}
+                    for arm in dict.fromkeys(one.arm.name for one in own if one.task.digest in missing):
+                        self._build(self._arm(arm))
+
+                stage = self.driver.run_stage(_STAGE, train_proxy, tasks, unit="tokens", before=build)
+                results |= {task.digest: result for task, result in zip(tasks, stage.results, strict=True)}
+                # A failed training has a receipt: without it, the next call tries again.
+                for task, result in zip(tasks, stage.results, strict=True):
+                    if result.failed:
+                        self.driver.work.child(_STAGE).child(task.digest).delete_all()
+                if not self.keep:
+                    shutil.rmtree(self.out / "sets", ignore_errors=True)
+            return [results[one.task.digest] for one in self.trainings]
+
+    def set_folder(self, arm: Arm) -> Path:
+        """Return the folder of the set of an arm; arms with equal sets share it."""
+        first = next(other for other in self.arms if other.data == arm.data)
+        return self.out / "sets" / first.name
+
+    def _arm(self, name: str) -> Arm:
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def _make_task(self, arm: Arm, seed: int) -> Task:
+        train = arm.train.train.model_copy(update={"seed": seed})
+        recipe = arm.train.model_copy(update={"train": train})
+        payload = ProxyTask(
+            data=arm.data,
+            evals=arm.evals,
+            recipe=recipe.model_dump(mode="json"),
+            threads=self.config.threads,
+            shards=str(self.set_folder(arm)),
+            run=str(self.out / "runs" / arm.name / f"seed-{seed}"),
+            keep=self.keep,
+        )
+        return make_task(payload, arm.tokens, f"{arm.name} seed {seed}")
+
+    def _divide_by_disk(self) -> Iterable[list[Arm]]:
+        """Return the arms in groups whose sets fit on the disk together.
+
+        Raises:
+            InputError: one set does not fit.
+        """
+        room = int(shutil.disk_usage(self.out).free * _USABLE_DISK)
+        groups: list[list[Arm]] = [[]]
+        sizes: dict[str, int] = {}
+        for arm in self.arms:
+            need = _set_bytes(arm.recipe, arm.tokens)
+            if need > room:
+                raise InputError(
+                    f"{self.out}: the set of arm {arm.name!r} may take {format_size(need)}, and {format_size(room)} are "
+                    "free for it. Give a folder on a larger disk, or fewer tokens."
+                )
+            if sum(sizes.values()) + (0 if arm.data in sizes else need) > room:
+                groups.append([])
+                sizes = {}
+            groups[-1].append(arm)
+            sizes[arm.data] = need
+        if len(groups) > 1:
+            sets = plural(len(self.arms), "set")
+            self._progress.note(f"the disk is too small for {sets} at a time: {len(groups)} groups of arms, in turns")
+        return groups
+
+    def _build(self, arm: Arm) -> None:
+        """Build the set of an arm unless it is there, with the tokenizer of the first arm unless it has its own."""
+        folder = self.set_folder(arm)
+        recipe = arm.recipe
+        if not arm.own_tokenizer and recipe.tokenizer_file is None:
+            recipe = with_tokenizer(recipe, self._find_tokenizer())
+        self._progress.note(f"arm {arm.name}: its set in {folder}")
+        build_set(
+            recipe,
+            out=folder,
+            work=self.work,
+            executor=self._executor,
+            progress=True,
+            keep_bytes=_KEPT_BYTES,
+        )
+
+    def _find_tokenizer(self) -> Path:
+        """Return the file of the first arm's tokenizer; build that arm's set if it is missing."""
+        first = self.arms[0]
+        file = self.out / "tokenizers" / f"{first.data}.json"
+        if not file.is_file():
+            self._build(first)
+            file.parent.mkdir(exist_ok=True)
+            write_text(file, (self.set_folder(first) / "tokenizer.json").read_text())
+        return file
+
+
+def _set_bytes(recipe: Recipe, tokens: int) -> int:
+    """Return the most bytes that the set of an arm may take: its tokens, uncompressed, and tables of documents."""
+    wanted = tokens if recipe.mix.tokens == "max" else recipe.mix.tokens
+    return 6 * (wanted + recipe.split.val_tokens)

@@ -1,0 +1,179 @@
+"""The answer of an ablation: for each score the paired differences of the arms from the first one, and what it cost."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from shards.errors import plural
+from tokenmill.experiments.ablation import Ablation
+from tokenmill.experiments.arms import Arm
+from tokenmill.experiments.differences import CONFIDENCE, Difference, count_seeds, find_difference
+from tokenmill.experiments.proxy import ProxyResult
+from tokenmill.experiments.schema import flatten_keys
+from trainer.results.curves import unit_of
+
+
+class Answer(NamedTuple):
+    """The answer of an ablation, as the rows of its tables. Values that are not known are None.
+
+    Attributes:
+        scores: for each score and arm its `score`, `arm`, `values` by seed, `mean`, `spread` (the standard deviation
+            over seeds), and from the first arm the `difference`, its interval `low` to `high`, `p`, the smallest
+            difference `visible` with these seeds, `seeds_needed` for the difference that was asked for, and `answer`.
+        costs: for each arm its `trainings`, `tokens`, `hours` and `dollars`.
+        changes: for each key that an arm changes, its `arm`, `key` and `value`.
+        failed: for each training that failed, its `arm`, `seed` and `why`.
+        notes: what a reader of the tables must know.
+    """
+
+    scores: list[dict[str, Any]]
+    costs: list[dict[str, Any]]
+    changes: list[dict[str, Any]]
+    failed: list[dict[str, Any]]
+    notes: list[str]
+
+
+def answer_ablation(ablation: Ablation, results: Sequence[ProxyResult]) -> Answer:
+    """Return the answer of an ablation from the results of its trainings, in their order."""
+    by_arm: dict[str, list[ProxyResult]] = {arm.name: [] for arm in ablation.arms}
+    for training, result in zip(ablation.trainings, results, strict=True):
+        by_arm[training.arm.name].append(result)
+    failed = [
+        {"arm": one.arm.name, "seed": one.seed, "why": result.failed}
+        for one, result in zip(ablation.trainings, results, strict=True)
+        if result.failed
+    ]
+    names = ablation.config.scores or ablation.arms[0].train.eval.score_names
+    scores = [row for name in names for row in _compare_arms(ablation, name, by_arm)]
+    costs = [_add_up(arm, by_arm[arm.name]) for arm in ablation.arms]
+    return Answer(scores, costs, list(_list_changes(ablation)), failed, list(_list_notes(ablation, scores, failed)))
+
+
+def _compare_arms(ablation: Ablation, score: str, by_arm: dict[str, list[ProxyResult]]) -> Iterator[dict[str, Any]]:
+    """Yield the row of each arm for one score."""
+    first = ablation.arms[0]
+    for arm in ablation.arms:
+        own, base = by_arm[arm.name], by_arm[first.name]
+        values = [_value(result, score) for result in own]
+        known = [value for value in values if value is not None]
+        row: dict[str, Any] = {
+            "score": score,
+            "unit": unit_of(score),
+            "arm": arm.name,
+            "values": dict(zip(map(str, arm.seeds), values, strict=True)),
+            "mean": statistics.fmean(known) if known else None,
+            "spread": statistics.stdev(known) if len(known) > 1 else None,
+        }
+        row |= dict.fromkeys(("difference", "low", "high", "p", "visible", "seeds_needed"))
+        row["answer"] = "the first arm" if arm is first else None
+        if arm is not first:
+            pairs = [
+                (a, b)
+                for a, b in zip([_value(result, score) for result in base], values, strict=True)
+                if a is not None and b is not None
+            ]
+            row |= _describe_pairs(ablation, score, pairs, [*base, *own])
+        yield row
+
+
+def _value(result: ProxyResult, score: str) -> float | None:
+    return result.scores[score]["value"] if score in result.scores else None
+
+
+def _describe_pairs(
+    ablation: Ablation, score: str, pairs: Sequence[tuple[float, float]], results: Sequence[ProxyResult]
+) -> dict[str, Any]:
+    """Return what the pairs of values of two arms say."""
+    texts = {text for result in results for name, text in result.texts.items() if score.startswith(f"{name}_")}
+    if len(texts) > 1:
+        return {"answer": "other text: the arms were not scored on the same documents or items"}
+    if not pairs:
+        return {"answer": "not known: its trainings failed"}
+    found = find_difference([a for a, _ in pairs], [b for _, b in pairs])
+    row: dict[str, Any] = {"difference": found.mean, "low": found.low, "high": found.high, "p": found.p}
+    row["visible"] = found.visible
+    if found.is_seen is None:
+        return row | {"answer": "one seed: what chance does is not known"}
+    if found.is_seen:
+        better = (found.mean < 0) == (unit_of(score) != "accuracy")
+        return row | {"answer": "better" if better else "worse"}
+    return row | _describe_unseen(found, ablation.config.smallest_difference)
+
+
+def _describe_unseen(found: Difference, smallest: float | None) -> dict[str, Any]:
+    """Return the answer if the interval holds 0: how many seeds would show the difference that matters."""
+    size = abs(found.mean) if smallest is None else smallest
+    if found.spread == 0 and size == 0:
+        return {"answer": "no difference: equal with every seed"}
+    seeds = count_seeds(size, found.spread or 0.0)
+    if smallest is not None and found.visible is not None and found.visible <= smallest:
+        return {"seeds_needed": seeds, "answer": f"no difference seen; one of {smallest:g} would show"}
+    needed = "more than 10,000 seeds" if seeds is None else plural(seeds, "seed")
+    return {"seeds_needed": seeds, "answer": f"no difference seen; it takes {needed} to show one of {size:.2g}"}
+
+
+def _add_up(arm: Arm, results: Sequence[ProxyResult]) -> dict[str, Any]:
+    hours = sum(result.trained_seconds for result in results) / 3600
+    price = arm.train.cost.gpu_usd_per_hour
+    return {
+        "arm": arm.name,
+        "trainings": len(results),
+        "tokens": arm.tokens * len(results),
+        "hours": hours,
+        "dollars": hours * price if price else None,
+    }
+
+
+def _list_changes(ablation: Ablation) -> Iterator[dict[str, Any]]:
+    for arm in ablation.config.arms:
+        for kind, tables in (("data", arm.data), ("train", arm.train)):
+            for key, value in flatten_keys(tables):
+                yield {"arm": arm.name, "key": ".".join((kind, *key)), "value": value}
+
+
+def _list_notes(
+    ablation: Ablation, scores: Sequence[dict[str, Any]], failed: Sequence[dict[str, Any]]
+) -> Iterator[str]:
+    seeds = len(ablation.config.seeds)
+    if seeds == 1:
+        yield "one seed: a difference may be chance, and no interval is known. Give at least three seeds."
+    else:
+        yield (
+            f"difference: the mean over {plural(seeds, 'seed')} of arm less {ablation.arms[0].name}, paired by seed; "
+            f"in brackets its {CONFIDENCE:.0%} interval (Student's t). One of twenty comparisons of equal arms claims a "
+            "difference by chance."
+        )
+    compared = sum(row["difference"] is not None and row["low"] is not None for row in scores)
+    if compared > 10:
+        yield f"{compared} comparisons: expect about {compared / 20:.0f} by chance. Decide by a score chosen before."
+    for row in failed:
+        yield f"failed: arm {row['arm']}, seed {row['seed']}: {row['why']}. Run the same command again to retry it."
+    if any(arm.own_tokenizer for arm in ablation.arms[1:]):
+        yield "arms with tokenizers of their own: tokens hold other amounts of text; bits per byte compare"
+
+
+def show_scores(answer: Answer) -> list[dict[str, Any]]:
+    """Return the table of scores as people read it, a score's name once."""
+    rows: list[dict[str, Any]] = []
+    shown = ""
+    for row in answer.scores:
+        difference = None
+        if row["difference"] is not None:
+            interval = "" if row["low"] is None else f" [{row['low']:+.4f}, {row['high']:+.4f}]"
+            difference = f"{row['difference']:+.4f}{interval}"
+        mean = "-" if row["mean"] is None else f"{row['mean']:.4f}"
+        spread = "" if row["spread"] is None else f" ± {row['spread']:.4f}"
+        name = "" if row["score"] == shown else row["score"]
+        shown = row["score"]
+        rows.append(
+            {"score": name, "arm": row["arm"], "mean": mean + spread, "difference": difference, "answer": row["answer"]}
+        )
+    return rows
+
+
+def show_changes(answer: Answer) -> list[dict[str, Any]]:
+    """Return the table of changed keys as people read it."""
+    return [row | {"value": json.dumps(row["value"])} for row in answer.changes]

@@ -1,0 +1,211 @@
+"""The arms of an ablation: their recipes, resolved and checked, and the digest that tells their sets apart."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.engine.stage_progress import Progress
+from pipeline.engine.tasks import digest_of
+from pipeline.recipe.schema import Recipe, TokenizerRecipe
+from pipeline.sources.hub import pin_revisions
+from pipeline.sources.kinds import list_files
+from shards.config import Changes
+from shards.errors import InputError, plural
+from shards.stores.store import WritableStore
+from tokenmill.experiments.schema import AblationConfig, ArmConfig, flatten_keys
+from trainer.recipe import EVAL_PATH_KEYS, TrainRecipe, load_train_recipe
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One alternative of an ablation, with its recipes as they are run."""
+
+    name: str
+    recipe: Recipe
+    """The data recipe; its set has no more tokens than the training takes."""
+    train: TrainRecipe
+    """The train recipe; its seed is replaced by each of `seeds`."""
+    seeds: Sequence[int]
+    own_tokenizer: bool
+    """Whether its set has a tokenizer of its own, and not that of the first arm."""
+    data: str
+    """A digest of all that decides the bytes of its set: its recipe, and the source files as they are listed."""
+    evals: str
+    """A digest of the local files of its eval sets and tasks as they are listed."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that each of its models is trained on."""
+        train = self.train.train
+        return train.steps * train.global_batch * train.seq_len
+
+
+def resolve_arms(file: Path, ablation: AblationConfig, work: WritableStore, progress: Progress) -> list[Arm]:
+    """Resolve and check the arms of an ablation.
+
+    Args:
+        file: where the ablation is; its recipes' paths begin at its folder.
+        ablation: what the file says.
+        work: keeps the commits of sources on the Hub.
+        progress: prints a note when text is gathered.
+
+    Raises:
+        InputError: a recipe cannot be used, with every fault of all arms; or two arms do not differ.
+    """
+    arms: list[Arm] = []
+    problems: list[str] = []
+    for config in ablation.arms:
+        try:
+            arms.append(_resolve(file, ablation, config, arms, work, progress))
+        except InputError as error:
+            problems += [f"{file}: arms.{config.name}: {problem}" for problem in error.problems]
+    if problems:
+        raise InputError(problems)
+    _check_scores(file, ablation, arms)
+    _check_differences(file, arms)
+    return arms
+
+
+def _resolve(
+    file: Path,
+    ablation: AblationConfig,
+    arm: ArmConfig,
+    earlier: Sequence[Arm],
+    work: WritableStore,
+    progress: Progress,
+) -> Arm:
+    # The train recipe first, since it says how many tokens the set needs.
+    train = load_train_recipe(_locate(file, ablation.train), changes=_list_changes("train", arm.train))
+    train = _make_proxy(train, ablation)
+    config = train.train
+    recipe = load_checked_recipe(
+        _locate(file, ablation.data), changes=_list_changes("data", arm.data), progress=progress
+    )
+    tokens = config.steps * config.global_batch * config.seq_len
+    if ablation.tokens is not None and "tokens" not in _table(arm.data, "mix"):
+        recipe = _shrink(recipe, tokens, config.seq_len)
+    recipe = pin_revisions(recipe, work)
+    own_tokenizer = not earlier or "tokenizer" in arm.data
+    equal = next((other for other in earlier if other.recipe == recipe), None)
+    data = equal.data if equal else _digest_data(recipe, None if own_tokenizer else earlier[0])
+    return Arm(arm.name, recipe, train, arm.seeds or ablation.seeds, own_tokenizer, data, _digest_eval_files(train))
+
+
+def _digest_data(recipe: Recipe, tokenizer_of: Arm | None) -> str:
+    """Return the digest of what decides the bytes of a set: the recipe, the files, whose tokenizer it has."""
+    tables = recipe.model_dump(mode="json")
+    if tokenizer_of is not None:
+        tables["tokenizer"] = tokenizer_of.data
+    files = {
+        source.name: [[file.name, file.stored_bytes, file.version] for file in list_files(source)]
+        for source in recipe.sources
+    }
+    return digest_of([tables, files])
+
+
+def _locate(file: Path, given: str) -> Path:
+    """Return the path of a recipe that an ablation names, or the name of a shipped one as it is."""
+    path = Path(given)
+    if not path.suffix and path.name == given and not (file.parent / path).is_file():
+        return path
+    return Path(os.path.normpath(file.parent / path))
+
+
+def _list_changes(kind: str, tables: dict[str, Any]) -> Changes:
+    return [(".".join((kind, *key)), key, value) for key, value in flatten_keys(tables)]
+
+
+def _table(tables: dict[str, Any], key: str) -> dict[str, Any]:
+    value = tables.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _make_proxy(recipe: TrainRecipe, ablation: AblationConfig) -> TrainRecipe:
+    """Return a train recipe for the arms of an ablation: no off-ramps, no prompts, and its tokens in whole steps.
+
+    Raises:
+        InputError: the tokens are less than one step, or there are no scores to compare.
+    """
+    train = recipe.train
+    if ablation.tokens is not None:
+        step = train.global_batch * train.seq_len
+        if ablation.tokens < step:
+            raise InputError(
+                f"tokens = {ablation.tokens:,}: one step takes {step:,} (global_batch * seq_len). Give more."
+            )
+        train = train.model_copy(update={"steps": ablation.tokens // step, "until_mix_phase": None})
+    if train.steps == 0:
+        raise InputError("train.steps: required key is missing. Give tokens in the ablation.")
+    if recipe.schedule.warmup_steps > train.steps:
+        found = f"schedule.warmup_steps = {recipe.schedule.warmup_steps} of {plural(train.steps, 'step')}"
+        raise InputError(f"{found}: the warm-up must end within the training run. Give more tokens, or lower it.")
+    if not recipe.eval.sets and not recipe.eval.tasks:
+        raise InputError(
+            "the train recipe has no [[eval.sets]] and no [[eval.tasks]]: the validation splits of two arms hold other "
+            "text, so only those compare. Add one to the train recipe."
+        )
+    shown = recipe.eval.model_copy(update={"prompts": []})
+    return recipe.model_copy(update={"train": train, "eval": shown, "phases": []})
+
+
+def _shrink(recipe: Recipe, tokens: int, seq_len: int) -> Recipe:
+    """Return a data recipe whose set holds just enough for a training: what windows leave out at shard ends, too."""
+    shards = tokens // recipe.shards.tokens + 1 + len(recipe.mix.phases)
+    needed = tokens + 2 * (seq_len + 1) * shards
+    if recipe.mix.tokens != "max" and recipe.mix.tokens <= needed:
+        return recipe
+    return recipe.model_copy(update={"mix": recipe.mix.model_copy(update={"tokens": needed})})
+
+
+def _digest_eval_files(recipe: TrainRecipe) -> str:
+    """Return a digest of the names, sizes and times of the local files that eval sets and tasks name."""
+    named: set[str] = set()
+    for table in (*recipe.eval.sets, *recipe.eval.tasks):
+        values = table.model_dump()
+        for key in EVAL_PATH_KEYS:
+            given = values.get(key) or []
+            named.update([given] if isinstance(given, str) else given)
+    found = sorted(path for name in named if "://" not in name for path in glob.glob(name, recursive=True))
+    return digest_of([[path, os.stat(path).st_size, os.stat(path).st_mtime_ns] for path in found])
+
+
+def _check_scores(file: Path, ablation: AblationConfig, arms: Sequence[Arm]) -> None:
+    """Refuse scores that an arm's train recipe does not take."""
+    problems = [
+        f"{file}: scores: {score!r}: arm {arm.name!r} does not compute it. Expected one of: {', '.join(known)}."
+        for arm in arms
+        for known in [arm.train.eval.score_names]
+        for score in ablation.scores
+        if score not in known
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def _check_differences(file: Path, arms: Sequence[Arm]) -> None:
+    """Refuse two arms that would train the same models on the same bytes."""
+    seen: dict[Any, str] = {}
+    problems: list[str] = []
+    for arm in arms:
+        key = (arm.data, arm.evals, arm.train.model_dump_json(), tuple(arm.seeds))
+        if key in seen:
+            problems.append(
+                f"{file}: arms.{arm.name}: does not differ from arm {seen[key]!r}: equal recipes, files and seeds. "
+                "Change a key, remove the arm, or give it other seeds to see what chance does."
+            )
+        seen.setdefault(key, arm.name)
+    if problems:
+        raise InputError(problems)
+
+
+def with_tokenizer(recipe: Recipe, file: Path) -> Recipe:
+    """Return a data recipe that uses a tokenizer's file in place of training one."""
+    section = recipe.tokenizer
+    given = TokenizerRecipe(file=str(file), eos_token=section.eos_token, bos=section.bos)
+    return recipe.model_copy(update={"tokenizer": given})

@@ -1,0 +1,99 @@
+"""Differences between arms: paired by seed, with intervals, and how many seeds it takes to see one."""
+
+# scipy and statsmodels ship no complete types.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportMissingTypeStubs=false
+from __future__ import annotations
+
+import math
+import statistics
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+CONFIDENCE = 0.95
+POWER = 0.8
+"""A difference counts as one that is seen if it is found in this part of all such ablations."""
+MOST_SEEDS = 10_000
+"""With more seeds, an answer is of no use."""
+
+
+class Difference(NamedTuple):
+    """The difference of one score between an arm and the first, paired by seed. Values that are not known are None."""
+
+    mean: float
+    """The mean over the seeds of the arm's value less that of the first arm."""
+    low: float | None
+    high: float | None
+    """The ends of the 95 % interval of the mean; None with one seed."""
+    p: float | None
+    """How often equal arms would differ at least as much."""
+    spread: float | None
+    """The standard deviation of the differences over the seeds."""
+    visible: float | None
+    """The smallest difference that this many seeds show in 80 % of all such ablations."""
+
+    @property
+    def is_seen(self) -> bool | None:
+        """Whether the interval leaves out 0; None if there is no interval."""
+        if self.low is None or self.high is None:
+            return None
+        return self.low > 0 or self.high < 0
+
+
+def find_difference(first: Sequence[float], other: Sequence[float]) -> Difference:
+    """Return the difference of two arms from the values of one score, paired by seed.
+
+    The interval is that of Student's t for paired samples.
+    """
+    from scipy import stats
+
+    differences = [b - a for a, b in zip(first, other, strict=True)]
+    mean = statistics.fmean(differences)
+    if len(differences) < 2:
+        return Difference(mean, None, None, None, None, None)
+    spread = statistics.stdev(differences)
+    if spread == 0:  # equal to the last bit with every seed
+        return Difference(mean, mean, mean, 1.0 if mean == 0 else 0.0, 0.0, 0.0)
+    tested = stats.ttest_1samp(differences, 0.0)
+    interval = tested.confidence_interval(CONFIDENCE)
+    return Difference(
+        mean,
+        float(interval.low),
+        float(interval.high),
+        float(tested.pvalue),
+        spread,
+        find_visible_effect(len(differences)) * spread,
+    )
+
+
+def find_visible_effect(seeds: int) -> float:
+    """Return the smallest difference, in spreads, that `seeds` pairs show with the power `POWER`."""
+    from statsmodels.stats.power import TTestPower
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its search
+        return float(TTestPower().solve_power(nobs=seeds, alpha=1 - CONFIDENCE, power=POWER))
+
+
+def count_seeds(difference: float, spread: float) -> int | None:
+    """Return how many seeds show a difference with the power `POWER`; None if it is more than `MOST_SEEDS`."""
+    if spread == 0:
+        return 2
+    effect = abs(difference) / spread
+    if effect == 0 or _power_of(effect, MOST_SEEDS) < POWER:
+        return None
+    low, high = 2, MOST_SEEDS
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _power_of(effect, middle) >= POWER else (middle + 1, high)
+    return low
+
+
+def _power_of(effect: float, seeds: int) -> float:
+    from statsmodels.stats.power import TTestPower
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        power = float(TTestPower().power(effect, seeds, 1 - CONFIDENCE))
+    return 1.0 if math.isnan(power) else power  # of an effect so large that the formula overflows

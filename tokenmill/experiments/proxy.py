@@ -1,0 +1,200 @@
+"""The training of one proxy: one arm with one seed, as a task of the engine.
+
+The training is a process of its own, `python -m trainer train`, in a run folder that survives it: a task that is killed
+goes on from the run's last checkpoint. On a machine with GPUs each training holds one of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from filelock import FileLock, Timeout
+
+from pipeline.engine.checksums import write_checksummed
+from pipeline.engine.receipts import Result
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, digest_of_payload
+from shards.stores.files import write_text
+from shards.terminal.display import say
+from trainer.metrics import METRICS_FILE, Record, last_record, read_metrics
+from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE
+
+DIGEST_FILE, LOG_FILE = "proxy.txt", "train.log"
+"""In the run folder: the digest of the task whose run it is; and what `train` printed."""
+_WITHOUT_EFFECT = ("name", "checkpoint", "log", "cost", "phases")
+"""Sections of a train recipe that do not change a score."""
+_POLL_SECONDS = 0.25
+_ATTEMPTS = 2
+"""How often a training that fails is started; it goes on from its last checkpoint."""
+_SHOWN_LINES = 5
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def _scored_keys(recipe: dict[str, Any], _payload: Any) -> dict[str, Any]:
+    """Return the part of a train recipe that may change a score."""
+    return {key: value for key, value in recipe.items() if key not in _WITHOUT_EFFECT}
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyTask(Payload):
+    """The training of one arm with one seed."""
+
+    LIBRARIES: ClassVar = ("torch",)
+
+    data: str
+    """The digest of what decides the set."""
+    evals: str
+    """The digest of what decides the text of the eval sets and tasks."""
+    recipe: Annotated[dict[str, Any], InDigest(_scored_keys)]
+    """The train recipe with the seed."""
+    threads: int
+    """Threads of the training on a CPU."""
+    shards: Annotated[str, NOT_IN_DIGEST]
+    """The folder of the set."""
+    run: Annotated[str, NOT_IN_DIGEST]
+    """The run folder. Only one training has it."""
+    keep: Annotated[bool, NOT_IN_DIGEST] = False
+    """Whether the run keeps its last checkpoint."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ProxyResult(Result):
+    """The result of a training; its files are those of the run folder but the checkpoints."""
+
+    failed: str = ""
+    """Why the training failed; empty if it did not."""
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """Each score's `value` and `stderr`."""
+    texts: dict[str, str] = field(default_factory=dict[str, str])
+    """By eval set or task, the digest of the text that was scored."""
+    trained_seconds: float = 0.0
+    tokens_repeated: int = 0
+
+
+def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult:
+    """Train one proxy, or go on where an earlier attempt stopped, and return its scores.
+
+    Raises:
+        OSError: the run folder cannot be used.
+    """
+    run, digest = Path(payload.run), digest_of_payload(payload)
+    _prepare_run(run, digest)
+    steps = payload.recipe["train"]["steps"]
+    failed = ""
+    if not _is_complete(run, steps):
+        with _hold_gpu(payload.recipe["train"]["device"]) as gpu:
+            for _ in range(_ATTEMPTS):
+                failed = _train(run, payload, gpu, report)
+                if not failed:
+                    break
+    # The small files of the run are the task's result; checkpoints are large.
+    result = ProxyResult(failed=failed)
+    for name in (METRICS_FILE, RECIPE_FILE, SET_FILE, TOKENIZER_FILE):
+        if (run / name).is_file():
+            result.files[name] = write_checksummed(folder / name, (run / name).read_bytes())
+    if failed:
+        return result
+    records = read_metrics(run)
+    last = last_record(records, "scores")
+    result.scores = last["scores"]
+    result.texts = {name: note["sha256"] for name, note in last["score_notes"].items() if "sha256" in note}
+    result.trained_seconds = last_record(records, "seconds")["seconds"]
+    report(_tokens_done(records), _tokens_done(records))
+    shown = ", ".join(f"{name} {score['value']:.4f}" for name, score in result.scores.items())
+    say(f"{run.parent.name} {run.name}: {shown}")
+    if not payload.keep:
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    return result
+
+
+def _prepare_run(run: Path, digest: str) -> None:
+    """Make the run folder, empty if it holds the run of another task."""
+    known = run / DIGEST_FILE
+    if run.is_dir() and not (known.is_file() and known.read_text() == digest):
+        shutil.rmtree(run)
+    run.mkdir(parents=True, exist_ok=True)
+    write_text(known, digest)
+
+
+def _read_records(run: Path) -> list[Record]:
+    return read_metrics(run) if (run / METRICS_FILE).is_file() else []
+
+
+def _is_complete(run: Path, steps: int) -> bool:
+    """Return whether a run was scored after its last step."""
+    return last_record(_read_records(run), "scores").get("step") == steps
+
+
+def _tokens_done(records: list[Record]) -> int:
+    return int(last_record(records, "tokens").get("tokens", 0))
+
+
+def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> str:
+    """Run `train` to its end and return why it failed; nothing if it did not."""
+    with tempfile.TemporaryDirectory(prefix="tokenmill-proxy-") as place:
+        recipe = Path(place) / "recipe.json"
+        recipe.write_text(json.dumps(payload.recipe))
+        command = [sys.executable, "-m", "trainer", "train", str(recipe), "--shards", payload.shards]
+        command += ["--run", str(run), "--go-on"]
+        environment = dict(os.environ, OMP_NUM_THREADS=str(payload.threads), MKL_NUM_THREADS=str(payload.threads))
+        # Settings of a build's workers, or of ranks, are not those of a training.
+        for name in ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"):
+            environment.pop(name, None)
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+            environment.pop(name, None)
+        if gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
+        with (run / LOG_FILE).open("ab") as log:
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            process = subprocess.Popen(command, env=environment, preexec_fn=_end_with_parent, **streams)
+        try:
+            while process.poll() is None:
+                time.sleep(_POLL_SECONDS)
+                done = _tokens_done(_read_records(run))
+                report(done, done)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    if process.returncode == 0:
+        return ""
+    lines = (run / LOG_FILE).read_text(errors="replace").splitlines()
+    errors = [line for line in lines if line.startswith("error: ")] or lines
+    return f"exit status {process.returncode}: {' '.join(errors[-_SHOWN_LINES:])} (all of it in {run / LOG_FILE})"
+
+
+def _end_with_parent() -> None:
+    """Let the kernel end this process with the one that started it, which may be killed; on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _hold_gpu(device: str) -> Generator[str | None]:
+    """Hold one GPU of this machine, so that trainings at the same time have one each; None without GPUs."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    gpus = visible.split(",") if visible is not None else [str(index) for index in range(count)]
+    if device == "cpu" or not any(gpus):
+        yield None
+        return
+    while True:
+        for gpu in filter(None, gpus):
+            lock = FileLock(Path(tempfile.gettempdir()) / f"tokenmill-gpu-{gpu}.lock", mode=0o666)
+            with contextlib.suppress(Timeout), lock.acquire(timeout=0):
+                yield gpu
+                return
+        threading.Event().wait(1.0)

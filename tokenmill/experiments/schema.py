@@ -1,0 +1,91 @@
+"""The file of an ablation: recipes for the data and the training, seeds, and arms that each change some keys."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from pydantic import BeforeValidator, Field, JsonValue
+
+from pipeline.recipe.key_values import parse_count
+from shards.config import Settings, check_settings, read_document, read_partly
+
+Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
+
+
+class ArmConfig(Settings):
+    """One of `[[arms]]`: one alternative of an ablation. The first is the one that the others are compared with."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
+    """The name of the arm, and of its folders."""
+    data: dict[str, JsonValue] = Field(default_factory=dict)
+    """Keys of the data recipe with this arm's values: `data.sources.maths.weight = 20`, `data.clean.gopher.min_words =
+    30`. Paths begin where those of the recipe do."""
+    train: dict[str, JsonValue] = Field(default_factory=dict)
+    """Keys of the train recipe with this arm's values: `train.optimizer.lr = 1e-3`."""
+    seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
+    """Seeds of this arm, as many as those of the ablation, instead of those: then equal arms may be compared."""
+
+
+class AblationConfig(Settings):
+    """An ablation: training runs that differ in one decision."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """The name of the ablation."""
+    data: Annotated[str, Field(min_length=1)]
+    """The data recipe that all arms begin with: a path from this file's folder, or the name of a shipped recipe."""
+    train: Annotated[str, Field(min_length=1)]
+    """The train recipe that all arms begin with, in the same way: a small model, and the eval sets and tasks that score
+    it. Its phases and prompts are left out."""
+    tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
+    """Tokens that each model is trained on, in whole steps, instead of the train recipe's steps."""
+    seeds: Annotated[list[Seed], Field(min_length=1)] = Field(default_factory=lambda: [1, 2, 3])
+    """One training of each arm for each seed. Equal seeds begin with equal weights and read windows in one order."""
+    scores: list[str] = Field(default_factory=list)
+    """Scores to compare, such as `web_bpb`; all scores of the eval sets and tasks without it."""
+    smallest_difference: Annotated[float, Field(gt=0)] | None = None
+    """The smallest difference worth knowing: where none is seen, the answer says how many seeds this one would take;
+    without it, how many the difference as measured would take."""
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Threads of each training on a CPU. The losses depend on them, and not on how many trainings run at a time."""
+    arms: Annotated[list[ArmConfig], Field(min_length=2)]
+
+
+def load_ablation(path: Path) -> AblationConfig:
+    """Read the file of an ablation.
+
+    Raises:
+        InputError: with every fault of the file.
+    """
+    return check_settings(AblationConfig, read_document(path), where=str(path), checks=(_check_arms,))
+
+
+def _check_arms(tables: dict[str, Any]) -> Iterator[str]:
+    """Yield the faults between the keys of the raw file of an ablation."""
+    given: Any = tables.get("arms")
+    arms = [read_partly(ArmConfig, arm) for arm in cast("list[Any]", given)] if isinstance(given, list) else []
+    for name, count in Counter(str(arm.name) for arm in arms).items():
+        if count > 1:
+            yield f"arms: {count} arms are named {name!r}. Give each a name of its own."
+    default = AblationConfig.model_fields["seeds"].get_default(call_default_factory=True)
+    seeds = _list_of(tables.get("seeds", default))
+    for place, own in [("seeds", seeds), *((f"arms.{arm.name}.seeds", _list_of(arm.seeds)) for arm in arms)]:
+        if len(set(map(str, own))) < len(own):
+            yield f"{place}: {own}: expected each seed once"
+        if own and seeds and len(own) != len(seeds):
+            yield f"{place}: {len(own)} for the {len(seeds)} of the ablation. Give each arm as many: they are paired."
+
+
+def _list_of(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def flatten_keys(tables: dict[str, Any], parents: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield each key of nested tables that holds no table, as its parts, with its value."""
+    for key, value in tables.items():
+        if isinstance(value, dict) and value:
+            yield from flatten_keys(cast("dict[str, Any]", value), (*parents, key))
+        else:
+            yield (*parents, key), value
