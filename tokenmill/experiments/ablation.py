@@ -142,8 +142,8 @@ class Ablation:
             need = _set_bytes(arm.recipe, arm.tokens)
             if need > room:
                 raise InputError(
-                    f"{self.out}: the set of arm {arm.name!r} may take {format_size(need)}, and {format_size(room)} are "
-                    "free for it. Give a folder on a larger disk, or fewer tokens."
+                    f"{self.out}: the set of arm {arm.name!r} may take {format_size(need)}, and {format_size(room)} "
+                    "are free for it. Give a folder on a larger disk, or fewer tokens."
                 )
             if sum(sizes.values()) + (0 if arm.data in sizes else need) > room:
                 groups.append([])

@@ -143,8 +143,8 @@ def _list_notes(
     else:
         yield (
             f"difference: the mean over {plural(seeds, 'seed')} of arm less {ablation.arms[0].name}, paired by seed; "
-            f"in brackets its {CONFIDENCE:.0%} interval (Student's t). One of twenty comparisons of equal arms claims a "
-            "difference by chance."
+            f"in brackets its {CONFIDENCE:.0%} interval (Student's t). One of twenty comparisons of equal arms claims "
+            "a difference by chance."
         )
     compared = sum(row["difference"] is not None and row["low"] is not None for row in scores)
     if compared > 10:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.engine.stage_progress import Progress
@@ -123,7 +123,7 @@ def _list_changes(kind: str, tables: dict[str, Any]) -> Changes:
 
 def _table(tables: dict[str, Any], key: str) -> dict[str, Any]:
     value = tables.get(key)
-    return value if isinstance(value, dict) else {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _make_proxy(recipe: TrainRecipe, ablation: AblationConfig) -> TrainRecipe:
@@ -169,8 +169,8 @@ def _digest_eval_files(recipe: TrainRecipe) -> str:
     for table in (*recipe.eval.sets, *recipe.eval.tasks):
         values = table.model_dump()
         for key in EVAL_PATH_KEYS:
-            given = values.get(key) or []
-            named.update([given] if isinstance(given, str) else given)
+            given: Any = values.get(key) or []
+            named.update([given] if isinstance(given, str) else cast("list[str]", given))
     found = sorted(path for name in named if "://" not in name for path in glob.glob(name, recursive=True))
     return digest_of([[path, os.stat(path).st_size, os.stat(path).st_mtime_ns] for path in found])
 
