@@ -103,6 +103,7 @@ EXTRAS = {
     "numba": "bpe",
     "ray": "ray",
     "safetensors": "train",
+    "scipy": "experiments",
     "torch": "train",
     "wandb": "wandb",
 }

@@ -19,7 +19,8 @@ from shards.config import Changes
 from shards.errors import InputError, plural
 from shards.stores.store import WritableStore
 from tokenmill.experiments.schema import AblationConfig, ArmConfig, flatten_keys
-from trainer.recipe import EVAL_PATH_KEYS, TrainRecipe, load_train_recipe
+from trainer.eval_config import EVAL_PATH_KEYS
+from trainer.recipe import TrainRecipe, load_train_recipe
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Differences between arms: paired by seed, with intervals, and how many seeds it takes to see one."""
 
-# scipy and statsmodels ship no complete types.
+# scipy ships no types.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportMissingTypeStubs=false
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
-import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -69,11 +69,12 @@ def find_difference(first: Sequence[float], other: Sequence[float]) -> Differenc
 
 def find_visible_effect(seeds: int) -> float:
     """Return the smallest difference, in spreads, that `seeds` pairs show with the power `POWER`."""
-    from statsmodels.stats.power import TTestPower
+    from scipy import optimize
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its search
-        return float(TTestPower().solve_power(nobs=seeds, alpha=1 - CONFIDENCE, power=POWER))
+    high = 1.0
+    while _find_power(high, seeds) < POWER:
+        high *= 2
+    return float(optimize.brentq(lambda effect: _find_power(effect, seeds) - POWER, 0.0, high))
 
 
 def count_seeds(difference: float, spread: float) -> int | None:
@@ -81,19 +82,15 @@ def count_seeds(difference: float, spread: float) -> int | None:
     if spread == 0:
         return 2
     effect = abs(difference) / spread
-    if effect == 0 or _power_of(effect, MOST_SEEDS) < POWER:
+    if _find_power(effect, MOST_SEEDS) < POWER:
         return None
-    low, high = 2, MOST_SEEDS
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _power_of(effect, middle) >= POWER else (middle + 1, high)
-    return low
+    return 2 + bisect.bisect_left(range(2, MOST_SEEDS), POWER, key=lambda seeds: _find_power(effect, seeds))
 
 
-def _power_of(effect: float, seeds: int) -> float:
-    from statsmodels.stats.power import TTestPower
+def _find_power(effect: float, seeds: int) -> float:
+    """Return how often Student's t for `seeds` pairs finds a difference of `effect` spreads, with its sign."""
+    from scipy import stats
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        power = float(TTestPower().power(effect, seeds, 1 - CONFIDENCE))
-    return 1.0 if math.isnan(power) else power  # of an effect so large that the formula overflows
+    freedom = seeds - 1
+    limit = stats.t.ppf((1 + CONFIDENCE) / 2, freedom)
+    return float(stats.nct.sf(limit, freedom, effect * math.sqrt(seeds)))

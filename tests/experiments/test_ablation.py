@@ -1,0 +1,184 @@
+"""Ablations from file to answer: the trainings are those of `train`, equal work is done once, bad files are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.ablations import TRAIN, read_scores, run_ablation, start_ablation, write_ablation, write_texts
+from tests.support.builds import wait_until
+from tests.support.ray_cluster import RayCluster
+from tests.support.slurm_cluster import SlurmCluster
+from tests.support.started import session_processes
+from tokenmill.__main__ import main
+
+PLAIN, SUMS = {"name": "plain"}, {"name": "sums", "data": {"sources": {"sums": {"weight": 3}}}}
+
+
+def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
+    file, out = write_ablation(tmp_path, PLAIN, SUMS), tmp_path / "out"
+    done = run_ablation(file, out, "--json", "--keep", "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer == json.loads((out / "ablation.json").read_text())
+    assert "encode: 2 of 2 units were already encoded" in done.stderr  # the second arm changes only weights
+    assert answer["scores"][0]["answer"] == "the first arm"
+    assert answer["costs"][0]["dollars"] == pytest.approx(answer["costs"][0]["hours"] * 3.6)
+    # The scores are those of `train`, called by hand on the arm's set, and of the run folder.
+    values = answer["scores"][1]["values"]
+    assert values["1"] != values["2"]
+    recipe = out / "runs/sums/seed-2/recipe.json"
+    by_hand = [
+        sys.executable,
+        "-m",
+        "trainer",
+        "train",
+        recipe,
+        "--shards",
+        out / "sets/sums",
+        "--run",
+        tmp_path / "run",
+    ]
+    trained = subprocess.run([*map(str, by_hand), "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(trained.stdout)["scores"]["held_out_bpb"]["value"] == values["2"]
+    # Two sets, one tokenizer.
+    names = ["plain", "sums"]
+    assert len({(out / "sets" / name / "tokenizer.json").read_bytes() for name in names}) == 1
+    recipes = [json.loads((out / "sets" / name / "recipe.json").read_text()) for name in names]
+    assert [[source["weight"] for source in recipe["sources"]] for recipe in recipes] == [[3, 1], [3, 3]]
+
+    # Again: nothing runs. One more seed: one training of each arm, and the others stay.
+    again = run_ablation(file, out, "--json", "--keep")
+    assert "train: 0 tasks" not in again.stderr
+    assert json.loads(again.stdout) == answer
+    write_ablation(tmp_path, PLAIN, SUMS, seeds=[1, 2, 3])
+    dry = run_ablation(file, out, "--dry-run", "--json")
+    assert [row["to_run"] for row in json.loads(dry.stdout)["arms"]] == [1, 1]
+    more = json.loads(run_ablation(file, out, "--json").stdout)
+    assert {seed: value for seed, value in more["scores"][1]["values"].items() if seed != "3"} == values
+    assert not (out / "sets").exists()
+    assert not list((out / "runs").glob("*/seed-3/checkpoints"))
+
+
+def test_a_failed_training_is_named_and_tried_again(tmp_path: Path) -> None:
+    wide = {"name": "wide", "train": {"model": {"vocab_size": 4}}}  # known only when the set is
+    done = run_ablation(write_ablation(tmp_path, PLAIN, wide, seeds=[1]), tmp_path / "out", "--json")
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout)
+    assert [(row["arm"], row["seed"]) for row in answer["failed"]] == [("wide", 1)]
+    assert "model.vocab_size = 4" in answer["failed"][0]["why"]
+    assert [row["answer"] for row in answer["scores"]] == ["the first arm", "not known: its trainings failed"]
+    dry = run_ablation(tmp_path / "ablation.toml", tmp_path / "out", "--dry-run", "--json")
+    assert [row["to_run"] for row in json.loads(dry.stdout)["arms"]] == [0, 1]
+
+
+def test_changed_text_trains_again_what_it_decides(tmp_path: Path) -> None:
+    rate = {"name": "rate", "train": {"optimizer": {"lr": 3e-3}}}
+    file, out = write_ablation(tmp_path, PLAIN, rate, seeds=[1]), tmp_path / "out"
+    first = run_ablation(file, out, "--json")
+    assert first.returncode == 0, first.stderr
+    assert "arm rate: its set" not in first.stderr  # equal sets are built once
+    assert json.loads(first.stdout)["scores"][1]["answer"] == "one seed: what chance does is not known"
+    write_ablation(tmp_path, PLAIN, {"name": "rate", "train": {"optimizer": {"lr": 4e-3}}}, seeds=[1])
+    dry = json.loads(run_ablation(file, out, "--dry-run", "--json").stdout)
+    assert [row["to_run"] for row in dry["arms"]] == [0, 1]
+    write_texts(tmp_path / "sums.jsonl", "sums", documents=300, seed=3)
+    dry = json.loads(run_ablation(file, out, "--dry-run", "--json").stdout)
+    assert [row["to_run"] for row in dry["arms"]] == [1, 1]
+    write_texts(tmp_path / "held-out.jsonl", "stories", documents=30, seed=4)
+    shutil.rmtree(out)
+    dry = json.loads(run_ablation(file, out, "--dry-run", "--json").stdout)
+    assert [row["to_run"] for row in dry["arms"]] == [1, 1]
+    assert not (out / "work").exists()
+
+
+@pytest.mark.parametrize(
+    ("arms", "keys", "message"),
+    [
+        ([PLAIN], {}, "arms: expected a list of 2 or more"),
+        ([], {}, "arms: required key is missing."),
+        ([PLAIN, {"name": "same"}], {}, "arms.same: does not differ from arm 'plain'"),
+        ([PLAIN, {**SUMS, "name": "plain"}], {}, "arms: 2 arms are named 'plain'. Give each a name of its own."),
+        ([PLAIN, {"name": "../up"}], {}, "arms.../up.name: expected"),
+        (
+            [PLAIN, {"name": "typo", "data": {"sources": {"sums": {"wieght": 3}}}}],
+            {},
+            "data.toml: sources.sums.wieght: unknown key. Did you mean 'weight'?",
+        ),
+        (
+            [PLAIN, {"name": "typo", "data": {"sources": {"sum": {"weight": 3}}}}],
+            {},
+            "arms.typo: {folder}/data.toml: data.sources.sum.weight: no 'sum' in this file",
+        ),
+        ([PLAIN, {"name": "typo", "train": {"optimizer": {"rate": 1}}}], {}, "train.toml: optimizer.rate: unknown key"),
+        ([PLAIN, SUMS], {"scores": ["web_bpb"]}, "scores: 'web_bpb': arm 'plain' does not compute it. Expected one of"),
+        ([PLAIN, SUMS], {"seeds": [1, 1]}, "seeds: [1, 1]: expected each seed once"),
+        ([PLAIN, {**SUMS, "seeds": [3]}], {}, "arms.sums.seeds: 1 for the 2 of the ablation."),
+        ([PLAIN, SUMS], {"tokens": 100}, "tokens = 100: one step takes 128"),
+        ([PLAIN, SUMS], {"tokens": "lots"}, "tokens: expected a whole number"),
+        ([PLAIN, SUMS], {"train": {"eval": {"every_steps": 4}}}, "has no [[eval.sets]] and no [[eval.tasks]]"),
+        ([PLAIN, SUMS], {"data": "missing.toml"}, "missing.toml: cannot be read"),
+    ],
+)
+def test_bad_files_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arms: list[dict[str, Any]], keys: dict[str, Any], message: str
+) -> None:
+    file = write_ablation(tmp_path, *arms, **keys)
+    assert main(["ablate", str(file), "--out", str(tmp_path / "out")]) == 2
+    assert message.format(folder=tmp_path) in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_source_that_is_too_small_is_refused_with_the_builds_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = [PLAIN, {"name": "much", "data": {"sources": {"sums": {"weight": 300}}}}]
+    file = write_ablation(tmp_path, *arms, tokens="20K", seeds=[1])
+    assert main(["ablate", str(file), "--out", str(tmp_path / "out"), "--workers", "1"]) == 2
+    assert "when_short" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_killed_at_any_moment_the_answer_is_the_same(tmp_path: Path) -> None:
+    longer = {"train": TRAIN["train"] | {"steps": 120}}
+    file = write_ablation(tmp_path, PLAIN, SUMS, train=longer)
+    began = time.monotonic()
+    assert run_ablation(file, tmp_path / "whole", "--workers", "2").returncode == 0
+    seconds = time.monotonic() - began
+    draw = random.Random(4)
+    kills = 0
+    for _ in range(10):
+        process = start_ablation(file, tmp_path / "killed", "--workers", "2")
+        time.sleep(draw.uniform(0.2, 0.6) * seconds)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.communicate()
+        wait_until(lambda leader=process.pid: not session_processes(leader), "the workers and trainings to end")
+    assert kills >= 3
+    assert run_ablation(file, tmp_path / "killed", "--workers", "1").returncode == 0
+    assert read_scores(tmp_path / "killed") == read_scores(tmp_path / "whole")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["ray", "slurm"])
+def test_clusters_of_two_nodes_give_the_same_answer(tmp_path: Path, engine: str) -> None:
+    file = write_ablation(tmp_path, PLAIN, SUMS)
+    assert run_ablation(file, tmp_path / "here").returncode == 0
+    with RayCluster() if engine == "ray" else SlurmCluster() as cluster:
+        options = ["--ray-address", cluster.address] if isinstance(cluster, RayCluster) else ["--slurm", "time=5"]
+        if isinstance(cluster, RayCluster):
+            cluster.add_nodes(2)
+        done = run_ablation(file, tmp_path / "there", "--engine", engine, *options, env=cluster.environment)
+    assert done.returncode == 0, done.stderr
+    assert read_scores(tmp_path / "there") == read_scores(tmp_path / "here")

@@ -1,0 +1,55 @@
+"""Differences between arms: against a worked example of a textbook, by simulation, and at the edges."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tokenmill.experiments.differences import MOST_SEEDS, POWER, count_seeds, find_difference, find_visible_effect
+
+
+def test_interval_is_that_of_students_paired_test() -> None:
+    """W. S. Gosset's example: extra hours of sleep of ten patients by two drugs (Biometrika 1908)."""
+    first = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
+    second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
+    found = find_difference(first, second)
+    assert found.mean == pytest.approx(1.58)
+    assert (found.low, found.high) == (pytest.approx(0.7001, abs=1e-4), pytest.approx(2.4599, abs=1e-4))
+    assert found.p == pytest.approx(0.002833, abs=1e-6)
+    assert found.is_seen
+
+
+def test_equal_arms_are_told_apart_one_time_in_twenty() -> None:
+    draw = np.random.default_rng(1)
+    seen = [bool(find_difference(*draw.normal(1.0, 0.01, (2, 3)).tolist()).is_seen) for _ in range(2000)]
+    assert 0.035 < np.mean(seen) < 0.065
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 10])
+def test_a_visible_difference_is_seen_as_often_as_said(seeds: int) -> None:
+    effect = find_visible_effect(seeds)
+    draw = np.random.default_rng(seeds)
+    seen = [bool(find_difference([0.0] * seeds, draw.normal(effect, 1.0, seeds).tolist()).is_seen) for _ in range(1500)]
+    assert np.mean(seen) == pytest.approx(POWER, abs=0.04)
+
+
+@pytest.mark.parametrize("effect", [0.1, 0.5, 1.0, 3.0, 20.0])
+def test_seeds_needed_are_the_fewest_that_see_a_difference(effect: float) -> None:
+    seeds = count_seeds(effect * 0.01, 0.01)
+    assert seeds is not None
+    assert find_visible_effect(seeds) <= effect
+    assert seeds == 2 or find_visible_effect(seeds - 1) > effect
+
+
+def test_edges() -> None:
+    assert find_difference([1.0], [1.5])[:4] == (0.5, None, None, None)
+    assert find_difference([1.0], [1.5]).is_seen is None
+    equal = find_difference([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+    assert (equal.mean, equal.spread, equal.is_seen) == (0.0, 0.0, False)
+    assert find_difference([1.0, 2.0], [1.5, 2.5]).is_seen
+    assert count_seeds(0.0, 0.01) is None
+    assert count_seeds(1e-6, 1.0) is None
+    assert count_seeds(0.5, 0.0) == 2
+    assert math.isfinite(find_visible_effect(MOST_SEEDS))

@@ -1,0 +1,95 @@
+"""Ablations that run in seconds: two sources of made-up text, held-out text, a model of one small layer."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.recipes import source, to_toml, write_recipe
+
+TEXTS = {
+    "stories": "the mill turns a stream of words into flour while the river sings and nobody sleeps",
+    "sums": "one and two is three and four is seven and eight is fifteen so it is",
+}
+TRAIN: dict[str, Any] = {
+    "name": "tiny",
+    "model": {
+        "kind": "llama",
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 32,
+        "tie_word_embeddings": True,
+    },
+    "train": {"seq_len": 32, "global_batch": 4, "micro_batch": 4, "steps": 12, "precision": "fp32", "device": "cpu"},
+    "optimizer": {"lr": 1e-2},
+    "eval": {"every_steps": 4, "max_tokens": 500, "sets": [{"name": "held_out", "paths": ["held-out.jsonl"]}]},
+    "checkpoint": {"every_steps": 2},
+    "cost": {"gpu_usd_per_hour": 3.6},
+}
+
+
+def write_texts(path: Path, name: str, *, documents: int, seed: int) -> Path:
+    """Write documents of a source as JSON lines: words that mostly follow one another."""
+    draw, words = random.Random(f"{name} {seed}"), TEXTS[name].split()
+    with path.open("w") as file:
+        for _ in range(documents):
+            place, picked = draw.randrange(len(words)), list[str]()
+            for _ in range(draw.randint(20, 60)):
+                place = (place + 1) % len(words) if draw.random() < 0.8 else draw.randrange(len(words))
+                picked.append(words[place])
+            file.write(json.dumps({"text": " ".join(picked) + f" {draw.random():.6f}"}) + "\n")
+    return path
+
+
+def write_ablation(folder: Path, *arms: dict[str, Any], train: dict[str, Any] | None = None, **keys: Any) -> Path:
+    """Write an ablation, its recipes and its text to a folder, and return its path.
+
+    Args:
+        folder: where.
+        arms: the tables of the arms.
+        train: tables that replace those of `TRAIN`.
+        keys: further keys of the ablation, or others than the two seeds 1 and 2.
+    """
+    for name in TEXTS:
+        if not (folder / f"{name}.jsonl").exists():
+            write_texts(folder / f"{name}.jsonl", name, documents=200, seed=1)
+    if not (folder / "held-out.jsonl").exists():
+        write_texts(folder / "held-out.jsonl", "stories", documents=20, seed=2)
+    sources = [source(name, f"{name}.jsonl", weight=weight) for name, weight in (("stories", 3), ("sums", 1))]
+    write_recipe(folder / "data.toml", *sources, split={"val_tokens": 500}, shards={"tokens": 4000})
+    (folder / "train.toml").write_text(
+        "".join(f"{key} = {to_toml(value)}\n" for key, value in (TRAIN | (train or {})).items())
+    )
+    tables = {"name": "test", "data": "data.toml", "train": "train.toml", "seeds": [1, 2]} | keys
+    if arms:
+        tables["arms"] = list(arms)
+    path = folder / "ablation.toml"
+    path.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in tables.items()))
+    return path
+
+
+def start_ablation(file: Path, out: Path, *options: str, **how: Any) -> subprocess.Popen[str]:
+    """Start `tokenmill ablate` in a process and session of its own."""
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command(file, out, *options), start_new_session=True, **streams, **how)
+
+
+def run_ablation(file: Path, out: Path, *options: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run `tokenmill ablate` to its end."""
+    return subprocess.run(command(file, out, *options), capture_output=True, text=True, check=False, timeout=280, **how)
+
+
+def command(file: Path, out: Path, *options: str) -> Sequence[str]:
+    """Return the words that call `tokenmill ablate`."""
+    return [sys.executable, "-m", "tokenmill", "ablate", str(file), "--out", str(out), *options]
+
+
+def read_scores(out: Path) -> str:
+    """Return the scores of an ablation's answer, as they are written."""
+    return json.dumps(json.loads((out / "ablation.json").read_text())["scores"], indent=2)
