@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,14 +14,23 @@ from typing import Any
 
 import pytest
 
+from pipeline.engine.executors import LocalExecutor
+from pipeline.engine.stage_progress import Progress
 from tests.support.ablations import TRAIN, read_scores, run_ablation, start_ablation, write_ablation, write_texts
 from tests.support.builds import wait_until
 from tests.support.ray_cluster import RayCluster
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.started import session_processes
 from tokenmill.__main__ import main
+from tokenmill.experiments.ablation import Ablation
 
 PLAIN, SUMS = {"name": "plain"}, {"name": "sums", "data": {"sources": {"sums": {"weight": 3}}}}
+
+
+def find_pending(file: Path, out: Path) -> list[tuple[str, int]]:
+    """Return the arm and the seed of each training that is not done."""
+    ablation = Ablation(file, out, LocalExecutor(1), Progress(quiet=True))
+    return [(one.arm.name, one.seed) for one in ablation.find_pending()]
 
 
 def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
@@ -62,8 +70,7 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
     assert "train: 0 tasks" not in again.stderr
     assert json.loads(again.stdout) == answer
     write_ablation(tmp_path, PLAIN, SUMS, seeds=[1, 2, 3])
-    dry = run_ablation(file, out, "--dry-run", "--json")
-    assert [row["to_run"] for row in json.loads(dry.stdout)["arms"]] == [1, 1]
+    assert find_pending(file, out) == [("plain", 3), ("sums", 3)]
     more = json.loads(run_ablation(file, out, "--json").stdout)
     assert {seed: value for seed, value in more["scores"][1]["values"].items() if seed != "3"} == values
     assert not (out / "sets").exists()
@@ -78,8 +85,7 @@ def test_a_failed_training_is_named_and_tried_again(tmp_path: Path) -> None:
     assert [(row["arm"], row["seed"]) for row in answer["failed"]] == [("wide", 1)]
     assert "model.vocab_size = 4" in answer["failed"][0]["why"]
     assert [row["answer"] for row in answer["scores"]] == ["the first arm", "not known: its trainings failed"]
-    dry = run_ablation(tmp_path / "ablation.toml", tmp_path / "out", "--dry-run", "--json")
-    assert [row["to_run"] for row in json.loads(dry.stdout)["arms"]] == [0, 1]
+    assert find_pending(tmp_path / "ablation.toml", tmp_path / "out") == [("wide", 1)]
 
 
 def test_changed_text_trains_again_what_it_decides(tmp_path: Path) -> None:
@@ -90,16 +96,28 @@ def test_changed_text_trains_again_what_it_decides(tmp_path: Path) -> None:
     assert "arm rate: its set" not in first.stderr  # equal sets are built once
     assert json.loads(first.stdout)["scores"][1]["answer"] == "one seed: what chance does is not known"
     write_ablation(tmp_path, PLAIN, {"name": "rate", "train": {"optimizer": {"lr": 4e-3}}}, seeds=[1])
-    dry = json.loads(run_ablation(file, out, "--dry-run", "--json").stdout)
-    assert [row["to_run"] for row in dry["arms"]] == [0, 1]
-    write_texts(tmp_path / "sums.jsonl", "sums", documents=300, seed=3)
-    dry = json.loads(run_ablation(file, out, "--dry-run", "--json").stdout)
-    assert [row["to_run"] for row in dry["arms"]] == [1, 1]
+    assert find_pending(file, out) == [("rate", 1)]
+    write_ablation(tmp_path, PLAIN, rate, seeds=[1])
+    assert find_pending(file, out) == []
     write_texts(tmp_path / "held-out.jsonl", "stories", documents=30, seed=4)
-    shutil.rmtree(out)
-    dry = json.loads(run_ablation(file, out, "--dry-run", "--json").stdout)
-    assert [row["to_run"] for row in dry["arms"]] == [1, 1]
-    assert not (out / "work").exists()
+    assert find_pending(file, out) == [("plain", 1), ("rate", 1)]
+    write_texts(tmp_path / "held-out.jsonl", "stories", documents=20, seed=2)
+    write_texts(tmp_path / "sums.jsonl", "sums", documents=300, seed=3)
+    assert find_pending(file, out) == [("plain", 1), ("rate", 1)]
+
+
+@pytest.mark.long
+def test_a_dry_run_prices_what_is_missing(tmp_path: Path) -> None:
+    file, out = write_ablation(tmp_path, PLAIN, SUMS), tmp_path / "out"
+    done = run_ablation(file, out, "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    priced = json.loads(done.stdout)
+    assert [(row["trainings"], row["to_run"], row["tokens"]) for row in priced["arms"]] == [(2, 2, 12 * 128)] * 2
+    assert priced["dollars"] == pytest.approx(priced["hours"] * 3.6)
+    # Of each training the tokens, and a third of the work for those that each of three validations may read.
+    work = 2 * (12 * 128 + 3 * (500 + 1_000_000) / 3)
+    assert priced["arms"][0]["hours"] * 3600 * priced["arms"][0]["tokens_per_s"] == pytest.approx(work)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
@@ -142,10 +160,11 @@ def test_bad_files_are_refused(
 def test_a_source_that_is_too_small_is_refused_with_the_builds_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arms = [PLAIN, {"name": "much", "data": {"sources": {"sums": {"weight": 300}}}}]
-    file = write_ablation(tmp_path, *arms, tokens="20K", seeds=[1])
+    file = write_ablation(tmp_path, PLAIN, SUMS, tokens="60K", seeds=[1])
     assert main(["ablate", str(file), "--out", str(tmp_path / "out"), "--workers", "1"]) == 2
-    assert "when_short" in capsys.readouterr().err
+    refused = capsys.readouterr().err.splitlines()[-1]
+    assert refused.startswith("error: arm plain: ")
+    assert "when_short" in refused
 
 
 @pytest.mark.long

@@ -16,8 +16,10 @@ import torch
 from shards.errors import InputError
 from trainer.commands import bench, fit
 from trainer.commands.bench_steps import time_steps, write_made_up_set
+from trainer.eval_config import EvalSetConfig
 from trainer.model.size import count_parameters, flops_per_token
 from trainer.recipe import TrainRecipe, load_train_recipe
+from trainer.session import open_session
 
 pytestmark = pytest.mark.long
 
@@ -26,6 +28,7 @@ VOCAB_SIZE = 320
 SETTINGS = [f"model.vocab_size={VOCAB_SIZE}", "cost.peak_tflops=0.5", "schedule.warmup_steps=0", "train.micro_batch=4"]
 OVERRIDES = [f"--set={item}" for item in SETTINGS]
 STEPS = 4
+NO_SET = EvalSetConfig(name="web", shards="/no-such-folder")
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +52,13 @@ def test_the_figures_agree_with_each_other(trainer, recipe_file, recipe, monkeyp
     # Of the precision that ran, whatever `auto` would be here.
     auto = load_train_recipe(recipe_file, [*SETTINGS, 'train.precision="auto"'])
     assert fit.expect_memory(auto, "fp32") == pytest.approx(row["fit_gb"])
+
+
+def test_eval_sets_and_tasks_are_not_opened(recipe, tmp_path):
+    sets = recipe.model_copy(update={"eval": recipe.eval.model_copy(update={"sets": [NO_SET]})})
+    with pytest.raises(InputError, match="no-such-folder"):
+        open_session(sets, write_made_up_set(recipe, tmp_path), tmp_path / "run", resume="never", say=print)
+    assert time_steps(sets, tmp_path / "set", 1)["tokens_per_s"] > 0
 
 
 def test_the_shipped_recipes_with_goals_are_measured_by_default(trainer, monkeypatch):

@@ -94,8 +94,8 @@ class Ablation:
 
                 def build(pending: list[Task], own: Sequence[Training] = own) -> None:
                     missing = {task.digest for task in pending}
-                    for arm in dict.fromkeys(one.arm.name for one in own if one.task.digest in missing):
-                        self._build(self._arm(arm))
+                    for data in dict.fromkeys(one.arm.data for one in own if one.task.digest in missing):
+                        self._build(self._first_with(data))
 
                 stage = self.driver.run_stage(_STAGE, train_proxy, tasks, unit="tokens", before=build)
                 results |= {task.digest: result for task, result in zip(tasks, stage.results, strict=True)}
@@ -109,11 +109,11 @@ class Ablation:
 
     def set_folder(self, arm: Arm) -> Path:
         """Return the folder of the set of an arm; arms with equal sets share it."""
-        first = next(other for other in self.arms if other.data == arm.data)
-        return self.out / "sets" / first.name
+        return self.out / "sets" / self._first_with(arm.data).name
 
-    def _arm(self, name: str) -> Arm:
-        return next(arm for arm in self.arms if arm.name == name)
+    def _first_with(self, data: str) -> Arm:
+        """Return the first of the arms whose sets are equal."""
+        return next(arm for arm in self.arms if arm.data == data)
 
     def _make_task(self, arm: Arm, seed: int) -> Task:
         train = arm.train.train.model_copy(update={"seed": seed})
@@ -162,14 +162,11 @@ class Ablation:
         if not arm.own_tokenizer and recipe.tokenizer_file is None:
             recipe = with_tokenizer(recipe, self._find_tokenizer())
         self._progress.note(f"arm {arm.name}: its set in {folder}")
-        build_set(
-            recipe,
-            out=folder,
-            work=self.work,
-            executor=self._executor,
-            progress=True,
-            keep_bytes=_KEPT_BYTES,
-        )
+        places = {"out": folder, "work": self.work}
+        try:
+            build_set(recipe, **places, executor=self._executor, progress=True, keep_bytes=_KEPT_BYTES)
+        except InputError as error:
+            raise InputError([f"arm {arm.name}: {problem}" for problem in error.problems]) from error
 
     def _find_tokenizer(self) -> Path:
         """Return the file of the first arm's tokenizer; build that arm's set if it is missing."""
