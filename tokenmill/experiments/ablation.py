@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.builder.python_api import build_set
 from pipeline.engine.driver import Driver
@@ -162,9 +162,9 @@ class Ablation:
         if not arm.own_tokenizer and recipe.tokenizer_file is None:
             recipe = with_tokenizer(recipe, self._find_tokenizer())
         self._progress.note(f"arm {arm.name}: its set in {folder}")
-        places = {"out": folder, "work": self.work}
+        shared: dict[str, Any] = {"executor": self._executor, "keep_bytes": _KEPT_BYTES}
         try:
-            build_set(recipe, **places, executor=self._executor, progress=True, keep_bytes=_KEPT_BYTES)
+            build_set(recipe, out=folder, work=self.work, progress=True, **shared)
         except InputError as error:
             raise InputError([f"arm {arm.name}: {problem}" for problem in error.problems]) from error
 

@@ -9,7 +9,7 @@ import bisect
 import math
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -74,7 +74,12 @@ def find_visible_effect(seeds: int) -> float:
     high = 1.0
     while _find_power(high, seeds) < POWER:
         high *= 2
-    return float(optimize.brentq(lambda effect: _find_power(effect, seeds) - POWER, 0.0, high))
+
+    def exceed(effect: float) -> float:
+        return _find_power(effect, seeds) - POWER
+
+    found: Any = optimize.brentq(exceed, 0.0, high)
+    return float(found)
 
 
 def count_seeds(difference: float, spread: float) -> int | None:
