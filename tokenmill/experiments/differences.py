@@ -2,7 +2,7 @@
 
 # scipy ships no types.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportMissingTypeStubs=false
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 import bisect
