@@ -151,8 +151,8 @@ class Ablation:
             groups[-1].append(arm)
             sizes[arm.data] = need
         if len(groups) > 1:
-            sets = plural(len(self.arms), "set")
-            self._progress.note(f"the disk is too small for {sets} at a time: {len(groups)} groups of arms, in turns")
+            turns = plural(len(groups), "group")
+            self._progress.note(f"the disk is too small for all sets at a time: {turns} of arms, one after the other")
         return groups
 
     def _build(self, arm: Arm) -> None:
