@@ -24,6 +24,8 @@ from pipeline.recipe.sources import HubSource
 from shards.errors import InputError
 from shards.terminal.shipped_recipes import find_recipe
 from tests.support.builds import call_here
+from tokenmill.experiments.schema import SHIPPED as EXPERIMENTS_FOLDER
+from tokenmill.experiments.schema import flatten_keys, load_ablation
 from trainer import recipe as train_recipe
 from trainer.__main__ import main as trainer_main
 
@@ -31,6 +33,7 @@ Load = Callable[..., Recipe]
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = sorted((ROOT / "recipes/data").glob("*.toml"))
+EXPERIMENTS = sorted((ROOT / "recipes/experiments").glob("*.toml"))
 FILES = {
     "demo": [f"out/demo-corpus/{name}/part-00000.parquet" for name in ("docs-prose", "docs-maths", "stdlib-code")],
     "local-text": ["data/corpus.txt"],
@@ -121,6 +124,25 @@ def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.Monk
     )
     (tmp_path / "c.toml").write_text(f'name = "c"\n{sources}[tokenizer]\nvocab_size = 300\n{curriculum}')
     assert [phase.name for phase in load_checked_recipe(tmp_path / "c.toml").mix.phases] == ["main", "last"]
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_the_arms_of_every_experiment_load(path: Path, load: Load, tmp_path: Path) -> None:
+    """Every key that an arm changes is one of its recipes, and every score is taken."""
+    experiment = load_ablation(find_recipe(path.stem, EXPERIMENTS_FOLDER))
+    assert experiment.name == path.stem
+    load(experiment.data)  # makes the files that it reads
+    recipes = []
+    for arm in experiment.arms:
+        changes = {
+            kind: [(".".join(key), key, value) for key, value in flatten_keys(tables)]
+            for kind, tables in (("data", arm.data), ("train", arm.train))
+        }
+        data = load_checked_recipe(tmp_path / f"recipes/data/{experiment.data}.toml", changes=changes["data"])
+        train = train_recipe.load_train_recipe(Path(experiment.train), changes=changes["train"])
+        assert set(experiment.scores) <= set(train.eval.score_names)
+        recipes.append((data.to_json(), train.model_dump_json()))
+    assert len(set(recipes)) == len(experiment.arms)
 
 
 # --- The tables of keys ---
@@ -231,6 +253,7 @@ def test_an_unknown_name_is_answered_with_the_names() -> None:
             ["fit", "climbmix", "--gpu-memory", "80GB"],
             "the shipped recipe of this name is a data recipe.",
         ),
+        (pipeline_main, ["plan", "min-words"], "the shipped recipe of this name is an experiment."),
     ],
 )
 def test_a_recipe_of_the_other_kind_is_called_so(main: Any, words: list[str], said: str, tmp_path: Path) -> None:

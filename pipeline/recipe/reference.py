@@ -14,8 +14,7 @@ from pipeline.recipe.key_values import Name, parse_count, parse_size
 from pipeline.recipe.presets import PRESETS, Preset
 from pipeline.recipe.schema import MixRecipe, PhaseRecipe, Recipe
 from shards.config import Settings
-from shards.errors import InputError
-from shards.terminal.key_tables import KeyTables, field_docs, find_section
+from shards.terminal.key_tables import KeyTables, field_docs, find_section, write_between
 
 BEGIN = "<!-- keys of the data recipe: written by `python -m pipeline keys --into recipes/README.md` -->"
 END = "<!-- end of the keys of the data recipe -->"
@@ -59,11 +58,4 @@ def write_reference_into(path: Path) -> bool:
     Raises:
         InputError: the file lacks a marker.
     """
-    text = path.read_text(encoding="utf-8")
-    begin, end = text.find(BEGIN), text.find(END)
-    if begin < 0 or end < begin:
-        raise InputError(f"{path}: lacks the lines {BEGIN!r} and {END!r}. Put them where the tables belong.")
-    updated = f"{text[: begin + len(BEGIN)]}\n\n{reference_markdown()}\n\n{text[end:]}"
-    if updated != text:
-        path.write_text(updated, encoding="utf-8")
-    return updated != text
+    return write_between(path, BEGIN, END, reference_markdown())

@@ -35,6 +35,7 @@ from shards.report.plots import (
 from shards.report.shown_documents import ShownDocument
 from shards.report.vocabulary import VocabularyFacts
 from shards.terminal.amounts import compact, format_size
+from shards.terminal.display import format_value
 
 WIDE, NARROW = 720.0, 342.0
 """Widths in px that each chart is drawn for: a text column on a desktop, and a phone held upright."""
@@ -166,6 +167,7 @@ def make_render_environment(*folders: Path) -> jinja2.Environment:
         "public_reason": card.public_reason,
         "literal": ascii,
         "compact": compact,
+        "shown": format_value,
         "size": format_size,
         "count": "{:,.0f}".format,
         "percent": _percent,

@@ -37,6 +37,7 @@ WAY = {
     },
     "Compare data": {
         "ablate": ("tokenmill.commands.ablate", "find out which data is better, by small models with error bars"),
+        "ablate-keys": ("tokenmill.commands.ablate_keys", "list every key of an ablation's file"),
     },
     "Look at the run": {
         "plot": ("trainer.commands.plot", "draw loss, learning rate, throughput and dollars"),

@@ -12,6 +12,7 @@ import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator
@@ -19,6 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from shards.config import Settings
+from shards.errors import InputError
 
 _HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
 _SIZES = {10**12: "TB", 10**9: "GB", 10**6: "MB"}
@@ -50,6 +52,22 @@ def find_section(model: type[BaseModel], name: str) -> tuple[type[Settings], boo
     many = get_origin(annotation) is list
     models = _models_of(get_args(annotation)[0] if many else annotation)
     return (models[0], many) if models else None
+
+
+def write_between(path: Path, begin: str, end: str, markdown: str) -> bool:
+    """Put Markdown between two lines of a file; return whether that changed it.
+
+    Raises:
+        InputError: the file lacks one of the lines.
+    """
+    text = path.read_text(encoding="utf-8")
+    first, last = text.find(begin), text.find(end)
+    if first < 0 or last < first:
+        raise InputError(f"{path}: lacks the lines {begin!r} and {end!r}. Put them where the tables belong.")
+    updated = f"{text[: first + len(begin)]}\n\n{markdown}\n\n{text[last:]}"
+    if updated != text:
+        path.write_text(updated, encoding="utf-8")
+    return updated != text
 
 
 @dataclass(frozen=True)
@@ -128,7 +146,8 @@ def _default_text(key: FieldInfo, is_size: bool) -> str:
     if isinstance(value, str):
         return f'`"{value}"`'
     if isinstance(value, list):
-        return "`[" + ", ".join(f'"{item}"' for item in cast("list[Any]", value)) + "]`"
+        items = cast("list[Any]", value)
+        return "`[" + ", ".join(f'"{item}"' if isinstance(item, str) else str(item) for item in items) + "]`"
     if isinstance(value, tuple):
         return "`[" + ", ".join(map(str, cast("tuple[Any, ...]", value))) + "]`"
     return f"{value:_}" if isinstance(value, int) and value >= 10_000 else str(value).lower()

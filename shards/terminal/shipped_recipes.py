@@ -1,4 +1,4 @@
-"""Which recipe is meant: a shipped one, found by name in any folder, from a checkout and from a wheel; and its kind."""
+"""Which recipe or experiment is meant: a shipped one, found by name, from a checkout and from a wheel; and its kind."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any, Literal
 from shards.errors import InputError
 
 RecipeKind = Literal["data", "train"]
+ShippedFolder = Literal["data", "train", "experiments"]
 
 _KEYS_OF_KIND = {"data": ("sources", "tokenizer", "mix"), "train": ("model", "train", "optimizer")}
 _USE_OF_KIND = {"data": "build RECIPE --out OUT", "train": "train RECIPE --shards SET --run RUN"}
 
 
-def shipped_folder(package: Path, kind: RecipeKind) -> Path:
-    """Return the folder of the recipes that are shipped with a package.
+def shipped_folder(package: Path, kind: ShippedFolder) -> Path:
+    """Return the folder of the recipes, or of the files of experiments, that are shipped with a package.
 
-    In a checkout they are in `recipes/data/` or `recipes/train/`; the wheel installs them as `tokenmill_recipes/`.
+    In a checkout they are in `recipes/data/` and the folders beside it; in a wheel, below `tokenmill_recipes/`.
     """
     in_checkout = package.parent / "recipes" / kind
     return in_checkout if in_checkout.is_dir() else package.parent / "tokenmill_recipes" / kind
@@ -53,6 +54,7 @@ def find_recipe(given: str | Path, shipped: Path) -> Path:
     from shards.config import nearest  # late: loads pydantic, for which a build's workers would wait
 
     for other in shipped.parent.glob(f"*/{name}.toml"):
-        raise InputError(f"recipe {name!r}: the shipped recipe of this name is a {other.parent.name} recipe.")
+        kind = "an experiment" if other.parent.name == "experiments" else f"a {other.parent.name} recipe"
+        raise InputError(f"recipe {name!r}: the shipped recipe of this name is {kind}.")
     names = [file.stem for file in shipped.glob("*.toml")]
     raise InputError(f"recipe {name!r}: no such file here, and no shipped recipe has this name.{nearest(name, names)}")

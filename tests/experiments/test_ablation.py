@@ -59,6 +59,13 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
     ]
     trained = subprocess.run([*map(str, by_hand), "--json"], capture_output=True, text=True, check=True)
     assert json.loads(trained.stdout)["scores"]["held_out_bpb"]["value"] == values["2"]
+    # Its documents are recorded, and its page is written.
+    (row,) = answer["documents"]
+    assert (row["answer"], row["only_first_documents"] > 0) == ("other documents", True)
+    assert {row["arm"] for row in answer["mixes"]} == {"plain", "sums"}
+    assert {path.name for path in out.glob("ablation.*")} == {
+        f"ablation.{end}" for end in ("json", "html", "png", "svg")
+    }
     # Two sets, one tokenizer.
     names = ["plain", "sums"]
     assert len({(out / "sets" / name / "tokenizer.json").read_bytes() for name in names}) == 1

@@ -17,6 +17,7 @@ from pipeline.cli.engines import add_engine, open_executor
 from shards.terminal.arguments import parse_path
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 from shards.terminal.program import Outcome
+from shards.terminal.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +30,9 @@ ANSWER_FILE = "ablation.json"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `ablate`."""
-    parser.add_argument("file", type=parse_path, metavar="FILE", help="the file of an ablation (TOML)")
+    parser.add_argument(
+        "file", type=parse_path, metavar="FILE", help="the file of an ablation (TOML), or the name of a shipped one"
+    )
     parser.add_argument(
         "--out", type=parse_path, required=True, metavar="DIR", help="folder for sets, training runs and the answer"
     )
@@ -45,15 +48,20 @@ def run(options: argparse.Namespace) -> Outcome:
     with closing(open_executor(options)) as executor:
         from pipeline.engine.stage_progress import Progress
         from tokenmill.experiments.ablation import Ablation
+        from tokenmill.experiments.ablation_page import write_ablation
         from tokenmill.experiments.answer import answer_ablation
+        from tokenmill.experiments.schema import SHIPPED
 
-        ablation = Ablation(options.file, options.out, executor, Progress(), keep=options.keep)
+        file = find_recipe(options.file, SHIPPED)
+        ablation = Ablation(file, options.out, executor, Progress(), keep=options.keep)
         if options.dry_run:
             return _price(ablation)
-        answer = answer_ablation(ablation, ablation.run())
+        results = ablation.run()
+        answer = answer_ablation(ablation, results)
+        pages = write_ablation(ablation, results, answer)
     data = {"name": ablation.config.name, **answer._asdict()}
-    file = _write_answer(ablation.out / ANSWER_FILE, data)
-    return Outcome(data, _show(ablation, answer, file), PROBLEMS if answer.failed else WHOLE)
+    written = _write_answer(ablation.out / ANSWER_FILE, data)
+    return Outcome(data, _show(ablation, answer, [written, *pages]), PROBLEMS if answer.failed else WHOLE)
 
 
 def _price(ablation: Ablation) -> Outcome:
@@ -76,12 +84,13 @@ def _write_answer(file: Path, data: dict[str, Any]) -> Path:
     return file
 
 
-def _show(ablation: Ablation, answer: Answer, file: Path) -> Iterator[str | list[dict[str, Any]]]:
-    from tokenmill.experiments.answer import show_changes, show_scores
+def _show(ablation: Ablation, answer: Answer, files: list[Path]) -> Iterator[str | list[dict[str, Any]]]:
+    from tokenmill.experiments.answer import show_changes, show_documents, show_scores
 
     yield ablation.config.name
     yield show_scores(answer)
     yield show_changes(answer)
+    yield show_documents(answer)
     yield answer.costs
     yield from answer.notes
-    yield str(file)
+    yield from map(str, files)

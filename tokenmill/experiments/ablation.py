@@ -6,7 +6,8 @@ OUT/runs/ARM/seed-N
                   the run folder of each training
 OUT/trainings     the receipts of the trainings, as a build's work folder has those of its tasks
 OUT/tokenizers    the tokenizer of the first arm, which the others share
-OUT/ablation.json the answer
+OUT/documents     what each arm's set holds, and how its documents differ from those of the first arm
+OUT/ablation.json the answer; OUT/ablation.html, .png and .svg show it
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from shards.stores.files import lock_folder, write_text
 from shards.stores.open import open_writable_store
 from shards.terminal.amounts import format_size
 from tokenmill.experiments.arms import Arm, resolve_arms, with_tokenizer
+from tokenmill.experiments.documents import record_documents
 from tokenmill.experiments.proxy import ProxyResult, ProxyTask, train_proxy
 from tokenmill.experiments.schema import AblationConfig, load_ablation
 
@@ -65,6 +67,7 @@ class Ablation:
         self.out, self.keep = out.absolute(), keep
         self.work = self.out / "work"
         self._progress, self._executor = progress, executor
+        self._built: set[Path] = set()
         self.driver = Driver(open_writable_store(str(self.out / "trainings")), executor, progress)
         self.arms = resolve_arms(file, self.config, open_writable_store(str(self.out / "trainings")), progress)
         self.trainings = [Training(arm, seed, self._make_task(arm, seed)) for arm in self.arms for seed in arm.seeds]
@@ -89,6 +92,7 @@ class Ablation:
         with lock_folder(self.out):
             results: dict[str, ProxyResult] = {}
             for arms in self._divide_by_disk():
+                self._record_documents(arms)
                 own = [one for one in self.trainings if one.arm in arms]
                 tasks = [one.task for one in own]
 
@@ -105,7 +109,12 @@ class Ablation:
                         self.driver.work.child(_STAGE).child(task.digest).delete_all()
                 if not self.keep:
                     shutil.rmtree(self.out / "sets", ignore_errors=True)
+                    self._built.clear()
             return [results[one.task.digest] for one in self.trainings]
+
+    def results_folder(self, training: Training) -> Path:
+        """Return the folder of a finished training's result: its metrics and recipe, as in a run folder."""
+        return self.out / "trainings" / _STAGE / training.task.digest
 
     def set_folder(self, arm: Arm) -> Path:
         """Return the folder of the set of an arm; arms with equal sets share it."""
@@ -155,9 +164,21 @@ class Ablation:
             self._progress.note(f"the disk is too small for all sets at a time: {turns} of arms, one after the other")
         return groups
 
-    def _build(self, arm: Arm) -> None:
+    def _record_documents(self, arms: Sequence[Arm]) -> None:
+        """Record what the sets of some arms hold, before any training; build those without a record."""
+        first = self.arms[0]
+        for arm in arms:
+            if first in arms:
+                record_documents(self.out, first, arm, self._build)
+            else:
+                names = f"arm {arm.name} and {first.name}"
+                self._progress.note(f"{names}: the disk holds one of their sets at a time; documents are not compared")
+
+    def _build(self, arm: Arm) -> Path:
         """Build the set of an arm unless it is there, with the tokenizer of the first arm unless it has its own."""
         folder = self.set_folder(arm)
+        if folder in self._built:
+            return folder
         recipe = arm.recipe
         if not arm.own_tokenizer and recipe.tokenizer_file is None:
             recipe = with_tokenizer(recipe, self._find_tokenizer())
@@ -167,6 +188,8 @@ class Ablation:
             build_set(recipe, out=folder, work=self.work, progress=True, **shared)
         except InputError as error:
             raise InputError([f"arm {arm.name}: {problem}" for problem in error.problems]) from error
+        self._built.add(folder)
+        return folder
 
     def _find_tokenizer(self) -> Path:
         """Return the file of the first arm's tokenizer; build that arm's set if it is missing."""

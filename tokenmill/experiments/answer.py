@@ -11,6 +11,7 @@ from shards.errors import plural
 from tokenmill.experiments.ablation import Ablation
 from tokenmill.experiments.arms import Arm
 from tokenmill.experiments.differences import CONFIDENCE, Difference, count_seeds, find_difference
+from tokenmill.experiments.documents import read_record, summarize_record
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import flatten_keys
 from trainer.results.curves import unit_of
@@ -25,6 +26,10 @@ class Answer(NamedTuple):
             difference `visible` with these seeds, `seeds_needed` for the difference that was asked for, and `answer`.
         costs: for each arm its `trainings`, `tokens`, `hours` and `dollars`.
         changes: for each key that an arm changes, its `arm`, `key` and `value`.
+        mixes: for each arm and source, its `requested` and `achieved` share of the training split, `tokens`,
+            `documents` and `epochs`.
+        documents: for each arm but the first, how its documents differ from those of the first arm: the sums of the
+            counts in OUT/documents/ARM.json.
         failed: for each training that failed, its `arm`, `seed` and `why`.
         notes: what a reader of the tables must know.
     """
@@ -32,6 +37,8 @@ class Answer(NamedTuple):
     scores: list[dict[str, Any]]
     costs: list[dict[str, Any]]
     changes: list[dict[str, Any]]
+    mixes: list[dict[str, Any]]
+    documents: list[dict[str, Any]]
     failed: list[dict[str, Any]]
     notes: list[str]
 
@@ -49,7 +56,23 @@ def answer_ablation(ablation: Ablation, results: Sequence[ProxyResult]) -> Answe
     names = ablation.config.scores or ablation.arms[0].train.eval.score_names
     scores = [row for name in names for row in _compare_arms(ablation, name, by_arm)]
     costs = [_add_up(arm, by_arm[arm.name]) for arm in ablation.arms]
-    return Answer(scores, costs, list(_list_changes(ablation)), failed, list(_list_notes(ablation, scores, failed)))
+    records = list_records(ablation)
+    return Answer(
+        scores,
+        costs,
+        list(_list_changes(ablation)),
+        [{"arm": record["arm"], **row} for record in records for row in record["mix"]],
+        [summarize_record(record) for record in records if record["arm"] != record["first"]],
+        failed,
+        list(_list_notes(ablation, scores, failed)),
+    )
+
+
+def list_records(ablation: Ablation) -> list[dict[str, Any]]:
+    """Return the record of each arm's documents, in order, of the first arm that of its mix; without those unknown."""
+    first = ablation.arms[0]
+    found = (read_record(ablation.out, first, arm) for arm in ablation.arms)
+    return [record for record in found if record is not None]
 
 
 def _compare_arms(ablation: Ablation, score: str, by_arm: dict[str, list[ProxyResult]]) -> Iterator[dict[str, Any]]:
@@ -172,6 +195,23 @@ def show_scores(answer: Answer) -> list[dict[str, Any]]:
             {"score": name, "arm": row["arm"], "mean": mean + spread, "difference": difference, "answer": row["answer"]}
         )
     return rows
+
+
+def show_documents(answer: Answer) -> list[dict[str, Any]]:
+    """Return the table of documents as people read it."""
+    columns = ("both_documents", "only_first_documents", "only_arm_documents", "only_arm_tokens", "answer")
+    return [{key: row[key] for key in ("arm", *columns)} for row in answer.documents]
+
+
+def show_mixes(answer: Answer) -> list[dict[str, Any]]:
+    """Return the table of mixes as people read it, an arm's name once."""
+    names = [row["arm"] for row in answer.mixes]
+    return [
+        row
+        | {key: f"{row[key]:.2%}" for key in ("requested", "achieved")}
+        | {"arm": "" if names[number] in names[:number] else names[number]}
+        for number, row in enumerate(answer.mixes)
+    ]
 
 
 def show_changes(answer: Answer) -> list[dict[str, Any]]:

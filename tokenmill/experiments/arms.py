@@ -22,6 +22,9 @@ from tokenmill.experiments.schema import AblationConfig, ArmConfig, flatten_keys
 from trainer.eval_config import EVAL_PATH_KEYS
 from trainer.recipe import TrainRecipe, load_train_recipe
 
+_VALIDATION_PART, _VALIDATION_TOKENS = 0.02, 20_000
+"""Of the tokens of a training; at least as many tokens: enough for a document of most corpora."""
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -91,6 +94,8 @@ def _resolve(
     tokens = config.steps * config.global_batch * config.seq_len
     if ablation.tokens is not None and "tokens" not in _table(arm.data, "mix"):
         recipe = _shrink(recipe, tokens, config.seq_len)
+    if "split" not in arm.data:
+        recipe = _shrink_validation(recipe, tokens)
     recipe = pin_revisions(recipe, work)
     own_tokenizer = not earlier or "tokenizer" in arm.data
     equal = next((other for other in earlier if other.recipe == recipe), None)
@@ -162,6 +167,16 @@ def _shrink(recipe: Recipe, tokens: int, seq_len: int) -> Recipe:
     if recipe.mix.tokens != "max" and recipe.mix.tokens <= needed:
         return recipe
     return recipe.model_copy(update={"mix": recipe.mix.model_copy(update={"tokens": needed})})
+
+
+def _shrink_validation(recipe: Recipe, tokens: int) -> Recipe:
+    """Return a data recipe with a small validation split: it takes the first documents of a source, by its weight.
+
+    With a large one, arms with other weights would train on other documents of the same source.
+    """
+    most = max(int(tokens * _VALIDATION_PART), _VALIDATION_TOKENS)
+    split = recipe.split.model_copy(update={"val_tokens": min(recipe.split.val_tokens, most)})
+    return recipe.model_copy(update={"split": split})
 
 
 def _digest_eval_files(recipe: TrainRecipe) -> str:

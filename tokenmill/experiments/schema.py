@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, JsonValue
 
 from pipeline.recipe.key_values import parse_count
 from shards.config import Settings, check_settings, read_document, read_partly
+from shards.terminal.shipped_recipes import shipped_folder
 
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 
@@ -51,6 +52,11 @@ class AblationConfig(Settings):
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Threads of each training on a CPU. The losses depend on them, and not on how many trainings run at a time."""
     arms: Annotated[list[ArmConfig], Field(min_length=2)]
+    """The alternatives, two or more."""
+
+
+SHIPPED = shipped_folder(Path(__file__).parents[1], "experiments")
+"""The folder of the files of experiments that come with the distribution."""
 
 
 def load_ablation(path: Path) -> AblationConfig:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from shards.report.render import TEMPLATES, make_render_environment, read_style
 from shards.stores.files import atomic_open
-from shards.terminal.display import format_value
 from trainer.results.comparison import Comparison, show_changes, show_runs, show_scores
 from trainer.results.comparison_plot import choose_axes, draw_runs, list_panels
 from trainer.results.runs import TrainingRun
@@ -33,20 +32,32 @@ def write_comparison(runs: Sequence[TrainingRun], comparison: Comparison, out: P
     panels, axes = list_panels(runs), choose_axes(runs)
     # The picture shows what the page lets its reader choose: all that numbers are drawn over, side by side.
     figure = draw_runs(runs, panels, list(axes.values()), width=1 + COLUMN_INCHES * len(axes))
-    pictures = {name: _render(draw_runs(runs, panels, [against], width=PAGE_INCHES)) for name, against in axes.items()}
-    contents = {
-        "compare.html": render_comparison(runs, comparison, pictures).encode(),
-        "compare.png": _render(figure, "png"),
-        "compare.svg": _render(figure),
+    pictures = {
+        name: render_figure(draw_runs(runs, panels, [against], width=PAGE_INCHES)) for name, against in axes.items()
     }
-    out.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        with atomic_open(out / name) as file:
-            file.write(content)
-    return [out / name for name in contents]
+    return write_page(out / "compare.html", render_comparison(runs, comparison, pictures), figure)
 
 
-def _render(figure: Figure, suffix: str = "svg") -> bytes:
+def write_page(page: Path, content: str, figure: Figure) -> list[Path]:
+    """Write a page, and beside it a picture as PNG and SVG, and return the paths of the three files.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    contents = {
+        page: content.encode(),
+        page.with_suffix(".png"): render_figure(figure, "png"),
+        page.with_suffix(".svg"): render_figure(figure),
+    }
+    page.parent.mkdir(parents=True, exist_ok=True)
+    for path, written in contents.items():
+        with atomic_open(path) as file:
+            file.write(written)
+    return list(contents)
+
+
+def render_figure(figure: Figure, suffix: str = "svg") -> bytes:
+    """Return a picture as a file, SVG or PNG."""
     file = io.BytesIO()
     figure.savefig(file, format=suffix, dpi=120)
     return file.getvalue()
@@ -61,7 +72,6 @@ def render_comparison(runs: Sequence[TrainingRun], comparison: Comparison, pictu
         pictures: SVGs by what they are drawn over; a reader of the page chooses one.
     """
     environment = make_render_environment(_OWN_TEMPLATES)
-    environment.filters["shown"] = format_value
     values = {
         "title": " and ".join(run.name for run in runs)
         if len(runs) < 4

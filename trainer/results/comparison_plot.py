@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RUN_COLOURS = (BLUE, ORANGE, *COLOURS[2:])
-LINE_STYLES = ("-", "--", ":", "-.")
-"""Runs beyond the colours take the next style of line."""
+RUN_STYLES = tuple(itertools.product(("-", "--", ":", "-."), RUN_COLOURS))
+"""The style of line and the colour of each run; runs beyond the colours take the next style."""
 PANEL_NAMES = {
     "loss": "training loss",
     "val_loss": "validation loss",
@@ -96,7 +96,7 @@ def draw_runs(runs: Sequence[TrainingRun], panels: Sequence[str], axes: Sequence
             if column == 0:
                 axis.set_ylabel(_label_panel(panel, runs))
             if row == len(panels) - 1:
-                _label_axis(axis, against)
+                label_axis(axis, against)
 
         figure.align_ylabels()
 
@@ -112,7 +112,7 @@ def draw_runs(runs: Sequence[TrainingRun], panels: Sequence[str], axes: Sequence
 def _draw_panel(axis: Axes, runs: Sequence[TrainingRun], panel: str, against: Against) -> None:
     from matplotlib.ticker import EngFormatter
 
-    for run, (style, colour) in zip(runs, itertools.cycle(itertools.product(LINE_STYLES, RUN_COLOURS)), strict=False):
+    for run, (style, colour) in zip(runs, itertools.cycle(RUN_STYLES), strict=False):
         curve = read_curve(run.records, panel, against.key)
         moments = spread_steps(curve.x) if against.key in ("seconds", "usd") else curve.x
         curve = curve._replace(x=[moment / against.scale for moment in moments])
@@ -144,7 +144,8 @@ def _label_panel(panel: str, runs: Sequence[TrainingRun]) -> str:
     return f"{PANEL_NAMES.get(panel, panel)}\n{unit}{other}"
 
 
-def _label_axis(axis: Axes, against: Against) -> None:
+def label_axis(axis: Axes, against: Against) -> None:
+    """Label the axis that a number is drawn over, from 0."""
     from matplotlib.ticker import EngFormatter, FuncFormatter, StrMethodFormatter
 
     axis.set_xlabel(against.label)
