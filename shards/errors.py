@@ -104,6 +104,7 @@ EXTRAS = {
     "ray": "ray",
     "safetensors": "train",
     "scipy": "experiments",
+    "tomlkit": "experiments",
     "torch": "train",
     "wandb": "wandb",
 }

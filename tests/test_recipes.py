@@ -33,7 +33,8 @@ Load = Callable[..., Recipe]
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = sorted((ROOT / "recipes/data").glob("*.toml"))
-EXPERIMENTS = sorted((ROOT / "recipes/experiments").glob("*.toml"))
+EXPERIMENTS = sorted(path for path in (ROOT / "recipes/experiments").glob("*.toml") if not path.stem.endswith("-mix"))
+"""Ablations; tests/experiments/test_mix_search.py has the mix searches."""
 FILES = {
     "demo": [f"out/demo-corpus/{name}/part-00000.parquet" for name in ("docs-prose", "docs-maths", "stdlib-code")],
     "local-text": ["data/corpus.txt"],

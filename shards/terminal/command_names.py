@@ -38,6 +38,7 @@ WAY = {
     "Compare data": {
         "ablate": ("tokenmill.commands.ablate", "find out which data is better, by small models with error bars"),
         "ablate-keys": ("tokenmill.commands.ablate_keys", "list every key of an ablation's file"),
+        "mix-search": ("tokenmill.commands.mix_search", "find the best shares of the sources, with intervals"),
     },
     "Look at the run": {
         "plot": ("trainer.commands.plot", "draw loss, learning rate, throughput and dollars"),

@@ -85,9 +85,44 @@ def run_ablation(file: Path, out: Path, *options: str, **how: Any) -> subprocess
     return subprocess.run(command(file, out, *options), capture_output=True, text=True, check=False, timeout=280, **how)
 
 
-def command(file: Path, out: Path, *options: str) -> Sequence[str]:
-    """Return the words that call `tokenmill ablate`."""
-    return [sys.executable, "-m", "tokenmill", "ablate", str(file), "--out", str(out), *options]
+def command(file: Path, out: Path, *options: str, name: str = "ablate") -> Sequence[str]:
+    """Return the words that call `tokenmill ablate`, or another experiment."""
+    return [sys.executable, "-m", "tokenmill", name, str(file), "--out", str(out), *options]
+
+
+def write_search(folder: Path, *, tables_of_train: dict[str, Any] | None = None, **keys: Any) -> Path:
+    """Write a mix search, its recipes and its text to a folder, and return its path.
+
+    Args:
+        folder: where.
+        tables_of_train: tables that replace those of `TRAIN`.
+        keys: keys of the search; one that is None is left out.
+    """
+    write_ablation(folder, train=tables_of_train)
+    tables: dict[str, Any] = {
+        "name": "test",
+        "data": "data.toml",
+        "train": "train.toml",
+        "tokens": 1536,
+        "target_tokens": 15360,
+        "seeds": [1],
+        "final_seeds": [1, 2],
+        "bounds": {"sums": [0.0, 0.9]},
+        "objective": {"held_out_bpb": 1.0},
+        "arms": 6,
+        "rounds": 2,
+        "resamples": 50,
+    }
+    given = {key: value for key, value in (tables | keys).items() if value is not None}
+    path = folder / "search.toml"
+    path.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in given.items()))
+    return path
+
+
+def run_search(file: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run `tokenmill mix-search` to its end."""
+    called = command(file, out, *options, name="mix-search")
+    return subprocess.run(called, capture_output=True, text=True, check=False, timeout=280)
 
 
 def read_scores(out: Path) -> str:

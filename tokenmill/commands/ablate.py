@@ -30,9 +30,12 @@ ANSWER_FILE = "ablation.json"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `ablate`."""
-    parser.add_argument(
-        "file", type=parse_path, metavar="FILE", help="the file of an ablation (TOML), or the name of a shipped one"
-    )
+    add_experiment(parser, "the file of an ablation (TOML), or the name of a shipped one")
+
+
+def add_experiment(parser: argparse.ArgumentParser, file: str) -> None:
+    """Add the arguments that all experiments have; `file` is the help of the first."""
+    parser.add_argument("file", type=parse_path, metavar="FILE", help=file)
     parser.add_argument(
         "--out", type=parse_path, required=True, metavar="DIR", help="folder for sets, training runs and the answer"
     )
@@ -50,17 +53,17 @@ def run(options: argparse.Namespace) -> Outcome:
         from tokenmill.experiments.ablation import Ablation
         from tokenmill.experiments.ablation_page import write_ablation
         from tokenmill.experiments.answer import answer_ablation
-        from tokenmill.experiments.schema import SHIPPED
+        from tokenmill.experiments.schema import SHIPPED, load_ablation
 
         file = find_recipe(options.file, SHIPPED)
-        ablation = Ablation(file, options.out, executor, Progress(), keep=options.keep)
+        ablation = Ablation(file, load_ablation(file), options.out, executor, Progress(), keep=options.keep)
         if options.dry_run:
             return _price(ablation)
         results = ablation.run()
         answer = answer_ablation(ablation, results)
         pages = write_ablation(ablation, results, answer)
     data = {"name": ablation.config.name, **answer._asdict()}
-    written = _write_answer(ablation.out / ANSWER_FILE, data)
+    written = write_answer(ablation.out / ANSWER_FILE, data)
     return Outcome(data, _show(ablation, answer, [written, *pages]), PROBLEMS if answer.failed else WHOLE)
 
 
@@ -75,7 +78,8 @@ def _price(ablation: Ablation) -> Outcome:
     return Outcome({"arms": rows, "hours": hours, "dollars": dollars}, [rows, notes])
 
 
-def _write_answer(file: Path, data: dict[str, Any]) -> Path:
+def write_answer(file: Path, data: dict[str, Any]) -> Path:
+    """Write an answer as JSON, and return its file."""
     import json
 
     from shards.stores.files import write_text
@@ -88,7 +92,7 @@ def _show(ablation: Ablation, answer: Answer, files: list[Path]) -> Iterator[str
     from tokenmill.experiments.answer import show_changes, show_documents, show_scores
 
     yield ablation.config.name
-    yield show_scores(answer)
+    yield show_scores(answer.scores)
     yield show_changes(answer)
     yield show_documents(answer)
     yield answer.costs

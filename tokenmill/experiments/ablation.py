@@ -30,7 +30,7 @@ from shards.terminal.amounts import format_size
 from tokenmill.experiments.arms import Arm, resolve_arms, with_tokenizer
 from tokenmill.experiments.documents import record_documents
 from tokenmill.experiments.proxy import ProxyResult, ProxyTask, train_proxy
-from tokenmill.experiments.schema import AblationConfig, load_ablation
+from tokenmill.experiments.schema import AblationConfig
 
 _KEPT_BYTES = 1 << 62
 """Of the work folder: the results of all arms are kept."""
@@ -50,26 +50,36 @@ class Training(NamedTuple):
 class Ablation:
     """An ablation in its folder."""
 
-    def __init__(self, file: Path, out: Path, executor: Executor, progress: Progress, *, keep: bool = False):
-        """Read the file of the ablation and check its arms.
+    def __init__(
+        self,
+        file: Path,
+        config: AblationConfig,
+        out: Path,
+        executor: Executor,
+        progress: Progress,
+        *,
+        keep: bool = False,
+    ):
+        """Resolve and check the arms of the ablation.
 
         Args:
-            file: the file.
+            file: the file of the experiment, at whose folder paths begin.
+            config: the ablation.
             out: the folder for all that the ablation makes.
             executor: where builds and trainings run.
             progress: shows them.
             keep: whether sets and checkpoints stay.
 
         Raises:
-            InputError: the file or a recipe that it names cannot be used; with every fault.
+            InputError: a recipe cannot be used; with every fault.
         """
-        self.config: AblationConfig = load_ablation(file)
+        self.config = config
         self.out, self.keep = out.absolute(), keep
         self.work = self.out / "work"
         self._progress, self._executor = progress, executor
         self._built: set[Path] = set()
         self.driver = Driver(open_writable_store(str(self.out / "trainings")), executor, progress)
-        self.arms = resolve_arms(file, self.config, open_writable_store(str(self.out / "trainings")), progress)
+        self.arms = resolve_arms(file, config, open_writable_store(str(self.out / "trainings")), progress)
         self.trainings = [Training(arm, seed, self._make_task(arm, seed)) for arm in self.arms for seed in arm.seeds]
 
     def find_pending(self) -> list[Training]:

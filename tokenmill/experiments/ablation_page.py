@@ -51,7 +51,7 @@ def render_ablation(name: str, answer: Answer, records: Sequence[Mapping[str, An
     """
     values = {
         "title": name,
-        "scores": show_scores(answer),
+        "scores": show_scores(answer.scores),
         "costs": answer.costs,
         "changes": show_changes(answer),
         "mixes": show_mixes(answer),

@@ -178,11 +178,11 @@ def _list_notes(
         yield "arms with tokenizers of their own: tokens hold other amounts of text; bits per byte compare"
 
 
-def show_scores(answer: Answer) -> list[dict[str, Any]]:
-    """Return the table of scores as people read it, a score's name once."""
+def show_scores(scores: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the table of the scores of an answer as people read it, a score's name once."""
     rows: list[dict[str, Any]] = []
     shown = ""
-    for row in answer.scores:
+    for row in scores:
         difference = None
         if row["difference"] is not None:
             interval = "" if row["low"] is None else f" [{row['low']:+.4f}, {row['high']:+.4f}]"

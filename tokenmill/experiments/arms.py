@@ -85,11 +85,11 @@ def _resolve(
     progress: Progress,
 ) -> Arm:
     # The train recipe first, since it says how many tokens the set needs.
-    train = load_train_recipe(_locate(file, ablation.train), changes=_list_changes("train", arm.train))
+    train = load_train_recipe(locate_recipe(file, ablation.train), changes=_list_changes("train", arm.train))
     train = _make_proxy(train, ablation)
     config = train.train
     recipe = load_checked_recipe(
-        _locate(file, ablation.data), changes=_list_changes("data", arm.data), progress=progress
+        locate_recipe(file, ablation.data), changes=_list_changes("data", arm.data), progress=progress
     )
     tokens = config.steps * config.global_batch * config.seq_len
     if ablation.tokens is not None and "tokens" not in _table(arm.data, "mix"):
@@ -115,8 +115,8 @@ def _digest_data(recipe: Recipe, tokenizer_of: Arm | None) -> str:
     return digest_of([tables, files])
 
 
-def _locate(file: Path, given: str) -> Path:
-    """Return the path of a recipe that an ablation names, or the name of a shipped one as it is."""
+def locate_recipe(file: Path, given: str) -> Path:
+    """Return the path of a recipe that the file of an experiment names, or the name of a shipped one as it is."""
     path = Path(given)
     if not path.suffix and path.name == given and not (file.parent / path).is_file():
         return path

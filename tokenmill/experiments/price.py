@@ -30,9 +30,11 @@ def price_ablation(ablation: Ablation, pending: Sequence[Training]) -> list[dict
     rows: list[dict[str, Any]] = []
     for arm in ablation.arms:
         recipe = _settle_vocabulary(arm.train, arm.recipe)
-        key = recipe.model_copy(update={"eval": None}).model_dump_json()
+        # Steps alone: what is scored is counted below.
+        steps = recipe.model_copy(update={"eval": recipe.eval.model_copy(update={"sets": [], "tasks": []})})
+        key = steps.model_dump_json()
         if key not in speeds:
-            speeds[key] = bench(recipe, BENCH_STEPS).get("tokens_per_s")
+            speeds[key] = bench(steps, BENCH_STEPS).get("tokens_per_s")
         speed = speeds[key]
         to_run = sum(one.arm.name == arm.name for one in pending)
         hours = None if not speed else to_run * (arm.tokens + _scored_tokens(recipe)) / speed / 3600

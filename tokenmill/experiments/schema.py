@@ -30,27 +30,32 @@ class ArmConfig(Settings):
     """Seeds of this arm, as many as those of the ablation, instead of those: then equal arms may be compared."""
 
 
-class AblationConfig(Settings):
-    """An ablation: training runs that differ in one decision."""
+class ExperimentConfig(Settings):
+    """What experiments have in common: recipes, and how small models are trained on the sets of their arms."""
 
     name: Annotated[str, Field(min_length=1)]
-    """The name of the ablation."""
+    """The name of the experiment."""
     data: Annotated[str, Field(min_length=1)]
     """The data recipe that all arms begin with: a path from this file's folder, or the name of a shipped recipe."""
     train: Annotated[str, Field(min_length=1)]
     """The train recipe that all arms begin with, in the same way: a small model, and the eval sets and tasks that score
     it. Its phases and prompts are left out."""
-    tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
-    """Tokens that each model is trained on, in whole steps, instead of the train recipe's steps."""
     seeds: Annotated[list[Seed], Field(min_length=1)] = Field(default_factory=lambda: [1, 2, 3])
     """One training of each arm for each seed. Equal seeds begin with equal weights and read windows in one order."""
-    scores: list[str] = Field(default_factory=list)
-    """Scores to compare, such as `web_bpb`; all scores of the eval sets and tasks without it."""
     smallest_difference: Annotated[float, Field(gt=0)] | None = None
     """The smallest difference worth knowing: where none is seen, the answer says how many seeds this one would take;
     without it, how many the difference as measured would take."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Threads of each training on a CPU. The losses depend on them, and not on how many trainings run at a time."""
+
+
+class AblationConfig(ExperimentConfig):
+    """An ablation: training runs that differ in one decision."""
+
+    tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
+    """Tokens that each model is trained on, in whole steps, instead of the train recipe's steps."""
+    scores: list[str] = Field(default_factory=list)
+    """Scores to compare, such as `web_bpb`; all scores of the eval sets and tasks without it."""
     arms: Annotated[list[ArmConfig], Field(min_length=2)]
     """The alternatives, two or more."""
 

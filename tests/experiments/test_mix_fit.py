@@ -1,0 +1,117 @@
+"""The mixes that a search tries, and the fit of their scores: known answers are found again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tokenmill.mix_search.budget import split_rounds
+from tokenmill.mix_search.design import draw_near, list_candidates, spread_out
+from tokenmill.mix_search.fit import ScoreFit, find_best, find_interval, fit_score, fit_scores
+from tokenmill.mix_search.pictures import move_share
+from tokenmill.mix_search.space import MixSpace
+
+SPACE = MixSpace(
+    ({"web": 1.0}, {"maths": 1.0}, {"code": 0.75, "notes": 0.25}),
+    own=np.array([0.87, 0.1, 0.03]),
+    low=np.array([0.2, 0.0, 0.0]),
+    high=np.array([1.0, 0.5, 0.5]),
+)
+TRUTH = {
+    "web_bpb": ScoreFit(1.0, np.array([-1.5, 0.3, 0.4])),
+    "maths_bpb": ScoreFit(0.8, np.array([0.1, -3.0, 0.0])),
+    "code_bpb": ScoreFit(0.5, np.array([0.2, 0.2, -2.0])),
+}
+PARTS = dict.fromkeys(TRUTH, 1.0)
+CANDIDATES = list_candidates(SPACE, 0)
+
+
+def design(count: int) -> np.ndarray:
+    return np.array([SPACE.own, *spread_out(SPACE, CANDIDATES, count - 1, SPACE.own[None])])
+
+
+def test_mixes_are_within_the_bounds_and_apart() -> None:
+    assert all(SPACE.holds(mix) for mix in CANDIDATES)
+    chosen = design(20)
+    assert len(chosen) == 20
+    assert all(SPACE.holds(mix) for mix in chosen)
+    distances = np.linalg.norm(chosen[:, None] - chosen[None], axis=2) + np.eye(20)
+    assert distances.min() > 0.08
+    # A longer design begins with a shorter one, so what was trained stays of use.
+    assert np.array_equal(design(9), chosen[:9])
+    assert not np.array_equal(list_candidates(SPACE, 1), CANDIDATES)
+    # Rounds come nearer to the best, and stay within the bounds.
+    best = np.array([0.5, 0.5, 0.0])
+    near = [np.linalg.norm(draw_near(CANDIDATES, best, number) - best, axis=1).max() for number in (2, 3)]
+    assert near[1] < near[0] < np.linalg.norm(CANDIDATES - best, axis=1).max()
+    assert all(SPACE.holds(mix) for mix in draw_near(CANDIDATES, best, 2))
+
+
+def test_tight_bounds_leave_their_mixes() -> None:
+    tight = MixSpace(SPACE.groups, SPACE.own, np.array([0.79, 0.1, 0.0]), np.array([0.9, 0.11, 0.1]))
+    mixes = list_candidates(tight, 0)
+    assert all(tight.holds(mix) for mix in mixes)
+    assert all(tight.holds(tight.round(mix)) for mix in mixes)
+    assert np.ptp(mixes[:, 1]) > 0.0099
+
+
+def test_weights_are_percent_and_groups_keep_their_proportions() -> None:
+    weights = SPACE.weights(np.array([0.6, 0.0, 0.4]))
+    assert weights == {"web": 60.0, "maths": 1e-6, "code": 30.0, "notes": 10.0}
+
+
+@pytest.mark.parametrize("name", TRUTH)
+def test_fit_finds_the_numbers_of_a_score_again(name: str) -> None:
+    mixes = design(12)
+    found = fit_score(mixes, TRUTH[name].predict(mixes))
+    assert found.floor == pytest.approx(TRUTH[name].floor, abs=1e-4)
+    assert found.slopes == pytest.approx(TRUTH[name].slopes, abs=1e-3)
+
+
+def test_best_mix_is_the_lowest_within_the_bounds() -> None:
+    # By symmetry: two scores that each fall with one source.
+    pair = {
+        "maths_bpb": ScoreFit(0.5, np.array([0.0, -2.0, 0.0])),
+        "code_bpb": ScoreFit(0.5, np.array([0.0, 0.0, -2.0])),
+    }
+    assert find_best(SPACE, CANDIDATES, pair, dict.fromkeys(pair, 1.0)) == pytest.approx([0.2, 0.4, 0.4], abs=1e-4)
+    # One score alone is best at a bound.
+    alone = {"maths_bpb": pair["maths_bpb"]}
+    best = find_best(SPACE, CANDIDATES, alone, {"maths_bpb": 1.0})
+    assert best[1] == pytest.approx(0.5)
+    # The three scores: no mix of a fine grid is lower.
+    best = find_best(SPACE, CANDIDATES, TRUTH, PARTS)
+    grid = [np.array([1 - a - b, a, b]) for a in np.arange(0, 0.51, 0.01) for b in np.arange(0, 0.51, 0.01)]
+    lowest = min(sum(fit.predict(mix[None])[0] for fit in TRUTH.values()) for mix in grid if SPACE.holds(mix))
+    assert sum(fit.predict(best[None])[0] for fit in TRUTH.values()) <= lowest
+
+
+def test_intervals_cover_the_best_mix() -> None:
+    mixes, truth = design(12), find_best(SPACE, CANDIDATES, TRUTH, PARTS)
+    covered, widths = np.zeros(3), np.zeros(3)
+    for draw in range(30):
+        generator = np.random.default_rng(draw)
+        shift = generator.normal(0, 0.02, 3)  # of a seed, equal for all arms
+        values = {
+            name: fit.predict(mixes)[:, None] + shift + generator.normal(0, 0.01, (12, 3))
+            for name, fit in TRUTH.items()
+        }
+        found = fit_scores(SPACE, CANDIDATES, mixes, values, PARTS, resamples=50, seed=draw)
+        assert SPACE.holds(found.best, 1e-6)
+        low, high = find_interval(found.resampled_best)
+        covered += (low <= truth) & (truth <= high)
+        widths += high - low
+    assert (covered >= 24).all()
+    assert (widths / 30 < 0.1).all()
+
+
+def test_rounds_share_the_arms() -> None:
+    assert split_rounds(16, 3, 4) == [7, 4, 3]
+    assert split_rounds(16, 1, 4) == [14]
+    assert split_rounds(6, 3, 4) == [4]
+    assert all(sum(split_rounds(arms, 4, 5)) == arms - 2 for arms in range(7, 40))
+
+
+def test_a_share_moves_and_the_others_keep_their_proportions() -> None:
+    moved = move_share(np.array([0.6, 0.3, 0.1]), 1, np.array([0.0, 0.65]))
+    assert moved == pytest.approx(np.array([[6 / 7, 0, 1 / 7], [0.3, 0.65, 0.05]]))

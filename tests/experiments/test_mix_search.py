@@ -1,0 +1,183 @@
+"""Mix searches from file to recipe: what is trained, repeated, kept, refused; and a planted truth that is found."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.engine.executors import LocalExecutor
+from pipeline.engine.stage_progress import Progress
+from tests.support.ablations import TRAIN, run_search, write_search, write_texts
+from tests.support.recipes import source, write_recipe
+from tokenmill.__main__ import main
+from tokenmill.mix_search.budget import count_trainings
+from tokenmill.mix_search.schema import load_mix_search
+from tokenmill.mix_search.search import MixSearch
+from trainer.metrics import last_record, read_metrics
+
+SHIPPED = Path(__file__).parents[2] / "recipes/experiments"
+
+
+def test_a_search_trains_fits_and_writes_the_recipe(tmp_path: Path) -> None:
+    file, out = write_search(tmp_path), tmp_path / "out"
+    done = run_search(file, out, "--json", "--keep", "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer == json.loads((out / "mix-search.json").read_text())
+    assert done.stderr.count("of 2 units were already encoded") >= 4  # arms change weights alone
+    # Each mix is within the bounds, and its score is that of its run.
+    assert [row["arm"] for row in answer["arms"]] == ["recipe", "mix-01", "mix-02", "mix-03", "mix-04"]
+    assert answer["arms"][0]["shares"] == {"stories": 0.75, "sums": 0.25}
+    assert all(0 <= row["shares"]["sums"] <= 0.9 for row in answer["arms"])
+    for row in answer["arms"]:
+        last = last_record(read_metrics(out / f"runs/{row['arm']}/seed-1"), "scores")["scores"]
+        assert row["scores"]["held_out_bpb"] == pytest.approx(last["held_out_bpb"]["value"])
+    # Held-out stories: sums do not help. The comparison has both seeds.
+    (sums,) = (row for row in answer["weights"] if row["sources"] == "sums")
+    assert sums["found"] == sums["low"] == 0 < sums["own"]
+    assert [len(row["values"]) for row in answer["comparison"]] == [2, 2, 2, 2]
+    assert [row["mix"] for row in answer["objective"]] == ["recipe", "winner"]
+    assert answer["comparison"][1]["mean"] == pytest.approx(answer["objective"][1]["measured"])
+    # Every arm has a tenth of the scarce source for a tenth of the tokens, and so as many epochs as the real run.
+    for name in ("recipe", "mix-01"):
+        manifest = json.loads((out / f"sets/{name}/manifest.json").read_text())
+        stories, scarce = manifest["sources"]
+        assert scarce["documents_available"] + scarce["dropped"]["not taken: take = 0.1"] == 200
+        assert 8 < scarce["documents_available"] < 34
+        assert stories["documents_available"] == 200  # the real run does not use it up
+    # The recipe with the found weights loads from where it is.
+    loaded = load_checked_recipe(out / "recipe.toml")
+    assert loaded.mix.tokens == 15360
+    assert {one.name: one.weight for one in loaded.sources} == {"stories": 100.0, "sums": 1e-6}
+    assert all((out / name).stat().st_size > 10_000 for name in ("response.png",))
+
+    # Again: nothing is trained. More arms: those of the first round stay.
+    again = run_search(file, out, "--json", "--keep")
+    assert json.loads(again.stdout) == answer
+    assert "begun" not in again.stderr
+    write_search(tmp_path, arms=8)
+    search = open_search(file, out)
+    assert search.rounds == [3, 3]
+    ablation, left = search.find_pending()
+    assert {one.arm.name for one in ablation.find_pending()} == {"mix-05", "mix-06"}
+    assert left == 2 + 3  # and the last comparison, of which one training is there
+
+
+def open_search(file: Path, out: Path) -> MixSearch:
+    return MixSearch(file, out, LocalExecutor(1), Progress(quiet=True))
+
+
+def test_tokens_say_how_many_arms(tmp_path: Path) -> None:
+    # 9 trainings: the recipe's mix with two seeds, the winner with two, five others with one.
+    search = open_search(write_search(tmp_path, arms=None, budget_tokens=9 * 1536 + 100), tmp_path / "out")
+    assert search.arms == 7
+    assert count_trainings(search.config, 7) == 9
+    # The real run is that of the recipe, unless the file says otherwise.
+    assert search.target == 15360
+    with (tmp_path / "data.toml").open("a") as recipe:
+        recipe.write("mix = { tokens = 20000 }\n")
+    file = tmp_path / "search.toml"
+    file.write_text(file.read_text().replace("target_tokens = 15360\n", ""))
+    assert open_search(file, tmp_path / "out").target == 20000
+
+
+@pytest.mark.long
+def test_dollars_say_how_many_arms(tmp_path: Path) -> None:
+    file, out = write_search(tmp_path, arms=None, budget_usd=100.0), tmp_path / "out"
+    first = json.loads(run_search(file, out, "--dry-run", "--json").stdout)
+    # The price of a training is measured once: the arms of a later call are as many.
+    kept = json.loads((out / "budget.json").read_text())
+    assert first["arms"] == 2 + int(100 / kept["usd"]) - 4
+    assert first["dollars"] == pytest.approx(first["hours"] * 3.6)
+    (out / "budget.json").write_text(json.dumps(kept | {"usd": 10.0}))
+    assert json.loads(run_search(file, out, "--dry-run", "--json").stdout)["arms"] == 8
+
+
+@pytest.mark.parametrize("file", sorted(SHIPPED.glob("*-mix.toml")), ids=lambda file: file.stem)
+def test_shipped_searches_load(file: Path) -> None:
+    assert load_mix_search(file).name == file.stem
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"arms": None}, "expected one of arms, budget_tokens, budget_usd; found none"),
+        ({"budget_usd": 3.0}, "expected one of arms, budget_tokens, budget_usd; found arms and budget_usd"),
+        ({"bounds": {"sums": [0.5, 0.1]}}, "bounds.sums = [0.5, 0.1]: the least share is above the greatest."),
+        ({"bounds": {"sums": [0.5]}}, "bounds.sums: expected a list of 2"),
+        ({"bounds": {"sum": [0.0, 0.5]}}, "bounds.sum: no such source. Did you mean 'sums'?"),
+        (
+            {"bounds": {"sums": [0.6, 0.7], "stories": [0.6, 0.7]}},
+            "bounds: the least shares add up to 1.2, more than 1",
+        ),
+        (
+            {"bounds": {"sums": [0.1, 0.2], "stories": [0.1, 0.2]}},
+            "bounds: the greatest shares add up to 0.4, less than 1",
+        ),
+        ({"bounds": {"sums": [0.2, 0.2]}}, "bounds: they leave one mix alone"),
+        ({"objective": {"held_bpb": 1.0}}, "objective.held_bpb: the train recipe does not compute it. Expected one of"),
+        ({"objective": {"held_out_bpb": 0.0}}, "objective.held_out_bpb: expected more than 0"),
+        ({"objective": {}}, "objective: an empty list"),
+        ({"arms": 4}, "4 arms: the fit of 2 shares has 3 parameters: it takes at least 5 arms"),
+        ({"arms": None, "budget_tokens": 7000}, "7,000: a training takes 1,536, so that 4 are paid"),
+        ({"target_tokens": None}, 'target_tokens: required key is missing: the data recipe has mix.tokens = "max"'),
+        ({"target_tokens": 1000}, "tokens = 1,536: more than the 1,000 of the real run"),
+        ({"target_tokens": 1_000_000}, "bounds: 'sums' has about"),
+        ({"seeds": [1, 1]}, "seeds: [1, 1]: expected each seed once"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], keys: dict[str, Any], message: str
+) -> None:
+    status = main(["mix-search", str(write_search(tmp_path, **keys)), "--out", str(tmp_path / "out")])
+    assert status == 2
+    assert message in capsys.readouterr().err
+    assert not list((tmp_path / "out").glob("sets/*"))
+
+
+def test_an_accuracy_is_no_objective(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scored = TRAIN["eval"] | {"tasks": [{"name": "quiz", "files": ["quiz.jsonl"]}]}
+    file = write_search(tmp_path, tables_of_train={"eval": scored}, objective={"quiz_acc": 1.0})
+    (tmp_path / "quiz.jsonl").write_text(
+        '{"question": "the mill turns a", "choices": ["stream", "sum"], "answer": 0}\n'
+    )
+    assert main(["mix-search", str(file), "--out", str(tmp_path / "out")]) == 2
+    assert "objective.quiz_acc: an accuracy rises where the others fall" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_a_planted_source_of_shuffled_words_is_left_out(tmp_path: Path) -> None:
+    file = write_search(
+        tmp_path,
+        tokens=40_000,
+        target_tokens=40_000,
+        seeds=[1, 2],
+        final_seeds=[3, 4, 5],
+        bounds={"junk": [0.0, 0.5], "sums": [0.0, 0.2]},
+        arms=10,
+        resamples=200,
+    )
+    # The words of other stories, in any order.
+    draw = random.Random(0)
+    documents = [json.loads(line)["text"].split() for line in (tmp_path / "stories.jsonl").read_text().splitlines()]
+    for words in documents:
+        draw.shuffle(words)
+    (tmp_path / "junk.jsonl").write_text("".join(json.dumps({"text": " ".join(one)}) + "\n" for one in documents))
+    write_texts(tmp_path / "stories.jsonl", "stories", documents=2000, seed=5)
+    sources = [
+        source(name, f"{name}.jsonl", weight=weight) for name, weight in (("stories", 6), ("sums", 1), ("junk", 3))
+    ]
+    write_recipe(tmp_path / "data.toml", *sources, shards={"tokens": 40_000})
+    done = run_search(file, tmp_path / "out", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    (junk,) = (row for row in answer["weights"] if row["sources"] == "junk")
+    assert junk["found"] < 0.02
+    assert junk["high"] < 0.02
+    # And so it is: the winner is better than the recipe, beyond chance.
+    assert answer["comparison"][1]["answer"] == "better"

@@ -1,0 +1,195 @@
+"""The answer of a mix search: the found weights with their intervals, how good the fits are, and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shards.errors import plural
+from tokenmill.experiments.answer import answer_ablation
+from tokenmill.experiments.differences import CONFIDENCE
+from tokenmill.mix_search.fit import find_interval, predict_objective
+from tokenmill.mix_search.search import OBJECTIVE, OWN, WINNER, Found, MixSearch
+from tokenmill.mix_search.space import DECIMALS
+
+_FAR_OFF = 2
+"""A fit that misses the arms by this many times their noise has the wrong form for this score."""
+
+
+class SearchAnswer(NamedTuple):
+    """The answer of a mix search, as the rows of its tables. Values that are not known are None.
+
+    Attributes:
+        weights: for each dimension of the search its `sources`, the recipe's `own` share, the `found` one with its
+            interval `low` to `high`, the bounds `least` and `greatest`, and `epochs` of the real run, about.
+        objective: its value in the recipe's own mix and in the winner: `predicted` by the fit, with the interval `low`
+            to `high` of the resamples, and `measured`.
+        fits: for each score its `weight` in the objective, `floor` and `slopes`, `error` (root mean square of what the
+            fit misses the arms by), and `noise` (the spread over seeds of an arm's mean).
+        comparison: the rows of the winner's difference from the recipe's own mix, as an ablation has them.
+        arms: for each arm its shares by dimension, `shares`, and the mean of each score, `scores`.
+        failed: for each training that failed, its `arm`, `seed` and `why`.
+        notes: what a reader of the tables must know.
+    """
+
+    weights: list[dict[str, Any]]
+    objective: list[dict[str, Any]]
+    fits: list[dict[str, Any]]
+    comparison: list[dict[str, Any]]
+    arms: list[dict[str, Any]]
+    failed: list[dict[str, Any]]
+    notes: list[str]
+
+
+def answer_search(search: MixSearch, found: Found) -> SearchAnswer:
+    """Return the answer of a mix search."""
+    answer = answer_ablation(found.last, found.last_results) if found.last else None
+    comparison = answer.scores if answer else []
+    fits = list(_describe_fits(search, found))
+    weights = list(_describe_weights(search, found))
+    notes = list(_list_notes(search, found, weights, fits))
+    if answer:
+        notes += [note for note in answer.notes if not note.startswith("failed")]
+    notes += [f"failed: arm {one['arm']}, seed {one['seed']}: {one['why']}" for one in found.failed]
+    arms = [
+        {
+            "arm": name,
+            "shares": dict(zip(search.space.names, map(float, mix), strict=True)),
+            "scores": {score: float(found.trained.values(score)[index].mean()) for score in search.config.objective},
+        }
+        for index, (name, mix) in enumerate(zip(found.trained.names, found.trained.mixes, strict=True))
+    ]
+    objective = list(_describe_objective(search, found, comparison))
+    return SearchAnswer(weights, objective, fits, comparison, arms, found.failed, notes)
+
+
+def count_epochs(search: MixSearch, share: float, group: dict[str, float]) -> float | None:
+    """Return how often the real run takes the most repeated source of a dimension, about; None if none is used up."""
+    known = [
+        share * part * search.target / max(1, tokens)
+        for name, part in group.items()
+        if (tokens := search.sizes[name].tokens) is not None
+    ]
+    return max(known, default=None)
+
+
+def _describe_weights(search: MixSearch, found: Found) -> Iterator[dict[str, Any]]:
+    low, high = find_interval(found.fit.resampled_best)
+    space = search.space
+    for index, (name, group) in enumerate(zip(space.names, space.groups, strict=True)):
+        share = float(found.winner[index])
+        yield {
+            "sources": name,
+            "own": float(space.own[index]),
+            "found": share,
+            "low": round(float(low[index]), DECIMALS + 2),
+            "high": round(float(high[index]), DECIMALS + 2),
+            "least": float(space.low[index]),
+            "greatest": float(space.high[index]),
+            "epochs": count_epochs(search, share, group),
+        }
+
+
+def _describe_objective(search: MixSearch, found: Found, comparison: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    parts = search.config.objective
+    measured = {row["arm"]: row["mean"] for row in comparison if row["score"] == OBJECTIVE}
+    for name, mix in ((OWN, search.space.own), (WINNER, found.winner)):
+        resampled = [predict_objective(fits, parts, mix[None])[0] for fits in found.fit.resampled]
+        low, high = find_interval(resampled)
+        yield {
+            "mix": name,
+            "predicted": float(predict_objective(found.fit.scores, parts, mix[None])[0]),
+            "low": float(low),
+            "high": float(high),
+            "measured": measured.get(name),
+        }
+
+
+def _describe_fits(search: MixSearch, found: Found) -> Iterator[dict[str, Any]]:
+    for score, weight in search.config.objective.items():
+        fit, values = found.fit.scores[score], found.trained.values(score)
+        # Residuals of a fit with p parameters are smaller than its errors, by (n - p) / n.
+        free = max(1, len(values) - len(fit.slopes) - 1)
+        arms, seeds = values.shape
+        # Seeds shift all arms alike; what is left is the noise of a comparison.
+        left = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
+        noise = np.sqrt((left**2).sum() / ((arms - 1) * (seeds - 1)) / seeds) if seeds > 1 else None
+        yield {
+            "score": score,
+            "weight": weight,
+            "floor": fit.floor,
+            "slopes": dict(zip(search.space.names, map(float, fit.slopes), strict=True)),
+            "error": float(np.sqrt((found.fit.residuals[score] ** 2).sum() / free)),
+            "noise": None if noise is None else float(noise),
+        }
+
+
+def _list_notes(
+    search: MixSearch, found: Found, weights: list[dict[str, Any]], fits: list[dict[str, Any]]
+) -> Iterator[str]:
+    yield (
+        f"in brackets: {CONFIDENCE:.0%} intervals, by {plural(search.config.resamples, 'resample')} of arms and seeds. "
+        "They hold if the fit has the right form, and for models of this size and these tokens."
+    )
+    scarce = [name for name, size in search.sizes.items() if size.take < 1]
+    if scarce:
+        yield (
+            f"repeated as in the real run of {plural(search.target, 'token')}: {', '.join(scarce)}; each arm takes "
+            f"{search.sizes[scarce[0]].take:.4g} of their documents"
+        )
+    at_bounds = [
+        row["sources"] for row in weights if min(row["found"] - row["least"], row["greatest"] - row["found"]) < 1e-3
+    ]
+    if at_bounds:
+        yield f"at a bound: {', '.join(at_bounds)}. Beyond it may be better; one score alone always ends at bounds."
+    for row in fits:
+        if row["noise"] and row["error"] > _FAR_OFF * row["noise"]:
+            yield (
+                f"{row['score']}: it misses the arms by {row['error']:.4f}; their noise is {row['noise']:.4f}. "
+                "Log-linear is a rough form for it: trust what is measured, and search again within narrower bounds."
+            )
+    if not search.space.holds(search.space.own):
+        yield "the recipe's own mix is out of the bounds"
+    if found.last is None:
+        yield "the best mix is the recipe's own: there is nothing to compare"
+
+
+def show_weights(answer: SearchAnswer) -> list[dict[str, Any]]:
+    """Return the table of weights as people read it."""
+    return [
+        {
+            "source": row["sources"],
+            "recipe": f"{row['own']:.2%}",
+            "found": f"{row['found']:.2%} [{row['low']:.2%}, {row['high']:.2%}]",
+            "bounds": f"{row['least']:.0%} to {row['greatest']:.0%}",
+            "epochs": "below 1" if (row["epochs"] or 0) < 1 else f"about {row['epochs']:.1f}",
+        }
+        for row in answer.weights
+    ]
+
+
+def show_objective(answer: SearchAnswer) -> list[dict[str, Any]]:
+    """Return the table of the objective as people read it."""
+    return [
+        {
+            "mix": row["mix"],
+            "predicted": f"{row['predicted']:.4f} [{row['low']:.4f}, {row['high']:.4f}]",
+            "measured": "-" if row["measured"] is None else f"{row['measured']:.4f}",
+        }
+        for row in answer.objective
+    ]
+
+
+def show_fits(answer: SearchAnswer) -> list[dict[str, Any]]:
+    """Return the table of fits as people read it."""
+    return [
+        {
+            "score": row["score"],
+            "weight": f"{row['weight']:g}",
+            "fit's error": f"{row['error']:.4f}",
+            "noise": "-" if row["noise"] is None else f"{row['noise']:.4f}",
+        }
+        for row in answer.fits
+    ]

@@ -1,0 +1,77 @@
+"""The file of a mix search: bounds of the sources' shares, the objective, and what the search may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from pydantic import BeforeValidator, Field, PositiveFloat
+
+from pipeline.recipe.key_values import parse_count
+from shards.config import check_settings, read_document, read_partly
+from tokenmill.experiments.schema import ExperimentConfig, Seed
+
+Share = Annotated[float, Field(ge=0, le=1)]
+BUDGETS = ("arms", "budget_tokens", "budget_usd")
+
+
+class MixSearchConfig(ExperimentConfig):
+    """A mix search: which shares of the sources give the best scores. Its arms are mixes of one recipe."""
+
+    tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)]
+    """Tokens that each model is trained on, in whole steps."""
+    final_seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
+    """Seeds of the last comparison, of the winner with the recipe's own weights; those of the other arms without it."""
+    target_tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
+    """Training tokens of the real run, without it `mix.tokens` of the data recipe. The models repeat a scarce source as
+    often as that run will."""
+    bounds: Annotated[dict[str, Annotated[list[Share], Field(min_length=2, max_length=2)]], Field(min_length=1)]
+    """By source, the least and the greatest share of the mix: `maths = [0.0, 0.4]`. Sources that are not named share
+    what is left by the recipe's weights."""
+    objective: Annotated[dict[str, PositiveFloat], Field(min_length=1)]
+    """Scores with their weights: `{ web_bpb = 2, maths_bpb = 1 }`. The search lowers their weighted mean. All are bits
+    per byte."""
+    arms: Annotated[int, Field(ge=1)] | None = None
+    """How many mixes are trained: the recipe's own and the winner are among them."""
+    budget_tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
+    """Instead of `arms`: tokens that all trainings may take."""
+    budget_usd: PositiveFloat | None = None
+    """Instead of `arms`: dollars that all trainings may cost, at `cost.gpu_usd_per_hour` of the train recipe and the
+    speed of a few steps on this machine. The first call decides how many arms that is."""
+    rounds: Annotated[int, Field(ge=1, le=20)] = 3
+    """Rounds of arms: the first fills the space within the bounds, each later one is nearer to the best of the fit."""
+    design_seed: Seed = 0
+    """Chooses the points of the first round, and the resamples of the bootstrap."""
+    resamples: Annotated[int, Field(ge=50, le=100_000)] = 400
+    """Resamples of the bootstrap, from which the intervals come."""
+
+    @property
+    def last_seeds(self) -> list[int]:
+        """The seeds of the last comparison."""
+        return self.final_seeds or self.seeds
+
+
+def load_mix_search(path: Path) -> MixSearchConfig:
+    """Read the file of a mix search.
+
+    Raises:
+        InputError: with every fault of the file.
+    """
+    return check_settings(MixSearchConfig, read_document(path), where=str(path), checks=(_check_keys,))
+
+
+def _check_keys(tables: dict[str, Any]) -> Iterator[str]:
+    """Yield the faults between the keys of the raw file of a mix search."""
+    given = [key for key in BUDGETS if key in tables]
+    if len(given) != 1:
+        found = " and ".join(given) or "none"
+        yield f"expected one of {', '.join(BUDGETS)}; found {found}. It says when the search ends."
+    for key in ("seeds", "final_seeds"):
+        seeds = tables.get(key)
+        if isinstance(seeds, list) and len(set(map(str, seeds))) < len(seeds):  # pyright: ignore[reportUnknownArgumentType]
+            yield f"{key}: {seeds}: expected each seed once"
+    pairs: Any = read_partly(MixSearchConfig, tables).bounds
+    for name, pair in cast("dict[str, list[float]]", pairs).items() if isinstance(pairs, dict) else ():
+        if len(pair) == 2 and pair[0] > pair[1]:
+            yield f"bounds.{name} = {pair}: the least share is above the greatest. Exchange them."

@@ -1,0 +1,112 @@
+"""The mixes that a search may try: shares of the sources that add up to 1, each within its bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.recipe.schema import Recipe
+from shards.config import nearest
+from shards.errors import InputError
+
+Shares = npt.NDArray[np.float64]
+"""One mix, float64 `(dimensions,)`, or several, `(mixes, dimensions)`."""
+
+DECIMALS = 4
+"""Shares are rounded to 1/10,000: no small model tells nearer mixes apart."""
+LEAST_WEIGHT = 1e-6
+"""The weight, in percent, of a source whose share is 0: weights of a recipe are positive. It is 1 token of 100 M."""
+
+
+@dataclass(frozen=True)
+class MixSpace:
+    """The mixes within the bounds. A dimension is a source with bounds; the other sources are one dimension."""
+
+    groups: tuple[dict[str, float], ...]
+    """For each dimension its sources, with their parts of its share."""
+    own: Shares
+    """The recipe's own mix, `(dimensions,)`; it may be out of the bounds."""
+    low: Shares
+    high: Shares
+    """The bounds, `(dimensions,)`, each as narrow as the other bounds make it."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the dimensions."""
+        return [" + ".join(group) for group in self.groups]
+
+    def weights(self, mix: Shares) -> dict[str, float]:
+        """Return the weight of each source in percent; that of a share of 0 is `LEAST_WEIGHT`."""
+        return {
+            name: max(round(100 * float(share) * part, 6), LEAST_WEIGHT)
+            for share, group in zip(mix, self.groups, strict=True)
+            for name, part in group.items()
+        }
+
+    def greatest(self) -> dict[str, float]:
+        """Return the greatest share of each source."""
+        return {
+            name: float(high) * part
+            for high, group in zip(self.high, self.groups, strict=True)
+            for name, part in group.items()
+        }
+
+    def round(self, mix: Shares) -> Shares:
+        """Return a mix with rounded shares that add up to 1, within the bounds."""
+        rounded = np.clip(np.round(mix, DECIMALS), self.low, self.high)
+        # What rounding took or gave goes to the dimension with the most room.
+        rest = 1.0 - rounded.sum()
+        room = self.high - rounded if rest > 0 else rounded - self.low
+        rounded[int(np.argmax(room))] += rest
+        return np.round(rounded, 12)
+
+    def holds(self, mix: Shares, tolerance: float = 1e-9) -> bool:
+        """Return whether a mix is within the bounds."""
+        inside = (mix >= self.low - tolerance) & (mix <= self.high + tolerance)
+        return bool(inside.all()) and abs(float(mix.sum()) - 1) <= tolerance
+
+
+def find_space(file: Path, recipe: Recipe, bounds: Mapping[str, Sequence[float]]) -> MixSpace:
+    """Return the mixes that the bounds of a search leave.
+
+    Raises:
+        InputError: an unknown source, a recipe with phases, or bounds that no mix or one mix alone keeps.
+    """
+    own = {source.name: source.weight for source in recipe.sources}
+    problems = [
+        f"{file}: bounds.{name}: no such source.{nearest(name, list(own))} The recipe has {', '.join(own)}."
+        for name in bounds
+        if name not in own
+    ]
+    if recipe.mix.phases:
+        problems.append(f"{file}: data: the recipe has mix.phases, and a mix search finds one mix. Take them out.")
+    if problems:
+        raise InputError(problems)
+    # One dimension for each source with bounds, and one for all others.
+    others = [name for name in own if name not in bounds]
+    members = [[name] for name in own if name in bounds] + ([others] if others else [])
+    sums = [sum(own[name] for name in group) for group in members]
+    low = np.array([float(bounds[group[0]][0]) if group[0] in bounds else 0.0 for group in members])
+    high = np.array([float(bounds[group[0]][1]) if group[0] in bounds else 1.0 for group in members])
+    _check_bounds(file, low, high)
+    return MixSpace(
+        groups=tuple({name: own[name] / total for name in group} for group, total in zip(members, sums, strict=True)),
+        own=np.array(sums) / sum(sums),
+        low=np.maximum(low, 1 - (high.sum() - high)),
+        high=np.minimum(high, 1 - (low.sum() - low)),
+    )
+
+
+def _check_bounds(file: Path, low: Shares, high: Shares) -> None:
+    """Refuse bounds that leave less than two mixes."""
+    if low.sum() > 1 + 1e-9:
+        raise InputError(f"{file}: bounds: the least shares add up to {low.sum():g}, more than 1. Lower them.")
+    if high.sum() < 1 - 1e-9:
+        raise InputError(f"{file}: bounds: the greatest shares add up to {high.sum():g}, less than 1. Raise them.")
+    free = np.minimum(high, 1 - (low.sum() - low)) - np.maximum(low, 1 - (high.sum() - high))
+    if free.max() < 10**-DECIMALS:
+        raise InputError(f"{file}: bounds: they leave one mix alone, so there is nothing to search. Widen them.")
