@@ -149,10 +149,12 @@ def fit_scores(
     means = {name: table.mean(axis=1) for name, table in values.items()}
     fits = {name: fit_score(mixes, mean) for name, mean in means.items()}
     generator = np.random.default_rng(seed)
+    arms, seeds = next(iter(values.values())).shape
+    # Residuals of a fit with p parameters are smaller than its errors: weights that vary more make up for it.
+    spread = max(1, arms - count_parameters(mixes.shape[1])) / arms
     resampled: list[dict[str, ScoreFit]] = []
     for _ in range(resamples):
-        arms, seeds = next(iter(values.values())).shape
-        arm_weights = generator.dirichlet(np.ones(arms)) * arms
+        arm_weights = generator.dirichlet(np.full(arms, spread)) * arms
         seed_weights = generator.dirichlet(np.ones(seeds))
         resampled.append(
             {name: fit_score(mixes, table @ seed_weights, arm_weights, fits[name]) for name, table in values.items()}

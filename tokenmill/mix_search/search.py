@@ -177,7 +177,8 @@ class MixSearch:
         part = self.config.tokens / self.target
         common: dict[str, Any] = {
             "mix": {"when_short": "repeat", "max_epochs": MAX_EPOCHS},
-            "split": {"val_tokens": int(self.recipe.split.val_tokens * part)},
+            # As much less as the training; at least a token of the largest source, since a training validates.
+            "split": {"val_tokens": max(2 * len(self.recipe.sources), int(self.recipe.split.val_tokens * part))},
         }
         arms: list[ArmConfig] = []
         for name, mix in mixes.items():
