@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from pipeline.recipe.sources import HubSource
 from shards.errors import InputError
 from shards.terminal.shipped_recipes import find_recipe
 from tests.support.builds import call_here
+from tokenmill.experiments import reference as experiment_keys
 from tokenmill.experiments.schema import SHIPPED as EXPERIMENTS_FOLDER
 from tokenmill.experiments.schema import flatten_keys, load_ablation
 from trainer import recipe as train_recipe
@@ -171,6 +173,17 @@ def test_stale_tables_are_written_anew(tmp_path: Path) -> None:
     (tmp_path / "none.md").write_text("# No place")
     with pytest.raises(InputError, match="lacks the lines"):
         keys.write_reference_into(tmp_path / "none.md")
+
+
+def test_the_page_of_experiments_holds_its_keys_and_the_shipped_experiment(tmp_path: Path) -> None:
+    """Where the tables are stale: tokenmill ablate-keys --into docs/experiments.md"""
+    page = Path(shutil.copy(ROOT / "docs/experiments.md", tmp_path))
+    assert not experiment_keys.write_reference_into(page), "the tables of docs/experiments.md are stale"
+    rows = [line.split(" | ") for line in experiment_keys.reference_markdown().splitlines() if line.startswith("| `")]
+    assert min(len(row[3]) for row in rows) > 10
+    (shown,) = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    shipped = ROOT / "recipes/experiments/min-words.toml"
+    assert tomllib.loads(shown) == tomllib.loads(shipped.read_text(encoding="utf-8"))
 
 
 def test_every_key_has_a_row_with_its_meaning() -> None:

@@ -23,13 +23,14 @@ from tests.support.slurm_cluster import SlurmCluster
 from tests.support.started import session_processes
 from tokenmill.__main__ import main
 from tokenmill.experiments.ablation import Ablation
+from tokenmill.experiments.schema import load_ablation
 
 PLAIN, SUMS = {"name": "plain"}, {"name": "sums", "data": {"sources": {"sums": {"weight": 3}}}}
 
 
 def find_pending(file: Path, out: Path) -> list[tuple[str, int]]:
     """Return the arm and the seed of each training that is not done."""
-    ablation = Ablation(file, out, LocalExecutor(1), Progress(quiet=True))
+    ablation = Ablation(file, load_ablation(file), out, LocalExecutor(1), Progress(quiet=True))
     return [(one.arm.name, one.seed) for one in ablation.find_pending()]
 
 

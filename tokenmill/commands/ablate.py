@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> Outcome:
         ablation = Ablation(file, load_ablation(file), options.out, executor, Progress(), keep=options.keep)
         if options.dry_run:
             return _price(ablation)
-        results = ablation.run()
+        results = ablation.run(documents=True)
         answer = answer_ablation(ablation, results)
         pages = write_ablation(ablation, results, answer)
     data = {"name": ablation.config.name, **answer._asdict()}

@@ -88,8 +88,11 @@ class Ablation:
         missing = {task.digest for task in pending}
         return [one for one in self.trainings if one.task.digest in missing]
 
-    def run(self) -> list[ProxyResult]:
+    def run(self, *, documents: bool = False) -> list[ProxyResult]:
         """Build the sets and train the models, as far as they are missing.
+
+        Args:
+            documents: also record how the documents of the arms' sets differ, before any training.
 
         Returns:
             The result of each training, in order; some may have failed.
@@ -102,7 +105,8 @@ class Ablation:
         with lock_folder(self.out):
             results: dict[str, ProxyResult] = {}
             for arms in self._divide_by_disk():
-                self._record_documents(arms)
+                if documents:
+                    self._record_documents(arms)
                 own = [one for one in self.trainings if one.arm in arms]
                 tasks = [one.task for one in own]
 
@@ -175,7 +179,7 @@ class Ablation:
         return groups
 
     def _record_documents(self, arms: Sequence[Arm]) -> None:
-        """Record what the sets of some arms hold, before any training; build those without a record."""
+        """Record what the sets of some arms hold; build those without a record."""
         first = self.arms[0]
         for arm in arms:
             if first in arms:
