@@ -28,7 +28,7 @@ from shards.stores.files import lock_folder, write_text
 from shards.stores.open import open_writable_store
 from shards.terminal.amounts import format_size
 from tokenmill.experiments.arms import Arm, resolve_arms, with_tokenizer
-from tokenmill.experiments.documents import record_documents
+from tokenmill.experiments.documents import SAME_DOCUMENTS, record_documents, summarize_record
 from tokenmill.experiments.proxy import ProxyResult, ProxyTask, train_proxy
 from tokenmill.experiments.schema import AblationConfig
 
@@ -183,7 +183,9 @@ class Ablation:
         first = self.arms[0]
         for arm in arms:
             if first in arms:
-                record_documents(self.out, first, arm, self._build)
+                answer = summarize_record(record_documents(self.out, first, arm, self._build))["answer"]
+                if answer == SAME_DOCUMENTS:
+                    self._progress.note(f"arm {arm.name}: its set holds {answer} as that of {first.name}")
             else:
                 names = f"arm {arm.name} and {first.name}"
                 self._progress.note(f"{names}: the disk holds one of their sets at a time; documents are not compared")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = 3
 """Documents of each source that only one of two sets holds and that are shown: those with the lowest hashes."""
+SAME_DOCUMENTS = "the same documents"
 COUNTED = (
     "both_documents",
     "both_tokens",
@@ -101,7 +102,7 @@ def summarize_record(record: dict[str, Any]) -> dict[str, Any]:
     if same:
         answer = f"the set of {record['first']}"
     elif not sums["only_first_documents"] and not sums["only_arm_documents"]:
-        answer = "the same documents" + (", as other tokens" if record["other_tokenizer"] else "")
+        answer = SAME_DOCUMENTS + (", as other tokens" if record["other_tokenizer"] else "")
     else:
         answer = "other documents"
     return {"arm": record["arm"], **sums, "answer": answer}
