@@ -150,10 +150,25 @@ def _list_notes(
                 f"{row['score']}: it misses the arms by {row['error']:.4f}; their noise is {row['noise']:.4f}. "
                 "Log-linear is a rough form for it: trust what is measured, and search again within narrower bounds."
             )
+    yield from _note_best_arm(search, found)
     if not search.space.holds(search.space.own):
         yield "the recipe's own mix is out of the bounds"
     if found.last is None:
         yield "the best mix is the recipe's own: there is nothing to compare"
+
+
+def _note_best_arm(search: MixSearch, found: Found) -> Iterator[str]:
+    """Yield a note if an arm is better than the fit says of the winner."""
+    parts, trained = search.config.objective, found.trained
+    means = [trained.values(score).mean(axis=1) for score in parts]
+    measured = np.average(means, axis=0, weights=list(parts.values()))
+    best = int(np.argmin(measured))
+    predicted = float(predict_objective(found.fit.scores, parts, found.winner[None])[0])
+    if measured[best] < predicted:
+        yield (
+            f"lowest of the arms: {trained.names[best]}, {measured[best]:.4f}: {search.describe(trained.mixes[best])}. "
+            f"The fit says {predicted:.4f} of the winner: compare both in an ablation before you trust the fit."
+        )
 
 
 def show_weights(answer: SearchAnswer) -> list[dict[str, Any]]:

@@ -124,7 +124,7 @@ class MixSearch:
         winner = self.space.round(fit.best)
         if self._is_own(winner):
             return Found(trained, fit, winner, None, [], failed)
-        self._progress.note(f"the winner: {self._show(winner)}")
+        self._progress.note(f"the winner: {self.describe(winner)}")
         last = self._open_last(winner)
         results = [self._add_objective(one) for one in last.run()]
         last.config = last.config.model_copy(update={"scores": [OBJECTIVE, *self.config.objective]})
@@ -243,7 +243,8 @@ class MixSearch:
                 "recipe's own mix and the winner among them. Give more, shorter trainings, or fewer bounds."
             )
 
-    def _show(self, mix: Shares) -> str:
+    def describe(self, mix: Shares) -> str:
+        """Return the shares of a mix in words."""
         return ", ".join(f"{name} {share:.2%}" for name, share in zip(self.space.names, mix, strict=True))
 
 
