@@ -28,6 +28,7 @@ from tests.support.builds import call_here
 from tokenmill.experiments import reference as experiment_keys
 from tokenmill.experiments.schema import SHIPPED as EXPERIMENTS_FOLDER
 from tokenmill.experiments.schema import flatten_keys, load_ablation
+from tokenmill.mix_search.schema import load_mix_search
 from trainer import recipe as train_recipe
 from trainer.__main__ import main as trainer_main
 
@@ -181,9 +182,11 @@ def test_the_page_of_experiments_holds_its_keys_and_the_shipped_experiment(tmp_p
     assert not experiment_keys.write_reference_into(page), "the tables of docs/experiments.md are stale"
     rows = [line.split(" | ") for line in experiment_keys.reference_markdown().splitlines() if line.startswith("| `")]
     assert min(len(row[3]) for row in rows) > 10
-    (shown,) = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    shown, search = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     shipped = ROOT / "recipes/experiments/min-words.toml"
     assert tomllib.loads(shown) == tomllib.loads(shipped.read_text(encoding="utf-8"))
+    (tmp_path / "search.toml").write_text(search)
+    assert load_mix_search(tmp_path / "search.toml").objective["web_bpb"] == 2
 
 
 def test_every_key_has_a_row_with_its_meaning() -> None:
