@@ -85,6 +85,7 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
     assert not list((out / "runs").glob("*/seed-3/checkpoints"))
 
 
+@pytest.mark.long
 def test_a_failed_training_is_named_and_tried_again(tmp_path: Path) -> None:
     wide = {"name": "wide", "train": {"model": {"vocab_size": 4}}}  # known only when the set is
     done = run_ablation(write_ablation(tmp_path, PLAIN, wide, seeds=[1]), tmp_path / "out", "--json")
@@ -96,6 +97,7 @@ def test_a_failed_training_is_named_and_tried_again(tmp_path: Path) -> None:
     assert find_pending(tmp_path / "ablation.toml", tmp_path / "out") == [("wide", 1)]
 
 
+@pytest.mark.long
 def test_changed_text_trains_again_what_it_decides(tmp_path: Path) -> None:
     rate = {"name": "rate", "train": {"optimizer": {"lr": 3e-3}}}
     file, out = write_ablation(tmp_path, PLAIN, rate, seeds=[1]), tmp_path / "out"
@@ -134,6 +136,7 @@ def test_a_dry_run_prices_what_is_missing(tmp_path: Path) -> None:
         ([PLAIN], {}, "arms: expected a list of 2 or more"),
         ([], {}, "arms: required key is missing."),
         ([PLAIN, {"name": "same"}], {}, "arms.same: does not differ from arm 'plain'"),
+        ([PLAIN, {"name": "same", "train": {"checkpoint": {"every_steps": 4}}}], {}, "arms.same: does not differ"),
         ([PLAIN, {**SUMS, "name": "plain"}], {}, "arms: 2 arms are named 'plain'. Give each a name of its own."),
         ([PLAIN, {"name": "../up"}], {}, "arms.../up.name: expected"),
         (
@@ -165,6 +168,7 @@ def test_bad_files_are_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_a_source_that_is_too_small_is_refused_with_the_builds_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,8 +180,9 @@ def test_a_source_that_is_too_small_is_refused_with_the_builds_remedy(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_killed_at_any_moment_the_answer_is_the_same(tmp_path: Path) -> None:
-    longer = {"train": TRAIN["train"] | {"steps": 120}}
+    longer = {"train": TRAIN["train"] | {"steps": 60}}
     file = write_ablation(tmp_path, PLAIN, SUMS, train=longer)
     began = time.monotonic()
     assert run_ablation(file, tmp_path / "whole", "--workers", "2").returncode == 0
@@ -186,7 +191,7 @@ def test_killed_at_any_moment_the_answer_is_the_same(tmp_path: Path) -> None:
     kills = 0
     for _ in range(10):
         process = start_ablation(file, tmp_path / "killed", "--workers", "2")
-        time.sleep(draw.uniform(0.2, 0.6) * seconds)
+        time.sleep(draw.uniform(0.1, 0.5) * seconds)
         if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
             kills += 1

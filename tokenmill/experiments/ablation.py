@@ -101,14 +101,15 @@ class Ablation:
             InputError: a set cannot be built, or the folder is in use.
             RunError: a build or a training's process failed on the way; call again to go on.
         """
-        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "trainings").mkdir(parents=True, exist_ok=True)  # other nodes look for it
         with lock_folder(self.out):
             results: dict[str, ProxyResult] = {}
             for arms in self._divide_by_disk():
                 if documents:
                     self._record_documents(arms)
                 own = [one for one in self.trainings if one.arm in arms]
-                tasks = [one.task for one in own]
+                # Arms that share a seed may share a training.
+                tasks = list({one.task.digest: one.task for one in own}.values())
 
                 def build(pending: list[Task], own: Sequence[Training] = own) -> None:
                     missing = {task.digest for task in pending}

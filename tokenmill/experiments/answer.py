@@ -24,7 +24,7 @@ class Answer(NamedTuple):
         scores: for each score and arm its `score`, `arm`, `values` by seed, `mean`, `spread` (the standard deviation
             over seeds), and from the first arm the `difference`, its interval `low` to `high`, `p`, the smallest
             difference `visible` with these seeds, `seeds_needed` for the difference that was asked for, and `answer`.
-        costs: for each arm its `trainings`, `tokens`, `hours` and `dollars`.
+        costs: for each arm its `trainings`, `tokens`, how many of them were `repeated`, `hours` and `dollars`.
         changes: for each key that an arm changes, its `arm`, `key` and `value`.
         mixes: for each arm and source, its `requested` and `achieved` share of the training split, `tokens`,
             `documents` and `epochs`.
@@ -64,7 +64,7 @@ def answer_ablation(ablation: Ablation, results: Sequence[ProxyResult]) -> Answe
         [{"arm": record["arm"], **row} for record in records for row in record["mix"]],
         [summarize_record(record) for record in records if record["arm"] != record["first"]],
         failed,
-        list(_list_notes(ablation, scores, failed)),
+        list(_list_notes(ablation, scores, costs, failed)),
     )
 
 
@@ -99,6 +99,8 @@ def _compare_arms(ablation: Ablation, score: str, by_arm: dict[str, list[ProxyRe
                 if a is not None and b is not None
             ]
             row |= _describe_pairs(ablation, score, pairs, [*base, *own])
+            if 0 < len(pairs) < len(values):
+                row["answer"] += f" ({len(pairs)} of {plural(len(values), 'seed')}: the others failed)"
         yield row
 
 
@@ -145,6 +147,7 @@ def _add_up(arm: Arm, results: Sequence[ProxyResult]) -> dict[str, Any]:
         "arm": arm.name,
         "trainings": len(results),
         "tokens": arm.tokens * len(results),
+        "repeated": sum(result.tokens_repeated for result in results),
         "hours": hours,
         "dollars": hours * price if price else None,
     }
@@ -158,7 +161,10 @@ def _list_changes(ablation: Ablation) -> Iterator[dict[str, Any]]:
 
 
 def _list_notes(
-    ablation: Ablation, scores: Sequence[dict[str, Any]], failed: Sequence[dict[str, Any]]
+    ablation: Ablation,
+    scores: Sequence[dict[str, Any]],
+    costs: Sequence[dict[str, Any]],
+    failed: Sequence[dict[str, Any]],
 ) -> Iterator[str]:
     seeds = len(ablation.config.seeds)
     if seeds == 1:
@@ -174,6 +180,10 @@ def _list_notes(
         yield f"{compared} comparisons: expect about {compared / 20:.0f} by chance. Decide by a score chosen before."
     for row in failed:
         yield f"failed: arm {row['arm']}, seed {row['seed']}: {row['why']}. Run the same command again to retry it."
+    for row in costs:
+        if row["repeated"]:
+            repeated = f"{row['repeated']:,} of its {row['tokens']:,} tokens are repeated"
+            yield f"arm {row['arm']}: {repeated}: its set holds fewer than it trains on"
     if any(arm.own_tokenizer for arm in ablation.arms[1:]):
         yield "arms with tokenizers of their own: tokens hold other amounts of text; bits per byte compare"
 

@@ -18,6 +18,7 @@ from pipeline.sources.kinds import list_files
 from shards.config import Changes
 from shards.errors import InputError, plural
 from shards.stores.store import WritableStore
+from tokenmill.experiments.proxy import scored_keys
 from tokenmill.experiments.schema import AblationConfig, ArmConfig, flatten_keys
 from trainer.eval_config import EVAL_PATH_KEYS
 from trainer.recipe import TrainRecipe, load_train_recipe
@@ -209,11 +210,11 @@ def _check_differences(file: Path, arms: Sequence[Arm]) -> None:
     seen: dict[Any, str] = {}
     problems: list[str] = []
     for arm in arms:
-        key = (arm.data, arm.evals, arm.train.model_dump_json(), tuple(arm.seeds))
+        key = (arm.data, arm.evals, digest_of(scored_keys(arm.train.model_dump(mode="json"))), tuple(arm.seeds))
         if key in seen:
             problems.append(
-                f"{file}: arms.{arm.name}: does not differ from arm {seen[key]!r}: equal recipes, files and seeds. "
-                "Change a key, remove the arm, or give it other seeds to see what chance does."
+                f"{file}: arms.{arm.name}: does not differ from arm {seen[key]!r}: the same text, model and seeds. "
+                "Change a key that counts, remove the arm, or give it other seeds to see what chance does."
             )
         seen.setdefault(key, arm.name)
     if problems:

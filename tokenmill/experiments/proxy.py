@@ -27,13 +27,14 @@ from filelock import FileLock, Timeout
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, digest_of_payload
+from shards.errors import InputError, plural
 from shards.stores.files import write_text
 from shards.terminal.display import say
-from trainer.metrics import METRICS_FILE, Record, last_record, read_metrics
+from trainer.metrics import METRICS_FILE, last_record, read_metrics
 from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE
 
-DIGEST_FILE, LOG_FILE = "proxy.txt", "train.log"
-"""In the run folder: the digest of the task whose run it is; and what `train` printed."""
+DIGEST_FILE, LOG_FILE, OUTCOME_FILE = "proxy.txt", "train.log", "outcome.json"
+"""In the run folder: the digest of the task whose run it is; what `train` said; and, when it is done, its result."""
 _WITHOUT_EFFECT = ("name", "checkpoint", "log", "cost", "phases")
 """Sections of a train recipe that do not change a score."""
 _POLL_SECONDS = 0.25
@@ -43,7 +44,7 @@ _SHOWN_LINES = 5
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def _scored_keys(recipe: dict[str, Any], _payload: Any) -> dict[str, Any]:
+def scored_keys(recipe: dict[str, Any], _payload: Any = None) -> dict[str, Any]:
     """Return the part of a train recipe that may change a score."""
     return {key: value for key, value in recipe.items() if key not in _WITHOUT_EFFECT}
 
@@ -58,7 +59,7 @@ class ProxyTask(Payload):
     """The digest of what decides the set."""
     evals: str
     """The digest of what decides the text of the eval sets and tasks."""
-    recipe: Annotated[dict[str, Any], InDigest(_scored_keys)]
+    recipe: Annotated[dict[str, Any], InDigest(scored_keys)]
     """The train recipe with the seed."""
     threads: int
     """Threads of the training on a CPU."""
@@ -88,13 +89,13 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
     """Train one proxy, or go on where an earlier attempt stopped, and return its scores.
 
     Raises:
+        InputError: no GPU may be used.
         OSError: the run folder cannot be used.
     """
-    run, digest = Path(payload.run), digest_of_payload(payload)
-    _prepare_run(run, digest)
-    steps = payload.recipe["train"]["steps"]
+    run = Path(payload.run)
+    _prepare_run(run, digest_of_payload(payload))
     failed = ""
-    if not _is_complete(run, steps):
+    if not (run / OUTCOME_FILE).is_file():
         with _hold_gpu(payload.recipe["train"]["device"]) as gpu:
             for _ in range(_ATTEMPTS):
                 failed = _train(run, payload, gpu, report)
@@ -107,12 +108,11 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
             result.files[name] = write_checksummed(folder / name, (run / name).read_bytes())
     if failed:
         return result
-    records = read_metrics(run)
-    last = last_record(records, "scores")
-    result.scores = last["scores"]
-    result.texts = {name: note["sha256"] for name, note in last["score_notes"].items() if "sha256" in note}
-    result.trained_seconds = last_record(records, "seconds")["seconds"]
-    report(_tokens_done(records), _tokens_done(records))
+    outcome: dict[str, Any] = json.loads((run / OUTCOME_FILE).read_bytes())
+    result.scores = outcome["scores"]
+    result.texts = {name: note["sha256"] for name, note in outcome["score_notes"].items() if "sha256" in note}
+    result.trained_seconds, result.tokens_repeated = outcome["seconds"], outcome["tokens_repeated"]
+    report(outcome["tokens_used"], outcome["tokens_used"])
     shown = ", ".join(f"{name} {score['value']:.4f}" for name, score in result.scores.items())
     say(f"{run.parent.name} {run.name}: {shown}")
     if not payload.keep:
@@ -129,16 +129,9 @@ def _prepare_run(run: Path, digest: str) -> None:
     write_text(known, digest)
 
 
-def _read_records(run: Path) -> list[Record]:
-    return read_metrics(run) if (run / METRICS_FILE).is_file() else []
-
-
-def _is_complete(run: Path, steps: int) -> bool:
-    """Return whether a run was scored after its last step."""
-    return last_record(_read_records(run), "scores").get("step") == steps
-
-
-def _tokens_done(records: list[Record]) -> int:
+def _count_tokens(run: Path) -> int:
+    """Return the tokens that a run has been trained on so far, by its metrics."""
+    records = read_metrics(run) if (run / METRICS_FILE).is_file() else []
     return int(last_record(records, "tokens").get("tokens", 0))
 
 
@@ -148,7 +141,7 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> st
         recipe = Path(place) / "recipe.json"
         recipe.write_text(json.dumps(payload.recipe))
         command = [sys.executable, "-m", "trainer", "train", str(recipe), "--shards", payload.shards]
-        command += ["--run", str(run), "--go-on"]
+        command += ["--run", str(run), "--go-on", "--json"]
         environment = dict(os.environ, OMP_NUM_THREADS=str(payload.threads), MKL_NUM_THREADS=str(payload.threads))
         # Settings of a build's workers, or of ranks, are not those of a training.
         for name in ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"):
@@ -157,20 +150,22 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> st
             environment.pop(name, None)
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
-        with (run / LOG_FILE).open("ab") as log:
-            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        outcome = Path(place) / OUTCOME_FILE
+        with (run / LOG_FILE).open("ab") as log, outcome.open("wb") as printed:
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": log}
             process = subprocess.Popen(command, env=environment, preexec_fn=_end_with_parent, **streams)
         try:
             while process.poll() is None:
                 time.sleep(_POLL_SECONDS)
-                done = _tokens_done(_read_records(run))
+                done = _count_tokens(run)
                 report(done, done)
         finally:
             if process.poll() is None:
                 process.terminate()
                 process.wait()
-    if process.returncode == 0:
-        return ""
+        if process.returncode == 0:
+            write_text(run / OUTCOME_FILE, outcome.read_text())
+            return ""
     lines = (run / LOG_FILE).read_text(errors="replace").splitlines()
     errors = [line for line in lines if line.startswith("error: ")] or lines
     return f"exit status {process.returncode}: {' '.join(errors[-_SHOWN_LINES:])} (all of it in {run / LOG_FILE})"
@@ -189,6 +184,12 @@ def _hold_gpu(device: str) -> Generator[str | None]:
     count = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
     gpus = visible.split(",") if visible is not None else [str(index) for index in range(count)]
     if device == "cpu" or not any(gpus):
+        if device != "cpu" and count:
+            raise InputError(
+                f"this task may use none of the {plural(count, 'GPU')} of its machine: CUDA_VISIBLE_DEVICES is empty. "
+                "Ray empties it for tasks that ask for no GPU: set RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=0 on its nodes. "
+                'Or train on the CPU: train.device = "cpu".'
+            )
         yield None
         return
     while True:
