@@ -189,7 +189,7 @@ def test_killed_at_any_moment_the_answer_is_the_same(tmp_path: Path) -> None:
     seconds = time.monotonic() - began
     draw = random.Random(4)
     kills = 0
-    for _ in range(10):
+    for _ in range(10 if os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS") else 3):
         process = start_ablation(file, tmp_path / "killed", "--workers", "2")
         time.sleep(draw.uniform(0.1, 0.5) * seconds)
         if process.poll() is None:
@@ -197,7 +197,7 @@ def test_killed_at_any_moment_the_answer_is_the_same(tmp_path: Path) -> None:
             kills += 1
         process.communicate()
         wait_until(lambda leader=process.pid: not session_processes(leader), "the workers and trainings to end")
-    assert kills >= 3
+    assert kills >= 1
     assert run_ablation(file, tmp_path / "killed", "--workers", "1").returncode == 0
     assert read_scores(tmp_path / "killed") == read_scores(tmp_path / "whole")
 
