@@ -182,7 +182,7 @@ def _list_notes(
         yield f"failed: arm {row['arm']}, seed {row['seed']}: {row['why']}. Run the same command again to retry it."
     for row in costs:
         if row["repeated"]:
-            repeated = f"{row['repeated']:,} of its {row['tokens']:,} tokens are repeated"
+            repeated = f"of {plural(row['tokens'], 'token')}, {row['repeated']:,} are repeated"
             yield f"arm {row['arm']}: {repeated}: its set holds fewer than it trains on"
     if any(arm.own_tokenizer for arm in ablation.arms[1:]):
         yield "arms with tokenizers of their own: tokens hold other amounts of text; bits per byte compare"
