@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from shards.report.visible_text import shorten
 from trainer.results.comparison_plot import RUN_STYLES, Against, label_axis
 from trainer.results.curves import MARKED, plot_style, read_curve, scale_score
 from trainer.results.runs import TrainingRun
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 WIDTH_INCHES, PANEL_INCHES = 10.0, 2.3
 ARM_INCHES = 0.3
 """Height of the row of an arm among the differences."""
+_NAME_CHARACTERS, _LEGEND_CHARACTERS = 24, 120
+"""Of an arm's name at an axis, and of a row of the legend."""
 
 
 class ScoreCurve(NamedTuple):
@@ -70,7 +73,8 @@ def draw_ablation(runs: Mapping[str, Sequence[TrainingRun]], scores: Sequence[Ma
                 scale_score(curves, own[0]["unit"])
             _draw_differences(differences, own, styles)
         handles = [Line2D([], [], linestyle=style, color=colour, linewidth=2) for style, colour in styles.values()]
-        figure.legend(handles, list(styles), loc="outside upper left", ncols=4, frameon=False)
+        columns = max(1, min(4, _LEGEND_CHARACTERS // (max(map(len, styles)) + 8)))
+        figure.legend(handles, list(styles), loc="outside upper left", ncols=columns, frameon=False)
     return figure
 
 
@@ -109,11 +113,11 @@ def _draw_differences(axis: Axes, rows: Sequence[Mapping[str, Any]], styles: Map
         seen = row["low"] is not None and (row["low"] > 0 or row["high"] < 0)
         axis.plot(row["difference"], height, "o", color=colour, markerfacecolor=colour if seen else "white")
     axis.axvline(0, color="0.3", linewidth=0.8)
-    axis.set_yticks(range(len(others)), [row["arm"] for row in others])
+    axis.set_yticks(range(len(others)), [shorten(row["arm"], _NAME_CHARACTERS) for row in others])
     axis.set_ylim(len(others) - 0.5, -0.5)
     widest = max((abs(row[key]) for row in others for key in ("difference", "low", "high") if row[key]), default=1.0)
     axis.set_xlim(-1.1 * widest, 1.1 * widest)
     axis.locator_params(axis="x", nbins=5)
     better = "better: right" if rows[0]["unit"] == "accuracy" else "better: left"
-    axis.set_xlabel(f"difference from {first}, {rows[0]['unit']} ({better})")
+    axis.set_xlabel(f"less {shorten(first, _NAME_CHARACTERS)}\n{rows[0]['unit']} ({better})")
     axis.grid(visible=True, axis="x", alpha=0.25)
