@@ -128,6 +128,7 @@ def test_shipped_searches_load(file: Path) -> None:
         ({"target_tokens": None}, 'target_tokens: required key is missing: the data recipe has mix.tokens = "max"'),
         ({"target_tokens": 1000}, "tokens = 1,536: more than the 1,000 of the real run"),
         ({"target_tokens": 1_000_000}, "bounds: 'sums' has about"),
+        ({"data": "recipe.json"}, "data: expected a recipe in TOML"),
         ({"seeds": [1, 1]}, "seeds: [1, 1]: expected each seed once"),
     ],
 )

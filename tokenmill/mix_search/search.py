@@ -80,6 +80,8 @@ class MixSearch:
         """
         self.file, self.config, self.out = file, load_mix_search(file), out.absolute()
         self._executor, self._progress, self._keep = executor, progress, keep
+        if self.config.data.endswith(".json"):
+            raise InputError(f"{file}: data: expected a recipe in TOML, into which the found weights are written")
         self.recipe = load_checked_recipe(locate_recipe(file, self.config.data), progress=progress)
         # An arm as the recipes are, since it says what is scored.
         self._check_objective(self._open([ArmConfig(name=OWN)], self.config.seeds).arms[0].train.eval.score_names)
@@ -141,7 +143,8 @@ class MixSearch:
                 candidates = draw_near(candidates, best, number)
             chosen = spread_out(self.space, candidates, count, np.array(list(mixes.values())))
             if run:
-                self._progress.note(f"round {number} of {len(self.rounds)}: {plural(len(chosen), 'mix')}")
+                fewer = f", not {count}: the bounds leave no others" if len(chosen) < count else ""
+                self._progress.note(f"round {number} of {len(self.rounds)}: {plural(len(chosen), 'mix')}{fewer}")
             mixes |= {f"mix-{len(mixes) + index:02d}": mix for index, mix in enumerate(chosen)}
             yield mixes
 
