@@ -51,7 +51,10 @@ def test_tight_bounds_leave_their_mixes() -> None:
     tight = MixSpace(SPACE.groups, SPACE.own, np.array([0.79, 0.1, 0.0]), np.array([0.9, 0.11, 0.1]))
     mixes = list_candidates(tight, 0)
     assert all(tight.holds(mix) for mix in mixes)
-    assert all(tight.holds(tight.round(mix)) for mix in mixes)
+    rounded = np.array([tight.round(mix) for mix in mixes])
+    assert all(tight.holds(mix) for mix in rounded)
+    assert np.abs(rounded - mixes).max() < 3e-4
+    assert np.abs(rounded * 10_000 - np.round(rounded * 10_000)).max() < 1e-6
     assert np.ptp(mixes[:, 1]) > 0.0099
 
 
