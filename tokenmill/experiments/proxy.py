@@ -30,6 +30,7 @@ from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, dige
 from shards.errors import InputError, plural
 from shards.stores.files import write_text
 from shards.terminal.display import say
+from shards.terminal.exit_status import COULD_NOT_RUN
 from trainer.metrics import METRICS_FILE, last_record, read_metrics
 from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE
 
@@ -98,8 +99,8 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
     if not (run / OUTCOME_FILE).is_file():
         with _hold_gpu(payload.recipe["train"]["device"]) as gpu:
             for _ in range(_ATTEMPTS):
-                failed = _train(run, payload, gpu, report)
-                if not failed:
+                failed, may_retry = _train(run, payload, gpu, report)
+                if not may_retry:
                     break
     # The small files of the run are the task's result; checkpoints are large.
     result = ProxyResult(failed=failed)
@@ -135,8 +136,8 @@ def _count_tokens(run: Path) -> int:
     return int(last_record(records, "tokens").get("tokens", 0))
 
 
-def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> str:
-    """Run `train` to its end and return why it failed; nothing if it did not."""
+def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tuple[str, bool]:
+    """Run `train` to its end. Return why it failed, nothing if it did not, and whether another attempt may not."""
     with tempfile.TemporaryDirectory(prefix="tokenmill-proxy-") as place:
         recipe = Path(place) / "recipe.json"
         recipe.write_text(json.dumps(payload.recipe))
@@ -152,6 +153,7 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> st
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         outcome = Path(place) / OUTCOME_FILE
         with (run / LOG_FILE).open("ab") as log, outcome.open("wb") as printed:
+            logged = log.tell()
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": log}
             process = subprocess.Popen(command, env=environment, preexec_fn=_end_with_parent, **streams)
         try:
@@ -165,10 +167,11 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> st
                 process.wait()
         if process.returncode == 0:
             write_text(run / OUTCOME_FILE, outcome.read_text())
-            return ""
-    lines = (run / LOG_FILE).read_text(errors="replace").splitlines()
+            return "", False
+    lines = (run / LOG_FILE).read_bytes()[logged:].decode(errors="replace").splitlines()
     errors = [line for line in lines if line.startswith("error: ")] or lines
-    return f"exit status {process.returncode}: {' '.join(errors[-_SHOWN_LINES:])} (all of it in {run / LOG_FILE})"
+    why = f"exit status {process.returncode}: {' '.join(errors[-_SHOWN_LINES:])} (all of it in {run / LOG_FILE})"
+    return why, process.returncode != COULD_NOT_RUN
 
 
 def _end_with_parent() -> None:
