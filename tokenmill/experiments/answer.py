@@ -24,7 +24,8 @@ class Answer(NamedTuple):
         scores: for each score and arm its `score`, `arm`, `values` by seed, `mean`, `spread` (the standard deviation
             over seeds), and from the first arm the `difference`, its interval `low` to `high`, `p`, the smallest
             difference `visible` with these seeds, `seeds_needed` for the difference that was asked for, and `answer`.
-        costs: for each arm its `trainings`, `tokens`, how many of them were `repeated`, `hours` and `dollars`.
+        costs: for each arm its `trainings` that did not fail, their `tokens`, how many of these were `repeated`,
+            `hours` and `dollars`.
         changes: for each key that an arm changes, its `arm`, `key` and `value`.
         mixes: for each arm and source, its `requested` and `achieved` share of the training split, `tokens`,
             `documents` and `epochs`.
@@ -112,8 +113,9 @@ def _describe_pairs(
     ablation: Ablation, score: str, pairs: Sequence[tuple[float, float]], results: Sequence[ProxyResult]
 ) -> dict[str, Any]:
     """Return what the pairs of values of two arms say."""
-    texts = {text for result in results for name, text in result.texts.items() if score.startswith(f"{name}_")}
-    if len(texts) > 1:
+    # The name of a score begins with that of its eval set or task, and may begin with that of another one.
+    names = [name for result in results for name in result.texts if score.startswith(f"{name}_")]
+    if len({result.texts.get(max(names, key=len)) for result in results if names and not result.failed}) > 1:
         return {"answer": "other text: the arms were not scored on the same documents or items"}
     if not pairs:
         return {"answer": "not known: its trainings failed"}
@@ -141,6 +143,7 @@ def _describe_unseen(found: Difference, smallest: float | None) -> dict[str, Any
 
 
 def _add_up(arm: Arm, results: Sequence[ProxyResult]) -> dict[str, Any]:
+    results = [result for result in results if not result.failed]
     hours = sum(result.trained_seconds for result in results) / 3600
     price = arm.train.cost.gpu_usd_per_hour
     return {

@@ -55,16 +55,10 @@ def find_difference(first: Sequence[float], other: Sequence[float]) -> Differenc
     spread = statistics.stdev(differences)
     if spread == 0:  # equal to the last bit with every seed
         return Difference(mean, mean, mean, 1.0 if mean == 0 else 0.0, 0.0, 0.0)
-    tested = stats.ttest_1samp(differences, 0.0)
-    interval = tested.confidence_interval(CONFIDENCE)
-    return Difference(
-        mean,
-        float(interval.low),
-        float(interval.high),
-        float(tested.pvalue),
-        spread,
-        find_visible_effect(len(differences)) * spread,
-    )
+    freedom, error = len(differences) - 1, spread / math.sqrt(len(differences))
+    low, high = stats.t.interval(CONFIDENCE, freedom, mean, error)
+    p = 2 * stats.t.sf(abs(mean) / error, freedom)
+    return Difference(mean, float(low), float(high), float(p), spread, find_visible_effect(len(differences)) * spread)
 
 
 def find_visible_effect(seeds: int) -> float:

@@ -1,0 +1,97 @@
+"""What an ablation answers: from given scores of its trainings to the words, the costs and the notes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.engine.executors import LocalExecutor
+from pipeline.engine.stage_progress import Progress
+from tests.support.ablations import TRAIN, write_ablation
+from tokenmill.experiments.ablation import Ablation
+from tokenmill.experiments.answer import Answer, answer_ablation, show_scores
+from tokenmill.experiments.proxy import ProxyResult
+from tokenmill.experiments.schema import load_ablation
+
+ARMS: list[dict[str, Any]] = [{"name": "plain"}, {"name": "other", "data": {"sources": {"sums": {"weight": 3}}}}]
+ITEMS: dict[str, Any] = {
+    "name": "held_out_2",
+    "files": ["items.jsonl"],
+    "question": "question",
+    "choices": "choices",
+    "answer": "answer",
+}
+FIRST = [2.50, 2.52, 2.48]
+
+
+def result(value: float, *, score: str = "held_out_bpb", text: str = "a") -> ProxyResult:
+    """Return the result of a training with one score, of half an hour."""
+    texts = {"held_out": text, "held_out_2": "b"}
+    return ProxyResult(scores={score: {"value": value, "stderr": 0.1}}, texts=texts, trained_seconds=1800.0)
+
+
+def answer(folder: Path, first: list[Any], other: list[Any], **keys: Any) -> Answer:
+    """Return the answer of an ablation whose two arms have these values, or results, one for each seed."""
+    (folder / "items.jsonl").touch()
+    evals: dict[str, Any] = TRAIN["eval"] | {"tasks": [ITEMS]}
+    file = write_ablation(folder, *ARMS, train={"eval": evals}, **({"seeds": list(range(1, len(first) + 1))} | keys))
+    ablation = Ablation(file, load_ablation(file), folder / "out", LocalExecutor(1), Progress(quiet=True))
+    given = [one if isinstance(one, ProxyResult) else result(one) for one in (*first, *other)]
+    return answer_ablation(ablation, given)
+
+
+@pytest.mark.parametrize(
+    ("other", "keys", "words"),
+    [
+        ([2.40, 2.42, 2.38], {}, "better"),
+        ([2.60, 2.63, 2.58], {}, "worse"),
+        (FIRST, {}, "no difference: equal with every seed"),
+        ([2.49, 2.54, 2.46], {}, "no difference seen; it takes 309 seeds to show one of 0.0033"),
+        ([2.49, 2.54, 2.46], {"smallest_difference": 0.1}, "no difference seen; one of 0.1 would show"),
+        (
+            [2.49, 2.54, 2.46],
+            {"smallest_difference": 0.02},
+            "no difference seen; it takes 11 seeds to show one of 0.02",
+        ),
+        ([2.45], {}, "one seed: what chance does is not known"),
+        ([2.40, 2.42, ProxyResult(failed="lost")], {}, "better (2 of 3 seeds: the others failed)"),
+        ([ProxyResult(failed="lost")] * 3, {}, "not known: its trainings failed"),
+        (
+            [result(2.4, text="c"), result(2.4, text="c"), result(2.4, text="c")],
+            {},
+            "other text: the arms were not scored on the same documents or items",
+        ),
+    ],
+)
+def test_the_words_say_what_the_numbers_support(
+    tmp_path: Path, other: list[Any], keys: dict[str, Any], words: str
+) -> None:
+    found = answer(tmp_path, FIRST[: len(other)], other, scores=["held_out_bpb"], **keys)
+    assert [row["answer"] for row in found.scores] == ["the first arm", words]
+    shown = show_scores(found.scores)
+    assert [row["score"] for row in shown] == ["held_out_bpb", ""]
+    assert ("[" in (shown[1]["difference"] or "")) == (found.scores[1]["low"] is not None)
+
+
+def test_of_an_accuracy_more_is_better(tmp_path: Path) -> None:
+    first, other = (
+        [result(value, score="held_out_2_acc") for value in values] for values in ([0.2, 0.21], [0.4, 0.41])
+    )
+    found = answer(tmp_path, first, other, scores=["held_out_2_acc"])
+    assert found.scores[1]["answer"] == "better"
+
+
+def test_costs_count_what_was_trained(tmp_path: Path) -> None:
+    repeating = result(2.4)
+    repeating.tokens_repeated = 700
+    found = answer(tmp_path, FIRST, [repeating, result(2.4), ProxyResult(failed="lost")], scores=["held_out_bpb"])
+    tokens = 12 * 128
+    assert found.costs == [
+        {"arm": "plain", "trainings": 3, "tokens": 3 * tokens, "repeated": 0, "hours": 1.5, "dollars": 5.4},
+        {"arm": "other", "trainings": 2, "tokens": 2 * tokens, "repeated": 700, "hours": 1.0, "dollars": 3.6},
+    ]
+    assert found.failed == [{"arm": "other", "seed": 3, "why": "lost"}]
+    assert any(note.startswith("arm other: of 3,072 tokens, 700 are repeated") for note in found.notes)
+    assert any(note.startswith("failed: arm other, seed 3: lost.") for note in found.notes)
