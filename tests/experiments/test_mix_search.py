@@ -89,13 +89,15 @@ def test_tokens_say_how_many_arms(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_dollars_say_how_many_arms(tmp_path: Path) -> None:
     file, out = write_search(tmp_path, arms=None, budget_usd=100.0), tmp_path / "out"
-    first = json.loads(run_search(file, out, "--dry-run", "--json").stdout)
-    # The price of a training is measured once: the arms of a later call are as many.
+    refused = run_search(file, out, "--dry-run")
     kept = json.loads((out / "budget.json").read_text())
-    assert first["arms"] == 2 + int(100 / kept["usd"]) - 4
-    assert first["dollars"] == pytest.approx(first["hours"] * 3.6)
+    assert refused.returncode == 2
+    assert f"{2 + int(100 / kept['usd']) - 4:,} arms are paid, and 1,000 are the most" in refused.stderr
+    # The price of a training is measured once: the arms of later calls are as many.
     (out / "budget.json").write_text(json.dumps(kept | {"usd": 10.0}))
-    assert json.loads(run_search(file, out, "--dry-run", "--json").stdout)["arms"] == 8
+    plan = json.loads(run_search(file, out, "--dry-run", "--json").stdout)
+    assert (plan["arms"], plan["trainings_left"]) == (8, 10)
+    assert plan["dollars"] == pytest.approx(plan["hours"] * 3.6)
 
 
 @pytest.mark.parametrize("file", sorted(SHIPPED.glob("*-mix.toml")), ids=lambda file: file.stem)
@@ -124,6 +126,7 @@ def test_shipped_searches_load(file: Path) -> None:
         ({"objective": {"held_out_bpb": 0.0}}, "objective.held_out_bpb: expected more than 0"),
         ({"objective": {}}, "objective: an empty list"),
         ({"arms": 4}, "4 arms: the fit of 2 shares has 3 parameters: it takes at least 5 arms"),
+        ({"arms": None, "budget_tokens": "10M"}, "6,508 arms are paid, and 1,000 are the most"),
         ({"arms": None, "budget_tokens": 7000}, "7,000: a training takes 1,536, so that 4 are paid"),
         ({"target_tokens": None}, 'target_tokens: required key is missing: the data recipe has mix.tokens = "max"'),
         ({"target_tokens": 1000}, "tokens = 1,536: more than the 1,000 of the real run"),

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 from pipeline.engine.tasks import digest_of
-from shards.errors import InputError
+from shards.errors import InputError, plural
 from shards.stores.files import write_text
 from tokenmill.experiments.ablation import Ablation
 from tokenmill.experiments.price import price_ablation
-from tokenmill.mix_search.schema import MixSearchConfig
+from tokenmill.mix_search.schema import MOST_ARMS, MixSearchConfig
 
 BUDGET_FILE = "budget.json"
 """In the folder of the search: the price of a training when the search began, so that later calls have as many arms."""
@@ -53,6 +53,11 @@ def count_arms(file: Path, config: MixSearchConfig, own: Ablation, out: Path) ->
         raise InputError(
             f"{file}: {shown}, so that {trainings:,} are paid: {count_trainings(config, 2):,} of the recipe's own mix "
             "and the winner, and not one other arm. Give more, fewer tokens to each, or fewer seeds."
+        )
+    if arms > MOST_ARMS:
+        raise InputError(
+            f"{file}: {shown}: {plural(arms, 'arm')} are paid, and {MOST_ARMS:,} are the most. Give less, or more "
+            "tokens to each training."
         )
     return arms
 

@@ -13,6 +13,8 @@ from shards.config import check_settings, read_document, read_partly
 from tokenmill.experiments.schema import ExperimentConfig, Seed
 
 Share = Annotated[float, Field(ge=0, le=1)]
+MOST_ARMS = 1000
+"""More arms than that say less than more tokens for each."""
 BUDGETS = ("arms", "budget_tokens", "budget_usd")
 
 
@@ -32,7 +34,7 @@ class MixSearchConfig(ExperimentConfig):
     objective: Annotated[dict[str, PositiveFloat], Field(min_length=1)]
     """Scores with their weights: `{ web_bpb = 2, maths_bpb = 1 }`. The search lowers their weighted mean. All are bits
     per byte."""
-    arms: Annotated[int, Field(ge=1)] | None = None
+    arms: Annotated[int, Field(ge=1, le=MOST_ARMS)] | None = None
     """How many mixes are trained: the recipe's own and the winner are among them."""
     budget_tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
     """Instead of `arms`: tokens that all trainings may take."""
