@@ -164,7 +164,7 @@ def _note_best_arm(search: MixSearch, found: Found) -> Iterator[str]:
     measured = np.average(means, axis=0, weights=list(parts.values()))
     best = int(np.argmin(measured))
     predicted = float(predict_objective(found.fit.scores, parts, found.winner[None])[0])
-    if measured[best] < predicted:
+    if measured[best] < predicted and trained.names[best] != OWN:  # the last comparison has the recipe's own mix
         yield (
             f"lowest of the arms: {trained.names[best]}, {measured[best]:.4f}: {search.describe(trained.mixes[best])}. "
             f"The fit says {predicted:.4f} of the winner: compare both in an ablation before you trust the fit."
