@@ -153,6 +153,12 @@ def test_a_dry_run_prices_what_is_missing(tmp_path: Path) -> None:
         ([PLAIN, SUMS], {"scores": ["web_bpb"]}, "scores: 'web_bpb': arm 'plain' does not compute it. Expected one of"),
         ([PLAIN, SUMS], {"seeds": [1, 1]}, "seeds: [1, 1]: expected each seed once"),
         ([PLAIN, {**SUMS, "seeds": [3]}], {}, "arms.sums.seeds: 1 for the 2 of the ablation."),
+        (
+            [PLAIN, {"name": "b", "train": {"train": {"seed": 4}}}],
+            {},
+            "arms.b.train.train.seed: each training has one of",
+        ),
+        ([PLAIN, SUMS], {"scores": ["held_out_bpb", "held_out_bpb"]}, "scores: listed more than once"),
         ([PLAIN, SUMS], {"tokens": 100}, "tokens = 100: one step takes 128"),
         ([PLAIN, SUMS], {"tokens": "lots"}, "tokens: expected a whole number"),
         ([PLAIN, SUMS], {"train": {"eval": {"every_steps": 4}}}, "has no [[eval.sets]] and no [[eval.tasks]]"),

@@ -48,6 +48,8 @@ def answer(folder: Path, first: list[Any], other: list[Any], **keys: Any) -> Ans
         ([2.40, 2.42, 2.38], {}, "better"),
         ([2.60, 2.63, 2.58], {}, "worse"),
         (FIRST, {}, "no difference: equal with every seed"),
+        (FIRST, {"smallest_difference": 0.1}, "no difference: equal with every seed"),
+        ([2.51, 2.51, 2.48], {}, "no difference seen"),
         ([2.49, 2.54, 2.46], {}, "no difference seen; it takes 309 seeds to show one of 0.0033"),
         ([2.49, 2.54, 2.46], {"smallest_difference": 0.1}, "no difference seen; one of 0.1 would show"),
         (

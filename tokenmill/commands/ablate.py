@@ -71,9 +71,13 @@ def _price(ablation: Ablation) -> Outcome:
     from tokenmill.experiments.price import price_ablation
 
     rows = price_ablation(ablation, ablation.find_pending())
-    hours = sum(row["hours"] or 0.0 for row in rows)
+    unknown = [row["arm"] for row in rows if row["hours"] is None]
+    if unknown:
+        why = f"arms whose steps could not be measured: {', '.join(unknown)}; what all of it takes is not known"
+        return Outcome({"arms": rows, "hours": None, "dollars": None}, [rows, why], PROBLEMS)
+    hours = sum(row["hours"] for row in rows)
     dollars = sum(row["dollars"] or 0.0 for row in rows)
-    total = f"{hours:.2f} hours of one device in all" + (f", ${dollars:,.2f}" if dollars else "")
+    total = f"{hours:.3g} hours of one device in all" + (f", ${dollars:,.2f}" if dollars else "")
     notes = f"{total}; eval tasks, samples and the building of sets are not counted"
     return Outcome({"arms": rows, "hours": hours, "dollars": dollars}, [rows, notes])
 

@@ -29,7 +29,7 @@ from shards.stores.open import open_writable_store
 from shards.terminal.amounts import format_size
 from tokenmill.experiments.arms import Arm, resolve_arms, with_tokenizer
 from tokenmill.experiments.documents import SAME_DOCUMENTS, record_documents, summarize_record
-from tokenmill.experiments.proxy import ProxyResult, ProxyTask, train_proxy
+from tokenmill.experiments.proxy import ProxyResult, ProxyTask, restore_run, train_proxy
 from tokenmill.experiments.schema import AblationConfig
 
 _KEPT_BYTES = 1 << 62
@@ -118,10 +118,12 @@ class Ablation:
 
                 stage = self.driver.run_stage(_STAGE, train_proxy, tasks, unit="tokens", before=build)
                 results |= {task.digest: result for task, result in zip(tasks, stage.results, strict=True)}
-                # A failed training has a receipt: without it, the next call tries again.
-                for task, result in zip(tasks, stage.results, strict=True):
-                    if result.failed:
-                        self.driver.work.child(_STAGE).child(task.digest).delete_all()
+                for one in own:
+                    if results[one.task.digest].failed:
+                        # It has a receipt: without that, the next call tries again.
+                        self.driver.work.child(_STAGE).child(one.task.digest).delete_all()
+                    else:
+                        restore_run(self.results_folder(one), one.task)
                 if not self.keep:
                     shutil.rmtree(self.out / "sets", ignore_errors=True)
                     self._built.clear()

@@ -16,6 +16,9 @@ from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import flatten_keys
 from trainer.results.curves import unit_of
 
+_LITTLE, _FAR = 0.01, 0.02
+"""Sets that differ in a smaller part of their tokens, and shares that are off by more, are named in a note."""
+
 
 class Answer(NamedTuple):
     """The answer of an ablation, as the rows of its tables. Values that are not known are None.
@@ -56,17 +59,17 @@ def answer_ablation(ablation: Ablation, results: Sequence[ProxyResult]) -> Answe
     ]
     names = ablation.config.scores or ablation.arms[0].train.eval.score_names
     scores = [row for name in names for row in _compare_arms(ablation, name, by_arm)]
-    costs = [_add_up(arm, by_arm[arm.name]) for arm in ablation.arms]
+    # Arms that share a seed may share a training, which is paid once.
+    paid: dict[str, Arm] = {}
+    for training in ablation.trainings:
+        paid.setdefault(training.task.digest, training.arm)
+    own = {one.task.digest: result for one, result in zip(ablation.trainings, results, strict=True)}
+    costs = [_add_up(arm, [own[digest] for digest, payer in paid.items() if payer is arm]) for arm in ablation.arms]
     records = list_records(ablation)
-    return Answer(
-        scores,
-        costs,
-        list(_list_changes(ablation)),
-        [{"arm": record["arm"], **row} for record in records for row in record["mix"]],
-        [summarize_record(record) for record in records if record["arm"] != record["first"]],
-        failed,
-        list(_list_notes(ablation, scores, costs, failed)),
-    )
+    mixes = [{"arm": record["arm"], **row} for record in records for row in record["mix"]]
+    documents = [summarize_record(record) for record in records if record["arm"] != record["first"]]
+    notes = [*_list_notes(ablation, scores, costs, failed), *_list_doubts(mixes, documents)]
+    return Answer(scores, costs, list(_list_changes(ablation)), mixes, documents, failed, notes)
 
 
 def list_records(ablation: Ablation) -> list[dict[str, Any]]:
@@ -133,9 +136,11 @@ def _describe_pairs(
 def _describe_unseen(found: Difference, smallest: float | None) -> dict[str, Any]:
     """Return the answer if the interval holds 0: how many seeds would show the difference that matters."""
     size = abs(found.mean) if smallest is None else smallest
-    if found.spread == 0 and size == 0:
+    if found.spread == 0:
         return {"answer": "no difference: equal with every seed"}
     seeds = count_seeds(size, found.spread or 0.0)
+    if seeds is None and smallest is None:
+        return {"answer": "no difference seen"}
     if smallest is not None and found.visible is not None and found.visible <= smallest:
         return {"seeds_needed": seeds, "answer": f"no difference seen; one of {smallest:g} would show"}
     needed = "more than 10,000 seeds" if seeds is None else plural(seeds, "seed")
@@ -191,6 +196,23 @@ def _list_notes(
         yield "arms with tokenizers of their own: tokens hold other amounts of text; bits per byte compare"
 
 
+def _list_doubts(mixes: Sequence[dict[str, Any]], documents: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield what is odd about the sets: arms that hardly differ, and shares far from those that were asked for."""
+    for row in documents:
+        if row["both_tokens"] is None:
+            continue
+        other, both = row["only_first_tokens"] + row["only_arm_tokens"], row["both_tokens"]
+        if 0 < other < _LITTLE * (other + both):
+            yield (
+                f"arm {row['arm']}: its set and that of the first arm differ in {plural(other, 'token')} of "
+                f"{other + both:,}: so little shows no difference, whatever the change does to more text"
+            )
+    for row in mixes:
+        if abs(row["achieved"] - row["requested"]) > _FAR:
+            found = f"{row['source']} has {row['achieved']:.1%} of the tokens, not {row['requested']:.1%}"
+            yield f"arm {row['arm']}: {found}: its documents are long for so small a set. Give more tokens."
+
+
 def show_scores(scores: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the table of the scores of an answer as people read it, a score's name once."""
     rows: list[dict[str, Any]] = []
@@ -212,8 +234,8 @@ def show_scores(scores: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def show_documents(answer: Answer) -> list[dict[str, Any]]:
     """Return the table of documents as people read it."""
-    columns = ("both_documents", "only_first_documents", "only_arm_documents", "only_arm_tokens", "answer")
-    return [{key: row[key] for key in ("arm", *columns)} for row in answer.documents]
+    columns = ("both_documents", "only_first_documents", "only_first_tokens", "only_arm_documents", "only_arm_tokens")
+    return [{key: row[key] for key in ("arm", *columns, "answer")} for row in answer.documents]
 
 
 def show_mixes(answer: Answer) -> list[dict[str, Any]]:

@@ -17,6 +17,8 @@ from pipeline.sources.hub import pin_revisions
 from pipeline.sources.kinds import list_files
 from shards.config import Changes
 from shards.errors import InputError, plural
+from shards.format.manifest import MANIFEST_FILE
+from shards.stores.files import hash_file
 from shards.stores.store import WritableStore
 from tokenmill.experiments.proxy import scored_keys
 from tokenmill.experiments.schema import AblationConfig, ArmConfig, flatten_keys
@@ -171,17 +173,18 @@ def _shrink(recipe: Recipe, tokens: int, seq_len: int) -> Recipe:
 
 
 def _shrink_validation(recipe: Recipe, tokens: int) -> Recipe:
-    """Return a data recipe with a small validation split: it takes the first documents of a source, by its weight.
+    """Return a data recipe with a small validation split, which each training asks for: it takes the first documents of
+    a source, by its weight.
 
     With a large one, arms with other weights would train on other documents of the same source.
     """
     most = max(int(tokens * _VALIDATION_PART), _VALIDATION_TOKENS)
-    split = recipe.split.model_copy(update={"val_tokens": min(recipe.split.val_tokens, most)})
+    split = recipe.split.model_copy(update={"val_tokens": min(recipe.split.val_tokens or most, most)})
     return recipe.model_copy(update={"split": split})
 
 
 def _digest_eval_files(recipe: TrainRecipe) -> str:
-    """Return a digest of the names, sizes and times of the local files that eval sets and tasks name."""
+    """Return a digest of the local files of eval sets and tasks: of a file its content, of a set its manifest."""
     named: set[str] = set()
     for table in (*recipe.eval.sets, *recipe.eval.tasks):
         values = table.model_dump()
@@ -189,7 +192,8 @@ def _digest_eval_files(recipe: TrainRecipe) -> str:
             given: Any = values.get(key) or []
             named.update([given] if isinstance(given, str) else cast("list[str]", given))
     found = sorted(path for name in named if "://" not in name for path in glob.glob(name, recursive=True))
-    return digest_of([[path, os.stat(path).st_size, os.stat(path).st_mtime_ns] for path in found])
+    contents = (os.path.join(path, MANIFEST_FILE) if os.path.isdir(path) else path for path in found)
+    return digest_of([hash_file(Path(path)) for path in contents if os.path.isfile(path)])
 
 
 def _check_scores(file: Path, ablation: AblationConfig, arms: Sequence[Arm]) -> None:

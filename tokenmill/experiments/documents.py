@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -88,11 +88,14 @@ def record_documents(out: Path, first: Arm, arm: Arm, open_arm: Callable[[Arm], 
 def read_record(out: Path, first: Arm, arm: Arm) -> dict[str, Any] | None:
     """Return the record of an arm's documents; None if there is none, or if it is of other sets or names."""
     try:
-        record: dict[str, Any] = json.loads(_record_file(out, arm).read_text(encoding="utf-8"))
+        record: Any = json.loads(_record_file(out, arm).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
+    if not isinstance(record, dict):
+        return None
     expected = {"data": [first.data, arm.data], "first": first.name, "arm": arm.name}
-    return record if all(record.get(key) == value for key, value in expected.items()) else None
+    known = cast("dict[str, Any]", record)
+    return known if all(known.get(key) == value for key, value in expected.items()) else None
 
 
 def summarize_record(record: dict[str, Any]) -> dict[str, Any]:

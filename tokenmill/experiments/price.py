@@ -27,16 +27,25 @@ def price_ablation(ablation: Ablation, pending: Sequence[Training]) -> list[dict
     """
     os.environ["OMP_NUM_THREADS"] = str(ablation.config.threads)
     speeds: dict[str, float | None] = {}
+    counted: set[str] = set()  # arms that share a seed may share a training
     rows: list[dict[str, Any]] = []
     for arm in ablation.arms:
         recipe = _settle_vocabulary(arm.train, arm.recipe)
         # Steps alone: what is scored is counted below.
-        steps = recipe.model_copy(update={"eval": recipe.eval.model_copy(update={"sets": [], "tasks": []})})
+        steps = recipe.model_copy(
+            update={
+                "eval": recipe.eval.model_copy(update={"sets": [], "tasks": []}),
+                # Rates change no speed, but a made-up text may diverge with one of them.
+                "optimizer": recipe.optimizer.model_copy(update={"lr": 1e-4, "muon_lr": None}),
+            }
+        )
         key = steps.model_dump_json()
         if key not in speeds:
             speeds[key] = bench(steps, BENCH_STEPS).get("tokens_per_s")
         speed = speeds[key]
-        to_run = sum(one.arm.name == arm.name for one in pending)
+        own = {one.task.digest for one in pending if one.arm.name == arm.name} - counted
+        counted |= own
+        to_run = len(own)
         hours = None if not speed else to_run * (arm.tokens + _scored_tokens(recipe)) / speed / 3600
         price = recipe.cost.gpu_usd_per_hour
         rows.append(

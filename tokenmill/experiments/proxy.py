@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import Result
-from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, digest_of_payload
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, Task, digest_of_payload
 from shards.errors import InputError, plural
 from shards.stores.files import write_text
 from shards.terminal.display import say
@@ -36,6 +36,7 @@ from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE
 
 DIGEST_FILE, LOG_FILE, OUTCOME_FILE = "proxy.txt", "train.log", "outcome.json"
 """In the run folder: the digest of the task whose run it is; what `train` said; and, when it is done, its result."""
+_RESULT_FILES = (METRICS_FILE, RECIPE_FILE, SET_FILE, TOKENIZER_FILE)
 _WITHOUT_EFFECT = ("name", "checkpoint", "log", "cost", "phases")
 """Sections of a train recipe that do not change a score."""
 _POLL_SECONDS = 0.25
@@ -104,7 +105,7 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
                     break
     # The small files of the run are the task's result; checkpoints are large.
     result = ProxyResult(failed=failed)
-    for name in (METRICS_FILE, RECIPE_FILE, SET_FILE, TOKENIZER_FILE):
+    for name in _RESULT_FILES:
         if (run / name).is_file():
             result.files[name] = write_checksummed(folder / name, (run / name).read_bytes())
     if failed:
@@ -128,6 +129,19 @@ def _prepare_run(run: Path, digest: str) -> None:
         shutil.rmtree(run)
     run.mkdir(parents=True, exist_ok=True)
     write_text(known, digest)
+
+
+def restore_run(results: Path, task: Task) -> None:
+    """Make the run folder of a finished training that of its result, if another training has had the folder since."""
+    run, known = Path(task.payload.run), Path(task.payload.run) / DIGEST_FILE
+    if known.is_file() and known.read_text() == task.digest:
+        return
+    shutil.rmtree(run, ignore_errors=True)
+    run.mkdir(parents=True)
+    for name in _RESULT_FILES:
+        if (results / name).is_file():
+            shutil.copyfile(results / name, run / name)
+    write_text(known, task.digest)
 
 
 def _count_tokens(run: Path) -> int:

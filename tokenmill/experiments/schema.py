@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import BeforeValidator, Field, JsonValue
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
-from pipeline.recipe.key_values import parse_count
+from pipeline.recipe.key_values import distinct, parse_count
+from pipeline.recipe.raw_tables import list_of, table_of
 from shards.config import Settings, check_settings, read_document, read_partly
 from shards.terminal.shipped_recipes import shipped_folder
 
@@ -54,7 +55,7 @@ class AblationConfig(ExperimentConfig):
 
     tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
     """Tokens that each model is trained on, in whole steps, instead of the train recipe's steps."""
-    scores: list[str] = Field(default_factory=list)
+    scores: Annotated[list[str], AfterValidator(distinct)] = Field(default_factory=list)
     """Scores to compare, such as `web_bpb`; all scores of the eval sets and tasks without it."""
     arms: Annotated[list[ArmConfig], Field(min_length=2)]
     """The alternatives, two or more."""
@@ -80,17 +81,16 @@ def _check_arms(tables: dict[str, Any]) -> Iterator[str]:
     for name, count in Counter(str(arm.name) for arm in arms).items():
         if count > 1:
             yield f"arms: {count} arms are named {name!r}. Give each a name of its own."
+    for arm in arms:
+        if "seed" in table_of(table_of(arm.train).get("train")):
+            yield f"arms.{arm.name}.train.train.seed: each training has one of the seeds. Give the arm `seeds`."
     default = AblationConfig.model_fields["seeds"].get_default(call_default_factory=True)
-    seeds = _list_of(tables.get("seeds", default))
-    for place, own in [("seeds", seeds), *((f"arms.{arm.name}.seeds", _list_of(arm.seeds)) for arm in arms)]:
+    seeds = list_of(tables.get("seeds", default))
+    for place, own in [("seeds", seeds), *((f"arms.{arm.name}.seeds", list_of(arm.seeds)) for arm in arms)]:
         if len(set(map(str, own))) < len(own):
             yield f"{place}: {own}: expected each seed once"
         if own and seeds and len(own) != len(seeds):
             yield f"{place}: {len(own)} for the {len(seeds)} of the ablation. Give each arm as many: they are paired."
-
-
-def _list_of(value: Any) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def flatten_keys(tables: dict[str, Any], parents: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
