@@ -23,6 +23,7 @@ from trainer.metrics import last_record, read_metrics
 SHIPPED = Path(__file__).parents[2] / "recipes/experiments"
 
 
+@pytest.mark.long
 def test_a_search_trains_fits_and_writes_the_recipe(tmp_path: Path) -> None:
     file, out = write_search(tmp_path), tmp_path / "out"
     done = run_search(file, out, "--json", "--keep", "--workers", "2")
