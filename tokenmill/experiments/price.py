@@ -31,13 +31,9 @@ def price_ablation(ablation: Ablation, pending: Sequence[Training]) -> list[dict
     rows: list[dict[str, Any]] = []
     for arm in ablation.arms:
         recipe = _settle_vocabulary(arm.train, arm.recipe)
-        # Steps alone: what is scored is counted below.
+        # Rates change no speed, but made-up text may diverge with one of them.
         steps = recipe.model_copy(
-            update={
-                "eval": recipe.eval.model_copy(update={"sets": [], "tasks": []}),
-                # Rates change no speed, but a made-up text may diverge with one of them.
-                "optimizer": recipe.optimizer.model_copy(update={"lr": 1e-4, "muon_lr": None}),
-            }
+            update={"optimizer": recipe.optimizer.model_copy(update={"lr": 1e-4, "muon_lr": None})}
         )
         key = steps.model_dump_json()
         if key not in speeds:
