@@ -75,7 +75,8 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
 
     # Again: nothing runs. One more seed: one training of each arm, and the others stay.
     again = run_ablation(file, out, "--json", "--keep")
-    assert "held_out_bpb" not in again.stderr  # what a training says when it is done
+    assert "held_out_bpb" in done.stderr  # what a training says when it is done
+    assert "held_out_bpb" not in again.stderr
     assert json.loads(again.stdout) == answer
     write_ablation(tmp_path, PLAIN, SUMS, seeds=[1, 2, 3])
     assert find_pending(file, out) == [("plain", 3), ("sums", 3)]
