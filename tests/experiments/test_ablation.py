@@ -16,7 +16,16 @@ import pytest
 
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
-from tests.support.ablations import TRAIN, read_scores, run_ablation, start_ablation, write_ablation, write_texts
+from tests.support.ablations import (
+    TRAIN,
+    read_scores,
+    run_ablation,
+    run_search,
+    start_ablation,
+    write_ablation,
+    write_search,
+    write_texts,
+)
 from tests.support.builds import wait_until
 from tests.support.ray_cluster import RayCluster
 from tests.support.slurm_cluster import SlurmCluster
@@ -210,14 +219,25 @@ def test_killed_at_any_moment_the_answer_is_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("engine", ["ray", "slurm"])
-def test_clusters_of_two_nodes_give_the_same_answer(tmp_path: Path, engine: str) -> None:
+def test_two_ray_nodes_give_the_same_answer(tmp_path: Path) -> None:
     file = write_ablation(tmp_path, PLAIN, SUMS)
     assert run_ablation(file, tmp_path / "here").returncode == 0
-    with RayCluster() if engine == "ray" else SlurmCluster() as cluster:
-        options = ["--ray-address", cluster.address] if isinstance(cluster, RayCluster) else ["--slurm", "time=5"]
-        if isinstance(cluster, RayCluster):
-            cluster.add_nodes(2)
-        done = run_ablation(file, tmp_path / "there", "--engine", engine, *options, env=cluster.environment)
+    with RayCluster() as cluster:
+        cluster.add_nodes(2)
+        options = ("--engine", "ray", "--ray-address", cluster.address)
+        done = run_ablation(file, tmp_path / "there", *options, env=cluster.environment)
     assert done.returncode == 0, done.stderr
     assert read_scores(tmp_path / "there") == read_scores(tmp_path / "here")
+
+
+@pytest.mark.long
+def test_two_slurm_nodes_give_the_same_answer_of_a_search(tmp_path: Path) -> None:
+    # Its rounds and its last comparison are ablations.
+    file = write_search(tmp_path, arms=5, final_seeds=[1])
+    assert run_search(file, tmp_path / "here").returncode == 0
+    with SlurmCluster() as cluster:
+        options = ("--engine", "slurm", "--slurm", "time=5")
+        done = run_search(file, tmp_path / "there", *options, env=cluster.environment)
+    assert done.returncode == 0, done.stderr
+    for name in ("mix-search.json", "recipe.toml"):
+        assert (tmp_path / "there" / name).read_text() == (tmp_path / "here" / name).read_text()

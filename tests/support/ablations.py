@@ -119,10 +119,10 @@ def write_search(folder: Path, *, tables_of_train: dict[str, Any] | None = None,
     return path
 
 
-def run_search(file: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run_search(file: Path, out: Path, *options: str, **how: Any) -> subprocess.CompletedProcess[str]:
     """Run `tokenmill mix-search` to its end."""
     called = command(file, out, *options, name="mix-search")
-    return subprocess.run(called, capture_output=True, text=True, check=False, timeout=280)
+    return subprocess.run(called, capture_output=True, text=True, check=False, timeout=280, **how)
 
 
 def read_scores(out: Path) -> str:

@@ -34,8 +34,9 @@ from shards.terminal.exit_status import COULD_NOT_RUN
 from trainer.metrics import METRICS_FILE, last_record, read_metrics
 from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE
 
-DIGEST_FILE, LOG_FILE, OUTCOME_FILE = "proxy.txt", "train.log", "outcome.json"
-"""In the run folder: the digest of the task whose run it is; what `train` said; and, when it is done, its result."""
+DIGEST_FILE, PROXY_FILE, LOG_FILE, OUTCOME_FILE = "proxy.txt", "proxy.json", "train.log", "outcome.json"
+"""In the run folder: the digest of the task whose run it is; its train recipe; what `train` said; and, when it is done,
+its result."""
 _RESULT_FILES = (METRICS_FILE, RECIPE_FILE, SET_FILE, TOKENIZER_FILE)
 _WITHOUT_EFFECT = ("name", "checkpoint", "log", "cost", "phases")
 """Sections of a train recipe that do not change a score."""
@@ -98,7 +99,7 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
     _prepare_run(run, digest_of_payload(payload))
     failed = ""
     if not (run / OUTCOME_FILE).is_file():
-        with _hold_gpu(payload.recipe["train"]["device"]) as gpu:
+        with hold_gpu(payload.recipe["train"]["device"]) as gpu:
             for _ in range(_ATTEMPTS):
                 failed, may_retry = _train(run, payload, gpu, report)
                 if not may_retry:
@@ -152,36 +153,35 @@ def _count_tokens(run: Path) -> int:
 
 def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tuple[str, bool]:
     """Run `train` to its end. Return why it failed, nothing if it did not, and whether another attempt may not."""
-    with tempfile.TemporaryDirectory(prefix="tokenmill-proxy-") as place:
-        recipe = Path(place) / "recipe.json"
-        recipe.write_text(json.dumps(payload.recipe))
-        command = [sys.executable, "-m", "trainer", "train", str(recipe), "--shards", payload.shards]
-        command += ["--run", str(run), "--go-on", "--json"]
-        environment = dict(os.environ, OMP_NUM_THREADS=str(payload.threads), MKL_NUM_THREADS=str(payload.threads))
-        # Settings of a build's workers, or of ranks, are not those of a training.
-        for name in ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"):
-            environment.pop(name, None)
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-            environment.pop(name, None)
-        if gpu is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = gpu
-        outcome = Path(place) / OUTCOME_FILE
-        with (run / LOG_FILE).open("ab") as log, outcome.open("wb") as printed:
-            logged = log.tell()
-            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": log}
-            process = subprocess.Popen(command, env=environment, preexec_fn=_end_with_parent, **streams)
-        try:
-            while process.poll() is None:
-                time.sleep(_POLL_SECONDS)
-                done = _count_tokens(run)
-                report(done, done)
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-        if process.returncode == 0:
-            write_text(run / OUTCOME_FILE, outcome.read_text())
-            return "", False
+    write_text(run / PROXY_FILE, json.dumps(payload.recipe))
+    command = [sys.executable, "-m", "trainer", "train", str(run / PROXY_FILE), "--shards", payload.shards]
+    command += ["--run", str(run), "--go-on", "--json"]
+    environment = dict(os.environ, OMP_NUM_THREADS=str(payload.threads), MKL_NUM_THREADS=str(payload.threads))
+    # Settings of a build's workers, or of ranks, are not those of a training.
+    for name in ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"):
+        environment.pop(name, None)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        environment.pop(name, None)
+    if gpu is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = gpu
+    outcome = run / f"{OUTCOME_FILE}.part"
+    with (run / LOG_FILE).open("ab") as log, outcome.open("wb") as printed:
+        logged = log.tell()
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": log}
+        process = subprocess.Popen(command, env=environment, preexec_fn=_end_with_parent, **streams)
+    try:
+        while process.poll() is None:
+            time.sleep(_POLL_SECONDS)
+            done = _count_tokens(run)
+            report(done, done)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    if process.returncode == 0:
+        write_text(run / OUTCOME_FILE, outcome.read_text())
+        outcome.unlink()
+        return "", False
     lines = (run / LOG_FILE).read_bytes()[logged:].decode(errors="replace").splitlines()
     errors = [line for line in lines if line.startswith("error: ")] or lines
     why = f"exit status {process.returncode}: {' '.join(errors[-_SHOWN_LINES:])} (all of it in {run / LOG_FILE})"
@@ -195,8 +195,18 @@ def _end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def _hold_gpu(device: str) -> Generator[str | None]:
-    """Hold one GPU of this machine, so that trainings at the same time have one each; None without GPUs."""
+def hold_gpu(device: str) -> Generator[str | None]:
+    """Hold one GPU of this machine, so that trainings at the same time have one each; wait while none is free.
+
+    Args:
+        device: `train.device` of the train recipe.
+
+    Yields:
+        The number of the GPU, as CUDA_VISIBLE_DEVICES takes it; None if the training takes none.
+
+    Raises:
+        InputError: the machine has GPUs, and this process may use none.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
     gpus = visible.split(",") if visible is not None else [str(index) for index in range(count)]
