@@ -26,8 +26,8 @@ class SearchAnswer(NamedTuple):
             interval `low` to `high`, the bounds `least` and `greatest`, and `epochs` of the real run, about.
         objective: its value in the recipe's own mix and in the winner: `predicted` by the fit, with the interval `low`
             to `high` of the resamples, and `measured`.
-        fits: for each score its `weight` in the objective, `floor` and `slopes`, `error` (root mean square of what the
-            fit misses the arms by), and `noise` (the spread over seeds of an arm's mean).
+        fits: for each score its `weight` in the objective, `exponent` and `pure` scores by dimension, `error` (root
+            mean square of what the fit misses the arms by), and `noise` (the spread over seeds of an arm's mean).
         comparison: the rows of the winner's difference from the recipe's own mix, as an ablation has them.
         arms: for each arm its shares by dimension, `shares`, and the mean of each score, `scores`.
         failed: for each training that failed, its `arm`, `seed` and `why`.
@@ -111,7 +111,7 @@ def _describe_fits(search: MixSearch, found: Found) -> Iterator[dict[str, Any]]:
     for score, weight in search.config.objective.items():
         fit, values = found.fit.scores[score], found.trained.values(score)
         # Residuals of a fit with p parameters are smaller than its errors, by (n - p) / n.
-        free = max(1, len(values) - len(fit.slopes) - 1)
+        free = max(1, len(values) - len(fit.pure) - 1)
         arms, seeds = values.shape
         # Seeds shift all arms alike; what is left is the noise of a comparison.
         left = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
@@ -119,8 +119,8 @@ def _describe_fits(search: MixSearch, found: Found) -> Iterator[dict[str, Any]]:
         yield {
             "score": score,
             "weight": weight,
-            "floor": fit.floor,
-            "slopes": dict(zip(search.space.names, map(float, fit.slopes), strict=True)),
+            "exponent": fit.exponent,
+            "pure": dict(zip(search.space.names, map(float, fit.pure), strict=True)),
             "error": float(np.sqrt((found.fit.residuals[score] ** 2).sum() / free)),
             "noise": None if noise is None else float(noise),
         }
@@ -148,7 +148,7 @@ def _list_notes(
         if row["noise"] and row["error"] > _FAR_OFF * row["noise"]:
             yield (
                 f"{row['score']}: it misses the arms by {row['error']:.4f}; their noise is {row['noise']:.4f}. "
-                "Log-linear is a rough form for it: trust what is measured, and search again within narrower bounds."
+                "The fit is rough for it: trust what is measured, and search again within narrower bounds."
             )
     yield from _note_best_arm(search, found)
     if not search.space.holds(search.space.own):

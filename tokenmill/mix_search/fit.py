@@ -1,9 +1,15 @@
-"""How scores depend on the mix: a log-linear fit for each score, the best mix by the fits, and bootstrap intervals.
+"""How scores depend on the mix: a fit for each score, the best mix by the fits, and bootstrap intervals.
 
-    score = floor + exp(slopes . shares)
+    score = (shares . pure ** exponent) ** (1 / exponent)
 
-RegMix (arXiv:2407.01492), data mixing laws (arXiv:2403.16952) and Olmix fit this form. One score only rises or falls
-along a line of mixes, so by one score the best mix is at a bound; a mean of several scores may have its best between.
+The score of a mix is the power mean of what each source would give alone, weighted by the shares. With exponent 0 it is
+the geometric mean, exp(shares . log(pure)): the log-linear form of RegMix (arXiv:2407.01492) and Olmix. The first
+percent of a source lowers a score of its kind far more than the next; a negative exponent says so, where the
+log-linear form cannot. It is a power law of the effective amount of data, to which every source adds (Hernandez et al.,
+arXiv:2102.01293), with the exponent -1 / exponent.
+
+One score only rises or falls along a line of mixes, so by one score the best mix is at a bound; a mean of several
+scores may have its best between.
 """
 
 # scipy ships no complete types.
@@ -21,21 +27,45 @@ from tokenmill.experiments.differences import CONFIDENCE
 from tokenmill.mix_search.space import MixSpace, Shares
 
 Values = npt.NDArray[np.float64]
-_FLOORS = (0.0, 0.5, 0.8, 0.95)
-"""Where searches of the floor begin, in parts of the lowest score."""
+_EXPONENTS = (0.0, -2.0, -6.0, -18.0)
+"""Where searches of the exponent begin."""
+_LEAST_EXPONENT, _GREATEST_EXPONENT = -60.0, 1.0
+"""Beyond 1 a score would no longer be convex in the shares; that of -60 is nearly the least of the pure scores."""
+_ALMOST_ZERO = 1e-5
+"""So small an exponent is taken for 0, where its formula would lose all digits."""
+_MOST_LOGARITHM = 10.0
+"""Bounds of the logarithms of pure scores: those of sources without effect are not known."""
 
 
 class ScoreFit(NamedTuple):
     """The fit of one score."""
 
-    floor: float
-    """What no mix would go below, in the unit of the score."""
-    slopes: Shares
-    """By dimension, how much a whole share adds to the logarithm of what is above the floor."""
+    exponent: float
+    """Of the power mean; 0 is the log-linear form."""
+    pure: Shares
+    """By dimension, what that source would give alone, in the unit of the score."""
 
     def predict(self, mixes: Shares) -> Values:
         """Return the score of each mix, `(mixes,)`."""
-        return self.floor + np.exp(mixes @ self.slopes)
+        return np.exp(_fit_logarithms(mixes, self.exponent, np.log(self.pure))[0])
+
+    def slope(self, mix: Shares) -> Shares:
+        """Return how the score of a mix changes with each share, `(dimensions,)`."""
+        logs = np.log(self.pure)
+        value, parts = _fit_logarithms(mix[None], self.exponent, logs)
+        rises = logs if abs(self.exponent) < _ALMOST_ZERO else parts[0] / self.exponent
+        return np.exp(value[0]) * rises
+
+
+def _fit_logarithms(mixes: Shares, exponent: float, logs: Shares) -> tuple[Values, Shares]:
+    """Return the logarithm of each mix's score, `(mixes,)`, and by how much each share's part of it outweighs the
+    share, `(mixes, dimensions)`."""
+    from scipy.special import logsumexp
+
+    if abs(exponent) < _ALMOST_ZERO:
+        return mixes @ logs, np.ones_like(mixes)
+    total = logsumexp(exponent * logs, axis=1, b=mixes)
+    return total / exponent, np.exp(exponent * logs - total[:, None])
 
 
 class SearchFit(NamedTuple):
@@ -52,44 +82,49 @@ class SearchFit(NamedTuple):
 
 
 def count_parameters(dimensions: int) -> int:
-    """Return how many numbers the fit of a score has: a slope for each dimension, and the floor."""
+    """Return how many numbers the fit of a score has: a pure score for each dimension, and the exponent."""
     return dimensions + 1
 
 
 def fit_score(mixes: Shares, values: Values, weights: Values | None = None, start: ScoreFit | None = None) -> ScoreFit:
-    """Fit one score by weighted least squares.
+    """Fit one score by weighted least squares of its logarithm: noise grows with the score.
 
     Args:
         mixes: the shares of each arm, `(arms, dimensions)`.
         values: the score of each arm, `(arms,)`, positive.
         weights: of each arm, `(arms,)`; equal when None.
-        start: a fit to begin with; several floors are tried when None.
+        start: a fit to begin with; several exponents are tried when None.
     """
     from scipy.optimize import least_squares
 
     scale = np.sqrt(np.ones_like(values) if weights is None else weights)
-    least = float(values.min())
+    wanted = np.log(values)
 
     def residuals(found: Values) -> Values:
-        return scale * (found[0] + np.exp(np.clip(mixes @ found[1:], -60, 60)) - values)
+        return scale * (_fit_logarithms(mixes, found[0], found[1:])[0] - wanted)
 
     def jacobian(found: Values) -> Values:
-        rises = np.exp(np.clip(mixes @ found[1:], -60, 60))
-        return scale[:, None] * np.column_stack([np.ones_like(rises), rises[:, None] * mixes])
+        exponent, logs = found[0], found[1:]
+        predicted, parts = _fit_logarithms(mixes, exponent, logs)
+        mean = (mixes * parts) @ logs
+        if abs(exponent) < _ALMOST_ZERO:
+            by_exponent = (mixes @ logs**2 - mean**2) / 2
+        else:
+            by_exponent = (mean - predicted) / exponent
+        return scale[:, None] * np.column_stack([by_exponent, mixes * parts])
 
-    starts = [np.array([start.floor, *start.slopes])] if start else [_begin(mixes, values, part) for part in _FLOORS]
-    bounds = ([0.0] + [-np.inf] * mixes.shape[1], [least] + [np.inf] * mixes.shape[1])
-    settings: dict[str, Any] = {"jac": jacobian, "bounds": bounds, "x_scale": "jac", "max_nfev": 200}
-    tried = [least_squares(residuals, np.clip(one, *bounds), **settings) for one in starts]
+    linear, *_ = np.linalg.lstsq(scale[:, None] * mixes, scale * wanted, rcond=None)
+    starts = [[start.exponent, *np.log(start.pure)]] if start else [[one, *linear] for one in _EXPONENTS]
+    most = np.full(mixes.shape[1], _MOST_LOGARITHM)
+    settings: dict[str, Any] = {
+        "jac": jacobian,
+        "bounds": ([_LEAST_EXPONENT, *-most], [_GREATEST_EXPONENT, *most]),
+        "x_scale": "jac",
+        "max_nfev": 200,
+    }
+    tried = [least_squares(residuals, np.clip(one, *settings["bounds"]), **settings) for one in starts]
     found = tried[int(np.argmin([one.cost for one in tried]))].x
-    return ScoreFit(float(found[0]), found[1:])
-
-
-def _begin(mixes: Shares, values: Values, part: float) -> Values:
-    """Return the parameters of a fit whose floor is a part of the least value."""
-    floor = part * float(values.min())
-    slopes, *_ = np.linalg.lstsq(mixes, np.log(values - floor), rcond=None)
-    return np.array([floor, *slopes])
+    return ScoreFit(float(found[0]), np.exp(found[1:]))
 
 
 def predict_objective(fits: Mapping[str, ScoreFit], parts: Mapping[str, float], mixes: Shares) -> Values:
@@ -107,8 +142,7 @@ def find_best(space: MixSpace, candidates: Shares, fits: Mapping[str, ScoreFit],
         return float(predict_objective(fits, parts, mix[None])[0])
 
     def slope(mix: Shares) -> Shares:
-        slopes = [parts[name] * np.exp(mix @ fit.slopes) * fit.slopes for name, fit in fits.items()]
-        return np.sum(slopes, axis=0) / sum(parts.values())
+        return np.sum([parts[name] * fit.slope(mix) for name, fit in fits.items()], axis=0) / sum(parts.values())
 
     settings: dict[str, Any] = {
         "method": "SLSQP",
