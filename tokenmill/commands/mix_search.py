@@ -92,5 +92,6 @@ def _show(search: MixSearch, answer: SearchAnswer, files: list[Path]) -> Iterato
     if answer.comparison:
         yield show_scores(answer.comparison)
     yield show_fits(answer)
+    yield [answer.costs]
     yield from answer.notes
     yield from map(str, files)

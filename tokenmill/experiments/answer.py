@@ -64,7 +64,7 @@ def answer_ablation(ablation: Ablation, results: Sequence[ProxyResult]) -> Answe
     for training in ablation.trainings:
         paid.setdefault(training.task.digest, training.arm)
     own = {one.task.digest: result for one, result in zip(ablation.trainings, results, strict=True)}
-    costs = [_add_up(arm, [own[digest] for digest, payer in paid.items() if payer is arm]) for arm in ablation.arms]
+    costs = [add_up(arm, [own[digest] for digest, payer in paid.items() if payer is arm]) for arm in ablation.arms]
     records = list_records(ablation)
     mixes = [{"arm": record["arm"], **row} for record in records for row in record["mix"]]
     documents = [summarize_record(record) for record in records if record["arm"] != record["first"]]
@@ -147,7 +147,8 @@ def _describe_unseen(found: Difference, smallest: float | None) -> dict[str, Any
     return {"seeds_needed": seeds, "answer": f"no difference seen; it takes {needed} to show one of {size:.2g}"}
 
 
-def _add_up(arm: Arm, results: Sequence[ProxyResult]) -> dict[str, Any]:
+def add_up(arm: Arm, results: Sequence[ProxyResult]) -> dict[str, Any]:
+    """Return what trainings of an arm cost, or of arms like it."""
     results = [result for result in results if not result.failed]
     hours = sum(result.trained_seconds for result in results) / 3600
     price = arm.train.cost.gpu_usd_per_hour

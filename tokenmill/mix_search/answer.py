@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shards.errors import plural
-from tokenmill.experiments.answer import answer_ablation
+from tokenmill.experiments.answer import add_up, answer_ablation
 from tokenmill.experiments.differences import CONFIDENCE
 from tokenmill.mix_search.fit import find_interval, predict_objective
 from tokenmill.mix_search.search import OBJECTIVE, OWN, WINNER, Found, MixSearch
@@ -29,6 +29,7 @@ class SearchAnswer(NamedTuple):
         fits: for each score its `weight` in the objective, `exponent` and `pure` scores by dimension, `error` (root
             mean square of what the fit misses the arms by), and `noise` (the spread over seeds of an arm's mean).
         comparison: the rows of the winner's difference from the recipe's own mix, as an ablation has them.
+        costs: of all trainings together, as an ablation has them of an arm.
         arms: for each arm its shares by dimension, `shares`, and the mean of each score, `scores`.
         failed: for each training that failed, its `arm`, `seed` and `why`.
         notes: what a reader of the tables must know.
@@ -38,6 +39,7 @@ class SearchAnswer(NamedTuple):
     objective: list[dict[str, Any]]
     fits: list[dict[str, Any]]
     comparison: list[dict[str, Any]]
+    costs: dict[str, Any]
     arms: list[dict[str, Any]]
     failed: list[dict[str, Any]]
     notes: list[str]
@@ -62,7 +64,8 @@ def answer_search(search: MixSearch, found: Found) -> SearchAnswer:
         for index, (name, mix) in enumerate(zip(found.trained.names, found.trained.mixes, strict=True))
     ]
     objective = list(_describe_objective(search, found, comparison))
-    return SearchAnswer(weights, objective, fits, comparison, arms, found.failed, notes)
+    costs = {key: value for key, value in add_up(search.own, found.paid).items() if key != "arm"}
+    return SearchAnswer(weights, objective, fits, comparison, costs, arms, found.failed, notes)
 
 
 def count_epochs(search: MixSearch, share: float, group: dict[str, float]) -> float | None:

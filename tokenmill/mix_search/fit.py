@@ -64,7 +64,7 @@ def _fit_logarithms(mixes: Shares, exponent: float, logs: Shares) -> tuple[Value
 
     if abs(exponent) < _ALMOST_ZERO:
         return mixes @ logs, np.ones_like(mixes)
-    total = logsumexp(exponent * logs, axis=1, b=mixes)
+    total: Values = np.asarray(logsumexp(exponent * logs, axis=1, b=mixes))
     return total / exponent, np.exp(exponent * logs - total[:, None])
 
 

@@ -43,6 +43,10 @@ class Trained(NamedTuple):
     """Their shares, `(arms, dimensions)`."""
     results: list[list[ProxyResult]]
     """For each arm the result of each seed; arms with a failed training are left out."""
+    failed: list[dict[str, Any]]
+    """The trainings that failed, each with its `arm`, `seed` and `why`."""
+    paid: dict[str, ProxyResult]
+    """The result of each training by its digest: arms may share one."""
 
     def values(self, score: str) -> Shares:
         """Return a score of each arm and seed, `(arms, seeds)`."""
@@ -60,6 +64,8 @@ class Found(NamedTuple):
     """The comparison of the winner with the recipe's own mix; None if they are the same."""
     last_results: list[ProxyResult]
     failed: list[dict[str, Any]]
+    paid: list[ProxyResult]
+    """The results of all trainings, each once."""
 
 
 class MixSearch:
@@ -89,7 +95,9 @@ class MixSearch:
         self.target = find_target(file, self.config, self.recipe)
         self.sizes = measure_sources(file, self.config, self.recipe, self.space)
         self.candidates = list_candidates(self.space, self.config.design_seed)
-        self.arms = count_arms(file, self.config, self._open_mixes({OWN: self.space.own}), self.out)
+        own = self._open_mixes({OWN: self.space.own})
+        self.own = own.arms[0]
+        self.arms = count_arms(file, self.config, own, self.out)
         self._check_arms()
 
     @property
@@ -106,7 +114,7 @@ class MixSearch:
             if pending := ablation.find_pending():
                 later = count_trainings(self.config, self.arms) - len(ablation.trainings)
                 return ablation, len(pending) + later
-        trained, _ = self._train(mixes)
+        trained = self._train(mixes)
         winner = self.space.round(self._fit(trained, 0).best)
         last = None if self._is_own(winner) else self._open_last(winner)
         return last or self._open_mixes(mixes), len(last.find_pending()) if last else 0
@@ -121,16 +129,18 @@ class MixSearch:
         mixes: dict[str, Shares] = {}
         for arms in self._propose(run=True):
             mixes = arms
-        trained, failed = self._train(mixes)
+        trained = self._train(mixes)
         fit = self._fit(trained, self.config.resamples)
         winner = self.space.round(fit.best)
         if self._is_own(winner):
-            return Found(trained, fit, winner, None, [], failed)
+            return Found(trained, fit, winner, None, [], trained.failed, [*trained.paid.values()])
         self._progress.note(f"the winner: {self.describe(winner)}")
         last = self._open_last(winner)
-        results = [self._add_objective(one) for one in last.run()]
+        results = last.run()
+        failed, paid = trained.failed + list_failed(last, results), trained.paid | _by_digest(last, results)
+        results = [self._add_objective(one) for one in results]
         last.config = last.config.model_copy(update={"scores": [OBJECTIVE, *self.config.objective]})
-        return Found(trained, fit, winner, last, results, [*failed, *list_failed(last, results)])
+        return Found(trained, fit, winner, last, results, failed, [*paid.values()])
 
     def _propose(self, *, run: bool) -> Iterator[dict[str, Shares]]:
         """Yield the arms up to each round; those of a later round depend on the scores of these."""
@@ -138,7 +148,7 @@ class MixSearch:
         for number, count in enumerate(self.rounds, start=1):
             candidates = self.candidates
             if number > 1:
-                trained, _ = self._train(mixes)
+                trained = self._train(mixes)
                 best = self._fit(trained, 0).best
                 candidates = draw_near(candidates, best, number)
             chosen = spread_out(self.space, candidates, count, np.array(list(mixes.values())))
@@ -148,8 +158,8 @@ class MixSearch:
             mixes |= {f"mix-{len(mixes) + index:02d}": mix for index, mix in enumerate(chosen)}
             yield mixes
 
-    def _train(self, mixes: Mapping[str, Shares]) -> tuple[Trained, list[dict[str, Any]]]:
-        """Train the arms that are missing; return those that are trained, and the trainings that failed."""
+    def _train(self, mixes: Mapping[str, Shares]) -> Trained:
+        """Train the arms that are missing, and return what is trained."""
         ablation = self._open_mixes(mixes)
         by_arm: dict[str, list[ProxyResult]] = {name: [] for name in mixes}
         results = ablation.run()
@@ -162,7 +172,8 @@ class MixSearch:
                 [f"{one['arm']}, seed {one['seed']}: failed: {one['why']}" for one in failed]
                 + [f"{plural(len(names), 'arm')} left: too few to fit. Run the same command again to retry the others."]
             )
-        return Trained(names, np.array([mixes[name] for name in names]), [by_arm[name] for name in names]), failed
+        shares = np.array([mixes[name] for name in names])
+        return Trained(names, shares, [by_arm[name] for name in names], failed, _by_digest(ablation, results))
 
     def _fit(self, trained: Trained, resamples: int) -> SearchFit:
         return fit_scores(
@@ -249,6 +260,11 @@ class MixSearch:
     def describe(self, mix: Shares) -> str:
         """Return the shares of a mix in words."""
         return ", ".join(f"{name} {share:.2%}" for name, share in zip(self.space.names, mix, strict=True))
+
+
+def _by_digest(ablation: Ablation, results: Sequence[ProxyResult]) -> dict[str, ProxyResult]:
+    """Return the result of each training by its digest."""
+    return {one.task.digest: result for one, result in zip(ablation.trainings, results, strict=True)}
 
 
 def list_failed(ablation: Ablation, results: Sequence[ProxyResult]) -> list[dict[str, Any]]:
