@@ -1,4 +1,4 @@
-"""The command line of the pipeline: `python -m pipeline build | plan | clean-report | prune | demo-corpus | keys`."""
+"""The command line of the pipeline: `python -m pipeline build | plan | clean-report | prune | demo-corpus`."""
 
 from __future__ import annotations
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 
 from pipeline.__main__ import main as pipeline_main
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.recipe import reference as keys
 from pipeline.recipe.clean_recipe import CleanAllRecipe, NearDuplicatesRecipe
 from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.paths import SHIPPED
@@ -25,12 +23,15 @@ from pipeline.recipe.sources import HubSource
 from shards.errors import InputError
 from shards.terminal.shipped_recipes import find_recipe
 from tests.support.builds import call_here
-from tokenmill.experiments import reference as experiment_keys
+from tokenmill.commands import keys
 from tokenmill.experiments.schema import SHIPPED as EXPERIMENTS_FOLDER
 from tokenmill.experiments.schema import flatten_keys, load_ablation
+from tokenmill.key_tables import find_section
 from tokenmill.mix_search.schema import load_mix_search
 from trainer import recipe as train_recipe
 from trainer.__main__ import main as trainer_main
+from trainer.eval_config import EvalConfig, EvalSetConfig, EvalTaskConfig
+from trainer.recipe import TrainRecipe
 
 Load = Callable[..., Recipe]
 
@@ -152,45 +153,64 @@ def test_the_arms_of_every_experiment_load(path: Path, load: Load, tmp_path: Pat
 # --- The tables of keys ---
 
 
-def test_the_readme_holds_the_tables_of_the_schema(tmp_path: Path) -> None:
-    """Where this fails: python -m pipeline keys --into recipes/README.md"""
-    readme = Path(shutil.copy(ROOT / "recipes/README.md", tmp_path))
-    assert not keys.write_reference_into(readme), "the tables of recipes/README.md are stale"
+@pytest.mark.parametrize("page", ["recipes/README.md", "docs/experiments.md"])
+def test_a_page_holds_the_tables_of_the_schema(page: str, tmp_path: Path) -> None:
+    """Where this fails: tokenmill keys --into PAGE"""
+    assert not keys.update_page(Path(shutil.copy(ROOT / page, tmp_path))), f"the tables of {page} are stale"
 
 
 def test_stale_tables_are_written_anew(tmp_path: Path) -> None:
-    readme = Path(shutil.copy(ROOT / "recipes/README.md", tmp_path))
-    fresh = readme.read_text(encoding="utf-8")
-    readme.write_text(fresh.replace("`min_bytes`", "`least_bytes`"), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline", "keys", "--into", str(readme)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.endswith(": updated\n")
-    assert readme.read_text(encoding="utf-8") == fresh
+    pages = [Path(shutil.copy(ROOT / page, tmp_path)) for page in ("recipes/README.md", "docs/experiments.md")]
+    for page, key in zip(pages, ("| `min_bytes` |", "| `resamples` |"), strict=True):
+        fresh = page.read_text(encoding="utf-8")
+        assert key in fresh
+        page.write_text(fresh.replace(key, "| `other` |"), encoding="utf-8")
+        updated = keys.run(argparse.Namespace(into=page))
+        assert list(updated.shown) == [f"{page}: updated"]
+        assert page.read_text(encoding="utf-8") == fresh
     (tmp_path / "none.md").write_text("# No place")
     with pytest.raises(InputError, match="lacks the lines"):
-        keys.write_reference_into(tmp_path / "none.md")
+        keys.update_page(tmp_path / "none.md")
 
 
-def test_the_page_of_experiments_holds_its_keys_and_the_shipped_experiment(tmp_path: Path) -> None:
-    """Where the tables are stale: tokenmill ablate-keys --into docs/experiments.md"""
-    page = Path(shutil.copy(ROOT / "docs/experiments.md", tmp_path))
-    assert not experiment_keys.write_reference_into(page), "the tables of docs/experiments.md are stale"
-    rows = [line.split(" | ") for line in experiment_keys.reference_markdown().splitlines() if line.startswith("| `")]
-    assert min(len(row[3]) for row in rows) > 10
-    shown, search = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+@pytest.mark.parametrize("file", keys.FILES)
+def test_every_key_has_a_meaning_on_one_line(file: str) -> None:
+    lines = [line for line in keys.key_tables(file).splitlines() if line]
+    # A line is a row of four cells, the head of a table, or the title of a section.
+    rows = [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in lines if line.startswith("|")]
+    assert all(len(row) == 4 and len(row[3]) > 10 for row in rows if row[0].startswith("`"))
+    assert all(line.startswith(("| `", "| key |", "|---|", "`[")) for line in lines)
+
+
+def test_the_page_of_experiments_shows_the_shipped_experiment(tmp_path: Path) -> None:
+    page = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
+    shown, search = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     shipped = ROOT / "recipes/experiments/min-words.toml"
     assert tomllib.loads(shown) == tomllib.loads(shipped.read_text(encoding="utf-8"))
     (tmp_path / "search.toml").write_text(search)
     assert load_mix_search(tmp_path / "search.toml").objective["web_bpb"] == 2
 
 
+def test_every_key_of_a_train_recipe_has_a_row() -> None:
+    rows = [line.strip("| ").split(" | ") for line in keys.key_tables("train").splitlines() if line.startswith("| `")]
+    expected = ["name"]
+    for name in TrainRecipe.model_fields:
+        model, _ = find_section(TrainRecipe, name) or (None, False)
+        expected += model.key_names() if model else []
+        expected += [*EvalSetConfig.key_names(), *EvalTaskConfig.key_names()] if model is EvalConfig else []
+    assert [row[0].strip("`") for row in rows] == expected
+    kinds = {row[0].strip("`"): row[1:3] for row in rows}
+    assert kinds["seq_len"] == ["whole number ≥ 1", "required"]
+    assert kinds["betas"] == ["list of 2 of number ≥ 0, < 1", "`[0.9, 0.95]`"]
+    assert kinds["order_version"] == ["1, 2", "none"]
+    assert kinds["num_key_value_heads"] == ["whole number ≥ 1", "from other keys"]
+    assert kinds["until_mix_phase"] == ["text or whole number ≥ 1", "none"]
+    assert kinds["prompt"] == ["text", r'`"Question: {question}\nAnswer:"`']
+    assert "`[checkpoint]`: saving" in keys.key_tables("train")
+
+
 def test_every_key_has_a_row_with_its_meaning() -> None:
-    rows = [line.split(" | ") for line in keys.reference_markdown().splitlines() if line.startswith("| `")]
+    rows = [line.split(" | ") for line in keys.key_tables("data").splitlines() if line.startswith("| `")]
     names = [row[0].strip("| `") for row in rows]
     sections = (Recipe.model_fields[name].annotation for name in ("tokenizer", "mix", "split", "shards"))
     expected: list[str] = ["name", "seed", "drop_hashes", "drop_if_matches", *SourceRecipe.key_names()]
@@ -202,7 +222,7 @@ def test_every_key_has_a_row_with_its_meaning() -> None:
         *Preset.model_fields,
         *(key for preset in PRESETS.values() for key in preset.limit_keys()),
     ]
-    expected += [key for model in FILTERS.values() for key in model.ordered_keys()]
+    expected += [key for model in FILTERS.values() for key in model.key_names()]
     expected += NearDuplicatesRecipe.model_fields
     expected += EvaluationRecipe.model_fields
     assert names == expected

@@ -25,15 +25,15 @@ EvalName = Annotated[
 
 
 class EvalSetConfig(Settings):
-    """One of `[[eval.sets]]`: text of its own, or a shard set, scored in bits per byte at each validation. All other
-    keys are those of a source of a data recipe (`kind`, `paths`, `repo`, `text`, `keep`, `separator`, ...), which the
-    pipeline checks."""
+    """Text of its own, or a shard set, scored in bits per byte at each validation, with a standard error
+    ([docs/scores.md](../docs/scores.md)). All other keys are those of [a source](#keys-of-a-data-recipe) (`kind`,
+    `paths`, `repo`, `text`, `keep`, `separator`, ...), which the pipeline checks."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, JsonValue] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     name: EvalName
-    """The score is `NAME_bpb`."""
+    """The score is `NAME_bpb`; names are distinct."""
     shards: Annotated[str, Field(min_length=1)] | None = None
     """A shard set with the run's tokenizer, a folder or an address, instead of a source's keys."""
     split: Annotated[str, Field(min_length=1)] | None = None
@@ -54,9 +54,9 @@ class EvalSetConfig(Settings):
 
 
 class EvalTaskConfig(OwnColumns):
-    """One of `[[eval.tasks]]`: items with a question, choices and an answer, scored at each validation. The columns and
-    the prompt are for files of yours. Known by name are `arc_easy`, `arc_challenge`, `hellaswag`, `piqa`, `sciq`,
-    `openbookqa`, `winogrande` and `lambada`."""
+    """Items with a question, choices and an answer, scored at each validation
+    ([docs/scores.md](../docs/scores.md#eval-tasks)). The columns and the prompt are for files of yours. Known by name
+    are `arc_easy`, `arc_challenge`, `hellaswag`, `piqa`, `sciq`, `openbookqa`, `winogrande` and `lambada`."""
 
     name: EvalName
     """The scores are `NAME_acc`, `NAME_acc_norm` (by the bytes of each choice; not of `winogrande` and `lambada`) and
@@ -91,7 +91,7 @@ class EvalTaskConfig(OwnColumns):
 
 
 class EvalConfig(Settings):
-    """`[eval]`: validation, also done after the last step."""
+    """Validation, also done at the end of each phase and after the last step."""
 
     every_steps: PositiveInt = 250
     """Steps between validations."""

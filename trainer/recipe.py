@@ -47,28 +47,30 @@ def _default_feed_forward(model: dict[str, Any]) -> int:
 
 
 class ModelConfig(Settings):
-    """`[model]`: a decoder of the LLaMA or the GPT-2 class."""
+    """A decoder of the LLaMA or the GPT-2 class, with the names that transformers' configurations use."""
 
     kind: Literal["llama", "gpt2"]
-    """`llama`: RMSNorm, rotary positions, SwiGLU, no biases. `gpt2`: LayerNorm, learned positions, GELU, biases."""
+    """`llama`: RMSNorm, rotary positions, SwiGLU, grouped-query attention, no biases. `gpt2`: LayerNorm, learned
+    positions, GELU, biases."""
     hidden_act: Literal["silu", "relu2"] = "silu"
     """The feed-forward of a `llama`: `silu` is SwiGLU; `relu2` is the square of ReLU, without a gate."""
     use_qk_norm: bool = False
     """RMSNorm of each head's queries and keys, before the rotation; for a `llama`."""
     zero_init_residual: bool = False
-    """Begin with zeros in the projections into the residual stream, instead of small weights. With
+    """Begin with zeros in the projections into the residual stream: each layer begins as the identity. With
     `tie_word_embeddings`, a model wider than some 400 features then begins by repeating its input."""
     hidden_size: Size
-    """Features of the residual stream."""
+    """Width of the residual stream; a multiple of `num_attention_heads`."""
     num_hidden_layers: Annotated[int, Field(ge=1, le=10_000)]
     """Depth of the model."""
     num_attention_heads: Size
-    """Query heads of a layer; they divide `hidden_size`."""
+    """Query heads of a layer."""
     num_key_value_heads: Size = Field(default_factory=lambda model: model.get("num_attention_heads", 1))
-    """Groups of query heads share a key/value head; by default, and always with `gpt2`, each has its own."""
+    """Key and value heads, each shared by a group of query heads; by default, and always with `gpt2`, each query head
+    has its own."""
     intermediate_size: Size = Field(default_factory=_default_feed_forward)
-    """Default: with a gate (SwiGLU) 8/3 of the width, rounded up to a multiple of 256; without one 4 times the width,
-    which is as many weights."""
+    """Width of the feed-forward layer. Default: with a gate (SwiGLU) 8/3 of the width, rounded up to a multiple of 256;
+    without one 4 times the width, which is as many weights."""
     max_position_embeddings: Size
     """The longest sequence that the model can read, in tokens."""
     vocab_size: Size | None = None
@@ -87,16 +89,17 @@ class ModelConfig(Settings):
 
 
 class TrainConfig(Settings):
-    """`[train]`: batches, length and arithmetic."""
+    """Batches, length and arithmetic."""
 
     seq_len: PositiveInt
     """Tokens predicted in each sequence."""
     global_batch: PositiveInt
     """Sequences in one optimizer step, over all ranks."""
     micro_batch: PositiveInt
-    """Sequences in one forward pass of a rank; gradients accumulate until the global batch is full."""
+    """Sequences in one forward pass of a rank; gradients accumulate until the global batch, of which they
+    must be a whole part on each rank, is full."""
     steps: Annotated[int, Field(ge=0)] = 0
-    """Required, unless `until_mix_phase` gives it."""
+    """Optimizer steps. Required, unless `until_mix_phase` gives it."""
     until_mix_phase: MixPhase | None = None
     """A phase of the set's mix, by name or by number from 1, instead of `steps`: the last step is the last one whose
     batch has no window after that phase."""
@@ -113,8 +116,8 @@ class TrainConfig(Settings):
     document_mask: bool = False
     """No attention across documents, and positions that count from each document's start."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """Under torchrun: a whole model on each rank, or FSDP2 (weights, gradients and optimizer state are
-    split over the ranks)."""
+    """Under torchrun: a whole model on each rank (`ddp`), or FSDP2 (`fsdp`): weights, gradients and optimizer state
+    are split over the ranks."""
     log_every: PositiveInt = 10
     """How many steps apart losses are fetched from the device, checked and written."""
     smoke_steps: Annotated[int, Field(ge=0)] = 100
@@ -124,19 +127,20 @@ class TrainConfig(Settings):
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1337
     """Decides the initial weights and the order of the data."""
     order_version: Literal[1, 2] | None = None
-    """The order of the data (docs/order.md): 2 cuts each shard into other windows in each epoch, 1 into the same
+    """The [order of the data](../docs/order.md): 2 cuts each shard into other windows in each epoch, 1 into the same
     ones. Default: 2 for a new run; a resumed run, and one that begins from a checkpoint, keep their own."""
 
 
 class OptimizerConfig(Settings):
-    """`[optimizer]`: AdamW, or Muon for the layers' matrices and AdamW for the rest."""
+    """The optimizer: AdamW, or Muon for the layers' matrices and AdamW for the rest."""
 
     kind: Literal["adamw", "muon"] = "adamw"
     """`muon`: Muon updates the matrices of layers, and AdamW the rest."""
     lr: PositiveFloat
     """Peak learning rate of AdamW, and of Muon unless `muon_lr` is given."""
     muon_lr: PositiveFloat | None = None
-    """Peak learning rate of Muon. Its updates are scaled to the size of AdamW's, so that rates of one size fit both."""
+    """Peak learning rate of Muon; by default `lr`. Its updates are scaled to the size of AdamW's, so that rates of one
+    size fit both."""
     betas: tuple[Fraction, Fraction] = Field(default=(0.9, 0.95), strict=False)
     """Decay of the running means."""
     eps: PositiveFloat = 1e-8
@@ -148,7 +152,7 @@ class OptimizerConfig(Settings):
 
 
 class ScheduleConfig(Settings):
-    """`[schedule]`: linear warm-up, then down to `min_lr_ratio` of the peak at the last step."""
+    """Linear warm-up, then down to `min_lr_ratio` of the peak at the last step."""
 
     kind: Literal["cosine", "wsd"] = "cosine"
     """`cosine`: decay from the warm-up on. `wsd` (warm-up, stable, decay): the peak until the last `decay_steps`."""
@@ -157,34 +161,39 @@ class ScheduleConfig(Settings):
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Learning rate of the last step, as a fraction of the peak."""
     decay_steps: Annotated[int, Field(ge=0)] | None = None
-    """Steps of the cool-down of `wsd`; 0 for a run that others fork from for their cool-downs."""
+    """Steps of the cool-down, which `wsd` requires without `decay_from_mix_phase`; 0 for a run that cool-downs
+    [fork from](../docs/guide.md#one-long-training-run-several-budgets)."""
     decay_from_mix_phase: MixPhase | None = None
-    """A phase of the set's mix, instead of `decay_steps`: the cool-down begins with the first step whose batch has a
-    window of it."""
+    """A phase of the set's mix, by name or by number from 1, instead of `decay_steps`: the first step below the peak is
+    the first one whose batch has a window of it. It may not begin before the warm-up ends, and the run may not go on
+    into the next epoch."""
     decay_shape: Literal["1-sqrt", "linear"] = "1-sqrt"
-    """Form of that cool-down. Source of `1-sqrt`, and of a fifth of all steps for it: arXiv:2405.18392."""
+    """Shape of the cool-down ([Hägele et al.](https://arxiv.org/abs/2405.18392) found `1-sqrt` over a fifth of the
+    steps the best)."""
 
 
 class CheckpointConfig(Settings):
-    """`[checkpoint]`: saving. A run also saves at the end of each phase, after the last step, and when it is
+    """Saving. A run also saves at the end of each phase, after the last step, and when it is
     interrupted."""
 
     every_steps: PositiveInt = 250
     """Steps between checkpoints."""
     keep_last: PositiveInt = 2
-    """Milestones and the checkpoint with the best validation loss are kept as well."""
+    """The newest checkpoints that are kept; milestones and the checkpoint with the best validation loss are kept as
+    well."""
 
 
 class LogConfig(Settings):
-    """`[log]`: where the numbers of `metrics.jsonl` go, too."""
+    """Where the numbers of `metrics.jsonl` go, too."""
 
     wandb_project: Annotated[str, Field(min_length=1)] | None = None
-    """A project of Weights & Biases, if the package `wandb` is installed. Its environment variables apply, such as
-    `WANDB_MODE=offline`. A failure never stops training."""
+    """A project of Weights & Biases, if the package `wandb` is installed (the extra `wandb`). Its environment variables
+    apply, such as `WANDB_MODE=offline`. A failure never stops training. [The guide](../docs/guide.md#train) says
+    more."""
 
 
 class CostConfig(Settings):
-    """`[cost]`: what the machine costs."""
+    """What the machine costs."""
 
     gpu_usd_per_hour: Annotated[float, Field(ge=0)] = 0.0
     """The price of one GPU (one rank)."""
@@ -196,23 +205,26 @@ _GOAL = r"[A-Za-z][A-Za-z0-9._-]* [<>]=? \d+(\.\d+)?"
 
 
 class PhaseConfig(Settings):
-    """One of `[[phases]]`: from the end of the phase before it until `until_step`, with an off-ramp at the end."""
+    """From the end of the phase before it until `until_step`. Each phase ends with validation, samples, a checkpoint
+    that is kept, and a line of the ledger. If its goal is missed, the run stops there (exit status 3); if it costs more
+    than its budget, the run stops at once. `train --go-on` continues in both cases."""
 
     name: Annotated[str, Field(min_length=1)]
     """The name of the phase in messages and in the ledger."""
     until_step: Annotated[int, Field(ge=0)] = 0
-    """Required, unless `until_mix_phase` gives it."""
+    """The last step of the phase. Required, unless `until_mix_phase` gives it."""
     until_mix_phase: MixPhase | None = None
-    """A phase of the set's mix, instead of `until_step`: until the last step whose batch has no window of the mix after
-    that phase. The recipe in the run folder has both keys."""
+    """A phase of the set's mix, by name or by number from 1, instead of `until_step`: until the last step whose batch
+    has no window of the mix after that phase. The recipe in the run folder has both keys, and they must agree."""
     budget_usd: PositiveFloat | None = None
-    """The run stops when the phase has cost more than this."""
+    """The run stops when the phase has cost more than this; needs `cost.gpu_usd_per_hour`."""
     goal: Annotated[str, in_form(_GOAL, 'a score, <, <=, > or >=, and a number, such as "val_loss < 4.0"')] | None = (
         None
     )
-    """Such as `val_loss < 4.0`, or a score: `web_bpb < 1.10`. The run stops at the phase's end if it is missed."""
+    """`val_loss < 4.0`, `loss` (the mean of the last 50 steps), or a score (`web_bpb < 1.10`), with `<`, `<=`, `>` or
+    `>=`. A score that the recipe does not have is refused."""
     milestones: list[PositiveInt] = Field(default_factory=list[PositiveInt])
-    """Steps whose checkpoints are kept, in addition to `until_step`."""
+    """Steps of the phase whose checkpoints are kept, in addition to `until_step`."""
 
 
 class TrainRecipe(Settings):

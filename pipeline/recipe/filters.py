@@ -47,7 +47,7 @@ class Filter(CleanTable):
         return True
 
     @classmethod
-    def ordered_keys(cls) -> list[str]:
+    def key_names(cls) -> list[str]:
         """Return the keys of the table: its own keys, then the keys that all filters have."""
         return sorted(cls.model_fields, key=lambda key: key in Filter.model_fields)
 

@@ -31,6 +31,11 @@ class OwnColumns(Settings):
     )
     """The text before a choice, in which the question takes the place of `{question}`. A space follows it."""
 
+    @classmethod
+    def key_names(cls) -> list[str]:
+        """Return the keys of the table: those of a subclass, then the columns and the prompt."""
+        return sorted(cls.model_fields, key=OwnColumns.model_fields.__contains__)
+
     def describe(self, name: str) -> EvalTask:
         """Return the eval task whose rows have these columns."""
         return EvalTask(name, partial(self._ask, f"eval.tasks.{name}"))

@@ -12,7 +12,7 @@ WAY = {
         "clean-report": ("pipeline.cli.clean_report", "show what each limit of the presets drops, to choose limits"),
         "prune": ("pipeline.cli.prune", "remove from a work folder what the last set did not use"),
         "demo-corpus": ("pipeline.cli.demo_corpus", "gather the demo's text from this installation"),
-        "keys": ("pipeline.cli.keys", "list every key of a data recipe"),
+        "keys": ("tokenmill.commands.keys", "list every key of a recipe or of an experiment's file"),
     },
     "Look at it": {
         "validate": ("shards.cli.validate", "check every checksum, id, document and share"),
@@ -29,7 +29,6 @@ WAY = {
         "import": ("shards.cli.import_set", "make a set from another trainer's token files"),
     },
     "Train": {
-        "train-keys": ("trainer.commands.keys", "list every key of a train recipe"),
         "fit": ("trainer.commands.fit", "estimate which micro-batches fit in a GPU's memory"),
         "cost": ("trainer.commands.cost", "compare GPUs in dollars per billion tokens"),
         "bench": ("trainer.commands.bench", "time training steps on this machine"),
@@ -37,7 +36,6 @@ WAY = {
     },
     "Compare data": {
         "ablate": ("tokenmill.commands.ablate", "find out which data is better, by small models with error bars"),
-        "ablate-keys": ("tokenmill.commands.ablate_keys", "list every key of an ablation's file"),
         "mix-search": ("tokenmill.commands.mix_search", "find the best shares of the sources, with intervals"),
     },
     "Look at the run": {
@@ -55,7 +53,6 @@ COMMANDS = {name: command for group in WAY.values() for name, command in group.i
 
 RENAMED = {
     ("trainer", "export"): "export-model",
-    ("trainer", "keys"): "train-keys",
     ("trainer", "trace"): "trace-step",
 }
 """Commands with another name in `tokenmill`, because another package has a command of the same name too."""

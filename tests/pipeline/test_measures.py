@@ -28,9 +28,9 @@ from pipeline.clean.measures.measure import measure_documents
 from pipeline.clean.measures.names import MEASURES
 from pipeline.recipe.presets import C4, OFF, PRESETS, Code, Fineweb, Gopher, Limit, Preset
 from shards.errors import InputError, MissingExtraError
-from shards.terminal.key_tables import field_docs
 from tests.support.data_like_code import KINDS, write_data_like_code
 from tests.support.slow_measures import SLOW_MEASURES, measure_slowly
+from tokenmill.key_tables import field_docs
 
 WHITE = [char for char in map(chr, range(0x110000)) if char.isspace()]
 PIECES = [

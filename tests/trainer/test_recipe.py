@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from shards.errors import InputError
-from shards.terminal.key_tables import find_section
 from trainer.optim import learning_rate
 from trainer.recipe import TrainRecipe, find_changes, load_train_recipe, parse_recipe
 
@@ -184,23 +183,6 @@ def test_a_cool_down_that_does_not_fit_is_refused(recipe_file, overrides, fault)
         load_train_recipe(recipe_file, overrides)
     (problem,) = caught.value.problems
     assert fault in str(problem)
-
-
-def test_every_key_is_listed_with_its_meaning(trainer):
-    done = trainer.run("keys")
-    assert done.returncode == 0, done.stderr
-    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| `")]
-    sections = [find_section(TrainRecipe, name) for name in TrainRecipe.model_fields]
-    expected = [name for section in sections if section is not None for name in section[0].model_fields]
-    assert [row[0].strip("`") for row in rows] == ["name", *expected]
-    assert all(len(row) == 4 and len(row[3]) > 10 for row in rows)
-    kinds = {row[0].strip("`"): row[1:3] for row in rows}
-    assert kinds["seq_len"] == ["whole number ≥ 1", "required"]
-    assert kinds["betas"] == ["list of 2 of number ≥ 0, < 1", "`[0.9, 0.95]`"]
-    assert kinds["num_key_value_heads"] == ["whole number ≥ 1", "from other keys"]
-    assert kinds["until_mix_phase"] == ["text or whole number ≥ 1", "none"]
-    assert kinds["max_tokens"] == ["whole number ≥ 1", "1_000_000"]
-    assert "`[checkpoint]`: saving" in done.stdout
 
 
 def test_a_goal_that_names_no_score_is_refused(tmp_path, recipe_file):

@@ -18,7 +18,7 @@ Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
 class ArmConfig(Settings):
-    """One of `[[arms]]`: one alternative of an ablation. The first is the one that the others are compared with."""
+    """One alternative of an ablation. The first is the one that the others are compared with."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
     """The name of the arm, and of its folders."""

@@ -1,12 +1,14 @@
 """The tables of a recipe's keys."""
 
+# pyright: reportPrivateUsage=false
+
 from typing import Annotated
 
 import pytest
 from pydantic import Field, create_model
 
 from shards.config import Settings
-from shards.terminal.key_tables import KeyTables
+from tokenmill.key_tables import _row
 
 
 @pytest.mark.parametrize(
@@ -25,5 +27,5 @@ from shards.terminal.key_tables import KeyTables
 )
 def test_the_bounds_of_a_number_are_said_as_they_are(kind, bounds, text):
     model = create_model("model", __base__=Settings, key=(Annotated[kind, Field(**bounds)], ...))
-    row = KeyTables()._row("key", model.model_fields["key"], "")
+    row = _row("key", model.model_fields["key"], "")
     assert row == f"| `key` | {text} | required |  |"
