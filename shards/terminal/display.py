@@ -92,7 +92,7 @@ def stdout_console() -> Any:
     return _Console(width=width, markup=False, highlight=False, emoji=False)
 
 
-def print_rows(rows: list[dict[str, Any]], *, title: str = "", header: bool = True) -> None:
+def print_rows(rows: list[dict[str, Any]], *, title: str = "") -> None:
     """Print a table on stdout: a column for each key, a row for each dict. All dicts have the same keys.
 
     All columns but the first are right-aligned, except those of prose, which wraps. A cell may be a rich text.
@@ -105,12 +105,11 @@ def print_rows(rows: list[dict[str, Any]], *, title: str = "", header: bool = Tr
     from shards.terminal.folding_table import FoldingTable
 
     table = FoldingTable()
-    table.show_header = header
     # Numbers line up on the right and are never broken; prose wraps at words.
     for number, key in enumerate(rows[0]):
         prose = any(str(row[key]).count(" ") >= PROSE_SPACES for row in rows)
-        left = not header or not number or prose
-        table.add_column(key.replace("_", " "), justify="left" if left else "right", no_wrap=header and not prose)
+        left = not number or prose
+        table.add_column(key.replace("_", " "), justify="left" if left else "right", no_wrap=not prose)
     for row in rows:
         table.add_row(*(value if isinstance(value, Text) else Text(format_value(value)) for value in row.values()))
     console = stdout_console()
@@ -128,12 +127,6 @@ def print_lines(lines: Iterable[str]) -> None:
             print(line)
         else:
             console.print(line, soft_wrap=max(map(len, line.split()), default=0) > console.width)
-
-
-def print_summary(title: str, values: dict[str, Any]) -> None:
-    """Print names and values on stdout; leave out values that are None."""
-    rows = [{"name": name.replace("_", " "), "value": value} for name, value in values.items() if value is not None]
-    print_rows(rows, title=title, header=False)
 
 
 def show_values(values: dict[str, Any]) -> str:

@@ -425,7 +425,7 @@ def test_processes_killed_at_random_moments_leave_nothing_that_is_not_whole(hub,
     names, limit = list(token_files(whole)), two_largest(whole)
     moments, halves, watch = random.Random(12), 0, Watch(folder)
     with watch:
-        for seed in range(20):
+        for seed in range(12):
             arguments = (hub.url, folder, limit, names, 100, seed, 10_000)
             workers = [processes.Process(target=read_in_process, args=arguments) for _ in range(2)]
             for worker in workers:
@@ -446,7 +446,7 @@ def test_processes_killed_at_random_moments_leave_nothing_that_is_not_whole(hub,
             for path in found:
                 if not path.name.startswith("."):
                     assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
-    assert halves > 5, "few kills hit a fetch"
+    assert halves > 3, "few kills hit a fetch"
     assert 0 < watch.most <= limit
     for name in names:
         check_tokens(open_cached(folder, limit).shard(name))

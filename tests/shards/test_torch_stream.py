@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import pickle
@@ -405,14 +406,17 @@ def test_a_copy_knows_what_its_own_workers_have_read(small_set, make_copy):
     assert stream.state_dict()["samples"] == 0
 
 
-def test_a_state_loaded_while_workers_live_is_refused(small_set, numbers):
+def test_a_state_loaded_while_workers_live_is_refused(small_set, numbers, monkeypatch):
     """Persistent workers have copies of the stream as it was: they would begin at the first sample."""
+    monkeypatch.setattr(torch_data, "MP_STATUS_CHECK_INTERVAL", 0.2)  # torch waits so long for each worker to end: 5 s
     stream = open_stream(small_set, Setup(1, 2, 6), 0)
     loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="fork", persistent_workers=True)
     assert flatten(list(loader), numbers) == list(range(N))
     stream.load_state_dict(stream.state_dict(received=24))
     with pytest.raises(InputError, match="load_state_dict was called after the DataLoader's workers had started"):
         next(iter(loader))
+    del loader
+    gc.collect()  # ends the workers here
     loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="fork")
     assert flatten(list(loader), numbers) == list(range(24, N))
 
