@@ -13,7 +13,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
-from pipeline.builder.records import ORDER, Records, read_records, write_records
+from pipeline.builder.records import ORDER, read_records, write_records
 from pipeline.builder.running_build import RunningBuild
 from pipeline.engine.checksums import WrittenFile
 from pipeline.engine.lease import Lease
@@ -55,10 +55,9 @@ def find_linked(build: RunningBuild, tasks: Iterable[Task]) -> list[Task]:
         return []
     found: list[Task] = []
     for task in tasks:
-        files = _files_of(build, task.digest)
-        # The work folder has names of all its files, and the output folder lacks some or has others.
-        kept = all(_is_whole(work / _STAGE / task.digest / name, file) for name, file in files.items())
-        if files and kept and not all(_is_whole(out / name, file) for name, file in files.items()):
+        files = _files_of(build, task.digest).items()
+        kept = all(_is_whole(work / _STAGE / task.digest / name, file) for name, file in files)
+        if files and kept and not all(_is_whole(out / name, file) for name, file in files):
             found.append(task)
     return found
 
@@ -149,7 +148,8 @@ def prune_work(work: WritableStore, *, dry_run: bool) -> list[dict[str, Any]]:
             if not dry_run:
                 _prune_stage(store, own)
         if not dry_run:
-            write_records(work, Records(records.stages, records.sets[:1]))
+            records.sets = records.sets[:1]
+            write_records(work, records)
     return removed
 
 

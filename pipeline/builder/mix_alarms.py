@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from pipeline.builder.encode_alarms import check_cleaning
 from pipeline.builder.running_build import RunningBuild
 from pipeline.clean.drops.alarm import Excess
 from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE, StepDrops
 from pipeline.clean.tally import SHOWN, TEXT_CHARACTERS, DroppedDocument
-from pipeline.encode.run import Run
 from pipeline.encode.run_text import read_run_start
-from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.mix.cleaning import read_cleaning
 from pipeline.mix.near_duplicates.drop import NearDuplicates, Pair, PairEnd
 from shards.errors import InputError, plural
-from shards.format.vocabulary import Vocabulary, read_vocabulary
+from shards.format.vocabulary import read_vocabulary
 from shards.terminal.command_names import called_as
 from shards.terminal.display import printable
 
@@ -33,53 +30,44 @@ def check_mixed(build: RunningBuild, near: NearDuplicates | None) -> None:
     Raises:
         InputError: with counts and documents.
     """
-    if any(source.clean.presets("mix") for source in build.recipe.sources):
-        _check_presets(build)
+    _check_presets(build)
     _check_items(build)
     if near is not None:
         _check_near_duplicates(build, near)
 
 
 def _check_presets(build: RunningBuild) -> None:
-    def check() -> None:
-        try:
-            limits = {entry["name"]: entry["limits"] for entry in read_cleaning(build.mix)["sources"]}
-            # These runs read their receipts now: one may have been repaired.
-            runs = {run.digest: replace(run) for run in build.runs}
-            vocabulary = read_vocabulary(build.tokenizer.text.encode())
-            for source, own in zip(build.recipe.sources, build.drops, strict=True):
-                show = partial(_show_fallen, limits.get(source.name, []), runs, vocabulary)
-                check_cleaning(source, source.clean.presets("mix"), own, show)
-        except WorkFileDamagedError:
-            build.run_list.write()  # a mix task that is repaired reads it
-            raise
+    runs = {run.digest: run for run in build.runs}
+
+    def show(source: str, preset: str) -> list[DroppedDocument]:
+        """Return the documents of a preset with the lowest hashes: a random draw of those that it drops."""
+        build.run_list.write()  # a mix task that is repaired reads it
+        limits = next(entry["limits"] for entry in read_cleaning(build.mix)["sources"] if entry["name"] == source)
+        vocabulary = read_vocabulary(build.tokenizer.text.encode())
+        # A document that breaks several limits is shown once, for the first of them.
+        own = [(item, limit) for limit in limits if limit["preset"] == preset for item in limit["random"]]
+        first = {item["hash"]: (item, limit) for item, limit in reversed(own)}
+        return [
+            DroppedDocument(
+                item["place"],
+                item["row"],
+                limit["reason"],
+                # That reads the run's receipt now: it may have been repaired.
+                read_run_start(replace(runs[item["run"]]), item["index"], vocabulary, characters=TEXT_CHARACTERS),
+                limit["measure"],
+                item["value"],
+                limit["value"],
+            )
+            for _, (item, limit) in sorted(first.items())[:SHOWN]
+        ]
 
     try:
-        build.driver.read(check)
+        for source, own in zip(build.recipe.sources, build.drops, strict=True):
+            read = partial(check_cleaning, source, source.clean.presets("mix"), own, partial(show, source.name))
+            build.driver.read(read)
     except InputError as error:
         command = f"{called_as('pipeline', 'clean-report')} {build.work}"
         raise InputError(f"{error}\n`{command}` shows what falls at each limit.") from None
-
-
-def _show_fallen(
-    limits: list[dict[str, Any]], runs: Mapping[str, Run], vocabulary: Vocabulary, preset: str
-) -> list[DroppedDocument]:
-    """Return the documents of a preset with the lowest hashes: a random draw of those that it drops."""
-    # A document that breaks several limits is shown once, for the first of them.
-    own = [(item, limit) for limit in limits if limit["preset"] == preset for item in limit["random"]]
-    first = {item["hash"]: (item, limit) for item, limit in reversed(own)}
-    return [
-        DroppedDocument(
-            item["place"],
-            item["row"],
-            limit["reason"],
-            read_run_start(runs[item["run"]], item["index"], vocabulary, characters=TEXT_CHARACTERS),
-            limit["measure"],
-            item["value"],
-            limit["value"],
-        )
-        for _, (item, limit) in sorted(first.items())[:SHOWN]
-    ]
 
 
 def _check_items(build: RunningBuild) -> None:

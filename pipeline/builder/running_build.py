@@ -11,8 +11,7 @@ from typing import Any, cast
 from pipeline.builder.records import (
     StageForecast,
     describe_forecast,
-    forecast_following,
-    forecast_stage,
+    forecast_stages,
     read_records,
     write_records,
 )
@@ -173,9 +172,8 @@ class RunningBuild(Build):
             self.run_list.write()
 
     def _forecast(self, name: str, tasks: list[Task], pending: list[Task]) -> list[StageForecast]:
-        workers = self.driver.executor.workers
-        first = forecast_stage(self.records, name, tasks, pending, workers)
-        return [first, *forecast_following(self.records, name, sum(map(len, self.units)), workers)]
+        units, workers = sum(map(len, self.units)), self.driver.executor.workers
+        return forecast_stages(self.records, name, tasks, pending, units=units, workers=workers)
 
     def say(self, message: str) -> None:
         """Print a message of the running build now."""

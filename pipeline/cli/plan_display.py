@@ -20,7 +20,7 @@ from pipeline.sources.selection import describe_empty
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from shards.cli.mix_table import VALIDATION_PART
 from shards.errors import plural
-from shards.terminal.amounts import format_size
+from shards.terminal.amounts import format_duration, format_size
 from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:
@@ -204,19 +204,20 @@ def _time_lines(estimate: Estimate) -> list[str]:
     if pilot.content_files_per_s:
         files = sum(source.content_files for source in estimate.sources)
         speed = f"{pilot.content_files_per_s:,.0f} a second a worker"
-        parts.append(f"{plural(files, 'file')} of the archive {_duration(time.content_s)} ({speed})")
+        parts.append(f"{plural(files, 'file')} of the archive {format_duration(time.content_s)} ({speed})")
     if pilot.link_bytes_per_s:
         speed = f"{pilot.link_bytes_per_s / 1e6:,.1f} MB/s"
-        parts.append(f"download of {format_size(estimate.download_bytes)} {_duration(time.download_s)} ({speed})")
+        parts.append(f"download of {format_size(estimate.download_bytes)} {format_duration(time.download_s)} ({speed})")
     # The stages of every build; others only where there are some.
-    cpu = f"tokenizer {_duration(time.tokenizer_s)}, encode {_duration(time.encode_s)}"
-    rest = f"mix {_duration(time.mix_s)}, shards {_duration(time.assemble_s)}"
+    cpu = f"tokenizer {format_duration(time.tokenizer_s)}, encode {format_duration(time.encode_s)}"
+    rest = f"mix {format_duration(time.mix_s)}, shards {format_duration(time.assemble_s)}"
     if time.near_duplicates_s:
-        cpu += f", near-duplicates {_duration(time.near_duplicates_s)}"
-    parts.append(f"{cpu}, {rest}, validation {_duration(time.validate_s)}")
+        cpu += f", near-duplicates {format_duration(time.near_duplicates_s)}"
+    parts.append(f"{cpu}, {rest}, validation {format_duration(time.validate_s)}")
     workers = f"{time.workers} worker{'s' if time.workers > 1 else ''}"
     limit = {"CPU": "the CPU limits", "link": "the link limits", "archive": "the archive's files limit"}[time.limit]
-    lines.append(f"time: about {_duration(time.total_s)} with {workers}; {limit}, most of all in {time.longest_stage}")
+    total = format_duration(time.total_s)
+    lines.append(f"time: about {total} with {workers}; {limit}, most of all in {time.longest_stage}")
     lines.append("  " + "; ".join(parts))
     # What makes it slower than it could be, and what it costs.
     if pilot.slow_encoder:
@@ -229,12 +230,6 @@ def _time_lines(estimate: Estimate) -> list[str]:
     if estimate.nodes_usd is not None:
         lines.append(f"the machines: {estimate.nodes_usd:,.2f} US dollars, if all are kept until the end")
     return lines
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _short(recipe: Recipe, estimate: Estimate) -> list[str]:
