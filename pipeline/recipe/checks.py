@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 from math import isfinite
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -160,18 +160,19 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
     for key in _given(TokenizerRecipe, raw, ("max_unknown",)):
         yield f"tokenizer.{key}: a trained tokenizer knows every character. Leave it out, or give a tokenizer `file`."
     section = read_partly(TokenizerRecipe, raw)
-    if not isinstance(specials := cast("Any", section.special_tokens), list):
+    if not isinstance(given := raw.get("special_tokens", section.special_tokens), list):
         return
+    specials = list_of(given)
     for key, token in (("eos_token", section.eos_token), ("bos", section.bos)):
         if isinstance(token, str) and token not in specials:
             yield f"tokenizer.{key}: {token!r} is not among special_tokens {specials}"
-    least = NUM_BYTES + len(section.special_tokens)
+    least = NUM_BYTES + len(specials)
     if section.vocab_size is None:
         yield "tokenizer.vocab_size: required key is missing. Give it, or a tokenizer `file`."
     elif section.vocab_size < least:
         yield (
             f"tokenizer.vocab_size: {section.vocab_size} is too small; {NUM_BYTES} bytes and "
-            f"{plural(len(section.special_tokens), 'special token')} need at least {least}"
+            f"{plural(len(specials), 'special token')} need at least {least}"
         )
 
 
