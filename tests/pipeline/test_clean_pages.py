@@ -379,11 +379,11 @@ def test_a_browser_runs_nothing_and_everything_fits(folder: Path, tmp_path: Path
 @example("a b c", "a c", False)
 def test_marked_texts_are_the_texts(first: str, second: str, cut: bool) -> None:
     pieces = mark_differences(first, second, cut=cut)
-    assert ["".join(part.text for part in own) for own in pieces] == [first, second]
-    same = ["".join(part.text for part in own if not part.differs) for own in pieces]
+    assert ["".join(text for text, _ in own) for own in pieces] == [first, second]
+    same = ["".join(text for text, differs in own if not differs) for own in pieces]
     if not cut:
         assert same[0] == same[1]
-        assert any(part.differs for own in pieces for part in own) == (first != second)
+        assert any(differs for own in pieces for _, differs in own) == (first != second)
 
 
 def test_the_part_that_is_shown_has_the_first_difference() -> None:
