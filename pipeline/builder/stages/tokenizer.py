@@ -10,7 +10,7 @@ from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import prepare_measures
 from pipeline.clean.steps import describe_drops
 from pipeline.engine.driver import StageResult
-from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
+from pipeline.engine.receipts import TaskOutput, read_receipt
 from pipeline.engine.tasks import Task, make_task
 from pipeline.recipe.raw_tables import table_of
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
@@ -50,7 +50,7 @@ def run_tokenizer(build: RunningBuild) -> None:
         return
     _find_order(build)
     recipe, section = build.recipe, build.recipe.tokenizer
-    task, size = _make_task(build, recipe)
+    task = _make_task(build, recipe)
     if build.keep_tokenizer and (digest := _find_kept(build)) != task.digest:
         _keep(build, digest)
         return
@@ -73,8 +73,8 @@ def run_tokenizer(build: RunningBuild) -> None:
         build.say(f"tokenizer: trained on {format_size(drawn)} of text")
     else:
         build.say(f"tokenizer: kept from {build.folder_of('tokenizer', task)}")
-    if stage.ran and drawn < _SAMPLE_SHORT * size:
-        _note_short(build, drawn, size, result.sample)
+    if stage.ran and drawn < _SAMPLE_SHORT * task.size:
+        _note_short(build, drawn, task.size, result.sample)
     _note_drops(build, result.sample)
     drawn_with = _note_kept_sample(build, result)
     build.recipe = recipe.model_copy(update={"tokenizer": section.model_copy(update=drawn_with)})
@@ -89,8 +89,7 @@ def _find_order(build: RunningBuild) -> None:
     before = recipe.model_copy(update={"tokenizer": recipe.tokenizer.model_copy(update={"id_order": "merge"})})
 
     def is_trained(recipe: Recipe) -> bool:
-        task, _ = _make_task(build, recipe)
-        return read_receipt(stage.child(task.digest), train.TokenizerResult) is not None
+        return read_receipt(stage.child(_make_task(build, recipe).digest), train.TokenizerResult) is not None
 
     # The set that this build replaces, or else a work folder that has this tokenizer in no other order.
     if _is_published(build, before.tokenizer):
@@ -148,8 +147,8 @@ def _weights(recipe: Recipe) -> dict[str, float]:
     return recipe.tokenizer.sample_weights or {source.name: source.weight for source in recipe.sources}
 
 
-def _make_task(build: RunningBuild, recipe: Recipe) -> tuple[Task, int]:
-    """Return the training task of a recipe, and the bytes of text that it should draw."""
+def _make_task(build: RunningBuild, recipe: Recipe) -> Task:
+    """Return the training task of a recipe; its size are the bytes of text that it should draw."""
     section, weights, limits = recipe.tokenizer, _weights(recipe), recipe.sample_limits()
     payload = sample.TokenizerTask(
         section,
@@ -159,8 +158,7 @@ def _make_task(build: RunningBuild, recipe: Recipe) -> tuple[Task, int]:
         recipe.seed,
         limits,
     )
-    size = sum(sample.sample_budgets(payload))
-    return make_task(payload, size), size
+    return make_task(payload, sum(sample.sample_budgets(payload)))
 
 
 def _find_kept(build: RunningBuild) -> str:
@@ -170,8 +168,7 @@ def _find_kept(build: RunningBuild) -> str:
         TokenizerError: there is none, or the recipe asks for another kind.
     """
     stage = build.work.child("tokenizer")
-    names = (file.name for file in stage.list() if file.name.count("/") == 1)
-    digests = sorted(digest for digest, _, name in (name.partition("/") for name in names) if name == RECEIPT_FILE)
+    digests = sorted({file.name.partition("/")[0] for file in stage.list()})
     receipts = ((digest, read_receipt(stage.child(digest), train.TokenizerResult)) for digest in digests)
     trained = {digest: result for digest, result in receipts if result is not None}
     if not trained:
