@@ -107,17 +107,28 @@ def _duplicate_lines(estimate: Estimate) -> list[str]:
 def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
     lines: list[str] = []
     for source, found in zip(recipe.sources, estimate.sources, strict=True):
-        # Each limit with the words of the alarm that would stop the build.
-        if excess := find_excess_of_patterns(source, found.ratios.drops):
-            limit = f"more than max_dropped = {source.max_dropped}"
-            what = f"drop_if_matches drops {excess.share:.1%} of {source.name}"
-            lines.append(f"warning: {what}, {limit}: the build would stop")
-        for table in (*source.clean.presets(), *source.clean.filters()):
-            if excess := found.ratios.drops.step(table.step).excess(table.max_dropped):
-                what = f"clean.{table.label} drops {excess.share:.1%} of {source.name}"
-                limit = f"more than its max_dropped = {table.max_dropped}"
-                lines.append(f"warning: {what}, {limit}: the build would stop")
-        lines += _too_many_in_mix(recipe, found)
+        drops, near, name = found.ratios.drops, recipe.clean.near_duplicates, source.name
+        tables = [
+            (f"clean.{table.label}", name, drops.step(table.step).excess(table.max_dropped))
+            for table in (*source.clean.presets(), *source.clean.filters())
+        ]
+        if near:
+            excess = drops.step(NEAR_DUPLICATE).excess(near.max_dropped)
+            tables.append(("clean.near_duplicates", f"the sample of {name}", excess))
+        tables.insert(0, ("drop_if_matches", name, find_excess_of_patterns(source, drops)))
+        for what, where, excess in tables:
+            if excess:
+                limit = f"{'its ' if what.startswith('clean') else ''}max_dropped = {excess.most}"
+                lines.append(
+                    f"warning: {what} drops {excess.share:.1%} of {where}, more than {limit}: the build would stop"
+                )
+        for evaluation in recipe.evaluations:
+            if excess := drops.step(f"{ITEM_REASON} {evaluation.name}").excess(evaluation.max_dropped):
+                lines.append(
+                    f"warning: {excess.share:.1%} of the sample of {source.name} holds an item of the evaluation set "
+                    f"{evaluation.name!r}, more than its max_dropped = {excess.most}: the build would stop. Is "
+                    f"{evaluation.text!r} the column of its items?"
+                )
         # Malformed records, and records without text.
         malformed = count_malformed(source, found.ratios.dropped)
         if find_excess(malformed, 1.0, source.max_malformed):
@@ -132,24 +143,6 @@ def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
             lines.append(
                 f"warning: {null:.2%} of the records of {source.name} have no text, more than max_null = "
                 f"{source.max_null}: the build would stop. {null_remedy(source, null)}"
-            )
-    return lines
-
-
-def _too_many_in_mix(recipe: Recipe, found: SourceEstimate) -> list[str]:
-    """Print which steps of the mix drop more of a source's sample than they may."""
-    drops, near, lines = found.ratios.drops, recipe.clean.near_duplicates, list[str]()
-    if near is not None and (excess := drops.step(NEAR_DUPLICATE).excess(near.max_dropped)):
-        lines.append(
-            f"warning: clean.near_duplicates drops {excess.share:.1%} of the sample of {found.name}, more than its "
-            f"max_dropped = {near.max_dropped}: the build would stop"
-        )
-    for evaluation in recipe.evaluations:
-        if excess := drops.step(f"{ITEM_REASON} {evaluation.name}").excess(evaluation.max_dropped):
-            lines.append(
-                f"warning: {excess.share:.1%} of the sample of {found.name} holds an item of the evaluation set "
-                f"{evaluation.name!r}, more than its max_dropped = {evaluation.max_dropped}: the build would stop. Is "
-                f"{evaluation.text!r} the column of its items?"
             )
     return lines
 

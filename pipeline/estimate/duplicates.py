@@ -11,7 +11,6 @@ Memory: 20 bytes per hashed document, and 100 MB for the comparison.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ import numpy as np
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.drops.table import NOT_TAKEN, step_of
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE
-from pipeline.recipe import paths
 from pipeline.recipe.read import read_recipe
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Unit
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
     from pipeline.arrow_arrays import Integers
     from pipeline.encode.run import Run
-    from pipeline.recipe.schema import SourceRecipe
 
 COUNTED_BYTES = 128 << 20
 """A local source with at most this much text is always hashed whole: a second or two."""
@@ -111,7 +108,7 @@ def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
         built = read_recipe(out / manifest.recipe.file)
     except (OSError, TokenmillError):
         return None
-    if [_reading(source) for source in built.sources] != [_reading(source) for source in recipe.sources]:
+    if _reading(built) != _reading(recipe):
         return None
     found: list[Distinct] = []
     for source in manifest.sources:
@@ -125,10 +122,10 @@ def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
     return found
 
 
-def _reading(source: SourceRecipe) -> dict[str, Any]:
-    """Return the keys of a source that determine its documents."""
-    placed = source.with_paths(lambda path: os.path.normpath(paths.join_path(source.folder, path)))
-    return placed.model_dump(exclude={"weight", "take", "license"})
+def _reading(recipe: Recipe) -> list[dict[str, Any]]:
+    """Return the keys of each source that determine its documents."""
+    sources = recipe.moved_to(Path("/")).sources
+    return [source.model_dump(exclude={"weight", "take", "license"}) for source in sources]
 
 
 def _hash_run(run: Run) -> npt.NDArray[np.void]:

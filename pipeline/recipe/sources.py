@@ -5,7 +5,7 @@ The keys of a kind say where its documents are. What is done with them is said b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import eq, not_
 from pathlib import Path
@@ -219,11 +219,6 @@ class SourceRecipe(Settings):
         """Return the source for a task, which does not know the recipe's folder."""
         clean = self.clean.with_model(lambda path: paths.join_path(self._folder.absolute(), path))
         return self.model_copy(update={"clean": clean})
-
-    def with_paths(self, change: Callable[[str], str]) -> Self:
-        """Return the source with each of its paths changed."""
-        own = {key: list(map(change, getattr(self, key))) for key in self.path_keys}
-        return self.model_copy(update={**own, "clean": self.clean.with_model(change)})
 
 
 class FilesSource(SourceRecipe):
