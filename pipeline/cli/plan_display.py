@@ -94,8 +94,8 @@ def _duplicate_lines(estimate: Estimate) -> list[str]:
         parts = [f"{found.duplicates:.1%} of its documents"] if found.duplicates else []
         parts += [f"{found.elsewhere:.1%} that another source has, too"] if found.elsewhere else []
         if parts:
-            where = {"sample": ", in the sample alone", "earlier build": ", as an earlier build found"}
-            lines.append(f"duplicates of {source.name}: {', '.join(parts)}{where.get(found.basis, '')}")
+            where = ", in the sample alone" if found.basis == "sample" else ""
+            lines.append(f"duplicates of {source.name}: {', '.join(parts)}{where}")
     if sampled := [source.name for source in estimate.sources if source.ratios.distinct.basis == "sample"]:
         lines.append(
             f"warning: for {', '.join(sampled)}, only the sample was searched for duplicates; the build may drop more. "

@@ -2,8 +2,8 @@
 
 A local source with at most `COUNTED_BYTES` of text is read and hashed whole, unless it has slow filters. For any other
 source, only the documents of the pilot's runs are compared. Most of their copies are elsewhere in the source, so the
-result is a lower bound of what the build drops. `read_everything` reads and hashes all sources. If an earlier build
-made a set of the same sources, its manifest gives the numbers, and nothing is read. Near-duplicates do not count.
+result is a lower bound of what the build drops. `read_everything` reads and hashes all sources. Near-duplicates do not
+count.
 
 Memory: 20 bytes per hashed document, and 100 MB for the comparison.
 """
@@ -14,23 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from pipeline.clean.documents import DocumentStream
-from pipeline.clean.drops.table import NOT_TAKEN, step_of
-from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE
-from pipeline.recipe.read import read_recipe
-from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Unit
 from pipeline.sources.selection import Selection
-from shards.errors import TokenmillError
 from shards.format.content_hash import hash_documents
 from shards.format.equal_hashes import divide_hashes, find_copies, sort_hashes
-from shards.format.manifest import MANIFEST_FILE, Manifest, read_metadata
-from shards.stores.store import local_file
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -44,7 +36,7 @@ _PART_DOCUMENTS = 1 << 20
 """Documents that are compared at once, about."""
 _THREADS = 4
 
-Basis = Literal["not counted", "sample", "all text", "earlier build"]
+Basis = Literal["not counted", "sample", "all text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,37 +87,6 @@ def find_distinct(
         )
         for (inside, elsewhere, sizes), table, counted in zip(_compare(tables), tables, whole, strict=True)
     ]
-
-
-def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
-    """Estimate duplicates by those that an earlier build in `out` found; None if there is no set of the same sources.
-
-    Weights, tokens and tokenizer may differ: equality of documents does not depend on them.
-    """
-    try:
-        # Any set will do that was built from the same documents.
-        manifest = read_metadata(Manifest, local_file(out / MANIFEST_FILE))
-        built = read_recipe(out / manifest.recipe.file)
-    except (OSError, TokenmillError):
-        return None
-    if _reading(built) != _reading(recipe):
-        return None
-    found: list[Distinct] = []
-    for source in manifest.sources:
-        # A set counts what it has dropped; what is left is what the mix could take.
-        inside, elsewhere = (source.dropped.get(reason, 0) for reason in (DUPLICATE, DUPLICATE_ELSEWHERE))
-        not_taken = sum(count for reason, count in source.dropped.items() if step_of(reason) == NOT_TAKEN)
-        distinct = source.documents_available + not_taken
-        documents = max(1, distinct + inside + elsewhere)
-        left = distinct / documents
-        found.append(Distinct(left, inside / documents, elsewhere / documents, "earlier build"))
-    return found
-
-
-def _reading(recipe: Recipe) -> list[dict[str, Any]]:
-    """Return the keys of each source that determine its documents."""
-    sources = recipe.moved_to(Path("/")).sources
-    return [source.model_dump(exclude={"weight", "take", "license"}) for source in sources]
 
 
 def _hash_run(run: Run) -> npt.NDArray[np.void]:

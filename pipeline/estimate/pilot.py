@@ -29,7 +29,7 @@ from pipeline.clean.drops.table import DUPLICATE, SourceDrops, step_of
 from pipeline.clean.steps import describe_drops, drop_remedy
 from pipeline.estimate.carried_bytes import CarriedBytes, measure_carried
 from pipeline.estimate.disk import COMPRESSED_SHARE, ROW_BYTES, token_size
-from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
+from pipeline.estimate.duplicates import Distinct, find_distinct
 from pipeline.estimate.pilot_pieces import Sample, read_pilot_pieces
 from pipeline.estimate.pilot_stages import PilotStages
 from pipeline.recipe.schema import Recipe, SourceRecipe
@@ -132,7 +132,6 @@ def measure_pilot(
     selections: list[Selection],
     *,
     duplicates: Literal["cheaply", "in all text"] = "cheaply",
-    earlier: Path | None = None,
 ) -> Pilot:
     """Read, train, encode and compress a sample of every source.
 
@@ -140,7 +139,6 @@ def measure_pilot(
         recipe: the recipe.
         selections: the parts of the sources that the build would read.
         duplicates: search for duplicates only if it is cheap, or in all text that the build would read.
-        earlier: folder of a set; if it was built from the same sources, its manifest gives the duplicates.
 
     Raises:
         SourceError: a part cannot be read as the recipe says.
@@ -171,9 +169,6 @@ def measure_pilot(
         slow_encoder = load_encoder(tokenizer.path, tokenizer.sha256).slow_because  # while the trained file is there
         own_runs = [[run for run, _ in own] for own in encoded]
         distinct = find_distinct(selections, own_runs, read_everything=duplicates == "in all text")
-        # An earlier build knows more of duplicates than a sample does.
-        if (built := read_earlier(earlier, recipe) if earlier else None) is not None:
-            distinct = [old if new.basis == "sample" else new for new, old in zip(distinct, built, strict=True)]
         sources = tuple(
             _measure_source(*each) for each in zip(recipe.sources, samples, encoded, mixed.drops, distinct, strict=True)
         )
