@@ -8,10 +8,13 @@ from typing import Any
 from pipeline.builder.publish import RECIPE_FILE
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import prepare_measures
+from pipeline.clean.drops.table import step_of
+from pipeline.clean.patterns import count_pattern_matches
 from pipeline.clean.steps import describe_drops
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import TaskOutput, read_receipt
 from pipeline.engine.tasks import Task, make_task
+from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.raw_tables import table_of
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
@@ -235,16 +238,18 @@ def _note_drops(build: RunningBuild, drawn: dict[str, sample.Drawn]) -> None:
     """Say which documents the sample left out, if that points to a wrong pattern or odd data."""
     for source in build.recipe.sources:
         own = drawn[source.name]
-        if own.matched > source.max_dropped * own.looked_at:
-            share = own.matched / own.looked_at
+        left = own.records - sum(own.dropped.values())
+        matched = count_pattern_matches(source, own.dropped)
+        if matched > source.max_dropped * (left + matched):
             build.note(
-                f"tokenizer: drop_if_matches drops {share:.2%} of what was read of {source.name} for the sample; "
-                f"the build stops after encoding if it does so of all (max_dropped = {source.max_dropped})"
+                f"tokenizer: drop_if_matches drops {matched / (left + matched):.2%} of what was read of {source.name} "
+                f"for the sample; the build stops after encoding if it does so of all (max_dropped = "
+                f"{source.max_dropped})"
             )
-        if own.fell > sample.MUCH * own.measured:
+        fell = sum(count for reason, count in own.dropped.items() if step_of(reason) in PRESETS)
+        if fell > sample.MUCH * (left + fell):
             build.note(
-                f"tokenizer: clean leaves {own.fell / own.measured:.2%} of what was read of {source.name} "
-                "out of the sample"
+                f"tokenizer: clean leaves {fell / (left + fell):.2%} of what was read of {source.name} out of the sample"
             )
     if left_out := sum(own.left_out for own in drawn.values()):
         longest = f"{sample.MAX_WORD_BYTES:,} bytes"
