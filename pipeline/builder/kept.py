@@ -92,8 +92,9 @@ def prune_unused(build: RunningBuild) -> None:
     # The stages in their order: the first ones cost the most to run again.
     earlier = next((one for one in build.records.sets if one.manifest != build.manifest), None)
     room = build.keep_bytes
-    for stage, own in build.used.items():
-        store, used = build.work.child(stage), set(own)
+    for stage in (stage for stage in ORDER if stage in build.used):
+        store, own = build.work.child(stage), build.used[stage]
+        used = set(own)
         if earlier is not None:
             kept = set(earlier.used.get(stage, [])) - own
             size = sum(file.bytes for file in store.list() if _task_of(file) in kept)

@@ -15,7 +15,7 @@ from pipeline.clean.drops.malformed import (
 )
 from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE
 from pipeline.clean.patterns import find_excess_of_patterns
-from pipeline.estimate.source_estimate import TEXT_BYTES_PER_TOKEN
+from pipeline.estimate.pilot import TEXT_BYTES_PER_TOKEN
 from pipeline.sources.selection import describe_empty
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from shards.cli.mix_table import VALIDATION_PART

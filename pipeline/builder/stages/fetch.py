@@ -31,7 +31,6 @@ def run_fetch(build: RunningBuild) -> None:
     """
     recipe = build.recipe
     if not needs_fetch(recipe):
-        build.used["fetch"] = set()
         return
     folder = require_folder(build.work) / "fetch"
     # With the clients of the network, which most builds do without:

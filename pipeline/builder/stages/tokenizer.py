@@ -249,7 +249,8 @@ def _note_drops(build: RunningBuild, drawn: dict[str, sample.Drawn]) -> None:
         fell = sum(count for reason, count in own.dropped.items() if step_of(reason) in PRESETS)
         if fell > sample.MUCH * (left + fell):
             build.note(
-                f"tokenizer: clean leaves {fell / (left + fell):.2%} of what was read of {source.name} out of the sample"
+                f"tokenizer: clean leaves {fell / (left + fell):.2%} of what was read of {source.name} "
+                "out of the sample"
             )
     if left_out := sum(own.left_out for own in drawn.values()):
         longest = f"{sample.MAX_WORD_BYTES:,} bytes"
