@@ -178,8 +178,8 @@ class RunningBuild(Build):
         return forecast_stages(self.records, name, tasks, pending, units=units, workers=workers)
 
     def say(self, message: str) -> None:
-        """Print a message of the running build now."""
-        self.driver.progress.note(message)
+        """Print a message of the running build now, unless it has been printed before."""
+        self.driver.progress.note_once(message)
 
     def note(self, message: str) -> None:
         """Print a message of the running build now, and add it to its report."""

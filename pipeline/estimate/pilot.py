@@ -62,7 +62,7 @@ the gpt2 pre-tokenizer), measured."""
 
 @dataclass(frozen=True, slots=True)
 class SourcePilot:
-    """Ratios measured on one source, by default those of English text. A stated byte is a byte as the spans state it."""
+    """Ratios measured on one source, by default those of English text. A stated byte is one that the spans state."""
 
     text: float = 1.0
     """Bytes of the documents kept, for each stated byte."""

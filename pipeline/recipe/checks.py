@@ -69,8 +69,8 @@ def _check_evaluation(place: str, table: dict[str, Any]) -> Iterator[str]:
     elif task is not None:
         if table.get("paths"):
             yield f"{place}.task: the items of an eval task come from the Hub. Leave `task` or `paths` out."
-        for key in _given(EvaluationRecipe, table, _KEYS_OF_FILES):
-            yield f"{place}.{key}: not used: it says how files are read. Leave `{key}` or `task` out."
+        why = "not used: it says how files are read. Leave `{key}` or `task` out."
+        yield from _refuse(EvaluationRecipe, place, table, _KEYS_OF_FILES, why)
     elif "paths" not in table:
         yield f"{place}.paths: required key is missing. Give it, or task."
     elif table["paths"] == []:
@@ -87,16 +87,16 @@ def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
             yield f"{place}.{key}: {SourceRecipe.kind_of(source).REMEDY}"
     carried = [str(item).rpartition(":")[0] or str(item) for item in list_of(source.get("carry"))]
     if source.get("content", "column") == "column":
-        for key in _given(SourceRecipe, source, _KEYS_OF_CONTENT):
-            yield f"{place}.{key}: only with content = 'software-heritage'. Leave it out, or set `content`."
+        why = "only with content = 'software-heritage'. Leave it out, or set `content`."
+        yield from _refuse(SourceRecipe, place, source, _KEYS_OF_CONTENT, why)
         text = source.get("text", SourceRecipe.model_fields["text"].default)
         if text in (item.strip() for item in carried):
             yield f"{place}.carry: {text!r} is the text itself, which the tokens hold. Leave it out."
     else:
-        if _given(SourceRecipe, source, ("text",)):
-            yield f"{place}.text: the text comes from `content`, not from a column. Leave it out."
-        if source.get("carry"):
-            yield f"{place}.carry: only with content = 'column': what is fetched keeps no column. Leave it out."
+        why = "the text comes from `content`, not from a column. Leave it out."
+        yield from _refuse(SourceRecipe, place, source, ("text",), why)
+        why = "only with content = 'column': what is fetched keeps no column. Leave it out."
+        yield from _refuse(SourceRecipe, place, source, ("carry",), why)
     encoding = str(source.get("encoding", "utf-8"))
     try:
         str(source.get("separator", "")).encode(encoding)
@@ -151,14 +151,12 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
     raw = table_of(data["tokenizer"])
     # A file decides almost everything; a trained tokenizer must have room for what it always holds.
     if raw.get("file") is not None:
-        for key in _given(TokenizerRecipe, raw, _KEYS_OF_TRAINING):
-            yield (
-                f"tokenizer.{key}: the tokenizer `file` decides it, so the key has no effect. Leave it out "
-                f"(on the command line: --set 'tokenizer={{file = \"...\"}}')"
-            )
+        why = "the tokenizer `file` decides it, so the key has no effect. Leave it out "
+        why += "(on the command line: --set 'tokenizer={{file = \"...\"}}')"
+        yield from _refuse(TokenizerRecipe, "tokenizer", raw, _KEYS_OF_TRAINING, why)
         return
-    for key in _given(TokenizerRecipe, raw, ("max_unknown",)):
-        yield f"tokenizer.{key}: a trained tokenizer knows every character. Leave it out, or give a tokenizer `file`."
+    why = "a trained tokenizer knows every character. Leave it out, or give a tokenizer `file`."
+    yield from _refuse(TokenizerRecipe, "tokenizer", raw, ("max_unknown",), why)
     section = read_partly(TokenizerRecipe, raw)
     if not isinstance(given := raw.get("special_tokens", section.special_tokens), list):
         return
@@ -190,7 +188,10 @@ def _check_names(data: dict[str, Any], key: str, what: str) -> Iterator[str]:
         yield f"{key}: {names.count(name)} {what} are called {name!r}; expected distinct names"
 
 
-def _given(model: type[BaseModel], section: dict[str, Any], keys: tuple[str, ...]) -> list[str]:
-    """Return which keys have another value than their default: a set's recipe.json lists every key."""
-    defaults = {key: model.model_fields[key].get_default(call_default_factory=True) for key in keys}
-    return [key for key, default in defaults.items() if key in section and section[key] != default]
+def _refuse(
+    model: type[BaseModel], place: str, table: dict[str, Any], keys: tuple[str, ...], why: str
+) -> Iterator[str]:
+    """Yield a fault for each key with another value than its default: a set's recipe.json lists every key."""
+    for key in keys:
+        if key in table and table[key] != model.model_fields[key].get_default(call_default_factory=True):
+            yield f"{place}.{key}: {why.format(key=key)}"
