@@ -166,20 +166,25 @@ def _hash(text: str) -> str:
 def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Return the differences between the parts of a stage then and now, each as a phrase; earlier stages last."""
     # Files are grouped by source and by what became of them; keys are named one by one.
-    changed = [name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name)]
     files: dict[str, dict[str, list[str]]] = {}
     keys: list[str] = []
-    for name in changed:
+    code: list[str] = []
+    after: list[str] = []
+    for name in (name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name)):
         key, is_file, file = name.partition(_FILE)
+        first, _, rest = key.partition(".")
         if is_file:
             how = "added" if name not in before else "changed" if name in now else "gone"
             files.setdefault(key.removesuffix(f".{FILES}"), {}).setdefault(how, []).append(file)
-        elif key.partition(".")[0] not in (AFTER, "code"):
+        elif first == AFTER:
+            after.append(f"{rest} gives another result")
+        elif first == "code" and rest == "tokenmill":
+            code.append("Tokenmill's code of this stage is another version")
+        elif first == "code":
+            code.append(f"{rest} is {now.get(name, 'gone')} (was {before.get(name, 'nothing')})")
+        else:
             keys.append(_describe_key(key, before.get(key), now.get(key)))
-    code = [_describe_code(name, before, now) for name in changed if name.startswith("code.")]
-    lists = [f"{owner}: {_describe_files(own)}" for owner, own in files.items()]
-    after = [f"{name.partition('.')[2]} gives another result" for name in changed if name.startswith(f"{AFTER}.")]
-    return [*keys, *lists, *code, *after]
+    return [*keys, *(f"{owner}: {_describe_files(own)}" for owner, own in files.items()), *code, *after]
 
 
 def _describe_key(key: str, before: str | None, now: str | None) -> str:
@@ -187,13 +192,6 @@ def _describe_key(key: str, before: str | None, now: str | None) -> str:
         return f"{key} has changed"
     absent = IMPLIED.get(key, "nothing")
     return f"{key} = {absent if now is None else now} (was {absent if before is None else before})"
-
-
-def _describe_code(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    library = name.partition(".")[2]
-    if library == "tokenmill":
-        return "Tokenmill's code of this stage is another version"
-    return f"{library} is {now.get(name, 'gone')} (was {before.get(name, 'nothing')})"
 
 
 def _describe_files(changes: Mapping[str, list[str]]) -> str:
