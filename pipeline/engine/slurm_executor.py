@@ -18,7 +18,7 @@ import os
 import shlex
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -26,7 +26,7 @@ from typing import NoReturn
 from pipeline.engine import slurm_commands as slurm
 from pipeline.engine.executors import Advance, Executor, damages_of
 from pipeline.engine.receipts import WorkFileDamagedError
-from pipeline.engine.remote_workers import Losses, list_versions
+from pipeline.engine.remote_workers import count_loss, list_versions
 from pipeline.engine.slurm_element import WARNING_SECONDS, ElementResults, read_results
 from pipeline.engine.tasks import Call, Outcome, call_to_json
 from shards.errors import InputError, RunError
@@ -173,7 +173,7 @@ class _Stage:
         self.name = _job_name(self.store)
         self.jobs: list[_Job] = []
         self.outcomes: list[Outcome] = []
-        self.losses = Losses()
+        self.losses = Counter[str]()
         self.reasons = {"None", "Resources", "Priority", "JobArrayTaskLimit"}
         """Why elements wait, as far as it has been said or is usual."""
         self.waiting = deque(range(len(calls)))
@@ -356,7 +356,7 @@ class _Stage:
             if state and state.memory not in ("", "0"):
                 how += f"; its job asked for {state.memory}"
             how += f". Its last lines:\n{log}\n" if log else ""
-            self.losses.add(first, how, "Give jobs more memory: --slurm mem-per-cpu=8G.")
+            count_loss(self.losses, first, how, "Give jobs more memory: --slurm mem-per-cpu=8G.")
         self.executor.say(f"{first}: its element {job.id}_{index} ended as {name}; it runs again")
         self.suspects.append(left[0])
         self.waiting.extend(left[1:])
