@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from pipeline.builder.encode_alarms import check_encoded
+from pipeline.builder.alarms import check_encoded
 from pipeline.clean.drops.table import Counts, Drop
 from pipeline.clean.measures import measure
 from pipeline.clean.reading_keys import reading_keys

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.builder.encode_alarms import check_encoded
+from pipeline.builder.alarms import check_encoded
 from pipeline.clean import patterns as matches
 from pipeline.clean.patterns import drop_matches, pattern_reason
 from pipeline.clean.steps import EMPTY, LONG, clean_batch

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.builder.encode_alarms import check_encoded
+from pipeline.builder.alarms import check_encoded
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.drops.malformed import Examples
 from pipeline.clean.tally import Tally

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.builder.encode_alarms import check_encoded
+from pipeline.builder.alarms import check_encoded
 from pipeline.builder.running_build import RunningBuild
 from pipeline.clean.measures import measure
 from pipeline.clean.steps import describe_drops, drop_remedy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.builder.mix_alarms import check_mixed, note_near_duplicates
+from pipeline.builder.alarms import check_mixed, note_near_duplicates
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import run_encode
 from pipeline.builder.stages.fetch import run_fetch
