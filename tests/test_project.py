@@ -393,15 +393,8 @@ def test_a_count_in_a_message_has_its_singular() -> None:
 NEED_CORPORA = {
     "tests/pipeline/test_bpe_training.py": {"test_merges_of_real_text"},
     "tests/pipeline/test_clusters_exhaustive.py": {"recipe"},
-    "tests/pipeline/test_contamination.py": {"test_items_in_real_text_are_found_and_nothing_else"},
-    "tests/pipeline/test_corpora.py": {"every test"},
-    "tests/pipeline/test_id_order.py": {"test_ids_are_the_mapped_ones_on_a_real_corpus"},
     "tests/pipeline/test_measures.py": {"test_measures_equal_the_slow_ones_on_corpora"},
-    "tests/pipeline/test_near_duplicates_build.py": {"found"},
-    "tests/pipeline/test_plan.py": {"test_the_plan_of_real_text_is_near_what_the_build_finds"},
-    "tests/pipeline/test_tokenizer.py": {"test_merges_on_a_real_corpus"},
     "tests/test_servers.py": {"test_the_corpora_have_the_schemas_of_the_small_set"},
-    "tests/trainer/test_baselines.py": {"every test"},
 }
 """Tests that are skipped without the real corpora, and fixtures of such tests. All others run on any machine."""
 

@@ -27,7 +27,6 @@ from tests.support.ablations import (
     write_texts,
 )
 from tests.support.builds import wait_until
-from tests.support.ray_cluster import RayCluster
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.started import session_processes
 from tokenmill.__main__ import main
@@ -216,18 +215,6 @@ def test_killed_at_any_moment_the_answer_is_the_same(tmp_path: Path) -> None:
     assert kills >= 1
     assert run_ablation(file, tmp_path / "killed", "--workers", "1").returncode == 0
     assert read_scores(tmp_path / "killed") == read_scores(tmp_path / "whole")
-
-
-@pytest.mark.long
-def test_two_ray_nodes_give_the_same_answer(tmp_path: Path) -> None:
-    file = write_ablation(tmp_path, PLAIN, SUMS)
-    assert run_ablation(file, tmp_path / "here").returncode == 0
-    with RayCluster() as cluster:
-        cluster.add_nodes(2)
-        options = ("--engine", "ray", "--ray-address", cluster.address)
-        done = run_ablation(file, tmp_path / "there", *options, env=cluster.environment)
-    assert done.returncode == 0, done.stderr
-    assert read_scores(tmp_path / "there") == read_scores(tmp_path / "here")
 
 
 @pytest.mark.long

@@ -77,38 +77,6 @@ def test_a_moved_limit_keeps_the_sample_of_the_tokenizer_and_says_so(built: dict
     assert digests(folder / "set") == before
 
 
-def test_of_equal_documents_the_one_that_stays_is_kept(built: dict[str, Any], folder: Path) -> None:
-    """`more` has no limits: it keeps the documents that fall in `prose`."""
-    shared = [json.loads(line)["text"] for line in (folder / "prose.jsonl").read_text().splitlines()][:150]
-    fall = [text for text in shared if len(text.split()) < 15]
-    assert 0 < len(fall) < 150
-    elsewhere = of_source(built, "more")["dropped"]["duplicate of another source"]
-    assert elsewhere == 150 - sum(source_drops(text) for text in shared)
-
-
-def source_drops(text: str) -> bool:
-    """Reference: the limits of `prose`, in plain Python."""
-    words = text.split()
-    return len(words) < 15 or sum(map(len, words)) / len(words) > 10
-
-
-def test_turning_a_preset_on_trains_and_encodes(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
-    on = build_here(folder / "recipe.toml", folder / "set", "--set", "clean.code.max_dropped=1")
-    assert (on["ran"]["tokenizer"], on["ran"]["encode"]) == (1, 2)
-    build_here(folder / "recipe.toml", folder / "set")
-
-
-def test_an_empty_table_does_nothing(folder: Path, tmp_path: Path) -> None:
-    build_here(write_clean_recipe(folder, "plain.toml"), tmp_path / "set")
-    before = digests(tmp_path / "set")
-    empty = write_clean_recipe(folder, "empty.toml", {}, clean={})
-    assert build_here(empty, tmp_path / "set")["tasks_run"] == 0
-    assert digests(tmp_path / "set") == before
-    assert '"clean":' not in (tmp_path / "set/recipe.json").read_text()
-    assert not list((tmp_path / "set.work").glob("*/*/measures.bin"))
-    assert not list((tmp_path / "set.work").glob("*/*/cleaning.json"))
-
-
 def test_too_much_that_falls_when_mixing_stops_the_build(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     strict = ["--set", f"{MOVE}=40", "--set", "sources.prose.clean.gopher.max_dropped=0.2"]
     refused = build_here(folder / "recipe.toml", folder / "set", *strict, expect=2)["stderr"]
@@ -137,36 +105,6 @@ def test_the_alarm_comes_before_the_shortage_that_it_causes(built: dict[str, Any
     assert "source 'prose': no document is left to mix (" in refused
     assert "Move the limits of `clean`" in refused
     assert build_here(folder / "recipe.toml", folder / "set")["ran"]["encode"] == 0
-
-
-def test_too_much_that_falls_before_encoding_stops_the_build(folder: Path, tmp_path: Path) -> None:
-    early: dict[str, Any] = {"min_words": 40, "when": "encode"}
-
-    def write(name: str, **limits: Any) -> Path:
-        return write_clean_recipe(folder, f"{name}.toml", {"gopher": early | limits})
-
-    refused = build_here(write("early"), tmp_path / "set", expect=2)["stderr"]
-    assert "source 'prose': clean.gopher drops " in refused
-    assert refused.count("gopher: min_words: words is ") == 10
-    built = build_here(write("early", max_dropped=1), tmp_path / "set")
-    assert (built["ran"]["tokenizer"], built["ran"]["encode"]) == (0, 0)
-    assert of_source(built, "prose")["dropped"]["gopher: min_words"] > 100
-    assert not list((tmp_path / "set.work").glob("*/*/measures.bin"))
-    mixed = build_here(write("late", max_dropped=1, when="mix"), tmp_path / "late")
-    assert of_source(mixed, "prose")["dropped"] == of_source(built, "prose")["dropped"]
-    refused = build_here(write("all", max_dropped=1, min_words=50_000), tmp_path / "none", expect=2)["stderr"]
-    assert "source 'prose': no document is left: " in refused
-
-
-def test_a_kept_tokenizer_and_a_moved_limit_encode_what_is_new(folder: Path, tmp_path: Path) -> None:
-    recipe = write_clean_recipe(tmp_path, "recipe.toml", GOPHER)
-    for name in ("prose.jsonl", "more.jsonl"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
-    build_here(recipe, tmp_path / "set")
-    write_lines(tmp_path / "prose-2.jsonl", [f"{n} words " * (n % 30 + 1) for n in range(100)])
-    kept = build_here(recipe, tmp_path / "set", "--keep-tokenizer", *overrides(f"{MOVE}=25"))
-    assert (kept["ran"]["tokenizer"], kept["ran"]["encode"]) == (0, 1)
-    assert of_source(kept, "prose")["dropped"]["gopher: min_words"] > 30
 
 
 def report(place: Path, *options: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
@@ -214,17 +152,6 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
     assert "1 limit left out, each of which drops nothing" in shown
     assert "1 limit left out, each of which would drop nothing at these values either" in shown
     assert ", ".join(f"{other['documents']:,} at {other['value']:g}" for other in limit["others"]) in shown
-
-
-def test_a_limit_that_drops_one_document_says_so(built: dict[str, Any], folder: Path) -> None:
-    texts = {json.loads(line)["text"] for line in (folder / "prose.jsonl").read_text().splitlines()}
-    *_, most, longest = sorted(len(text.split()) for text in texts)
-    assert most < longest
-    limit = f"sources.prose.clean.gopher.max_words={most}"
-    build_here(folder / "recipe.toml", folder / "set", "--set", limit)
-    shown = report(folder / "set", "--examples", "1").stdout
-    assert f"gopher: max_words = {most} drops 1 document\n" in shown
-    build_here(folder / "recipe.toml", folder / "set")
 
 
 def test_a_folder_without_a_mix_that_cleaned_is_refused(tmp_path: Path) -> None:

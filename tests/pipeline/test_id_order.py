@@ -126,13 +126,6 @@ def test_ids_are_the_mapped_ones(trained: tuple[str, str]) -> None:
     check_mapped(*trained, real_documents() + make_hostile(3000))
 
 
-@pytest.mark.parametrize("folder", ["bulk_prose", "finemath", "tinystories"])
-def test_ids_are_the_mapped_ones_on_a_real_corpus(folder: str, corpora: Path, tmp_path: Path) -> None:
-    table = pq.read_table(next((corpora / folder).glob("*.parquet")), columns=["text"])
-    texts = [text for text in table.column("text").slice(0, 200).to_pylist() if text]
-    check_mapped(*train_both(write_sample(tmp_path / "s", texts), "gpt2", 8000), texts)
-
-
 def test_transformers_reads_it(trained: tuple[str, str], tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     path = tmp_path / "tokenizer.json"

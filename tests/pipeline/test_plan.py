@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ import pytest
 
 from pipeline.builder.build import build
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.cli.plan_display import print_plan
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
 from pipeline.estimate.disk import REMEDY
@@ -28,7 +25,7 @@ from pipeline.estimate.estimate import Estimate, estimate
 from pipeline.estimate.pilot import measure_pilot
 from pipeline.estimate.pilot_pieces import read_pilot_pieces
 from pipeline.recipe.schema import Recipe
-from pipeline.sources import files, selection
+from pipeline.sources import selection
 from pipeline.sources.base import SourceError
 from pipeline.sources.selection import Selection, open_sources
 from shards.format.manifest import Manifest
@@ -194,21 +191,6 @@ def build_here(recipe: Recipe, out: Path) -> None:
         executor.close()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("tokens", ["max", "300_000"])
-def test_the_plan_of_a_small_set_is_near_what_the_build_finds(library: Path, tmp_path: Path, tokens: str) -> None:
-    recipe = library_recipe(library, tmp_path, f"mix.tokens={tokens}")
-    found = foresee(recipe)
-    build_here(recipe, tmp_path / "set")
-    expect_foreseen(found, tmp_path / "set")
-    functions = found.sources[0]
-    assert functions.ratios.kept == pytest.approx(3 / 5 * 6 / 7, rel=0.05)
-    assert functions.ratios.dropped == {
-        "score is null": pytest.approx(1 / 7, rel=0.1),
-        "not score >= 2": pytest.approx(0.34, rel=0.1),
-    }
-
-
 def test_a_sample_that_is_a_small_part_of_the_text(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,39 +218,6 @@ def test_a_part_is_priced_as_it_will_be_read(library: Path, tmp_path: Path, monk
     manifest = Manifest.model_validate_json((tmp_path / "set" / "manifest.json").read_bytes())
     assert functions.tokens == pytest.approx(manifest.sources[0].tokens_available, rel=WITHIN)
     assert functions.all_files - functions.files == manifest.sources[0].unread_files
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("tokens", ["max", "2_000_000"])
-def test_the_plan_of_real_text_is_near_what_the_build_finds(corpora: Path, tmp_path: Path, tokens: str) -> None:
-    path = tmp_path / "real.toml"
-    path.write_text(f"""
-name = "real"
-[[sources]]
-name = "web"
-paths = ["{corpora}/fineweb_edu/*.parquet"]
-weight = 87
-[[sources]]
-name = "maths"
-paths = ["{corpora}/finemath/*.parquet"]
-weight = 10
-[[sources]]
-name = "books"
-paths = ["{corpora}/bulk_prose/*.parquet"]
-weight = 3
-[tokenizer]
-vocab_size = 32005
-[mix]
-tokens = {tokens if tokens.isdigit() else f'"{tokens}"'}
-[split]
-val_tokens = 50_000
-[shards]
-tokens = 1_000_000
-""")
-    recipe = load_checked_recipe(path)
-    found = foresee(recipe)
-    build_here(recipe, tmp_path / "set")
-    expect_foreseen(found, tmp_path / "set")
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -299,17 +248,6 @@ def test_a_tokenizer_that_is_given_is_used(library: Path, tmp_path: Path) -> Non
         assert planned.tokens == pytest.approx(built.tokens_available, rel=0.03)
     assert found.time
     assert found.time.tokenizer_s == 0
-
-
-@pytest.mark.long
-def test_predicates_that_keep_nothing_are_pointed_out(
-    library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe = library_recipe(library, tmp_path, 'sources.functions.keep={score="> 9"}')
-    found = foresee(recipe)
-    assert (found.sources[0].tokens, found.train_tokens) == (0, 0)
-    print_plan(recipe, found)
-    assert "warning: of the sample of functions no document is left" in capsys.readouterr().out
 
 
 # --- Over a network ---
@@ -388,54 +326,6 @@ tokens = 100_000
     assert (guessed["probe"], guessed["time"], guessed["gpu_usd"]) == (None, None, None)
     assert guessed["sources"][0]["documents"] > web["documents"], "no predicate was tried"
     assert len(bucket.requests) == fetched
-
-
-@pytest.mark.long
-def test_a_part_of_many_remote_files_opens_few(tmp_path: Path) -> None:
-    """A small request looks at the first sixteen of sixty files, with a few requests each."""
-    made = server_corpora.write(tmp_path / "served")
-    source = next((made.root / server_corpora.FINEWEB / "sample/10BT").glob("*.parquet"))
-    folder = made.root / "many/files/data"
-    folder.mkdir(parents=True)
-    table = pq.read_table(source)
-    for number in range(60):
-        part = table.slice(number % 20, 200)
-        texts = [f"{number} {text}" for text in part["text"].to_pylist()]  # no two files hold equal documents
-        part = part.set_column(part.schema.get_field_index("text"), "text", pa.array(texts))
-        pq.write_table(part, folder / f"train-{number:05d}-of-00060.parquet", row_group_size=50)
-    with Hub(made.root) as hub:
-        run = Command(hub, tmp_path)
-        recipe = tmp_path / "many.toml"
-        recipe.write_text("""
-name = "many"
-[[sources]]
-name = "many"
-kind = "hub"
-repo = "many/files"
-weight = 1
-[tokenizer]
-vocab_size = 600
-[mix]
-tokens = 30_000
-""")
-        code = "import sys; from pipeline.sources import selection\n"
-        code += "selection.WHOLE_BYTES = selection.LEAST_PART_BYTES = 1\n"
-        code += "from pipeline.__main__ import main; sys.exit(main(sys.argv[1:]))"
-        done = subprocess.run(
-            [sys.executable, "-c", code, "plan", str(recipe), "--json"],
-            env=run.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        planned = json.loads(done.stdout)
-        opened = Counter(request.path for request in hub.requests if request.path.startswith("/cdn/"))
-    assert len(opened) == 16
-    assert max(opened.values()) <= 2 + 4, "two for the footer, and one for each of four row groups"
-    assert planned["sources"][0]["all_files"] == 60
-    assert planned["sources"][0]["has_more"]
-    assert planned["most_tokens"] is None
 
 
 # --- Time ---
@@ -550,20 +440,3 @@ def test_the_command_prints_the_plan(run_cli: Any, make: Any, tmp_path: Path, do
     assert priced["time"]["workers"] == 64
     assert priced["nodes_usd"] == pytest.approx(7 * 2 * priced["time"]["total_s"] / 3600)
     assert sorted(tmp_path.iterdir()) == before
-
-
-Listing = Callable[..., Any]
-
-
-def test_footers_are_read_once_without_a_pilot(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: Counter[str] = Counter()
-    list_spans: Listing = files.list_spans
-
-    def listing(source: Any, file: Any, unit_bytes: Any = None) -> Any:
-        opened[file.name] += 1
-        return list_spans(source, file, unit_bytes)
-
-    monkeypatch.setattr(files, "list_spans", listing)
-    recipe = make()
-    estimate(recipe, open_sources(recipe))
-    assert set(opened.values()) == {1}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -98,14 +97,6 @@ def test_file_is_what_tokenizers_trains(name: str, trained: dict[str, str], docu
     assert found["pre_tokenizer"] == expected["pre_tokenizer"]
     assert list(found["model"]["vocab"].values()) == list(range(VOCAB_SIZE))
     assert [found["model"]["vocab"][token] for token in SPECIAL] == [0, 1, 2]
-
-
-@pytest.mark.parametrize("folder", ["fineweb_edu", "finemath"])
-def test_merges_on_a_real_corpus(folder: str, corpora: Path, tmp_path: Path) -> None:
-    table = pq.read_table(next((corpora / folder).glob("*.parquet")), columns=["text"])
-    texts = table.column("text").slice(0, 200).to_pylist()
-    merges = train_merges(write_sample(tmp_path / "s", texts), 4000, SPECIAL, "gpt2")
-    assert [list(merge) for merge in merges] == json.loads(reference(texts, "gpt2", 4000).to_str())["model"]["merges"]
 
 
 def encode(encoder: Encoder, texts: list[str]) -> list[list[int]]:

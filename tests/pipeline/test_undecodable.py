@@ -335,16 +335,3 @@ def test_a_sample_that_loses_most_says_so_before_its_size(tmp_path: Path, run_cl
     drops = "of web, 100 of 101 records are dropped (text is null: 100)"
     assert f"sampled 10 B of text, not 1.52 kB, by the sizes of the files: {drops}" in said
     assert "100 of 101 records (99.01% of those that `keep` leaves) have no text" in said
-
-
-def test_a_plan_of_text_that_does_not_decode_has_the_remedy(tmp_path: Path, run_cli: Any) -> None:
-    (tmp_path / "a.md").write_bytes("Le café noir".encode("latin-1"))
-    (tmp_path / "r.toml").write_text(
-        'name = "s"\n[[sources]]\nname = "web"\nweight = 1\npaths = ["*.md"]\n[tokenizer]\nvocab_size = 300\n'
-    )
-    planned = run_cli("plan", "r.toml")
-    assert planned.returncode == 2
-    assert "1 of 1 record is dropped (text is not valid UTF-8: 1). Examples:\n  a.md: byte 0xe9 at 6" in planned.stderr
-    assert 'Set encoding = "latin-1" in this source' in planned.stderr
-    stopped = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
-    assert "error: source 'web': 1 of the 1 record read so far is malformed" in stopped, "not about the sample"

@@ -268,13 +268,6 @@ def test_an_endpoint_that_answered_before_gets_all_the_time(server, monkeypatch)
         open_objects(PLACE).read("x")
 
 
-def test_an_endpoint_that_is_not_an_address_is_not_repeated(monkeypatch):
-    aws_environment(monkeypatch, f"http://user:{SECRET_KEY}/x@host")
-    with pytest.raises(InputError, match="the endpoint is not an address") as error:
-        open_store(PLACE)
-    assert SECRET_KEY not in f"{error.value}"
-
-
 @pytest.mark.parametrize("endpoint", ["host:9000", "garbage", "https://", "ftp://host", "http://[::1", "https://[::1"])
 def test_an_endpoint_that_is_no_url(monkeypatch, endpoint):
     aws_environment(monkeypatch, endpoint)
@@ -444,11 +437,3 @@ def test_a_slow_first_byte_is_waited_for(proxy):
     began, before = time.monotonic(), count_retries()
     assert (store.read("x"), count_retries()) == (b"1", before)
     assert time.monotonic() - began > 0.4
-
-
-def test_threads_share_a_store(store):
-    store.put("x", bytes(range(256)))
-    starts = [*range(0, 256, 16)] * 8
-    with ThreadPoolExecutor(8) as pool:
-        read = list(pool.map(lambda start: store.read_range("x", start, start + 16), starts))
-    assert read == [bytes(range(start, start + 16)) for start in starts]

@@ -18,7 +18,6 @@ from shards.errors import InputError
 from shards.format.windows.order import WindowOrder, order_split
 from tests.support.builds import build_here
 from tests.support.given_windows import GivenWindows, note_given_windows
-from tests.support.ranks import assert_near, run_ranks
 from trainer.optim import learning_rate
 from trainer.phases.mix_phases import describe_borders, list_stretches, summarise_mix
 from trainer.phases.pins import pin_to_mix
@@ -215,27 +214,6 @@ def test_the_log_and_the_metrics_of_a_run_show_the_border(curriculum, given, rea
     bits = next(axis for axis in axes if axis.get_ylabel().startswith("validation bits"))
     labels = {text.get_text()[7:] for text in bits.get_legend().get_texts()}
     assert labels == {*SOURCES, "in the mix of main", "in the mix of last"}
-
-
-@pytest.mark.long
-def test_two_ranks_go_on_across_the_border_as_one_rank_throughout(
-    curriculum, trainer, recipe_file, read_lines, tmp_path
-):
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    done = trainer.run("train", recipe_file, "--shards", curriculum.path, "--run", whole)
-    assert done.returncode == 0, done.stderr
-    assert "phase 'main' of the mix: " in done.stderr
-    arguments = ("train", recipe_file, "--shards", curriculum.path, "--run", part)
-    stop = ("--set", "phases=[{name = 'grow', until_mix_phase = 'main', goal = 'loss < 0'}]")
-    assert trainer.run(*arguments, *stop).returncode == 3
-    end = order_split(curriculum, seq_len=32, seed=1337).phases[0].stop // BATCH
-    (pinned,) = load_train_recipe(part / RECIPE_FILE).phases
-    assert (pinned.until_mix_phase, pinned.until_step) == ("main", end)
-    resumed = run_ranks(*arguments, "--set", "train.micro_batch=1")
-    assert resumed.returncode == 0, resumed.stderr
-    lines = [line for line in read_lines(part) if "val_loss" not in line or line["step"] % 4 == 0]
-    (part / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert_near(part, whole, read_lines)
 
 
 def test_the_torch_datasets_take_the_phases_in_order_on_any_ranks(curriculum):
