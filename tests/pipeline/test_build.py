@@ -211,4 +211,4 @@ def test_a_work_folder_of_other_things_is_left_alone(recipe: Path, tmp_path: Pat
     refused = build_here(recipe, tmp_path / "set", "--work", str(work), expect=2)
     assert "not a build's work: mine.py" in refused["stderr"]
     assert [path.name for path in work.iterdir()] == ["mine.py"]
-    assert "expected one with a name" in run_build(recipe, Path("/"), expect=2)["stderr"]
+    assert "expected one with a name" in build_here(recipe, Path("/"), expect=2)["stderr"]

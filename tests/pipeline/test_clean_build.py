@@ -164,7 +164,7 @@ def test_a_folder_without_a_mix_that_cleaned_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(folder: Path, tmp_path: Path) -> None:
     work = tmp_path / "set.work"
-    run_build(folder / "recipe.toml", tmp_path / "set")
+    build_here(folder / "recipe.toml", tmp_path / "set")
     whole = json.loads(report(work, "--json").stdout)
     (cleaning,) = work.glob("mix/*/cleaning.json")
     for file in (cleaning, work / "last-build.json"):
@@ -172,5 +172,5 @@ def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(folder:
         refused = report(work, expect=1).stderr
         assert f"{file}: " in refused
         assert "Run the build command again: it repairs what is missing or damaged." in refused
-        run_build(folder / "recipe.toml", tmp_path / "set")
+        build_here(folder / "recipe.toml", tmp_path / "set")
         assert json.loads(report(work, "--json").stdout) == whole

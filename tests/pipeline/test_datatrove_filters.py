@@ -34,7 +34,7 @@ from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from pipeline.sources.selection import open_sources
 from shards.errors import InputError
-from tests.support.builds import real_documents, run_build
+from tests.support.builds import build_here, real_documents
 from tests.support.good_recipe import faults_in
 from tests.support.servers import corpora
 
@@ -236,7 +236,7 @@ def test_a_build_with_filters(recipe: Callable[..., Path]) -> None:
         '[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"\nmax_dropped = 0.95\n'
     )
     path = recipe(clean, documents)
-    done = run_build(path, path.parent / "set", "--workers", "1")
+    done = build_here(path, path.parent / "set")
     expected: Counter[str] = Counter()
     quality, paragraphs = datatrove_filters.C4QualityFilter(), datatrove_filters.C4ParagraphFilter()
     kept: list[str] = []
@@ -256,7 +256,7 @@ def test_a_build_with_filters(recipe: Callable[..., Path]) -> None:
     assert "clean.datatrove.C4QualityFilter changed the text of" in done["stderr"]
     assert "they are encoded unchanged" in done["stderr"]
     few = ["--set", 'sources.a.clean.datatrove=[{filter = "C4QualityFilter", max_dropped = 0.01}]']
-    stopped = run_build(path, path.parent / "set", *few, expect=2)
+    stopped = build_here(path, path.parent / "set", *few, expect=2)
     assert re.search(r"clean.datatrove.C4QualityFilter drops \d+ of 120 documents", stopped["stderr"])
     assert (
         "in [[sources.clean.datatrove]] or [[clean.datatrove]], to go on without these documents" in stopped["stderr"]

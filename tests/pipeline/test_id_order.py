@@ -21,6 +21,7 @@ from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, iter_sample
 from pipeline.tokenizer.train import build_tokenizer_json, train_merges
 from shards.format.tokenizer_json import make_plain
 from tests.support.builds import build_here, digests, real_documents
+from tests.support.recipes import source, write_recipe
 
 SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]
 NAMES = ["gpt2", "llama3", "qwen2", "o200k"]
@@ -169,17 +170,6 @@ def test_a_vocabulary_without_merges(tmp_path: Path) -> None:
     check_mapped(write([], "gpt2", "merge", sample), write([], "gpt2", "frequency", sample), ["zz b", "é"])
 
 
-RECIPE = """
-name = "ids"
-[[sources]]
-name = "text"
-paths = ["{folder}/*.parquet"]
-weight = 1
-[tokenizer]
-vocab_size = 600
-[shards]
-tokens = 20_000
-"""
 BY_MERGE = ("--set", "tokenizer.id_order=merge")
 BY_FREQUENCY = ("--set", "tokenizer.id_order=frequency")
 
@@ -188,9 +178,8 @@ BY_FREQUENCY = ("--set", "tokenizer.id_order=frequency")
 def recipe(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
     pq.write_table(pa.table({"text": real_documents()}), tmp_path / "data" / "a.parquet")
-    path = tmp_path / "recipe.toml"
-    path.write_text(RECIPE.format(folder=tmp_path / "data"))
-    return path
+    tables = {"tokenizer": {"vocab_size": 600}, "shards": {"tokens": 20_000}}
+    return write_recipe(tmp_path / "recipe.toml", source("text", "data/*.parquet"), **tables)
 
 
 def test_a_work_folder_keeps_its_order_of_ids(recipe: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from shards.errors import InputError
 from shards.format.recipe_folder import RECIPE_FOLDER_FILE
 from shards.stores.open import open_writable_store
 from shards.validation.validate import validate
-from tests.support.builds import digests, digests_in, run_build
+from tests.support.builds import build_here, digests, digests_in
 from tests.support.good_recipe import faults_in
 
 pytestmark = pytest.mark.long
@@ -82,7 +82,7 @@ def test_a_path_that_is_right_from_here_gets_a_remedy(project: Path, monkeypatch
 def test_a_set_is_found_again_by_its_recipe(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = project / "out/a"
     monkeypatch.chdir(project.parent / "elsewhere")
-    run_build(project / "recipes/a.toml", out)
+    build_here(project / "recipes/a.toml", out)
     recorded = json.loads((out / "recipe.json").read_text())
     assert recorded["sources"][0]["paths"] == ["../texts/*.jsonl"]  # as the recipe says it
     assert (out / RECIPE_FOLDER_FILE).read_text() == "../../recipes\n"
@@ -91,7 +91,7 @@ def test_a_set_is_found_again_by_its_recipe(project: Path, monkeypatch: pytest.M
         report = validate(out, against_sources=50)
         assert (report.problems, report.not_run, report.compared_documents) == ([], [], 50)
     monkeypatch.chdir(project.parent / "elsewhere")
-    run_build(out / "recipe.json", project / "deeper/out/b")
+    build_here(out / "recipe.json", project / "deeper/out/b")
     assert digests(out) == digests(project / "deeper/out/b")
     # Set and files are moved together.
     project.rename(project.parent / "moved")
@@ -107,8 +107,8 @@ def test_a_set_is_found_again_by_its_recipe(project: Path, monkeypatch: pytest.M
 
 
 def test_a_set_in_a_bucket_finds_its_sources(project: Path, bucket: str) -> None:
-    run_build(project / "recipes/a.toml", f"{bucket}/set")
-    run_build(project / "recipes/a.toml", project / "set")
+    build_here(project / "recipes/a.toml", f"{bucket}/set")
+    build_here(project / "recipes/a.toml", project / "set")
     assert digests_in(f"{bucket}/set") == digests(project / "set")
     assert validate(f"{bucket}/set", against_sources=50).compared_documents == 50
     store = open_writable_store(f"{bucket}/set")
@@ -120,21 +120,21 @@ def test_a_set_in_a_bucket_finds_its_sources(project: Path, bucket: str) -> None
 def test_nothing_is_stated_where_no_path_is_relative(project: Path) -> None:
     text = RECIPE.replace("../texts", str(project / "texts"))
     (project / "recipes/absolute.toml").write_text(text)
-    run_build(project / "recipes/a.toml", project / "set")
+    build_here(project / "recipes/a.toml", project / "set")
     assert (project / "set" / RECIPE_FOLDER_FILE).exists()
-    run_build(project / "recipes/absolute.toml", project / "set")
+    build_here(project / "recipes/absolute.toml", project / "set")
     assert not (project / "set" / RECIPE_FOLDER_FILE).exists()
     assert validate(project / "set", against_sources=5).compared_documents == 5
 
 
 def test_a_tokenizer_of_the_name_that_sets_give_it(project: Path) -> None:
-    run_build(project / "recipes/a.toml", project / "first")
+    build_here(project / "recipes/a.toml", project / "first")
     shutil.copy(project / "first/tokenizer.json", project / "recipes/tokenizer.json")
     text = RECIPE.replace("vocab_size = 300", 'file = "tokenizer.json"')
     (project / "recipes/given.toml").write_text(text)
-    run_build(project / "recipes/given.toml", project / "given")
+    build_here(project / "recipes/given.toml", project / "given")
     (project / "recipes/tokenizer.json").unlink()
-    run_build(project / "given/recipe.json", project / "again")  # with the set's own, which has the same bytes
+    build_here(project / "given/recipe.json", project / "again")  # with the set's own, which has the same bytes
     assert digests(project / "again")["train-00000.bin.zst"] == digests(project / "given")["train-00000.bin.zst"]
 
 

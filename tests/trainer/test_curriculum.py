@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from shards import ShardSet, open_set
 from shards.errors import InputError
 from shards.format.windows.order import WindowOrder, order_split
+from tests.support import recipes
 from tests.support.builds import build_here
 from tests.support.given_windows import GivenWindows, note_given_windows
 from trainer.optim import learning_rate
@@ -123,14 +124,19 @@ def curriculum(tmp_path_factory) -> ShardSet:
         texts = [" ".join(rng.choices(words.split(), k=rng.randint(5, 40))) + f" {n}" for n in range(300)]
         lines = [json.dumps({"text": text}) for text in texts]
         (folder / f"{source}.jsonl").write_text("\n".join(lines) + "\n")
-    sources = "".join(f'[[sources]]\nname = "{name}"\npaths = ["{name}.jsonl"]\nweight = 1\n' for name in SOURCES)
-    (folder / "recipe.toml").write_text(
-        'name = "curriculum"\n' + sources + "[tokenizer]\nvocab_size = 320\n"
-        '[mix]\ntokens = 7_000\n[[mix.phases]]\nname = "main"\nshare = 0.6\nweights = { prose = 4 }\n'
-        '[[mix.phases]]\nname = "last"\nshare = 0.4\nweights = { code = 4 }\n'
-        "[split]\nval_tokens = 500\n[shards]\ntokens = 900\n"
+    phases = [
+        {"name": "main", "share": 0.6, "weights": {"prose": 4}},
+        {"name": "last", "share": 0.4, "weights": {"code": 4}},
+    ]
+    recipe = recipes.write_recipe(
+        folder / "recipe.toml",
+        *(recipes.source(name, f"{name}.jsonl") for name in SOURCES),
+        tokenizer={"vocab_size": 320},
+        mix={"tokens": 7000, "phases": phases},
+        split={"val_tokens": 500},
+        shards={"tokens": 900},
     )
-    build_here(folder / "recipe.toml", folder / "set")
+    build_here(recipe, folder / "set")
     return open_set(folder / "set")
 
 
