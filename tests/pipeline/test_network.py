@@ -106,6 +106,21 @@ def test_the_cache_gives_back_what_was_put_and_nothing_else(tmp_path: Path) -> N
     assert cache.get("a") is None
 
 
+def test_a_full_cache_lets_go_what_was_used_longest_ago(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache", 10_000)
+    for index in range(9):
+        cache.put(str(index), bytes(1000))
+    cache.get("0")  # used again
+    for index in range(9, 14):
+        cache.put(str(index), bytes(1000))
+    kept = [index for index in range(14) if cache.get(str(index)) is not None]
+    assert kept == [0, *range(6, 14)]
+    held = sum(path.stat().st_size for path in (tmp_path / "cache").glob("*/*"))
+    assert held <= int((tmp_path / "cache" / "lock").read_bytes()) <= 10_000
+    cache.put("large", bytes(20_000))
+    assert [cache.get(name) is None for name in ("large", "0", "13")] == [True, False, False]  # no room is made for it
+
+
 @hypothesis.given(
     values=st.lists(st.one_of(st.none(), st.integers(-5, 5)), min_size=1, max_size=8),
     condition=st.sampled_from(["== 2", "!= 2", "< 0", "<= -1", "> 3", ">= 3", [1, 9], "== 2.5"]),
