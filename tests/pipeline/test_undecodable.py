@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from pipeline.builder.encode_alarms import check_encoded
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.drops.malformed import Examples
 from pipeline.clean.tally import Tally
-from pipeline.sources import files
 from pipeline.sources.base import MALFORMED, SourceError
 from pipeline.sources.formats.encoding_guess import explain_fault, guess_encoding
 from tests.support import recipes
@@ -193,25 +193,26 @@ def test_parquet_that_holds_no_utf8(tmp_path: Path, source: Any) -> None:
     assert "Repair the records, or set max_malformed = 0.3334" in str(caught.value)
 
 
-def test_utf16_lines_are_named(tmp_path: Path, source: Any) -> None:
-    (tmp_path / "a.jsonl").write_bytes('{"text": "one"}\n{"text": "two"}\n'.encode("utf-16"))
-    with pytest.raises(SourceError, match=r"seems to be utf-16: then set `encoding`"):
-        list_spans_of(source(tmp_path / "a.jsonl"))
+UTF_16: dict[str, tuple[str, bytes, dict[str, Any], str]] = {
+    "lines": ("a.jsonl", '{"text": "one"}\n'.encode("utf-16"), {}, "seems to be utf-16: then set `encoding`"),
+    "ASCII, which would be full of NULs": (
+        "a.txt",
+        "two\n\ndocuments of ASCII".encode("utf-16-le"),
+        {"separator": "\n\n"},
+        'a.txt: seems to be text in utf-16-le; set encoding = "utf-16-le"',
+    ),
+    "a table": ("a.csv", "text,label\none,1\n".encode("utf-16"), {}, 'seems to be UTF-16: set encoding = "utf-16"'),
+}
 
 
-def test_ascii_in_utf16_is_no_text_full_of_nuls(tmp_path: Path, source: Any) -> None:
-    (tmp_path / "a.txt").write_bytes("two\n\ndocuments of ASCII".encode("utf-16-le"))
-    recipe = source(tmp_path / "a.txt", separator="\n\n")
-    (span,) = list_spans_of(recipe)
-    with pytest.raises(SourceError, match=r'a\.txt: seems to be text in utf-16-le; set encoding = "utf-16-le"'):
-        list(files.read(recipe, span))
-
-
-def test_a_table_in_utf16_is_named(tmp_path: Path, source: Any) -> None:
-    (tmp_path / "a.csv").write_bytes("text,label\none,1\n".encode("utf-16"))
-    with pytest.raises(SourceError, match='It seems to be UTF-16: set encoding = "utf-16"'):
-        list_spans_of(source(tmp_path / "a.csv"))
-    assert read(source(tmp_path / "a.csv", encoding="utf-16")).documents == 1
+@pytest.mark.parametrize("case", UTF_16)
+def test_utf16_is_named(case: str, tmp_path: Path, source: Any, read_all: Any) -> None:
+    name, data, keys, words = UTF_16[case]
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(SourceError, match=re.escape(words)):
+        read_all(source(tmp_path / name, **keys))
+    stated = "utf-16-le" if name == "a.txt" else "utf-16"
+    assert read(source(tmp_path / name, encoding=stated, **keys)).documents > 0
 
 
 def tally_of(*malformed: Examples, **dropped: int) -> Tally:
