@@ -75,7 +75,7 @@ def planned(folder: str, sources: list[list[Document]], recipe: Recipe, cuts: li
     return plan, index, content(place_documents(plan, runs, index))
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @example(corpus_of(0, 3, 20), [1, 1, 3], [[], [], []], "shrink", "max", 30, 80, 1)
 @given(
     sources=CORPORA,
@@ -161,7 +161,7 @@ def check_shares(plan: MixPlan, kept: list[list[Document]], shards: Any, weights
                 assert abs(sum(held[: k + 1]) - share * (k + 1) / number) <= longest + 2
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @example(corpus_of(2097153, 3, 64), [1, 1, 1], [[[], [], []], [[], [], []]], 100)  # a shard would be empty
 @given(sources=CORPORA, weights=WEIGHTS, cuts=st.lists(CUTS, min_size=2, max_size=2), shard=st.integers(100, 900))
 def test_partitions_and_runs_change_nothing(
@@ -207,7 +207,7 @@ def deduplicate(sources: list[list[Document]], listed: set[Any]) -> tuple[list[l
     return kept, dropped
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     sources=CORPORA,
     cuts=CUTS,
