@@ -107,12 +107,12 @@ def test_import_name_is_ours(name: str, tmp_path: Path) -> None:
     assert Path(done.stdout.strip()).resolve() == ROOT / name / "__init__.py"
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_no_other_distribution_brings_the_name(name: str) -> None:
+def test_no_other_distribution_brings_our_names() -> None:
+    ours = {*PACKAGES, *(f"{name}.py" for name in PACKAGES)}
     owners = {
         distribution.metadata["Name"]
         for distribution in importlib.metadata.distributions()
-        if any(file.parts[0] in (name, f"{name}.py") for file in distribution.files or [])
+        if any(file.parts[0] in ours for file in distribution.files or [])
     }
     assert owners <= {"tokenmill"}
 

@@ -212,7 +212,7 @@ def test_every_planted_file_that_is_no_code_falls() -> None:
 
 
 def test_the_standard_library_stays() -> None:
-    """Of every other module, tests included, at most 2 % fall; those that do are generated, tables, or strings alone."""
+    """At most 2 % of its modules fall (every other one is tried); they are generated, tables, or strings alone."""
     files = [
         path for path in sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")) if "site-packages" not in path.parts
     ]

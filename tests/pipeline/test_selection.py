@@ -95,7 +95,8 @@ def load(corpus: Path, tmp_path: Path) -> Callable[..., Recipe]:
     def load_with(*overrides: str) -> Recipe:
         code = make_source("code", corpus / "code/*.parquet", weight=3)
         notes = make_source("notes", corpus / "notes/*.txt", separator="\n--\n")
-        return load_checked_recipe(write_recipe(tmp_path / "recipe.toml", code, notes, **TABLES), list(overrides))
+        path = write_recipe(tmp_path / "recipe.toml", code, notes, **TABLES)
+        return load_checked_recipe(path, overrides=list(overrides))
 
     return load_with
 
