@@ -29,26 +29,6 @@ def write_lines(path: Path, texts: list[str]) -> None:
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two sources of paragraphs, many of them short; 150 paragraphs are in both."""
-    folder = tmp_path_factory.mktemp("clean")
-    documents = real_documents()
-    half = len(documents) // 2
-    write_lines(folder / "prose.jsonl", [*documents[:half], "<script>alert(1)</script> a"])
-    write_lines(folder / "more.jsonl", [*documents[half:], *documents[:150]])
-    return folder
-
-
-def write_clean_recipe(folder: Path, name: str, *rest: Any, **tables: Any) -> Path:
-    """Write the recipe of two sources; `rest` is the table `clean` of the first, if it has one."""
-    clean = {"clean": rest[0]} if rest else {}
-    prose = source("prose", "prose*.jsonl", weight=6, **clean)
-    sizes: dict[str, Any] = {"tokenizer": {"vocab_size": 400, "sample_bytes": "200 KB"}}
-    sizes |= {"split": {"val_tokens": 3000}, "shards": {"tokens": 20_000}}
-    return write_recipe(folder / name, prose, source("more", "more.jsonl", weight=3), name="clean", **sizes, **tables)
-
-
 KEPT = ("min_words", "max_words", "max_mean_word_chars")
 OTHERS_OFF = {key: "off" for key in Gopher.limit_keys() if key not in KEPT}
 GOPHER = {"gopher": {"min_words": 15, "max_dropped": 1} | OTHERS_OFF}
@@ -56,8 +36,23 @@ MOVE = "sources.prose.clean.gopher.min_words"
 
 
 @pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe of two sources of paragraphs, many of them short; 150 paragraphs are in both."""
+    folder = tmp_path_factory.mktemp("clean")
+    documents = real_documents()
+    half = len(documents) // 2
+    write_lines(folder / "prose.jsonl", [*documents[:half], "<script>alert(1)</script> a"])
+    write_lines(folder / "more.jsonl", [*documents[half:], *documents[:150]])
+    sources = [source("prose", "prose.jsonl", weight=6, clean=GOPHER), source("more", "more.jsonl", weight=3)]
+    tokenizer = {"vocab_size": 400, "sample_bytes": "200 KB"}
+    sizes = {"split": {"val_tokens": 3000}, "shards": {"tokens": 20_000}}
+    write_recipe(folder / "recipe.toml", *sources, name="clean", tokenizer=tokenizer, **sizes)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def built(folder: Path) -> dict[str, Any]:
-    return build_here(write_clean_recipe(folder, "recipe.toml", GOPHER), folder / "set")
+    return build_here(folder / "recipe.toml", folder / "set")
 
 
 def of_source(result: dict[str, Any], name: str) -> dict[str, Any]:
