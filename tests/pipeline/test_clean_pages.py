@@ -342,15 +342,6 @@ def test_a_source_read_in_part_is_named_beside_the_items_found(
     assert "Only a part of" not in capsys.readouterr().out
 
 
-def test_the_share_of_near_duplicates_names_its_whole(report: dict[str, Any], pages: dict[str, Html]) -> None:
-    heads = next(row for row in pages["index.html"].rows if "documents that came" in row)
-    assert heads[3] == "share of these"
-    step = report["steps"][0]["drops"]["steps"]["near-duplicate"]
-    found = sum(drop["first"]["documents"] for drop in step["reasons"].values())
-    row = pages["index.html"].rows[pages["index.html"].rows.index(heads) + 1]
-    assert row[3] == f"{found / step['came']['documents']:.2%}"
-
-
 def test_a_browser_runs_nothing_and_everything_fits(folder: Path, tmp_path: Path) -> None:
     chromium = find_chromium()
     if chromium is None:
