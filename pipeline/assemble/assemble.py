@@ -26,7 +26,6 @@ import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Edges, Run, load_runs, token_dtype
-from pipeline.encode.run_carried import CarriedRows
 from pipeline.engine.checksums import WrittenFile
 from pipeline.engine.receipts import FileRange, Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, last_part, to_json_values
@@ -113,10 +112,8 @@ class _Part:
     """One past the last row of each shard."""
     tokens: FileRange | _ScratchRange
     """The run's tokens from the first row to the last."""
-    carried: CarriedRows | None
-    """The carried values of the run's documents from the first row to the last; None if the run has none."""
-    places: npt.NDArray[np.int64]
-    """Where in these the rows are, `(documents,)`."""
+    carried: pa.Table | None
+    """The set's carried columns, `(documents, columns)`; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +131,8 @@ class _Documents:
     """The first byte of each document in the buffer."""
     stops: npt.NDArray[np.int64]
     """One past its last byte."""
-    carried: list[tuple[dict[str, Any], int]]
-    """The carried values of each part, and its documents."""
+    carried: list[pa.Table]
+    """The carried values of each part, if the set has carried columns."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -211,8 +208,8 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
         if not len(rows):
             return None
         low, high = edges.count_below(rows).reshape(2, -1).tolist()
-        carried = run.read_carried(first + int(places[0]), first + int(places[-1]) + 1) if run.carried else None
-        return _Part(number, whole.epoch, rows, low, high, run.open_tokens(rows), carried, places - places[0])
+        carried = _read_carried(run, first, places, task.properties) if task.properties.carried else None
+        return _Part(number, whole.epoch, rows, low, high, run.open_tokens(rows), carried)
 
     if not task.fetch:
         yield [part for job in jobs if (part := open_part(*job))]
@@ -235,6 +232,16 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
             return replace(part, tokens=_ScratchRange(file.fileno(), place - start))
 
         yield [part for part in pool.map(fetch, jobs) if part]
+
+
+def _read_carried(run: Run, first: int, places: npt.NDArray[np.int64], properties: SetProperties) -> pa.Table:
+    """Read a set's carried columns of a run's documents, by places from `first` on; null where the run has none."""
+    values: dict[str, Any] = {name: null_values(kind, len(places)) for name, kind in properties.carried_types.items()}
+    if run.carried:
+        table = run.read_carried(first + int(places[0]), first + int(places[-1]) + 1)
+        taken = table.take(wrap_numbers(pa.int64(), places - places[0]))
+        values |= zip(table.column_names, taken.columns, strict=True)
+    return pa.table(values)
 
 
 def _join_slices(shards: Sequence[ShardPlan]) -> list[tuple[Slice, Edges]]:
@@ -282,9 +289,7 @@ def _gather(parts: list[_Part], shard: int, token_bytes: int, buffer: memoryview
         buffer=buffer,
         starts=starts + moved,
         stops=stops + moved,
-        carried=[
-            (part.carried.take(part.places[low:high]) if part.carried else {}, high - low) for part, low, high in own
-        ],
+        carried=[part.carried.slice(low, high - low) for part, low, high in own if part.carried is not None],
     )
 
 
@@ -318,6 +323,11 @@ def _document_table(
     rows, run_of = documents.rows[order], documents.runs[order]
     sources = np.array([run.source for run in runs], np.int64)
     lengths = rows["length"].astype(np.uint64)
+    # The set's carried columns are parts with one row for each document.
+    carried: list[Any] = []
+    if documents.carried:
+        table = pa.concat_tables(documents.carried).take(wrap_numbers(pa.int64(), order))
+        carried = table.combine_chunks().columns
     columns = [
         wrap_numbers(pa.uint64(), np.cumsum(lengths) - lengths),
         wrap_numbers(pa.uint32(), np.ascontiguousarray(rows["length"])),
@@ -325,16 +335,9 @@ def _document_table(
         _dictionary(bases[run_of] + rows["span"], list(itertools.chain.from_iterable(labels_of))),
         wrap_numbers(pa.uint32(), np.ascontiguousarray(rows["row"])),
         wrap_numbers(pa.binary(16), join_hashes(rows["hash_hi"], rows["hash_lo"])),
-        *_carried_columns(documents, order, task.properties),
+        *carried,
     ]
     return pa.Table.from_arrays(columns, schema=document_schema(task.properties.carried_types))
-
-
-def _carried_columns(documents: _Documents, order: npt.NDArray[np.int64], properties: SetProperties) -> Iterator[Any]:
-    """Yield the set's carried columns; documents of a source that does not carry one have null there."""
-    for name, kind in properties.carried_types.items():
-        parts = [own[name] if name in own else null_values(kind, number) for own, number in documents.carried]
-        yield pa.concat_arrays(parts).take(wrap_numbers(pa.int64(), order))
 
 
 def _dictionary(codes: npt.NDArray[np.int64], names: list[str]) -> pa.DictionaryArray[Any, Any]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.clean.evaluations.hits import HIT_DTYPE
-from pipeline.encode.run_carried import CARRIED_FILE, CARRIED_TEXT_FILE, CarriedRows, read_carried
+from pipeline.encode.run_carried import CARRIED_FILE, CARRIED_PLACES_FILE, read_carried
 from pipeline.engine.checksums import WrittenFile, seal, unseal, write_checksummed
 from pipeline.engine.receipts import FileRange, Result, TaskOutput, write_receipt
 from pipeline.engine.tasks import digest_of
@@ -34,6 +34,7 @@ from shards.stores.store import WritableStore
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import pyarrow as pa
 
 TOKENS_FILE = "tokens.bin"
 DOCUMENTS_FILE = "documents.npy"
@@ -57,7 +58,7 @@ SLACK = 6.0
 LEAST_SLACK = 64
 """Rows that a search reads further at least."""
 
-_OF_SHARDS = (TOKENS_FILE, CARRIED_FILE, CARRIED_TEXT_FILE)
+_OF_SHARDS = (TOKENS_FILE, CARRIED_FILE, CARRIED_PLACES_FILE)
 """Files that are read only when shards are written."""
 
 CONNECTIONS = 32
@@ -160,11 +161,10 @@ class Run:
     @property
     def carried_bytes(self) -> int:
         """The bytes of their values."""
-        names = (CARRIED_FILE, CARRIED_TEXT_FILE) if self.carried else ()
-        return sum(self.output.size(name) for name in names)
+        return self.output.size(CARRIED_FILE) if self.carried else 0
 
-    def read_carried(self, first: int, last: int) -> CarriedRows:
-        """Read the carried values of the documents [first, last)."""
+    def read_carried(self, first: int, last: int) -> pa.Table:
+        """Read the carried values of the documents [first, last), a row each."""
         return read_carried(self.output, self.carried, first, last)
 
     @property
