@@ -1,7 +1,8 @@
 """Carried values of a run: two files next to its rows, in their order.
 
-`carried.bin` has the values as record batches of Arrow IPC, `_BATCH_DOCUMENTS` documents each; `carried_places.bin` says
-where each batch begins, and where the last one ends. So any range of documents is one contiguous range of both files.
+`carried.bin` has the values as record batches of Arrow IPC, `_BATCH_DOCUMENTS` documents each; `carried_places.bin`
+says where each batch begins, and where the last one ends. So any range of documents is one contiguous range of both
+files.
 
 Memory to write: the values of the unit. To read: the values of the documents that are read, and of a batch.
 """

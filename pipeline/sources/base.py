@@ -108,6 +108,11 @@ class Span:
     """Bytes that those columns take from disk or network, in addition to `stored_bytes`, if a footer states them."""
 
     @property
+    def file_bytes(self) -> int:
+        """The size of the file, which its version begins with."""
+        return int(self.version.partition(" ")[0])
+
+    @property
     def part(self) -> str:
         """The part of the file: `rg0-12`, `b0-4096`, `m0-70` or `file`."""
         return "file" if self.kind == "file" else f"{self.kind}{self.start}-{self.stop}"

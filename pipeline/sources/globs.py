@@ -177,7 +177,7 @@ def _one_of_each_ending(glob: str) -> list[File]:
 def _find_without_columns(files: list[File], by_name: dict[str, str | None]) -> str | None:
     """Return the name of the first file without columns; a file is opened only if its name does not give its format.
 
-    This checks one file of each ending. `pipeline.sources.formats.readers` refuses other files without columns.
+    This checks one file of each ending. `pipeline.sources.formats.contract` refuses other files without columns.
     """
     for file in files:
         found = by_name[file.name]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.recipe.sources import HubSource
 from pipeline.sources.base import UNKNOWN_TYPE, Columns, File, SourceError, Span, TextBatch
+from pipeline.sources.formats import contract
 from pipeline.sources.formats.detect import format_of_name
 from pipeline.sources.network.range_cache import keep_fetched
 from shards.errors import import_extra
@@ -172,10 +173,8 @@ def list_spans(source: HubSource, file: File, unit_bytes: int | None = None) -> 
         SourceError: the file is broken, lacks a column, or has a format that neither Tokenmill nor `datasets` reads.
     """
     if _format_of(source, file.name) == "parquet":
-        from pipeline.sources.formats import readers
-
         with keep_fetched():  # the footer is read again when the file is read
-            spans = readers.cut_file(source, file.url, file.name, file.version, "parquet", unit_bytes)
+            spans = contract.cut_file(source, file.url, file.name, file.version, "parquet", unit_bytes)
         return [replace(span, revision=file.revision) for span in spans]
     from pipeline.sources.network import hf_streaming
 
@@ -193,9 +192,7 @@ def read(source: HubSource, span: Span, carried: Columns = ()) -> Iterator[TextB
         SourceError: the file is broken, has changed, or cannot be fetched in time.
     """
     if span.format == "parquet":
-        from pipeline.sources.formats import readers
-
-        return readers.read_rows(source, span, carried)
+        return contract.read_rows(source, span, carried)
     from pipeline.sources.network import hf_streaming
 
     return hf_streaming.stream_rows(source, span, carried)

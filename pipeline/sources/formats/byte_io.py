@@ -15,6 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -158,36 +159,15 @@ def read_text_blocks(raw: BinaryIO, span: Span, encoding: str) -> Iterator[bytes
     return decode_blocks(read_blocks(raw, span), encoding, is_start=span.start == 0)
 
 
-def read_pieces(raw: BinaryIO, span: Span, separator: bytes, encoding: str) -> Iterator[tuple[bytes, int]]:
-    """Yield a span's text in pieces of UTF-8 that end with a separator (the span's last one may not).
-
-    Each piece comes with the stored bytes of the span up to its end; of a compressed file, about.
-    """
-    pending: list[bytes] = []  # joined once, when a separator comes: a long document is not copied block by block
-    tail = b""
-    read = 0
-    for block in read_text_blocks(raw, span, encoding):
-        read += len(block)
-        # A separator may lie across two blocks, so the last bytes of a block are searched again.
-        data = tail + block
-        cut = _last_end(data, separator)
-        if not cut:
-            keep = min(len(data), len(separator) - 1)
-            pending.append(data[: len(data) - keep])
-            tail = data[len(data) - keep :]
-            continue
-        given = read - len(data) + cut
-        yield b"".join([*pending, data[:cut]]), (raw.tell() - span.start) * given // read
-        pending, tail = [], data[cut:]
-    # What follows the last separator is a document, too.
-    if rest := b"".join([*pending, tail]):
-        yield rest, span.stop - span.start
+def read_pieces(raw: BinaryIO, span: Span, separator: bytes, encoding: str) -> Iterator[bytes]:
+    """Yield a span's text in pieces of UTF-8 that end with a separator (the span's last one may not)."""
+    return (piece for piece, _ in read_cut(raw, span, partial(_last_end, separator=separator), encoding))
 
 
 def read_cut(
     raw: BinaryIO, span: Span, find_end: Callable[[bytes], int], encoding: str | None = None
-) -> Iterator[tuple[bytes, int, bool]]:
-    """Yield a span in pieces that end where `find_end` says, for formats whose records need a scan.
+) -> Iterator[tuple[bytes, bool]]:
+    """Yield a span in pieces that end where `find_end` says.
 
     Args:
         raw: the file.
@@ -196,40 +176,41 @@ def read_cut(
         encoding: of the text, which is yielded in UTF-8; None: the bytes are yielded as they are stored.
 
     Yields:
-        Each piece, the stored bytes of the span up to its end, about, and whether `find_end` has ended it: what is left
-        at the end of the span comes last.
+        Each piece, and whether `find_end` has ended it: what is left at the end of the span comes last.
     """
     data = b""
     fresh: list[bytes] = []
-    read = 0
     blocks = read_blocks(raw, span) if encoding is None else read_text_blocks(raw, span, encoding)
     for block in itertools.chain(blocks, [b""]):
         fresh.append(block)
-        read += len(block)
         if block and sum(map(len, fresh)) < len(data):
             continue  # a long record: searched again when it has doubled, not after every block
         # Pieces end where the format says; what is left waits for the next block.
         data, fresh = b"".join([data, *fresh]), []
         if cut := find_end(data):
-            yield data[:cut], (raw.tell() - span.start) * (read - len(data) + cut) // read, True
+            yield data[:cut], True
             data = data[cut:]
     if data:
-        yield data, span.stop - span.start, False
+        yield data, False
 
 
-def join_pieces(whole: Span, lengths: Iterable[int], unit_bytes: int) -> list[Span]:
-    """Join the pieces of a plain file, given by their bytes, into spans of `unit_bytes` of text or little more."""
-    per_byte = whole.text_bytes // whole.stop
-    spans: list[Span] = []
-    start = stop = 0
-    for length in lengths:
-        stop += length
-        # A span ends with the piece that fills it, and the last one with the file.
-        if (stop - start) * per_byte >= unit_bytes or stop == whole.stop:
-            text_bytes = (stop - start) * per_byte
-            spans.append(replace(whole, start=start, stop=stop, text_bytes=text_bytes, stored_bytes=stop - start))
-            start = stop
-    return spans
+def cut_after(whole: Span, places: Iterable[int], unit_bytes: int) -> list[Span]:
+    """Cut a plain file at the places that begin another span, as soon as one has `unit_bytes` of text.
+
+    Args:
+        whole: the whole file.
+        places: where it may be cut, in order.
+        unit_bytes: the least text of a span but the last.
+    """
+    per_byte = max(1, whole.text_bytes // whole.stop)
+    cuts = [0]
+    for place in places:
+        if (place - cuts[-1]) * per_byte >= unit_bytes and place < whole.stop:
+            cuts.append(place)
+    return [
+        replace(whole, start=start, stop=stop, text_bytes=(stop - start) * per_byte, stored_bytes=stop - start)
+        for start, stop in itertools.pairwise([*cuts, whole.stop])
+    ]
 
 
 def cut_at(separator: str, whole: Span, unit_bytes: int, encoding: str = UTF8) -> list[Span]:
@@ -245,11 +226,7 @@ def cut_at(separator: str, whole: Span, unit_bytes: int, encoding: str = UTF8) -
     # The separator is searched in the file's own bytes.
     stored = separator.encode(encoding)
     with open_file(whole.url) as raw:
-        cuts = [0, *find_boundaries(raw, whole.stop, stored, unit_bytes // per_byte), whole.stop]
-    return [
-        replace(whole, start=a, stop=b, text_bytes=(b - a) * per_byte, stored_bytes=b - a)
-        for a, b in itertools.pairwise(cuts)
-    ]
+        return cut_after(whole, find_boundaries(raw, whole.stop, stored, unit_bytes // per_byte), 1)
 
 
 def find_boundaries(raw: BinaryIO, size: int, separator: bytes, unit_bytes: int) -> Iterator[int]:

@@ -13,20 +13,11 @@ import pyarrow.json as pa_json
 
 from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import (
-    ALLOW,
-    MALFORMED,
-    SHOWN_MALFORMED,
-    Columns,
-    SourceError,
-    Span,
-    TextBatch,
-    describe_place,
-)
+from pipeline.sources.base import Columns, SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, open_file, read_pieces
 from pipeline.sources.formats.carried_types import types_in_records
-from pipeline.sources.formats.columns import make_batch
 from pipeline.sources.formats.encoding_guess import guess_encoding
+from pipeline.sources.formats.span_reader import SpanReader
 from shards.format.carried import arrow_type
 from shards.terminal.display import printable
 
@@ -36,53 +27,45 @@ if TYPE_CHECKING:
 _HEAD_BYTES = 1 << 16
 """Number of records at the head of a file that are checked for the recipe's columns."""
 _EXCERPT_BYTES = 60
+_REMEDY = "Repair the record, or correct the column's name or type"
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the first records, and cut a file after line ends; a compressed one is one span."""
     with open_file(whole.url) as raw:
-        pieces = read_pieces(raw, whole, b"\n", source.encoding)
-        head = next((piece for piece, _ in pieces if piece.strip()), b"")
+        head = next(filter(bytes.strip, read_pieces(raw, whole, b"\n", source.encoding)), b"")
     if not head:
         return []
     return cut_at("\n", replace(whole, carried=check_head(source, whole, head)), unit_bytes, source.encoding)
 
 
-def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream the JSON lines of a span as records, with the columns to carry; empty lines are not records.
+def read_span(reader: SpanReader) -> Iterator[TextBatch]:
+    """Stream the JSON lines of a span as records; empty lines are not records.
 
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0.
     """
-    with open_file(span.url) as raw:
-        yield from read_records(source, span, read_pieces(raw, span, b"\n", source.encoding), carried)
+    with reader.open() as raw:
+        yield from read_records(reader, read_pieces(raw, reader.span, b"\n", reader.source.encoding))
 
 
-def read_records(
-    source: SourceRecipe, span: Span, pieces: Iterable[tuple[bytes, int]], carried: Columns = ()
-) -> Iterator[TextBatch]:
-    """Stream the records of a span that comes in pieces of JSON lines, as `read_pieces` yields them.
+def read_records(reader: SpanReader, pieces: Iterable[bytes]) -> Iterator[TextBatch]:
+    """Stream the records of a span that comes in pieces of JSON lines.
 
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0.
     """
-    options = parse_options(source, span.name, carried)
+    options = parse_options(reader.source, reader.span.name, reader.carried)
     row = 0
-    for piece, done in pieces:
+    for piece in pieces:
         if not piece.strip():
             continue
-        table, faults = parse_lines(piece, options, span, row=row, tolerant=source.max_malformed > 0)
+        table, faults = parse_lines(piece, options, reader.span, row)
+        for record, fault in faults.items():
+            reader.refuse(describe_place(reader.span, row + record), fault, _REMEDY)
         # Malformed records keep their numbers: rows of the others are those that provenance names.
         num_rows = table.num_rows + len(faults)
-        rows = np.delete(np.arange(row, row + num_rows, dtype=np.uint32), [record for record, _ in faults])
-        batch = make_batch(source, span, table, rows, carried)
-        batch.read_bytes = done
-        if faults:
-            batch.rejected[MALFORMED] = len(faults)
-            batch.malformed = [
-                f"{describe_place(span, row + record)}: {fault}" for record, fault in faults[:SHOWN_MALFORMED]
-            ]
-        yield batch
+        yield reader.make_batch(table, np.delete(np.arange(row, row + num_rows, dtype=np.uint32), list(faults)))
         row += num_rows
 
 
@@ -104,15 +87,17 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> tuple[str, ...
     # Most files are plain; else Arrow parses the head as it will parse the file.
     if _is_plain(source, head):
         return ()
-    _, faults = parse_lines(head, parse_options(source, span.name), span, row=0, tolerant=source.max_malformed > 0)
-    malformed = {record for record, _ in faults}
+    reader = SpanReader(source, span)
+    _, faults = parse_lines(head, parse_options(source, span.name), span, 0)
+    for record, fault in faults.items():
+        reader.refuse(describe_place(span, record), fault, _REMEDY)
     lines = [line for line in head.split(b"\n") if line.strip()]
     # Arrow has accepted these lines, but has not checked that they are UTF-8.
-    whole = (line for record, line in enumerate(lines) if record not in malformed)
+    whole = (line for record, line in enumerate(lines) if record not in faults)
     records = [json.loads(line.decode("utf-8-sig", "replace")) for line in whole]
     if not records:
         names = ", ".join(map(repr, (source.text_column, *source.keep)))
-        raise SourceError(f"{span.name}: no column {names} in its first records; all are malformed: {faults[0][1]}")
+        raise SourceError(f"{span.name}: no column {names} in its first records; all are malformed: {faults[0]}")
     return check_records(source, records, (source.text_column, *source.keep), span.name)
 
 
@@ -214,39 +199,36 @@ def _fields(tree: _Columns) -> list[pa.Field[Any]]:
     return [pa.field(name, pa.struct(_fields(kind)) if isinstance(kind, dict) else kind) for name, kind in tree.items()]
 
 
-def parse_lines(
-    piece: bytes, options: pa_json.ParseOptions, span: Span, *, row: int, tolerant: bool
-) -> tuple[pa.Table, list[tuple[int, str]]]:
-    """Parse the records of a piece; return the well-formed ones, and (number in the piece, fault) of the others.
+def parse_lines(piece: bytes, options: pa_json.ParseOptions, span: Span, row: int) -> tuple[pa.Table, dict[int, str]]:
+    """Parse the records of a piece; return the well-formed ones, and the faults of the others by number in the piece.
 
     Raises:
-        SourceError: a record is malformed, and `tolerant` is false.
+        SourceError: the piece is one record that is too long for Arrow; `row` is its number in the span.
     """
     if len(piece) > MOST_BYTES:
         raise SourceError(f"{span.name}: record {row} is longer than 2 GiB. Split it, or convert the file to parquet.")
     try:
-        return _read_json(piece, options), []
+        return _read_json(piece, options), {}
     except pa.ArrowInvalid:
         lines = [line for line in piece.split(b"\n") if line.strip()]
     # Arrow refuses the whole piece for one bad record, so bad records are found by halving.
-    tables: list[pa.Table] = []
-    faults: list[tuple[int, str]] = []
+    tables: list[pa.Table] = [options.explicit_schema.empty_table()]
+    faults: dict[int, str] = {}
+    records = 0
     for part in _parse_parts(lines, options):
-        record = sum(table.num_rows for table in tables) + len(faults)
-        if isinstance(part, pa.Table):
-            tables.append(part)
-        elif tolerant:
-            faults.append((record, part))
+        if isinstance(part, str):
+            faults[records] = part
+            records += 1
         else:
-            raise SourceError(
-                f"{describe_place(span, row + record)}: {part}. Repair the record, or correct the column's name or "
-                f"type{ALLOW}."
-            )
-    return pa.concat_tables(tables) if tables else options.explicit_schema.empty_table(), faults
+            tables.append(part)
+            records += part.num_rows
+    return pa.concat_tables(tables), faults
 
 
 def _parse_parts(lines: list[bytes], options: pa_json.ParseOptions) -> Iterator[pa.Table | str]:
     """Yield, in order, tables of well-formed lines and the fault of each malformed line, found by halving."""
+    if not lines:
+        return
     try:
         yield _read_json(b"\n".join(lines), options)
     except pa.ArrowInvalid as error:

@@ -15,7 +15,8 @@ import numpy as np
 
 from pipeline.sources.base import Columns, File, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import COMPRESSION, TEXT_PER_STORED_BYTE
-from pipeline.sources.formats.columns import check_columns, make_batch
+from pipeline.sources.formats.columns import check_columns
+from pipeline.sources.formats.span_reader import SpanReader
 from pipeline.sources.network.hub_http import install_hub_http
 
 if TYPE_CHECKING:
@@ -60,14 +61,14 @@ def stream_rows(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iter
 
     builder = _builder_of(span.name)
     assert builder is not None  # `whole_file` refuses other files
-    row = 0
+    reader, row = SpanReader(source, span, carried), 0
     try:
         stream: Any = datasets.load_dataset(builder, data_files=[span.url], split="train", streaming=True)
         for table in stream.with_format("arrow").iter(batch_size=_BATCH_ROWS):
             if row == 0:
                 check_columns(table.schema, source, span.name)
             rows = np.arange(row, row + table.num_rows, dtype=np.uint32)
-            yield make_batch(source, span, table, rows, carried)
+            yield reader.make_batch(table, rows)
             row += table.num_rows
     except SourceError:
         raise

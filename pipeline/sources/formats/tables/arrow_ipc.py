@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from pipeline.sources.base import BATCH_BYTES, Columns, Group, SourceError, Span, TextBatch, join_groups
+from pipeline.sources.base import BATCH_BYTES, Group, SourceError, Span, TextBatch, join_groups
 from pipeline.sources.formats.byte_io import is_compressed, is_local, open_file
-from pipeline.sources.formats.columns import check_columns, make_batch, take_path
+from pipeline.sources.formats.columns import check_columns, take_path
+from pipeline.sources.formats.span_reader import SpanReader
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -154,9 +155,10 @@ def _read_batch(file: Any, schema: pa.Schema) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(pa.ipc.read_message(file), schema)
 
 
-def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream the record batches of a span, with the columns to carry, a few megabytes of text at a time."""
-    columns = [source.text_column, *source.keep, *(name for name, _ in carried)]
+def read_span(reader: SpanReader) -> Iterator[TextBatch]:
+    """Stream the record batches of a span, a few megabytes of text at a time."""
+    source, span = reader.source, reader.span
+    columns = [source.text_column, *source.keep, *dict(reader.carried)]
     row = 0
     with _refuse_broken(span.name), _open(span) as file:
         for number, batch in enumerate(_read_batches(file, span, columns), span.start if span.kind == "rg" else 0):
@@ -167,7 +169,7 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
             for start in range(0, batch.num_rows, step):
                 part = batch.slice(start, step)
                 rows = np.arange(row, row + part.num_rows, dtype=np.uint32)
-                found = make_batch(source, span, part, rows, carried)
+                found = reader.make_batch(part, rows)
                 found.read_bytes = file.tell() if span.kind == "b" else 0
                 yield found
                 row += part.num_rows
