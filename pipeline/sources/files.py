@@ -69,10 +69,7 @@ def list_spans(source: FilesSource, file: File, unit_bytes: int | None = None) -
     try:
         # A listing of local files has their versions; of others, each file is asked for its own.
         version = file.version or read_file_version(file.url)
-        size = file.stored_bytes if file.version else None  # of a listing that tells the version, and so the size
-        format_ = (
-            detect_format(file.url, file.name, size, source.encoding) if source.format == "auto" else source.format
-        )
+        format_ = detect_format(file.url, file.name, source.encoding) if source.format == "auto" else source.format
         return contract.cut_file(source, file.url, file.name, version, format_, unit_bytes)
     except InputError:  # a fault with its remedy, such as a missing package
         raise

@@ -16,15 +16,12 @@ import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
 from pipeline.sources.base import BATCH_BYTES, SourceError, Span
 from pipeline.sources.formats.encodings import UTF8, decode_blocks, is_cuttable
-
-if TYPE_CHECKING:
-    import fsspec
 
 COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz", ".tgz": "gzip", ".tbz2": "bz2", ".txz": "xz"}
 """Suffixes of compressed files, and the names of their codecs: Arrow's, and `xz`, which Arrow has not."""
@@ -66,22 +63,6 @@ def open_file(url: str) -> Generator[BinaryIO]:
         yield cast("BinaryIO", file)
 
 
-def read_head(url: str, count: int) -> bytes:
-    """Read a file's first bytes, fewer if it ends before; by three calls of the system, as there may be many."""
-    if not is_local(url):
-        with open_file(url) as file:
-            return file.read(count)
-    # Without a buffer: three system calls in place of a file object, for a million small files.
-    raw = os.open(os.path.expanduser(url), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        head = os.read(raw, count)
-        while len(head) < count and (more := os.read(raw, count - len(head))):
-            head += more
-    finally:
-        os.close(raw)
-    return head
-
-
 def read_file_version(url: str) -> str:
     """Return a text that changes with a file's bytes: size and modification time, or what its file system offers.
 
@@ -104,7 +85,7 @@ def version_of_status(status: os.stat_result) -> str:
     return f"{status.st_size} bytes, modified {status.st_mtime_ns}"
 
 
-def _open_file_system(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
+def _open_file_system(url: str) -> tuple[Any, str]:
     import fsspec
 
     return fsspec.url_to_fs(url)
@@ -144,14 +125,9 @@ def read_blocks(raw: BinaryIO, span: Span) -> Iterator[bytes]:
     while left:
         block = raw.read(min(BATCH_BYTES, left))
         if not block:
-            raise truncated(span, left)
+            raise SourceError(f"{span.name}: ends {left} bytes early. The file is truncated; restore it.")
         left -= len(block)
         yield block
-
-
-def truncated(span: Span, missing: int) -> SourceError:
-    """Return the error of a file whose bytes end before its span does."""
-    return SourceError(f"{span.name}: ends {missing} bytes early. The file is truncated; restore it.")
 
 
 def read_text_blocks(raw: BinaryIO, span: Span, encoding: str) -> Iterator[bytes]:

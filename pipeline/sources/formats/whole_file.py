@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
 from pipeline.sources.base import Span, TextBatch
-from pipeline.sources.formats.byte_io import is_compressed, is_local, read_blocks, read_head, truncated
+from pipeline.sources.formats.byte_io import read_blocks
 from pipeline.sources.formats.encodings import decode_whole
 from pipeline.sources.formats.span_reader import SpanReader
 
@@ -26,12 +26,6 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
 
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Yield a file as one document."""
-    span = reader.span
-    if is_local(span.url) and not is_compressed(span.name):
-        data = read_head(span.url, span.stop)  # half the time of a buffered file, if it is small
-        if len(data) < span.stop:
-            raise truncated(span, span.stop - len(data))
-    else:
-        with reader.open() as raw:
-            data = b"".join(read_blocks(raw, span))
+    with reader.open() as raw:
+        data = b"".join(read_blocks(raw, reader.span))
     yield TextBatch(wrap_texts(pa.large_binary(), [decode_whole(data, reader.source.encoding)]), np.zeros(1, np.uint32))
