@@ -65,23 +65,18 @@ class SpanCache:
         # Which files are as they were? Only the others are opened.
         key = _key_of(source, unit_bytes)
         kept, used = self._kept.get(key, {}), self._used.setdefault(key, {})
-        found = {
-            file.name: kept[file.name] for file in files if kept.get(file.name, [])[:2] == [file.url, file.version]
-        }
-        listed = {
-            file.name: [_to_span(file, row) for row in found[file.name][2]] for file in files if file.name in found
-        }
-        new = [file for file in files if file.name not in found]
-        listed |= {file.name: [] for file in new}
+        entries = {file.name: kept.get(file.name, []) for file in files}
+        new = [file for file in files if entries[file.name][:2] != [file.url, file.version]]
+        listed: dict[str, list[Span]] = {file.name: [] for file in new}
         for span in list_spans(source, new, unit_bytes):
             listed[span.name].append(span)
         # The next build may use all of them, if the listing tells when a file has changed.
         for file in new:
             rows = [[getattr(span, field) for field in _FIELDS] for span in listed[file.name]]
-            found[file.name] = [file.url, file.version, rows]
-        used |= {file.name: found[file.name] for file in files if file.version}
+            entries[file.name] = [file.url, file.version, rows]
+        used |= {file.name: entries[file.name] for file in files if file.version}
         self._changed |= any(file.version for file in new)
-        return [span for file in files for span in listed[file.name]]
+        return [_to_span(file, row) for file in files for row in entries[file.name][2]]
 
     def save(self) -> None:
         """Write the cache: the spans that were listed since this was made, and no others, if some of them are new.
