@@ -46,7 +46,7 @@ from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.base import SourceError, Span, TextBatch, Unit
 from pipeline.sources.selection import Selection
-from pipeline.sources.software_heritage.fetched_documents import FORMAT, DocumentWriter
+from pipeline.sources.software_heritage.fetched_documents import FORMAT, write_documents
 from pipeline.sources.undivided import Undivided
 from pipeline.tokenizer.encoder import TokenizerInfo, load_encoder, read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
@@ -393,10 +393,7 @@ def _encode(
     run.mkdir(parents=True)
     # The texts as the build keeps fetched documents: a file of one row group.
     path = folder / "documents.parquet"
-    writer = DocumentWriter(path)
-    for row, text in enumerate(texts):
-        writer.add(row, text)
-    writer.close({})
+    write_documents(path, enumerate(texts), {})
     write_receipt(folder, Result(files={path.name: checksum_file(path)}))
     size = sum(map(len, texts))
     span = Span(str(path), path.name, "", FORMAT, "rg", 0, 1, size, len(texts), path.stat().st_size)
