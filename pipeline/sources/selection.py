@@ -19,7 +19,6 @@ from functools import cached_property
 
 import xxhash
 
-from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.base import UNIT_BYTES, Columns, File, SourceError, Span, Unit, make_units
@@ -181,8 +180,7 @@ class Selection:
     @property
     def carried(self) -> Columns:
         """The columns that the source carries, with their types as found in the files listed so far."""
-        names = (item.name for item in map(parse_carry, self.source.carry))
-        return tuple((name, self._types[name][0]) for name in names if name in self._types)
+        return tuple((name, self._types[name][0]) for name in self.source.carried_columns if name in self._types)
 
     @property
     def is_remote(self) -> bool:

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import unwrap_mask
-from pipeline.recipe.carry import parse_carry
-from pipeline.recipe.predicates import Predicate, parse_keep
+from pipeline.recipe.predicates import Predicate
 from pipeline.sources.base import UNKNOWN_TYPE, Columns, SourceError
 from shards.errors import plural
 from shards.format.carried import CarriedType, arrow_type
@@ -90,7 +89,7 @@ def refuse_twins(names: list[str], source: SourceRecipe, where: str) -> None:
     Raises:
         SourceError: naming the columns.
     """
-    wanted = {source.text_column, *source.keep, *(item.name for item in map(parse_carry, source.carry))}
+    wanted = {source.text_column, *source.keep, *source.carried_columns}
     heads = {name if name in names else name.partition(".")[0] for name in wanted}
     if twins := sorted(name for name in heads if names.count(name) > 1):
         raise SourceError(
@@ -124,19 +123,19 @@ def check_columns(
             faults.append(describe_absent(schema, source.text_column, source.text_key))
         elif not any(test(text) for test in _TEXT_TESTS):
             faults.append(f"column {source.text_column!r} is {text}, not text. Correct `{source.text_key}`.")
-    for predicate in parse_keep(source.keep):
+    for predicate in source.predicates:
         kind = find_type(schema, predicate.column)
         if kind is None:
             faults.append(describe_absent(schema, predicate.column, "keep"))
         elif not predicate.fits(kind):
             faults.append(f"{predicate.describe_misfit(kind)}. Correct `keep`.")
-    for item in map(parse_carry, source.carry):
-        kind = find_type(schema, item.name)
+    for name in source.carried_columns:
+        kind = find_type(schema, name)
         own = None if kind is None else kind_of_type(kind)
         if kind is None:
-            faults.append(describe_absent(schema, item.name, "carry"))
+            faults.append(describe_absent(schema, name, "carry"))
         elif own is None:
-            faults.append(describe_refused(item.name, str(kind)))
+            faults.append(describe_refused(name, str(kind)))
         else:
             types.append(own)
     if faults:

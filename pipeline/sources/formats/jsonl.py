@@ -11,8 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from pipeline.recipe.carry import parse_carry
-from pipeline.recipe.predicates import parse_keep
 from pipeline.sources.base import Columns, SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, open_file, read_pieces
 from pipeline.sources.formats.carried_types import types_in_records
@@ -121,11 +119,11 @@ def check_records(source: SourceRecipe, records: list[Any], columns: Iterable[st
                 "Rename the key, or convert the file to parquet."
             )
     types = types_in_records(records, source, where)
-    for item, kind in zip(map(parse_carry, source.carry), types, strict=True):
-        if item.type == "string" and kind == "int64":
+    for (name, stated), kind in zip(source.carried_columns.items(), types, strict=True):
+        if stated == "string" and kind == "int64":
             raise SourceError(
-                f"{where}: column {item.name!r} of `carry` holds numbers, which JSON lines do not give as text; "
-                f'expected text. Carry it as "{item.name}: int64", or convert the file to parquet.'
+                f"{where}: column {name!r} of `carry` holds numbers, which JSON lines do not give as text; "
+                f'expected text. Carry it as "{name}: int64", or convert the file to parquet.'
             )
     return types
 
@@ -180,7 +178,7 @@ def parse_options(source: SourceRecipe, name: str, carried: Columns = ()) -> pa_
     columns: list[tuple[str, pa.DataType]] = [(source.text_column, pa.large_string())]
     columns += [(column, arrow_type(kind)) for column, kind in carried]
     of_carried = {column for column, _ in carried}  # as such they are compared as well as with their own type
-    predicates = (one for one in parse_keep(source.keep) if one.column not in of_carried)
+    predicates = (one for one in source.predicates if one.column not in of_carried)
     columns += [(predicate.column, predicate.json_type()) for predicate in predicates]
     for column, kind in columns:
         *parents, leaf = column.split(".")

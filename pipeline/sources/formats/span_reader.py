@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from pipeline.arrow_arrays import wrap_mask
-from pipeline.recipe.predicates import parse_keep
 from pipeline.sources.base import ALLOW, BATCH_BYTES, MALFORMED, SHOWN_MALFORMED, Columns, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import open_file
 from pipeline.sources.formats.columns import take_carried, take_path, test_predicates
@@ -37,7 +36,8 @@ class SpanReader:
             carried: the columns that each batch also has.
         """
         self.source, self.span, self.carried = source, span, carried
-        self.predicates = parse_keep(source.keep)
+        self.predicates = source.predicates
+        self.columns = list(dict.fromkeys([source.text_column, *source.keep, *dict(carried)]))
         self.not_read: Counter[str] = Counter()
         self._malformed: list[str] = []
         self._raw: BinaryIO | None = None

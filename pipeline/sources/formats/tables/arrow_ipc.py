@@ -157,14 +157,15 @@ def _read_batch(file: Any, schema: pa.Schema) -> pa.RecordBatch:
 
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream the record batches of a span, a few megabytes of text at a time."""
-    source, span = reader.source, reader.span
-    columns = [source.text_column, *source.keep, *dict(reader.carried)]
+    span = reader.span
     row = 0
     with _refuse_broken(span.name), _open(span) as file:
-        for number, batch in enumerate(_read_batches(file, span, columns), span.start if span.kind == "rg" else 0):
-            _validate(batch, columns, f"{span.name}: record batch {number}")
+        for number, batch in enumerate(
+            _read_batches(file, span, reader.columns), span.start if span.kind == "rg" else 0
+        ):
+            _validate(batch, reader.columns, f"{span.name}: record batch {number}")
             # A record batch is as large as its writer made it: its text is given on in parts.
-            text_bytes = take_path(batch, source.text_column).nbytes
+            text_bytes = take_path(batch, reader.source.text_column).nbytes
             step = max(1, batch.num_rows * BATCH_BYTES // max(1, text_bytes))
             for start in range(0, batch.num_rows, step):
                 part = batch.slice(start, step)

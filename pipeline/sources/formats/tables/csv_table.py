@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from pipeline.arrow_arrays import wrap_mask
-from pipeline.recipe.carry import parse_carry
 from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_after, is_compressed, open_file, read_cut
 from pipeline.sources.formats.columns import refuse_twins
@@ -51,7 +50,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     header = _read_header(source, whole)
     if not header.has_records:
         return []
-    types = tuple(item.type or "string" for item in map(parse_carry, source.carry))
+    types = tuple(kind or "string" for kind in source.carried_columns.values())
     whole = replace(whole, carried=types)
     if is_compressed(whole.name) or source.encoding != UTF8 or whole.text_bytes <= unit_bytes:
         return [whole]
@@ -93,7 +92,7 @@ def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name:
     refuse_twins(names, source, name)
     keys = {source.text_column: source.text_key}
     keys |= dict.fromkeys(source.keep, "keep")
-    keys |= {item.name: "carry" for item in map(parse_carry, source.carry)}
+    keys |= dict.fromkeys(source.carried_columns, "carry")
     for column, key in keys.items():
         if column in names:
             continue
@@ -219,9 +218,8 @@ def _parse(reader: SpanReader, header: _Header, data: bytes, row: int) -> tuple[
         return "skip"
 
     # Columns are asked for by place: two that nobody wants may have one name.
-    columns = list(dict.fromkeys([reader.source.text_column, *reader.source.keep, *dict(reader.carried)]))
     names = [str(place) for place in range(len(header.names))]
-    wanted = [str(header.names.index(column)) for column in columns]
+    wanted = [str(header.names.index(column)) for column in reader.columns]
     table = pa_csv.read_csv(
         cast("Any", pa.BufferReader(data)),
         read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
@@ -232,7 +230,7 @@ def _parse(reader: SpanReader, header: _Header, data: bytes, row: int) -> tuple[
             column_types={name: pa.large_binary() for name in wanted}, include_columns=wanted, null_values=[]
         ),
     )
-    return table.rename_columns(columns).combine_chunks(), faults
+    return table.rename_columns(reader.columns).combine_chunks(), faults
 
 
 def _convert(table: pa.Table, kinds: dict[str, Any], bad: dict[int, str]) -> dict[str, Any]:

@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.recipe.carry import parse_carry
 from pipeline.sources.base import BATCH_BYTES, Group, SourceError, Span, TextBatch, join_groups
 from pipeline.sources.formats.byte_io import is_local, open_file
 from pipeline.sources.formats.columns import check_columns, test_predicates
@@ -96,7 +95,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
 
 def _measure_group(source: SourceRecipe, group: pq.RowGroupMetaData, content_bytes: float | None) -> Group:
     read = {source.text_column, *source.keep}
-    carried = {item.name for item in map(parse_carry, source.carry)} - read
+    carried = source.carried_columns.keys() - read
     chunks = _chunks(group)
     text = chunks.get(source.text_column)
     text_bytes = 0 if text is None else text.total_uncompressed_size
@@ -125,19 +124,20 @@ def _mean_content_bytes(file: pq.ParquetFile) -> float:
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream the row groups of a span of a Parquet file."""
     span = reader.span
-    columns = list(dict.fromkeys([reader.source.text_column, *reader.source.keep, *dict(reader.carried)]))
     with open_parquet(span.url, span.name, span.version) as (file, remote):
         groups = {index: file.metadata.row_group(index) for index in range(span.start, span.stop)}
         ruled_out = {index: _rule_out(reader, group) for index, group in groups.items()}
         if remote is not None:  # what will be read, in order, is fetched ahead
-            remote.expect([_find_places(group, columns) for index, group in groups.items() if not ruled_out[index]])
+            remote.expect(
+                [_find_places(group, reader.columns) for index, group in groups.items() if not ruled_out[index]]
+            )
         row = 0
         for index, group in groups.items():
             if ruled_out[index]:
                 yield _without_rows(ruled_out[index])
             else:
                 with _refuse_undecoded(span, index, remote):
-                    yield from _read_group(reader, file, columns, index, row)
+                    yield from _read_group(reader, file, index, row)
             row += group.num_rows
 
 
@@ -186,9 +186,7 @@ def _refuse_undecoded(span: Span, index: int, remote: RangeFile | None) -> Gener
         raise SourceError(f"{span.name}: row group {index} cannot be decoded: {error}. {remedy}") from error
 
 
-def _read_group(
-    reader: SpanReader, file: pq.ParquetFile, columns: list[str], index: int, row: int
-) -> Iterator[TextBatch]:
+def _read_group(reader: SpanReader, file: pq.ParquetFile, index: int, row: int) -> Iterator[TextBatch]:
     """Read a row group, whose first row has a number in the span.
 
     Raises:
@@ -208,7 +206,7 @@ def _read_group(
     if text is not None:
         text_bytes = max(1, text.total_uncompressed_size)
         batch_rows = max(1, min(BATCH_BYTES * text.num_values // text_bytes, _BATCH_ROWS))
-    for batch in file.iter_batches(batch_size=batch_rows, row_groups=groups, columns=columns, use_threads=False):
+    for batch in file.iter_batches(batch_size=batch_rows, row_groups=groups, columns=reader.columns, use_threads=False):
         numbers = np.arange(row + rows, row + rows + batch.num_rows, dtype=np.uint32)
         yield reader.make_batch(batch, numbers)
         rows += batch.num_rows
