@@ -25,7 +25,7 @@ def types_in_records(records: Iterable[Any], source: SourceRecipe, where: str) -
     found: list[str] = []
     for name in source.carried_columns:
         # A record without the column is fine, unless all are.
-        held = [value for row in rows for value in _values(row, name.split("."))]
+        held = [value for row in rows for value in values_at(row, name)]
         kinds = dict.fromkeys(_kind_of_json(value) for value in held if value is not None)
         # JSON writes 2.0 as 2: whole numbers among others are numbers with a point.
         if kinds.keys() == {"int64", "float64"}:
@@ -53,10 +53,10 @@ def _kind_of_json(value: Any) -> str:
     return names.get(type(value), "object")
 
 
-def _values(record: Any, path: list[str]) -> Iterator[Any]:
-    """Yield the value at a path of a JSON record, if it has one."""
+def values_at(record: Any, column: str) -> Iterator[Any]:
+    """Yield the value at the dotted path of a column in a JSON record, if it has one."""
     value = record
-    for part in path:
+    for part in column.split("."):
         if not isinstance(value, dict) or part not in value:
             return
         value = value[part]
