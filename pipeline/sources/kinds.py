@@ -6,7 +6,6 @@ Each reads only what it must: a build of a part of the sources lists the spans o
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Iterator
 from typing import Protocol, cast
@@ -39,12 +38,7 @@ class Kind(Protocol):
 
 def kind_of(source: SourceRecipe) -> Kind:
     """Return the module of a source's kind. It is imported on first use, as the Hub's libraries take a second."""
-    return _load(source.kind)
-
-
-@functools.cache
-def _load(kind: str) -> Kind:
-    return cast("Kind", importlib.import_module(f"pipeline.sources.{kind}"))
+    return cast("Kind", importlib.import_module(f"pipeline.sources.{source.kind}"))
 
 
 def list_files(source: SourceRecipe) -> list[File]:

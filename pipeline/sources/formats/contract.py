@@ -8,7 +8,6 @@ memory.
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,12 +73,7 @@ class FileFormat:
 
     def load(self) -> FormatModule:
         """Return the format's module."""
-        return _load(self.module)
-
-
-@functools.cache
-def _load(module: str) -> FormatModule:
-    return cast("FormatModule", importlib.import_module(f"pipeline.sources.formats.{module}"))
+        return cast("FormatModule", importlib.import_module(f"pipeline.sources.formats.{self.module}"))
 
 
 FORMATS = {
