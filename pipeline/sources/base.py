@@ -257,19 +257,16 @@ def split_groups(span: Span) -> list[Span]:
 
 def make_units(source: int, spans: list[Span]) -> list[Unit]:
     """Join spans into units, in order. The result depends on the spans alone, not on the number of workers."""
-    units: list[Unit] = []
-    pending: list[Span] = []
-    pending_bytes = 0
+    units: list[list[Span]] = [[]]
+    size = 0
     for span in spans:
         # A full unit ends before a span, and by chance after one: a file's change then moves few borders.
-        if pending and pending_bytes + span.text_bytes > PACK_BYTES:
-            units.append(Unit(source, tuple(pending)))
-            pending, pending_bytes = [], 0
-        pending.append(span)
-        pending_bytes += span.text_bytes
+        if size + span.text_bytes > PACK_BYTES:
+            units.append([])
+            size = 0
+        units[-1].append(span)
+        size += span.text_bytes
         if xxhash.xxh3_64_intdigest(f"{span.name}\0{span.start}".encode()) % GROUP_FILES == 0:
-            units.append(Unit(source, tuple(pending)))
-            pending, pending_bytes = [], 0
-    if pending:
-        units.append(Unit(source, tuple(pending)))
-    return units
+            units.append([])
+            size = 0
+    return [Unit(source, tuple(own)) for own in units if own]

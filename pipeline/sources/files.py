@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.recipe import paths
@@ -47,10 +48,7 @@ def list_files(source: FilesSource) -> list[File]:
             f"Restore the files, or correct {'`paths` or `exclude`' if source.exclude else '`paths`'}."
         )
     folder = posixpath.commonpath({name.rpartition("/")[0] or "/" for name in files})
-    return [
-        File(file.url, _relative(name, folder), file.stored_bytes, file.version, file.revision)
-        for name, file in sorted(files.items())
-    ]
+    return [replace(file, name=_relative(name, folder)) for name, file in sorted(files.items())]
 
 
 def _relative(name: str, folder: str) -> str:

@@ -172,17 +172,13 @@ def list_spans(source: HubSource, file: File, unit_bytes: int | None = None) -> 
     Raises:
         SourceError: the file is broken, lacks a column, or has a format that neither Tokenmill nor `datasets` reads.
     """
-    if _format_of(source, file.name) == "parquet":
+    if (format_of_name(file.name) if source.format == "auto" else source.format) == "parquet":
         with keep_fetched():  # the footer is read again when the file is read
             spans = contract.cut_file(source, file.url, file.name, file.version, "parquet", unit_bytes)
         return [replace(span, revision=file.revision) for span in spans]
     from pipeline.sources.network import hf_streaming
 
     return [replace(hf_streaming.whole_file(file), carried=(UNKNOWN_TYPE,) * len(source.carry))]
-
-
-def _format_of(source: HubSource, name: str) -> str | None:
-    return format_of_name(name) if source.format == "auto" else source.format
 
 
 def read(source: HubSource, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from pipeline.sources.base import BATCH_BYTES, SourceError, Span
 from pipeline.sources.formats.encodings import UTF8, decode_blocks, is_cuttable
+from shards.terminal.display import printable
 
 COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz", ".tgz": "gzip", ".tbz2": "bz2", ".txz": "xz"}
 """Suffixes of compressed files, and the names of their codecs: Arrow's, and `xz`, which Arrow has not."""
@@ -29,6 +30,7 @@ TEXT_PER_STORED_BYTE = 3.5
 """zstd and gzip on English prose: 2.5 to 4; only for estimates."""
 MOST_BYTES = (1 << 31) - 2
 """Arrow's readers of JSON and CSV count the bytes of a block in 32 bits."""
+_EXCERPT_BYTES = 60
 _WINDOW_BYTES = 1 << 20
 """Bytes that the search for a cut reads at a time."""
 
@@ -128,6 +130,11 @@ def read_blocks(raw: BinaryIO, span: Span) -> Iterator[bytes]:
             raise SourceError(f"{span.name}: ends {left} bytes early. The file is truncated; restore it.")
         left -= len(block)
         yield block
+
+
+def excerpt(data: bytes) -> str:
+    """Return the beginning of some bytes as text for a message."""
+    return printable(data[:_EXCERPT_BYTES].decode("utf-8", "backslashreplace"))
 
 
 def read_text_blocks(raw: BinaryIO, span: Span, encoding: str) -> Iterator[bytes]:

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from pipeline.sources.base import SourceError, Span, TextBatch
 from pipeline.sources.formats import jsonl
-from pipeline.sources.formats.byte_io import cut_after, is_compressed, open_file, read_cut
+from pipeline.sources.formats.byte_io import cut_after, excerpt, is_compressed, open_file, read_cut
 from pipeline.sources.formats.encodings import UTF8
 from pipeline.sources.formats.span_reader import SpanReader
-from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 _MARK = re.compile(rb'["\[\]{},]')
 _SPACE = b" \t\r\n"
 _TAIL_BYTES = 1 << 16
-_EXCERPT_BYTES = 60
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
@@ -139,16 +137,14 @@ class _Elements:
 
     def _check_start(self, data: bytes) -> None:
         if not data.startswith(b"["):
-            shown = printable(data[:_EXCERPT_BYTES].decode("utf-8", "replace"))
             raise SourceError(
-                f"{self._name}: starts with {shown}; expected an array of objects. Write the array alone "
+                f"{self._name}: starts with {excerpt(data)}; expected an array of objects. Write the array alone "
                 "(`jq '.KEY'` does, of an object), or JSON lines."
             )
 
     def _refuse_rest(self, data: bytes, start: int) -> int:
         if rest := data[start:].strip(_SPACE):
-            shown = printable(rest[:_EXCERPT_BYTES].decode("utf-8", "replace"))
-            raise SourceError(f"{self._name}: goes on after the end of its array: {shown}. Repair the file.")
+            raise SourceError(f"{self._name}: goes on after the end of its array: {excerpt(rest)}. Repair the file.")
         return len(data)
 
     def take_lines(self, piece: bytes) -> bytes:

@@ -13,19 +13,17 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from pipeline.sources.base import Columns, SourceError, Span, TextBatch, describe_place
-from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, open_file, read_pieces
+from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, excerpt, open_file, read_pieces
 from pipeline.sources.formats.carried_types import types_in_records, values_at
 from pipeline.sources.formats.encoding_guess import guess_encoding
 from pipeline.sources.formats.span_reader import SpanReader
 from shards.format.carried import arrow_type
-from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 _HEAD_BYTES = 1 << 16
 """Number of records at the head of a file that are checked for the recipe's columns."""
-_EXCERPT_BYTES = 60
 _REMEDY = "Repair the record, or correct the column's name or type"
 
 
@@ -55,17 +53,12 @@ def read_records(reader: SpanReader, pieces: Iterable[bytes]) -> Iterator[TextBa
         SourceError: a record is malformed and the source's `max_malformed` is 0.
     """
     options = parse_options(reader.source, reader.span.name, reader.carried)
-    row = 0
-    for piece in pieces:
-        if not piece.strip():
-            continue
-        table, faults = parse_lines(piece, options, reader.span, row)
+    for piece in filter(bytes.strip, pieces):
+        table, faults = parse_lines(piece, options, reader.span, reader.row)
         for record, fault in faults.items():
-            reader.refuse(describe_place(reader.span, row + record), fault, _REMEDY)
+            reader.refuse(describe_place(reader.span, reader.row + record), fault, _REMEDY)
         # Malformed records keep their numbers: rows of the others are those that provenance names.
-        num_rows = table.num_rows + len(faults)
-        yield reader.make_batch(table, np.delete(np.arange(row, row + num_rows, dtype=np.uint32), list(faults)))
-        row += num_rows
+        yield reader.make_batch(table, np.delete(reader.number_rows(table.num_rows + len(faults)), list(faults)))
 
 
 def check_head(source: SourceRecipe, span: Span, piece: bytes) -> tuple[str, ...]:
@@ -212,10 +205,9 @@ def _parse_parts(lines: list[bytes], options: pa_json.ParseOptions) -> Iterator[
         yield _read_json(b"\n".join(lines), options)
     except pa.ArrowInvalid as error:
         if len(lines) == 1:
-            shown = printable(lines[0][:_EXCERPT_BYTES].decode("utf-8", "backslashreplace"))
             guess = guess_encoding(lines[0][:_HEAD_BYTES])
             other = f" (it seems to be {guess}: then set `encoding`)" if guess.startswith("utf-") else ""
-            yield f"{str(error).removesuffix(' in row 0')}: {shown}{other}"
+            yield f"{str(error).removesuffix(' in row 0')}: {excerpt(lines[0])}{other}"
             return
         middle = len(lines) // 2
         yield from _parse_parts(lines[:middle], options)

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
+import numpy as np
+
 from pipeline.arrow_arrays import wrap_mask
 from pipeline.sources.base import ALLOW, BATCH_BYTES, MALFORMED, SHOWN_MALFORMED, Columns, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import open_file
 from pipeline.sources.formats.columns import take_carried, take_path, test_predicates
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
     from pipeline.recipe.schema import SourceRecipe
@@ -39,6 +40,8 @@ class SpanReader:
         self.predicates = source.predicates
         self.columns = list(dict.fromkeys([source.text_column, *source.keep, *dict(carried)]))
         self.not_read: Counter[str] = Counter()
+        self.row = 0
+        """The number of the next row, in the formats that count their rows by `number_rows`."""
         self._malformed: list[str] = []
         self._raw: BinaryIO | None = None
 
@@ -48,6 +51,11 @@ class SpanReader:
         with open_file(self.span.url) as raw:
             self._raw = raw
             yield raw
+
+    def number_rows(self, count: int) -> np.ndarray:
+        """Return the numbers of the next rows in the span, uint32 `(count,)`."""
+        self.row += count
+        return np.arange(self.row - count, self.row, dtype=np.uint32)
 
     def refuse(self, where: str, fault: object, remedy: str) -> None:
         """Count a malformed record, and keep some to show.

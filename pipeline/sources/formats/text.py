@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
@@ -33,22 +32,20 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     source, span = reader.source, reader.span
     separator = (source.separator or "").encode()
     pattern: Any = separator
-    row = 0
     with reader.open() as raw:
         for piece in read_pieces(raw, span, separator, source.encoding):
             # ASCII in UTF-16 is UTF-8 full of NULs: nothing else would tell. Other text in UTF-16 does not decode.
-            if row == span.start == 0 and source.encoding == UTF8 and piece[:HEAD_BYTES].isascii():
+            if reader.row == span.start == 0 and source.encoding == UTF8 and piece[:HEAD_BYTES].isascii():
                 refuse_utf_16(span.name, piece[:HEAD_BYTES])
             documents = pc.split_pattern(wrap_texts(pa.large_binary(), [piece]), pattern).flatten()
             # One piece, one document: the separator may be one that the file does not have.
-            is_whole = len(documents) == 1 and row == span.start == 0
+            is_whole = len(documents) == 1 and reader.row == span.start == 0
             if not documents[-1].as_buffer().size:
                 documents = documents[:-1]  # a separator ends a document; no empty one comes after the last
-            batch = TextBatch(documents, np.arange(row, row + len(documents), dtype=np.uint32))
+            batch = TextBatch(documents, reader.number_rows(len(documents)))
             if is_whole:
                 batch.undivided = _find_other(piece, source.separator or "")
             yield reader.finish(batch)
-            row += len(documents)
 
 
 def _find_other(text: bytes, separator: str) -> str | None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pipeline.sources.base import Columns, File, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, is_compressed
 from pipeline.sources.formats.columns import check_columns
@@ -52,15 +50,13 @@ def stream_rows(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iter
     import datasets
 
     builder = _BUILDERS[ending_of(span.name)]  # `whole_file` refuses other files
-    reader, row = SpanReader(source, span, carried), 0
+    reader = SpanReader(source, span, carried)
     try:
         stream: Any = datasets.load_dataset(builder, data_files=[span.url], split="train", streaming=True)
         for table in stream.with_format("arrow").iter(batch_size=_BATCH_ROWS):
-            if row == 0:
+            if reader.row == 0:
                 check_columns(table.schema, source, span.name)
-            rows = np.arange(row, row + table.num_rows, dtype=np.uint32)
-            yield reader.make_batch(table, rows)
-            row += table.num_rows
+            yield reader.make_batch(table, reader.number_rows(table.num_rows))
     except SourceError:
         raise
     except Exception as error:  # datasets and its parsers raise many types

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import pyarrow as pa
 
 from pipeline.sources.base import BATCH_BYTES, Group, SourceError, Span, TextBatch, join_groups
@@ -158,7 +157,6 @@ def _read_batch(file: Any, schema: pa.Schema) -> pa.RecordBatch:
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream the record batches of a span, a few megabytes of text at a time."""
     span = reader.span
-    row = 0
     with _refuse_broken(span.name), _open(span) as file:
         for number, batch in enumerate(
             _read_batches(file, span, reader.columns), span.start if span.kind == "rg" else 0
@@ -169,11 +167,9 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
             step = max(1, batch.num_rows * BATCH_BYTES // max(1, text_bytes))
             for start in range(0, batch.num_rows, step):
                 part = batch.slice(start, step)
-                rows = np.arange(row, row + part.num_rows, dtype=np.uint32)
-                found = reader.make_batch(part, rows)
+                found = reader.make_batch(part, reader.number_rows(part.num_rows))
                 found.read_bytes = file.tell() if span.kind == "b" else 0
                 yield found
-                row += part.num_rows
 
 
 def _read_batches(file: Any, span: Span, columns: list[str]) -> Iterator[pa.RecordBatch]:

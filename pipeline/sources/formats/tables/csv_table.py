@@ -21,7 +21,7 @@ import pyarrow.csv as pa_csv
 
 from pipeline.arrow_arrays import wrap_mask
 from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
-from pipeline.sources.formats.byte_io import MOST_BYTES, cut_after, is_compressed, open_file, read_cut
+from pipeline.sources.formats.byte_io import MOST_BYTES, cut_after, excerpt, is_compressed, open_file, read_cut
 from pipeline.sources.formats.columns import refuse_twins
 from pipeline.sources.formats.detect import ending_of
 from pipeline.sources.formats.encodings import UTF8
@@ -161,34 +161,24 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     header = _read_header(reader.source, span)
     records = _Records(header.delimiter)
     skip = header.length if span.start == 0 else 0
-    row = 0
     with reader.open() as raw:
         for piece, whole in read_cut(raw, span, records.find_end, reader.source.encoding):
             data, skip = piece[skip:], max(0, skip - len(piece))
             if not data.strip(b"\r\n"):
                 continue
             if not whole and (place := records.find_open(data)) >= 0:
-                line = printable(data[place : place + _EXCERPT].decode("utf-8", "replace"))
                 raise SourceError(
-                    f"{span.name}: a quote is never closed, in record {row} or after it: {line}. Is the file "
-                    "cut short? Restore it, or double the quotes that are part of the text."
+                    f"{span.name}: a quote is never closed, in record {reader.row} or after it: "
+                    f"{excerpt(data[place:])}. Is the file cut short? Restore it, or double the quotes that are part "
+                    "of the text."
                 )
-            batch, num_rows = _read_block(reader, header, data, row)
-            yield batch
-            row += num_rows
+            yield _read_block(reader, header, data)
 
 
-def _read_block(reader: SpanReader, header: _Header, data: bytes, row: int) -> tuple[TextBatch, int]:
-    """Return a block's records that are well-formed and that the predicates keep, and the number of all.
-
-    Args:
-        reader: the span.
-        header: its file's header.
-        data: whole records.
-        row: the number in the span of the first.
-    """
+def _read_block(reader: SpanReader, header: _Header, data: bytes) -> TextBatch:
+    """Return a block's records that are well-formed and that the predicates keep."""
     # Two kinds of fault: a record with too few or too many fields, and a value of another type.
-    table, faults = _parse(reader, header, data, row)
+    table, faults = _parse(reader, header, data)
     num_rows = table.num_rows + len(faults)
     records = np.delete(np.arange(num_rows), list(faults))
     # A column may be carried as one type and compared as another: it is converted for each use.
@@ -197,19 +187,19 @@ def _read_block(reader: SpanReader, header: _Header, data: bytes, row: int) -> t
     compared = _convert(table, {one.column: one.json_type() for one in reader.predicates}, bad)
     faults |= {int(records[place]): fault for place, fault in bad.items()}
     for record in sorted(faults):
-        reader.refuse(describe_place(reader.span, row + record), faults[record], "Repair the record")
+        reader.refuse(describe_place(reader.span, reader.row + record), faults[record], "Repair the record")
     # Records with a bad value leave the batch; those with bad fields were never in the table.
     whole = wrap_mask(~np.isin(records, list(faults)))
     text = table.column(reader.source.text_column).filter(whole).combine_chunks()
-    rows = (row + np.delete(np.arange(num_rows), list(faults))).astype(np.uint32)
+    rows = np.delete(reader.number_rows(num_rows), list(faults))
     batch = TextBatch(text, rows, carried=_filter(carried, whole) if carried else None)
-    return reader.finish(batch, _filter(compared, whole)), num_rows
+    return reader.finish(batch, _filter(compared, whole))
 
 
-def _parse(reader: SpanReader, header: _Header, data: bytes, row: int) -> tuple[pa.Table, dict[int, str]]:
+def _parse(reader: SpanReader, header: _Header, data: bytes) -> tuple[pa.Table, dict[int, str]]:
     """Parse a block; return the columns as bytes, and the faults of records with too few or too many fields."""
     if len(data) > MOST_BYTES:
-        raise SourceError(f"{reader.span.name}: record {row} is longer than 2 GiB. Split it.")
+        raise SourceError(f"{reader.span.name}: record {reader.row} is longer than 2 GiB. Split it.")
     faults: dict[int, str] = {}
 
     def refuse(record: Any) -> Any:

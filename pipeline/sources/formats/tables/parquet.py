@@ -131,14 +131,13 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
             remote.expect(
                 [_find_places(group, reader.columns) for index, group in groups.items() if not ruled_out[index]]
             )
-        row = 0
         for index, group in groups.items():
             if ruled_out[index]:
                 yield _without_rows(ruled_out[index])
+                reader.row += group.num_rows
             else:
                 with _refuse_undecoded(span, index, remote):
-                    yield from _read_group(reader, file, index, row)
-            row += group.num_rows
+                    yield from _read_group(reader, file, index)
 
 
 def _without_rows(rejected: Counter[str]) -> TextBatch:
@@ -186,30 +185,29 @@ def _refuse_undecoded(span: Span, index: int, remote: RangeFile | None) -> Gener
         raise SourceError(f"{span.name}: row group {index} cannot be decoded: {error}. {remedy}") from error
 
 
-def _read_group(reader: SpanReader, file: pq.ParquetFile, index: int, row: int) -> Iterator[TextBatch]:
-    """Read a row group, whose first row has a number in the span.
+def _read_group(reader: SpanReader, file: pq.ParquetFile, index: int) -> Iterator[TextBatch]:
+    """Read a row group.
 
     Raises:
         SourceError: its rows differ from the footer's number.
     """
     group = file.metadata.row_group(index)
     text = _chunks(group).get(reader.source.text_column)
-    groups, rows = [index], 0
+    groups, first = [index], reader.row
     if reader.predicates:
         # The predicates' columns are small, the text is large: read the text only if the predicates keep a row.
         table = file.read_row_group(index, columns=list(reader.source.keep), use_threads=False)
         mask, rejected = test_predicates(table, reader.predicates)
         if not mask.any():
             yield _without_rows(rejected)
-            groups, rows = [], table.num_rows
+            groups, reader.row = [], first + table.num_rows
     batch_rows = 1024
     if text is not None:
         text_bytes = max(1, text.total_uncompressed_size)
         batch_rows = max(1, min(BATCH_BYTES * text.num_values // text_bytes, _BATCH_ROWS))
     for batch in file.iter_batches(batch_size=batch_rows, row_groups=groups, columns=reader.columns, use_threads=False):
-        numbers = np.arange(row + rows, row + rows + batch.num_rows, dtype=np.uint32)
-        yield reader.make_batch(batch, numbers)
-        rows += batch.num_rows
+        yield reader.make_batch(batch, reader.number_rows(batch.num_rows))
+    rows = reader.row - first
     held = rows if text is None else text.num_values
     if group.num_rows != rows or held != rows:
         raise SourceError(
