@@ -182,6 +182,14 @@ class TextBatch:
     """For a span of bytes: its stored bytes up to the end of this batch, of a compressed file about."""
 
 
+def batch_without_rows(rejected: dict[str, int]) -> TextBatch:
+    """Return the batch of rows of which none is kept, by the reasons of their rejection."""
+    import numpy as np
+    import pyarrow as pa
+
+    return TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), Counter(rejected))
+
+
 def describe_place(span: Span, row: int, what: str = "record") -> str:
     """Return where a row of a span is, for messages: `a.jsonl: record 7 after byte 4096`."""
     after = f" after byte {span.start}" if span.kind == "b" and span.start else ""

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.engine.receipts import Result, TaskOutput
-from pipeline.sources.base import Span, TextBatch, Unit
+from pipeline.sources.base import Span, TextBatch, Unit, batch_without_rows
 from pipeline.sources.formats.span_reader import in_batches
 from shards.stores.store import FolderStore
 
@@ -48,7 +48,7 @@ def read_file(source: Path | pa.NativeFile) -> Iterator[TextBatch]:
     """Stream the fetched documents of a file, as `read_fetched` does. Its footer is not checked."""
     with pq.ParquetFile(source, memory_map=True, page_checksum_verification=True) as file:
         metadata: dict[bytes, bytes] = file.metadata.metadata or {}
-        yield TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), json.loads(metadata[_REJECTED]))
+        yield batch_without_rows(json.loads(metadata[_REJECTED]))
         for index in range(file.metadata.num_row_groups):
             table: Any = file.read_row_group(index, use_threads=False).combine_chunks()
             rows = np.frombuffer(table["row"].chunk(0).buffers()[1], np.uint32)[: table.num_rows]

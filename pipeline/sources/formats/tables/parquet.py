@@ -15,11 +15,10 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.sources.base import BATCH_BYTES, Group, SourceError, Span, TextBatch, join_groups
+from pipeline.sources.base import BATCH_BYTES, Group, SourceError, Span, TextBatch, batch_without_rows, join_groups
 from pipeline.sources.formats.byte_io import is_local, open_file
 from pipeline.sources.formats.columns import check_columns, test_predicates
 from pipeline.sources.formats.span_reader import SpanReader
@@ -133,15 +132,11 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
             )
         for index, group in groups.items():
             if ruled_out[index]:
-                yield _without_rows(ruled_out[index])
+                yield batch_without_rows(ruled_out[index])
                 reader.row += group.num_rows
             else:
                 with _refuse_undecoded(span, index, remote):
                     yield from _read_group(reader, file, index)
-
-
-def _without_rows(rejected: Counter[str]) -> TextBatch:
-    return TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), rejected)
 
 
 def _find_places(group: pq.RowGroupMetaData, columns: list[str]) -> list[tuple[int, int]]:
@@ -199,7 +194,7 @@ def _read_group(reader: SpanReader, file: pq.ParquetFile, index: int) -> Iterato
         table = file.read_row_group(index, columns=list(reader.source.keep), use_threads=False)
         mask, rejected = test_predicates(table, reader.predicates)
         if not mask.any():
-            yield _without_rows(rejected)
+            yield batch_without_rows(rejected)
             groups, reader.row = [], first + table.num_rows
     batch_rows = 1024
     if text is not None:
