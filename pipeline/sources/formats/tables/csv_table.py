@@ -13,6 +13,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -55,7 +56,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     if is_compressed(whole.name) or source.encoding != UTF8 or whole.text_bytes <= unit_bytes:
         return [whole]
     with open_file(whole.url) as raw:
-        pieces = read_cut(raw, whole, _Records(header.delimiter).find_end)
+        pieces = read_cut(raw, whole, partial(_find_end, delimiter=header.delimiter))
         return cut_after(whole, itertools.accumulate(len(piece) for piece, _ in pieces), unit_bytes)
 
 
@@ -66,11 +67,10 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
         SourceError: the header lacks a column of the recipe.
     """
     delimiter = source.delimiter or _DELIMITERS.get(ending_of(span.name), ",")
-    records = _Records(delimiter)
     header = _Header([], delimiter, 0, has_records=False)
     length = 0
     with open_file(span.url) as raw:
-        for piece, _ in read_cut(raw, replace(span, start=0), records.find_end, source.encoding):
+        for piece, _ in read_cut(raw, replace(span, start=0), partial(_find_end, delimiter=delimiter), source.encoding):
             start = 0
             if not header.names:
                 # Empty lines may stand before the header.
@@ -78,7 +78,7 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
                 if start == len(piece):
                     length += start
                     continue
-                stop = records.find_first_end(piece, start)
+                stop = _find_first_end(piece, delimiter, start)
                 line = piece[start:stop].decode("utf-8", "replace").rstrip("\r\n")
                 names = next(csv.reader(io.StringIO(line, newline=""), delimiter=delimiter))
                 _check_columns(source, names, delimiter, span.name)
@@ -110,45 +110,41 @@ def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name:
         )
 
 
-class _Records:
-    """Finds where records end in bytes that start with one."""
+def _find_quoted(data: bytes, delimiter: str, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield where fields in quotes begin and end in bytes that start with a record.
 
-    def __init__(self, delimiter: str):
-        self._before = b"\r\n" + delimiter.encode()
+    The end of one that the data does not close is beyond it.
+    """
+    before = b"\r\n" + delimiter.encode()
+    place = start
+    while (first := data.find(b'"', place)) >= 0:  # much faster than a pattern
+        place = first + 1
+        if first and data[first - 1] not in before:
+            continue  # within a field without quotes, where it is a character like others
+        # A doubled quote is one of the text; a single one ends the field.
+        while (last := data.find(b'"', place)) >= 0 and data[last + 1 : last + 2] == b'"':
+            place = last + 2
+        place = last + 1 if last >= 0 else len(data) + 1
+        yield first, place
 
-    def _find_quoted(self, data: bytes, start: int = 0) -> Iterator[tuple[int, int]]:
-        """Yield where fields in quotes begin and end; the end of one that the data does not close is beyond it."""
-        place = start
-        while (first := data.find(b'"', place)) >= 0:  # much faster than a pattern
-            place = first + 1
-            if first and data[first - 1] not in self._before:
-                continue  # within a field without quotes, where it is a character like others
-            # A doubled quote is one of the text; a single one ends the field.
-            while (last := data.find(b'"', place)) >= 0 and data[last + 1 : last + 2] == b'"':
-                place = last + 2
-            place = last + 1 if last >= 0 else len(data) + 1
-            yield first, place
 
-    def find_end(self, data: bytes) -> int:
-        """Return where the last whole record ends; 0 if none does."""
-        end = last = 0
-        for first, after in self._find_quoted(data):
-            last = data.rfind(b"\n", end, first) + 1 or last
-            end = after
-        return data.rfind(b"\n", end) + 1 or last
+def _find_end(data: bytes, delimiter: str) -> int:
+    """Return where the last whole record ends; 0 if none does."""
+    end = last = 0
+    for first, after in _find_quoted(data, delimiter):
+        last = data.rfind(b"\n", end, first) + 1 or last
+        end = after
+    return data.rfind(b"\n", end) + 1 or last
 
-    def find_open(self, data: bytes) -> int:
-        """Return where the quote is that the data does not close; -1 if there is none."""
-        return next((first for first, after in self._find_quoted(data) if after > len(data)), -1)
 
-    def find_first_end(self, data: bytes, start: int) -> int:
-        """Return where the record ends that starts at a place."""
-        end = start
-        for first, after in self._find_quoted(data, start):
-            if (found := data.find(b"\n", end, first)) >= 0:
-                return found + 1
-            end = after
-        return data.find(b"\n", end) + 1 or len(data)
+def _find_first_end(data: bytes, delimiter: str, start: int) -> int:
+    """Return where the record ends that starts at a place."""
+    end = start
+    for first, after in _find_quoted(data, delimiter, start):
+        if (found := data.find(b"\n", end, first)) >= 0:
+            return found + 1
+        end = after
+    return data.find(b"\n", end) + 1 or len(data)
 
 
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
@@ -159,17 +155,20 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """
     span = reader.span
     header = _read_header(reader.source, span)
-    records = _Records(header.delimiter)
+    find_end = partial(_find_end, delimiter=header.delimiter)
     skip = header.length if span.start == 0 else 0
     with reader.open() as raw:
-        for piece, whole in read_cut(raw, span, records.find_end, reader.source.encoding):
+        for piece, whole in read_cut(raw, span, find_end, reader.source.encoding):
             data, skip = piece[skip:], max(0, skip - len(piece))
             if not data.strip(b"\r\n"):
                 continue
-            if not whole and (place := records.find_open(data)) >= 0:
+            quoted = (
+                [] if whole else [first for first, after in _find_quoted(data, header.delimiter) if after > len(data)]
+            )
+            if quoted:
                 raise SourceError(
                     f"{span.name}: a quote is never closed, in record {reader.row} or after it: "
-                    f"{excerpt(data[place:])}. Is the file cut short? Restore it, or double the quotes that are part "
+                    f"{excerpt(data[quoted[0] :])}. Is the file cut short? Restore it, or double the quotes that are part "
                     "of the text."
                 )
             yield _read_block(reader, header, data)
