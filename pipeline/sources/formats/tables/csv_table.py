@@ -162,14 +162,12 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
             data, skip = piece[skip:], max(0, skip - len(piece))
             if not data.strip(b"\r\n"):
                 continue
-            quoted = (
-                [] if whole else [first for first, after in _find_quoted(data, header.delimiter) if after > len(data)]
-            )
-            if quoted:
+            quoted = [] if whole else list(_find_quoted(data, header.delimiter))
+            if quoted and quoted[-1][1] > len(data):
+                shown = excerpt(data[quoted[-1][0] :])
                 raise SourceError(
-                    f"{span.name}: a quote is never closed, in record {reader.row} or after it: "
-                    f"{excerpt(data[quoted[0] :])}. Is the file cut short? Restore it, or double the quotes that are part "
-                    "of the text."
+                    f"{span.name}: a quote is never closed, in record {reader.row} or after it: {shown}. Is the file "
+                    "cut short? Restore it, or double the quotes that are part of the text."
                 )
             yield _read_block(reader, header, data)
 
