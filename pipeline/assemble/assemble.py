@@ -11,7 +11,6 @@ store their tokens.
 from __future__ import annotations
 
 import itertools
-import os
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -25,10 +24,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_numbers, wrap_texts
-from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Edges, Run, load_runs, token_dtype
-from pipeline.encode.run_carried import CarriedRows
+from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, HashKey, Run, count_below, load_runs, token_dtype
 from pipeline.engine.checksums import WrittenFile
-from pipeline.engine.receipts import FileRange, Result
+from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, last_part, to_json_values
 from pipeline.engine.timer import Timer
 from pipeline.mix.fates import read_fates
@@ -83,23 +81,6 @@ class AssembleTask(Payload):
 
 
 @dataclass(frozen=True, slots=True)
-class _ScratchRange:
-    """A range of a run's tokens that has been fetched into a scratch file. It is read like a `FileRange`."""
-
-    file: int
-    first: int
-    """The place in the scratch file of the first byte of the run's tokens; negative if that was not fetched."""
-
-    extra_bytes: ClassVar[int] = 0
-
-    def read_into(self, start: int, stop: int, buffer: memoryview) -> tuple[int, int]:
-        done, size = 0, stop - start
-        while done < size:  # one read returns at most 2 GiB
-            done += os.preadv(self.file, [buffer[done:size]], self.first + start + done)
-        return 0, size
-
-
-@dataclass(frozen=True, slots=True)
 class _Part:
     """The documents that a task's shards take of one run in one epoch."""
 
@@ -111,12 +92,10 @@ class _Part:
     """The first row of each shard."""
     high: list[int]
     """One past the last row of each shard."""
-    tokens: FileRange | _ScratchRange
-    """The run's tokens from the first row to the last."""
-    carried: CarriedRows | None
-    """The carried values of the run's documents from the first row to the last; None if the run has none."""
-    places: npt.NDArray[np.int64]
-    """Where in these the rows are, `(documents,)`."""
+    read_tokens: Callable[[int, int], memoryview]
+    """Reads bytes [start, stop) of the run's tokens, between those of the first row and the last."""
+    carried: pa.Table | None
+    """The set's carried columns, `(documents, columns)`; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +107,10 @@ class _Documents:
     runs: npt.NDArray[np.int64]
     """The number of each document's run."""
     epochs: npt.NDArray[np.int64]
-    buffer: memoryview
-    """The tokens of all, in bytes; there are other bytes in between."""
-    starts: npt.NDArray[np.int64]
-    """The first byte of each document in the buffer."""
-    stops: npt.NDArray[np.int64]
-    """One past its last byte."""
-    carried: list[tuple[dict[str, Any], int]]
-    """The carried values of each part, and its documents."""
+    tokens: list[memoryview]
+    """Of each document, as bytes."""
+    carried: list[pa.Table]
+    """The carried values of each part, if the set has carried columns."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,11 +136,9 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
     result = AssembleResult(seconds=timer.seconds, core_seconds=timer.core_seconds)
     done = 0
     token_bytes = np.dtype(token_dtype(task.properties.vocab_size)).itemsize
-    buffer = memoryview(b"")
     with _open_parts(folder, task, runs) as parts:
         for number, shard in enumerate(task.shards):
-            documents = _gather(parts, number, token_bytes, buffer)
-            buffer = documents.buffer
+            documents = _gather(parts, number, token_bytes)
             timer.lap("gather_s")
             order = _permute(documents, shard, task.seed)
             table = _document_table(documents, order, task, runs)
@@ -173,7 +146,7 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
 
             def chunks(documents: _Documents = documents, order: npt.NDArray[np.int64] = order) -> Iterator[bytes]:
                 nonlocal done
-                for chunk in _token_chunks(documents, order):
+                for chunk in _token_chunks(documents.tokens, order):
                     yield chunk
                     done += len(chunk)
                     report(done, done // token_bytes)
@@ -203,41 +176,54 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
     slices = _join_slices(task.shards)
     jobs = [(n, *part) for part in slices for n, run in enumerate(runs) if run.source == part[0].source]
 
-    def open_part(number: int, whole: Slice, edges: Edges) -> _Part | None:
+    def open_part(number: int, whole: Slice, edges: list[HashKey]) -> _Part | None:
         run = replace(runs[number]) if forget else runs[number]
         first, rows = run.read_between(whole.start, whole.stop)
         places = np.flatnonzero(fates.kept(number, first, first + len(rows)))
         rows = rows[places]
         if not len(rows):
             return None
-        low, high = edges.count_below(rows).reshape(2, -1).tolist()
-        carried = run.read_carried(first + int(places[0]), first + int(places[-1]) + 1) if run.carried else None
-        return _Part(number, whole.epoch, rows, low, high, run.open_tokens(rows), carried, places - places[0])
+        low, high = count_below(rows, edges).reshape(2, -1).tolist()
+        carried = _read_carried(run, first, places, task.properties) if task.properties.carried else None
+        return _Part(number, whole.epoch, rows, low, high, run.open_tokens(rows).read, carried)
 
     if not task.fetch:
         yield [part for job in jobs if (part := open_part(*job))]
         return
     # Each run is asked once; what it gives lies in a scratch file until a shard needs it.
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as file, ThreadPoolExecutor(CONNECTIONS) as pool:
+    with tempfile.TemporaryFile(dir=folder) as file, ThreadPoolExecutor(CONNECTIONS) as pool:
         lock = threading.Lock()
 
-        def fetch(job: tuple[int, Slice, Edges]) -> _Part | None:
+        def fetch(job: tuple[int, Slice, list[HashKey]]) -> _Part | None:
             part = open_part(*job)
             if part is None:
                 return None
-            start, stop = runs[part.run].token_range(part.rows)
-            assert isinstance(part.tokens, FileRange)
-            tokens = part.tokens.read(start, stop)
+            first, last = runs[part.run].token_range(part.rows)
+            tokens = part.read_tokens(first, last)
             with lock:
-                place = file.tell()
-                while len(tokens):  # one write takes at most 2 GiB
-                    tokens = tokens[file.write(tokens) :]
-            return replace(part, tokens=_ScratchRange(file.fileno(), place - start))
+                place = file.tell() - first
+                file.write(tokens)
+
+            def read(start: int, stop: int) -> memoryview:
+                file.seek(place + start)
+                return memoryview(file.read(stop - start))
+
+            return replace(part, read_tokens=read)
 
         yield [part for part in pool.map(fetch, jobs) if part]
 
 
-def _join_slices(shards: Sequence[ShardPlan]) -> list[tuple[Slice, Edges]]:
+def _read_carried(run: Run, first: int, places: npt.NDArray[np.int64], properties: SetProperties) -> pa.Table:
+    """Read a set's carried columns of a run's documents, by places from `first` on; null where the run has none."""
+    values: dict[str, Any] = {name: null_values(kind, len(places)) for name, kind in properties.carried_types.items()}
+    if run.carried:
+        table = run.read_carried(first + int(places[0]), first + int(places[-1]) + 1)
+        taken = table.take(wrap_numbers(pa.int64(), places - places[0]))
+        values |= zip(table.column_names, taken.columns, strict=True)
+    return pa.table(values)
+
+
+def _join_slices(shards: Sequence[ShardPlan]) -> list[tuple[Slice, list[HashKey]]]:
     """Return what neighbouring shards take together, by source and epoch, and where each one's part begins and ends."""
     joined: dict[tuple[int, int], list[Slice]] = {}
     for number, shard in enumerate(shards):
@@ -248,43 +234,32 @@ def _join_slices(shards: Sequence[ShardPlan]) -> list[tuple[Slice, Edges]]:
     for own in joined.values():
         own += [replace(own[-1], start=own[-1].stop)] * (len(shards) - len(own))
     return [
-        (replace(own[0], stop=own[-1].stop), Edges([part.start for part in own] + [part.stop for part in own]))
+        (replace(own[0], stop=own[-1].stop), [part.start for part in own] + [part.stop for part in own])
         for own in joined.values()
     ]
 
 
-def _gather(parts: list[_Part], shard: int, token_bytes: int, buffer: memoryview) -> _Documents:
-    """Read the tokens that a shard needs from each part into `buffer`, or into a new one if it is too small."""
+def _gather(parts: list[_Part], shard: int, token_bytes: int) -> _Documents:
+    """Read the tokens that a shard needs from each part."""
     own = [(part, part.low[shard], part.high[shard]) for part in parts if part.low[shard] < part.high[shard]]
     counts = np.array([high - low for _, low, high in own], np.int64)
     # Not `np.concatenate`, which takes 25 microseconds for each array of records to compare their types.
     rows = np.frombuffer(b"".join([part.rows[low:high].data for part, low, high in own]), DOCUMENT_DTYPE)
-    starts = rows["start"].astype(np.int64) * token_bytes
-    stops = starts + rows["length"].astype(np.int64) * token_bytes
-    # Plan one read for each part: from its first document's first byte to its last one's last.
-    lasts = np.cumsum(counts) - 1
-    ranges = list(zip(own, starts[lasts + 1 - counts].tolist(), stops[lasts].tolist(), strict=True))
-    room = sum(stop - start + part.tokens.extra_bytes for (part, _, _), start, stop in ranges)
-    if room > len(buffer):
-        buffer = np.empty(room * 9 // 8, np.uint8).data  # the next shard may need a little more
-    # Read them one after the other, and note how far the bytes of each have moved.
-    moves: list[int] = []
-    place = 0
-    for (part, _, _), start, stop in ranges:
-        begin, end = part.tokens.read_into(start, stop, buffer[place:])
-        moves.append(place + begin - start)
-        place += end
-    moved = np.repeat(np.array(moves, np.int64), counts)
+    # One read for each part: from its first document's first byte to its last one's last.
+    tokens: list[memoryview] = []
+    for part, low, high in own:
+        starts = part.rows["start"][low:high].astype(np.int64) * token_bytes
+        stops = starts + part.rows["length"][low:high].astype(np.int64) * token_bytes
+        first = int(starts[0])
+        read = part.read_tokens(first, int(stops[-1]))
+        places = zip((starts - first).tolist(), (stops - first).tolist(), strict=True)
+        tokens += [read[start:stop] for start, stop in places]
     return _Documents(
         rows=rows,
         runs=np.repeat(np.array([part.run for part, _, _ in own], np.int64), counts),
         epochs=np.repeat(np.array([part.epoch for part, _, _ in own], np.int64), counts),
-        buffer=buffer,
-        starts=starts + moved,
-        stops=stops + moved,
-        carried=[
-            (part.carried.take(part.places[low:high]) if part.carried else {}, high - low) for part, low, high in own
-        ],
+        tokens=tokens,
+        carried=[part.carried.slice(low, high - low) for part, low, high in own if part.carried is not None],
     )
 
 
@@ -299,12 +274,9 @@ def _permute(documents: _Documents, shard: ShardPlan, seed: int) -> npt.NDArray[
     return by_content[np.argsort(keys, kind="stable")]
 
 
-def _token_chunks(documents: _Documents, order: npt.NDArray[np.int64]) -> Iterator[bytes]:
-    tokens = documents.buffer
+def _token_chunks(tokens: list[memoryview], order: npt.NDArray[np.int64]) -> Iterator[bytes]:
     for first in range(0, len(order), _CHUNK_DOCUMENTS):
-        chosen = order[first : first + _CHUNK_DOCUMENTS]
-        starts, stops = (documents.starts[chosen].tolist(), documents.stops[chosen].tolist())
-        yield b"".join([tokens[start:stop] for start, stop in zip(starts, stops, strict=True)])
+        yield b"".join([tokens[place] for place in order[first : first + _CHUNK_DOCUMENTS].tolist()])
 
 
 def _document_table(
@@ -318,6 +290,11 @@ def _document_table(
     rows, run_of = documents.rows[order], documents.runs[order]
     sources = np.array([run.source for run in runs], np.int64)
     lengths = rows["length"].astype(np.uint64)
+    # The set's carried columns are parts with one row for each document.
+    carried: list[Any] = []
+    if documents.carried:
+        table = pa.concat_tables(documents.carried).take(wrap_numbers(pa.int64(), order))
+        carried = table.combine_chunks().columns
     columns = [
         wrap_numbers(pa.uint64(), np.cumsum(lengths) - lengths),
         wrap_numbers(pa.uint32(), np.ascontiguousarray(rows["length"])),
@@ -325,16 +302,9 @@ def _document_table(
         _dictionary(bases[run_of] + rows["span"], list(itertools.chain.from_iterable(labels_of))),
         wrap_numbers(pa.uint32(), np.ascontiguousarray(rows["row"])),
         wrap_numbers(pa.binary(16), join_hashes(rows["hash_hi"], rows["hash_lo"])),
-        *_carried_columns(documents, order, task.properties),
+        *carried,
     ]
     return pa.Table.from_arrays(columns, schema=document_schema(task.properties.carried_types))
-
-
-def _carried_columns(documents: _Documents, order: npt.NDArray[np.int64], properties: SetProperties) -> Iterator[Any]:
-    """Yield the set's carried columns; documents of a source that does not carry one have null there."""
-    for name, kind in properties.carried_types.items():
-        parts = [own[name] if name in own else null_values(kind, number) for own, number in documents.carried]
-        yield pa.concat_arrays(parts).take(wrap_numbers(pa.int64(), order))
 
 
 def _dictionary(codes: npt.NDArray[np.int64], names: list[str]) -> pa.DictionaryArray[Any, Any]:

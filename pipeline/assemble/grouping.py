@@ -19,21 +19,14 @@ MOST_ROWS_BYTES = 256 << 20
 """Rows and carried values of a task's shards, which are in memory."""
 
 
-def group_assembled_shards(
-    shards: Sequence[ShardPlan], *, runs: int, shard_bytes: int, shard_documents: int, carried_bytes: int = 0
-) -> list[tuple[ShardPlan, ...]]:
+def group_assembled_shards(shards: Sequence[ShardPlan], **sizes: int) -> list[tuple[ShardPlan, ...]]:
     """Divide shards among assemble tasks. It depends on the mix alone, not on the store or the engine.
 
     Args:
         shards: all shards, those of a split together and in order.
-        runs: the number of runs, from each of which a shard takes a slice.
-        shard_bytes: tokens of a usual shard, in bytes.
-        shard_documents: documents of a usual shard.
-        carried_bytes: carried values of a usual shard, in bytes.
+        sizes: what `shards_an_assemble_task` goes by.
     """
-    most = shards_an_assemble_task(
-        len(shards), runs=runs, shard_bytes=shard_bytes, shard_documents=shard_documents, carried_bytes=carried_bytes
-    )
+    most = shards_an_assemble_task(len(shards), **sizes)
     groups: list[tuple[ShardPlan, ...]] = []
     for _, split in itertools.groupby(shards, key=lambda shard: shard.split):
         own = list(split)
@@ -44,7 +37,15 @@ def group_assembled_shards(
 def shards_an_assemble_task(
     shards: int, *, runs: int, shard_bytes: int, shard_documents: int, carried_bytes: int = 0
 ) -> int:
-    """Return how many shards an assemble task writes at most; see `group_assembled_shards`."""
+    """Return how many shards an assemble task writes at most.
+
+    Args:
+        shards: the number of all shards.
+        runs: the number of runs, from each of which a shard takes a slice.
+        shard_bytes: tokens of a usual shard, in bytes.
+        shard_documents: documents of a usual shard.
+        carried_bytes: carried values of a usual shard, in bytes.
+    """
     # As many shards as make long reads, within the limits of scratch, memory and the number of tasks.
     usual = max(1, shard_bytes)
     rows = max(1, shard_documents * DOCUMENT_DTYPE.itemsize + carried_bytes)

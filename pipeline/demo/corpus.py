@@ -15,12 +15,11 @@ import importlib.metadata
 import re
 import sys
 import sysconfig
-import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.demo.docstrings import MIN_CHARS, Docstring, SourceFile, harvest_docstrings
+from pipeline.demo.docstrings import MIN_CHARS, Docstring, SourceFile, harvest_docstrings, parse_source
 from pipeline.demo.held_out import cut_excerpts, write_items
 from shards.stores.files import TMP_SUFFIX, unique_name, write_text
 from shards.terminal.reporter import Note
@@ -223,11 +222,8 @@ def _parse_definitions(content: bytes) -> Iterator[tuple[str, str]]:
     Raises:
         SyntaxError, ValueError: the file is not Python of this version, or is not decodable.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about escapes in the standard library
-        tree = ast.parse(content)
     lines = content.decode().split("\n")
-    for node in tree.body:
+    for node in parse_source(content).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             text = "\n".join(lines[first - 1 : node.end_lineno])

@@ -73,14 +73,21 @@ def parse_docstrings(content: bytes) -> Iterator[tuple[str, str]]:
     """
     if not _is_documentation(content):
         return
-    with warnings.catch_warnings():
-        # The user need not hear about invalid escapes in other people's code.
-        warnings.simplefilter("ignore")
-        tree = ast.parse(content)
-    for name, text in _walk(tree, ""):
+    for name, text in _walk(parse_source(content), ""):
         cleaned = inspect.cleandoc(text)
         if len(cleaned) >= MIN_CHARS:
             yield name, cleaned
+
+
+def parse_source(content: bytes) -> ast.Module:
+    """Return the syntax tree of a file. The user need not hear about invalid escapes in other people's code.
+
+    Raises:
+        SyntaxError, ValueError: the file is not Python of this version, or is not decodable.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(content)
 
 
 def _is_documentation(content: bytes) -> bool:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.clean.evaluations.hits import HIT_DTYPE
-from pipeline.encode.run_carried import CARRIED_FILE, CARRIED_TEXT_FILE, CarriedRows, read_carried
+from pipeline.encode.run_carried import CARRIED_FILE, CARRIED_PLACES_FILE, read_carried
 from pipeline.engine.checksums import WrittenFile, seal, unseal, write_checksummed
 from pipeline.engine.receipts import FileRange, Result, TaskOutput, write_receipt
 from pipeline.engine.tasks import digest_of
@@ -34,6 +34,7 @@ from shards.stores.store import WritableStore
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import pyarrow as pa
 
 TOKENS_FILE = "tokens.bin"
 DOCUMENTS_FILE = "documents.npy"
@@ -57,7 +58,7 @@ SLACK = 6.0
 LEAST_SLACK = 64
 """Rows that a search reads further at least."""
 
-_OF_SHARDS = (TOKENS_FILE, CARRIED_FILE, CARRIED_TEXT_FILE)
+_OF_SHARDS = (TOKENS_FILE, CARRIED_FILE, CARRIED_PLACES_FILE)
 """Files that are read only when shards are written."""
 
 CONNECTIONS = 32
@@ -160,11 +161,10 @@ class Run:
     @property
     def carried_bytes(self) -> int:
         """The bytes of their values."""
-        names = (CARRIED_FILE, CARRIED_TEXT_FILE) if self.carried else ()
-        return sum(self.output.size(name) for name in names)
+        return self.output.size(CARRIED_FILE) if self.carried else 0
 
-    def read_carried(self, first: int, last: int) -> CarriedRows:
-        """Read the carried values of the documents [first, last)."""
+    def read_carried(self, first: int, last: int) -> pa.Table:
+        """Read the carried values of the documents [first, last), a row each."""
         return read_carried(self.output, self.carried, first, last)
 
     @property
@@ -207,12 +207,12 @@ class Run:
             The index of the first, and the rows, `DOCUMENT_DTYPE (found,)`.
         """
         # Read around the expected place, and further if the rows that were read do not hold both edges.
-        slack, edges, number = 1, Edges([start, stop]), self.num_documents
+        slack, number = 1, self.num_documents
         while True:
             begin = _expect_place(start, number, -slack)
             end = max(begin, _expect_place(stop, number, slack))
             rows = self.read_documents(begin, end)
-            low, high = edges.count_below(rows).tolist()
+            low, high = count_below(rows, [start, stop]).tolist()
             high = max(low, high)
             # A row outside on either side shows that there is none further on.
             if (low or not begin) and (high < len(rows) or end == number):
@@ -253,25 +253,19 @@ def _expect_place(key: HashKey, number: int, slack: int) -> int:
     return min(number, max(0, int(number * share + slack * error)))
 
 
-class Edges:
-    """Hashes, and how many rows of a run are below each."""
-
-    def __init__(self, keys: Sequence[HashKey]):
-        """Set the hashes, in any order."""
-        self._hi = np.array([min(hi, END_HASH[0] - 1) for hi, _ in keys], np.uint64)
-        self._lo = np.array([lo for _, lo in keys], np.uint64)
-        self._at_end = np.array([key >= END_HASH for key in keys], bool)
-
-    def count_below(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
-        """Return how many of the rows, which are in hash order, have a hash below each of the hashes, `(hashes,)`."""
-        # By the first half of the hash; the second half decides among rows that share it.
-        hi = np.ascontiguousarray(rows["hash_hi"])
-        counts = hi.searchsorted(self._hi)
-        ends = hi.searchsorted(self._hi, "right")
-        for i in np.flatnonzero(counts != ends).tolist():
-            counts[i] += np.searchsorted(rows["hash_lo"][counts[i] : ends[i]], self._lo[i])
-        counts[self._at_end] = len(rows)
-        return counts
+def count_below(rows: npt.NDArray[np.void], keys: Sequence[HashKey]) -> npt.NDArray[np.int64]:
+    """Return how many of some rows in hash order have a hash below each of some hashes, `(keys,)`."""
+    # By the first half of the hash; the second half decides among rows that share it.
+    hi = np.ascontiguousarray(rows["hash_hi"])
+    firsts = np.array([min(first, END_HASH[0] - 1) for first, _ in keys], np.uint64)
+    counts = hi.searchsorted(firsts)
+    ends = hi.searchsorted(firsts, "right")
+    for i, key in enumerate(keys):
+        if key >= END_HASH:
+            counts[i] = len(rows)
+        elif counts[i] != ends[i]:
+            counts[i] += np.searchsorted(rows["hash_lo"][counts[i] : ends[i]], np.uint64(key[1]))
+    return counts
 
 
 class RunList:

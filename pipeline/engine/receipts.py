@@ -30,7 +30,7 @@ from pipeline.engine.checksums import (
     unseal,
 )
 from shards.errors import RunError, remedy_of
-from shards.stores.store import FolderStore, ListedFile, Store, WritableStore
+from shards.stores.store import ListedFile, Store, WritableStore
 
 RECEIPT_FILE = "receipt.json"
 CHECKSUMS_FILE = "checksums.bin"
@@ -165,25 +165,16 @@ class TaskOutput(Generic[ResultT]):
     def _all_checksums(self) -> bytes:
         return bytes(self.read_unchecked(CHECKSUMS_FILE, 0, self.checksums_bytes))
 
-    def read_unchecked(self, name: str, start: int, stop: int, buffer: memoryview | None = None) -> memoryview:
-        """Read bytes [start, stop) of a file without comparing them; into a buffer, if one is given.
+    def read_unchecked(self, name: str, start: int, stop: int) -> memoryview:
+        """Read bytes [start, stop) of a file without comparing them.
 
         Raises:
             WorkFileDamagedError: the file does not have them.
         """
         if stop <= start:
             return memoryview(b"")
-        stored = self.result.stored_name(name)
-        # A folder reads into the buffer itself; what a request brings is copied.
         try:
-            if buffer is None:
-                return memoryview(self.store.read_range(stored, start, stop))
-            own = buffer[: stop - start]
-            if isinstance(self.store, FolderStore):
-                self.store.read_into(stored, start, own)
-            else:
-                own[:] = self.store.read_range(stored, start, stop)
-            return own
+            return memoryview(self.store.read_range(self.result.stored_name(name), start, stop))
         except OSError as error:
             if remedy_of(error):
                 raise
@@ -192,9 +183,6 @@ class TaskOutput(Generic[ResultT]):
 
 class FileRange:
     """A range of a file of a finished task, to be read in parts. Memory: 8 bytes for each block of the range."""
-
-    extra_bytes = 2 * BLOCK_BYTES
-    """The most by which the blocks of a part are longer than the part."""
 
     def __init__(self, output: TaskOutput[Any], name: str, start: int, stop: int):
         """Set the range, in bytes; its checksums are read on first use."""
@@ -209,48 +197,29 @@ class FileRange:
         Raises:
             WorkFileDamagedError: these bytes, or their checksums, are not as they were written.
         """
-        begin, data = self._read_again_if_moved(start, stop, None)
-        return data[start - begin : stop - begin]
-
-    def read_into(self, start: int, stop: int, buffer: memoryview) -> tuple[int, int]:
-        """Read bytes [start, stop) with their blocks into a buffer that has `extra_bytes` more room.
-
-        Memory that is used again costs less than new memory.
-
-        Returns:
-            Where in the buffer the bytes begin, and where the blocks end.
-
-        Raises:
-            WorkFileDamagedError: as `read`.
-        """
-        begin, data = self._read_again_if_moved(start, stop, buffer)
-        return start - begin, len(data)
-
-    def _read_again_if_moved(self, start: int, stop: int, buffer: memoryview | None) -> tuple[int, memoryview]:
         try:
-            return self._read_blocks(start, stop, buffer)
+            return self._read_blocks(start, stop)
         except WorkFileDamagedError:
             # The task may have run again in between, and its files are in the folder of another attempt.
             if not self._output.reload():
                 raise
             self._checksums = None
-            return self._read_blocks(start, stop, buffer)
+            return self._read_blocks(start, stop)
 
-    def _read_blocks(self, start: int, stop: int, buffer: memoryview | None) -> tuple[int, memoryview]:
-        """Return the first byte of the blocks that hold bytes [start, stop), and the blocks."""
+    def _read_blocks(self, start: int, stop: int) -> memoryview:
         file = self._output.result.files[self._name]
         if self._checksums is None:
             ends = (file.checksums_at + number * CHECKSUM_BYTES for number in (self._first, self._last))
             self._checksums = self._output.read_checksums(*ends)
         first, last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
         begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, file.bytes)
-        data = self._output.read_unchecked(self._name, begin, end, buffer)
+        data = self._output.read_unchecked(self._name, begin, end)
         own = self._checksums[(first - self._first) * CHECKSUM_BYTES : (last - self._first) * CHECKSUM_BYTES]
         offset = find_difference(data, own)
         if offset is not None:
             reason = f"bytes from {begin + offset:,} on differ from their checksum"
             raise WorkFileDamagedError(str(self._output.store), self._name, reason)
-        return begin, data
+        return data[start - begin : stop - begin]
 
 
 def write_receipt(folder: Path, result: Result) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.arrow_arrays import wrap_numbers
-from pipeline.encode.run_carried import row_dtype
+from pipeline.encode.run_carried import VALUE_BYTES
 from pipeline.recipe.schema import SourceRecipe
 
 GUESSED_BYTES = 100
@@ -34,7 +34,7 @@ def guess_carried(source: SourceRecipe) -> CarriedBytes:
     """Return an estimate of the bytes before any value is read: rather too many than too few."""
     if not source.carry:
         return CarriedBytes()
-    size = row_dtype(len(source.carry)).itemsize + GUESSED_BYTES * len(source.carry)
+    size = (VALUE_BYTES + GUESSED_BYTES) * len(source.carry)
     return CarriedBytes(size, size)
 
 
@@ -59,4 +59,4 @@ def measure_carried(tables: list[pa.Table], source: SourceRecipe) -> CarriedByte
     buffer = io.BytesIO()
     shuffled = table.take(wrap_numbers(pa.int64(), order))
     pq.write_table(shuffled, buffer, compression="zstd", use_dictionary=False, write_statistics=False)
-    return CarriedBytes(row_dtype(table.num_columns).itemsize + text / rows, buffer.tell() / rows)
+    return CarriedBytes(VALUE_BYTES * table.num_columns + text / rows, buffer.tell() / rows)

@@ -31,7 +31,6 @@ from pipeline.estimate.source_estimate import (
     estimate_tokens,
     guess_source,
 )
-from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, small_phases
 from pipeline.sources.selection import Selection
@@ -250,7 +249,7 @@ def _output_bytes(demand: Demand, train: int, sources: tuple[SourceEstimate, ...
         / max(1, source.encoded_tokens)
         for tokens, source in zip(used, sources, strict=True)
     )
-    carried = {parse_carry(item).name for source in recipe.sources for item in source.carry}
+    carried = {name for source in recipe.sources for name in source.carried_columns}
     tables = _num_shards(demand, sum(used) - recipe.split.val_tokens) * (TABLE_BYTES + COLUMN_BYTES * len(carried))
     return int(sum(used) * token_bytes) + int(rows) + tables
 

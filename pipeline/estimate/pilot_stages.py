@@ -22,7 +22,7 @@ from pipeline.mix.near_duplicates import bands, pairs, similar
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.recipe.schema import MixRecipe, Recipe, SplitRecipe
 from pipeline.sources.base import Span, Unit
-from pipeline.sources.software_heritage.fetched_documents import FORMAT, DocumentWriter
+from pipeline.sources.software_heritage.fetched_documents import FORMAT, write_documents
 from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.stores.store import FolderStore
 
@@ -53,10 +53,7 @@ class PilotStages:
         folder = self.folder / "documents" / f"{source}-{half}"
         folder.mkdir(parents=True)
         path = folder / "documents.parquet"
-        writer = DocumentWriter(path)
-        for row, text in enumerate(texts):
-            writer.add(row, text)
-        writer.close({})
+        write_documents(path, enumerate(texts), {})
         write_receipt(folder, Result(files={path.name: checksum_file(path)}))
         size = sum(map(len, texts))
         span = Span(str(path), path.name, "", FORMAT, "rg", 0, 1, size, len(texts), path.stat().st_size)

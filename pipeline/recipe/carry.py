@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import cast
 
 from shards.format.carried import CARRIED_TYPES, CarriedType, find_name_faults
 
 
-class CarryItem(NamedTuple):
-    """A column to carry; `type` is None if the files decide it."""
-
-    name: str
-    type: CarriedType | None
-
-
-def parse_carry(text: str) -> CarryItem:
-    """Return the column that `"url"` or `"url: string"` names.
+def parse_carry(text: str) -> tuple[str, CarriedType | None]:
+    """Return the column that `"url"` or `"url: string"` names, and its type; None if the files decide it.
 
     Raises:
         ValueError: the type is not one of ours.
     """
     name, colon, kind = text.rpartition(":")
     if not colon:
-        return CarryItem(text.strip(), None)
+        return text.strip(), None
     if kind.strip() not in CARRIED_TYPES:
         raise ValueError(
             f"{text!r}: expected the name of a column, or NAME: TYPE with one of {', '.join(CARRIED_TYPES)}"
         )
-    return CarryItem(name.strip(), cast("CarriedType", kind.strip()))
+    return name.strip(), cast("CarriedType", kind.strip())
 
 
 def checked_carry(items: list[str]) -> list[str]:
     """Refuse items that cannot be parsed, and names that a carried column cannot have."""
-    names = [parse_carry(item).name for item in items]
+    names = [name for name, _ in map(parse_carry, items)]
     faults = find_name_faults(names)
     faults += [f"{name!r} is listed more than once. Keep one" for name in dict.fromkeys(names) if names.count(name) > 1]
     if faults:

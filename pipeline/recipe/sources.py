@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from pipeline.recipe import paths
-from pipeline.recipe.carry import checked_carry
+from pipeline.recipe.carry import checked_carry, parse_carry
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.key_values import (
     Delimiter,
@@ -34,8 +34,9 @@ from pipeline.recipe.key_values import (
     known_encoding,
     normal_encoding,
 )
-from pipeline.recipe.predicates import checked_predicates
+from pipeline.recipe.predicates import Predicate, checked_predicates, parse_keep
 from shards.config import Settings, in_form
+from shards.format.carried import CarriedType
 
 # A key that came after the first sets is left out of recipes while it has its default (`exclude_if`), so that earlier
 # digests stay valid.
@@ -200,6 +201,16 @@ class SourceRecipe(Settings):
         return "text" if self.content == "column" else "blob_id"
 
     @property
+    def carried_columns(self) -> dict[str, CarriedType | None]:
+        """The columns to carry, with the types that `carry` states; None: the files decide it."""
+        return dict(map(parse_carry, self.carry))
+
+    @property
+    def predicates(self) -> list[Predicate]:
+        """The predicates of `keep`, in order."""
+        return parse_keep(self.keep)
+
+    @property
     def pinned_revision(self) -> str | None:
         """What the set's manifest records as the version of the documents; None if the documents' own digest is."""
         return None
@@ -252,6 +263,16 @@ class HubSource(SourceRecipe):
     """`hub`: the split."""
     revision: Annotated[str, Field(min_length=1)] = "main"
     """`hub`: branch, tag or commit. It is resolved to a commit once, and the set's `recipe.json` records the commit."""
+
+    @property
+    def carried_columns(self) -> dict[str, CarriedType | None]:
+        """The columns to carry, with the types that `carry` states; None: the files decide it."""
+        return dict(map(parse_carry, self.carry))
+
+    @property
+    def predicates(self) -> list[Predicate]:
+        """The predicates of `keep`, in order."""
+        return parse_keep(self.keep)
 
     @property
     def pinned_revision(self) -> str | None:

@@ -108,6 +108,11 @@ class Span:
     """Bytes that those columns take from disk or network, in addition to `stored_bytes`, if a footer states them."""
 
     @property
+    def file_bytes(self) -> int:
+        """The size of the file, which its version begins with."""
+        return int(self.version.partition(" ")[0])
+
+    @property
     def part(self) -> str:
         """The part of the file: `rg0-12`, `b0-4096`, `m0-70` or `file`."""
         return "file" if self.kind == "file" else f"{self.kind}{self.start}-{self.stop}"
@@ -175,6 +180,14 @@ class TextBatch:
     it does not, and the file is of some size. None for all others."""
     read_bytes: int = 0
     """For a span of bytes: its stored bytes up to the end of this batch, of a compressed file about."""
+
+
+def batch_without_rows(rejected: dict[str, int]) -> TextBatch:
+    """Return the batch of rows of which none is kept, by the reasons of their rejection."""
+    import numpy as np
+    import pyarrow as pa
+
+    return TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), Counter(rejected))
 
 
 def describe_place(span: Span, row: int, what: str = "record") -> str:
@@ -252,19 +265,16 @@ def split_groups(span: Span) -> list[Span]:
 
 def make_units(source: int, spans: list[Span]) -> list[Unit]:
     """Join spans into units, in order. The result depends on the spans alone, not on the number of workers."""
-    units: list[Unit] = []
-    pending: list[Span] = []
-    pending_bytes = 0
+    units: list[list[Span]] = [[]]
+    size = 0
     for span in spans:
         # A full unit ends before a span, and by chance after one: a file's change then moves few borders.
-        if pending and pending_bytes + span.text_bytes > PACK_BYTES:
-            units.append(Unit(source, tuple(pending)))
-            pending, pending_bytes = [], 0
-        pending.append(span)
-        pending_bytes += span.text_bytes
+        if size + span.text_bytes > PACK_BYTES:
+            units.append([])
+            size = 0
+        units[-1].append(span)
+        size += span.text_bytes
         if xxhash.xxh3_64_intdigest(f"{span.name}\0{span.start}".encode()) % GROUP_FILES == 0:
-            units.append(Unit(source, tuple(pending)))
-            pending, pending_bytes = [], 0
-    if pending:
-        units.append(Unit(source, tuple(pending)))
-    return units
+            units.append([])
+            size = 0
+    return [Unit(source, tuple(own)) for own in units if own]

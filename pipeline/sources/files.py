@@ -1,17 +1,19 @@
 """Sources that are files: local paths, or any URL that fsspec opens.
 
 `list_files` lists the files, `list_spans` checks one file's schema and cuts it into spans; `read` streams one span.
-Reading is in `pipeline.sources.formats.readers`.
+Reading is in `pipeline.sources.formats.contract`.
 """
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.recipe import paths
 from pipeline.sources.base import Columns, File, SourceError, Span, TextBatch
+from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, read_file_version
 from pipeline.sources.formats.detect import detect_format
 from pipeline.sources.globs import expand_glob
@@ -46,10 +48,7 @@ def list_files(source: FilesSource) -> list[File]:
             f"Restore the files, or correct {'`paths` or `exclude`' if source.exclude else '`paths`'}."
         )
     folder = posixpath.commonpath({name.rpartition("/")[0] or "/" for name in files})
-    return [
-        File(file.url, _relative(name, folder), file.stored_bytes, file.version, file.revision)
-        for name, file in sorted(files.items())
-    ]
+    return [replace(file, name=_relative(name, folder)) for name, file in sorted(files.items())]
 
 
 def _relative(name: str, folder: str) -> str:
@@ -65,16 +64,11 @@ def list_spans(source: FilesSource, file: File, unit_bytes: int | None = None) -
     Raises:
         SourceError: the file cannot be read, or lacks a column.
     """
-    from pipeline.sources.formats import readers
-
     try:
         # A listing of local files has their versions; of others, each file is asked for its own.
         version = file.version or read_file_version(file.url)
-        size = file.stored_bytes if file.version else None  # of a listing that tells the version, and so the size
-        format_ = (
-            detect_format(file.url, file.name, size, source.encoding) if source.format == "auto" else source.format
-        )
-        return readers.cut_file(source, file.url, file.name, version, format_, unit_bytes)
+        format_ = detect_format(file.url, file.name, source.encoding) if source.format == "auto" else source.format
+        return contract.cut_file(source, file.url, file.name, version, format_, unit_bytes)
     except InputError:  # a fault with its remedy, such as a missing package
         raise
     except BROKEN_FILE_ERRORS as error:
@@ -87,7 +81,6 @@ def read(source: FilesSource, span: Span, carried: Columns = ()) -> Iterator[Tex
     Raises:
         SourceError: the file is broken, or has changed since it was resolved.
     """
-    from pipeline.sources.formats import readers
 
     def check_unchanged() -> None:
         now = read_file_version(span.url)
@@ -100,7 +93,7 @@ def read(source: FilesSource, span: Span, carried: Columns = ()) -> Iterator[Tex
     try:
         # Before and after: a file that changes meanwhile would give documents of two versions.
         check_unchanged()
-        yield from readers.read_rows(source, span, carried)
+        yield from contract.read_rows(source, span, carried)
         check_unchanged()
     except InputError:  # a fault with its remedy, such as a missing package
         raise

@@ -3,6 +3,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import contextlib
 import glob as globbing
 import json
 import os
@@ -61,9 +62,16 @@ def expand_glob(glob: str) -> list[File]:
 
 
 def _list_local(glob: str) -> Iterator[File]:
-    """Yield the local files that a glob matches. One call of the system for each, as there may be many."""
+    """Yield the local files that a glob matches; of a folder of `datasets.save_to_disk`, those with its rows."""
+    glob = os.path.expanduser(glob)
+    state = Path(glob, _STATE_FILE)
+    if not globbing.has_magic(glob) and state.is_file():
+        found = [os.path.join(glob, file["filename"]) for file in json.loads(state.read_bytes())["_data_files"]]
+    else:
+        found = globbing.glob(glob, recursive=True)
+    # One call of the system for each file, as there may be many.
     folders: dict[str, str] = {}
-    for path in _match_local(glob):
+    for path in found:
         try:
             status = os.stat(path)
         except OSError:
@@ -75,15 +83,6 @@ def _list_local(glob: str) -> Iterator[File]:
             folders[folder] = _absolute(folder + separator).rstrip("/")
         name = f"{folders[folder]}/{base}"
         yield File(path, _check_name(name), status.st_size, version_of_status(status))
-
-
-def _match_local(glob: str) -> list[str]:
-    """List what a glob matches; of a folder of `datasets.save_to_disk`, the files with its rows, in order."""
-    path = os.path.expanduser(glob)
-    if not globbing.has_magic(path) and os.path.isfile(os.path.join(path, _STATE_FILE)):
-        state = json.loads(Path(path, _STATE_FILE).read_bytes())
-        return [os.path.join(path, file["filename"]) for file in state["_data_files"]]
-    return globbing.glob(path, recursive=True)
 
 
 def _explain_folder(glob: str, path: str) -> str:
@@ -109,85 +108,53 @@ def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
     for place, source in [*named_tables(data, "sources"), *named_tables(data, "evaluations")]:
         if SourceRecipe.kind_of(source) is not FilesSource:
             continue
-        for key, check in (("paths", _check_glob), ("exclude", _check_excluded)):
+        for key in ("paths", "exclude"):
             for glob in list_of(source.get(key)):
-                if isinstance(glob, str):  # the model reports the others
-                    yield from check(place, source, glob, folder)
+                if not isinstance(glob, str):
+                    continue  # the model reports it
+                files, fault = _try_glob(key, glob, folder)
+                if fault:
+                    yield f"{place}.{key}: {fault}"
+                elif key == "paths":
+                    yield from _check_keys(place, source, glob, files)
 
 
-def _check_excluded(place: str, source: dict[str, Any], glob: str, folder: Path) -> Iterator[str]:
+def _try_glob(key: str, glob: str, folder: Path) -> tuple[list[File], str]:
+    """Return the files that a glob of a key matches; if it matches none, also why."""
+    path = paths.join_path(folder, glob)
     try:
-        found = _one_of_each_ending(paths.join_path(folder, glob))
+        files = expand_glob(path)
+        explained = _explain_folder(glob, path) if key == "paths" and not files else ""
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
-        yield f"{place}.exclude: {glob!r} cannot be listed: {error}"
-        return
-    if not found:
-        yield f"{place}.exclude: {glob!r} matches no file. {paths.explain_path(folder, glob)} Or leave it out."
+        return [], f"{glob!r} cannot be listed: {error}"
+    if files or explained:
+        return files, explained
+    remedy = " Or leave it out." if key == "exclude" else ""
+    return [], f"{glob!r} matches no file. {paths.explain_path(folder, glob)}{remedy}"
 
 
-def _check_glob(place: str, source: dict[str, Any], glob: str, folder: Path) -> Iterator[str]:
-    try:
-        files = _one_of_each_ending(paths.join_path(folder, glob))
-    except (*BROKEN_FILE_ERRORS, ImportError) as error:
-        yield f"{place}.paths: {glob!r} cannot be listed: {error}"
-        return
-    if not files:
-        why = _explain_folder(glob, paths.join_path(folder, glob)) or (
-            f"{glob!r} matches no file. {paths.explain_path(folder, glob)}"
-        )
-        yield f"{place}.paths: {why}"
-        return
-    format_ = str(source.get("format", "auto"))
+def _check_keys(place: str, source: dict[str, Any], glob: str, files: list[File]) -> Iterator[str]:
     # One file of each ending shows which formats the glob has; content is looked at only where no name tells.
-    by_name = {file.name: format_of_name(file.name) if format_ == "auto" else format_ for file in files}
-    formats = sorted({found or "their content says" for found in by_name.values()})
-    cut = [name for name, found in by_name.items() if found in FORMATS and "separator" in FORMATS[found].required]
+    given = str(source.get("format", "auto"))
+    examples = {ending_of(file.name): file for file in reversed(files)}
+    urls = {file.name: file.url for file in sorted(examples.values(), key=lambda file: file.name)}
+    formats = {name: format_of_name(name) if given == "auto" else given for name in urls}
+    cut = [name for name, found in formats.items() if found in FORMATS and "separator" in FORMATS[found].required]
     if cut and not source.get("separator"):
         remedy = 'Give `separator`, or format = "file" for one document per file'
         yield f"{place}.separator: required to cut {cut[0]!r} into documents. {remedy}"
     if source.get("separator") and not cut:
+        read_as = ", or as ".join(sorted({found or "their content says" for found in formats.values()}))
         yield (
             f"{place}.separator: only text files are cut by a separator; {glob!r} has files that are read as "
-            f"{', or as '.join(formats)}. Leave `separator` out, or give these files a source of their own"
-            + (', or set format = "text"' if None in by_name.values() else "")
+            f"{read_as}. Leave `separator` out, or give these files a source of their own"
+            + (', or set format = "text"' if None in formats.values() else "")
         )
-    if source.get("keep") and (name := _find_without_columns(files, by_name)):
-        yield f"{place}.keep: {name!r} has no columns; predicates need {list_formats_with('keep')}"
-
-
-def _one_of_each_ending(glob: str) -> list[File]:
-    """Return one file for each ending that a glob matches, sorted by name: the endings show the formats of all files.
-
-    Raises:
-        As `expand_glob`.
-    """
-    # No status is asked of further files with a known ending: there may be millions.
-    files: dict[str, File] = {}
-    if "://" in glob or "::" in glob:
-        for file in expand_glob(glob):
-            files.setdefault(ending_of(file.name), file)
-        return list(files.values())
-    for path in sorted(_match_local(glob)):
-        ending = ending_of(path)
-        if (ending not in files or not path.isascii()) and os.path.isfile(path):
-            files.setdefault(ending, File(path, _check_name(_absolute(path)), 0))
-    return list(files.values())
-
-
-def _find_without_columns(files: list[File], by_name: dict[str, str | None]) -> str | None:
-    """Return the name of the first file without columns; a file is opened only if its name does not give its format.
-
-    This checks one file of each ending. `pipeline.sources.formats.readers` refuses other files without columns.
-    """
-    for file in files:
-        found = by_name[file.name]
-        try:
-            found = found or detect_format(file.url, file.name)
-        except (SourceError, *BROKEN_FILE_ERRORS):
-            continue  # reported when the source is opened
-        if "keep" not in FORMATS[found].keys:
-            return file.name
-    return None
+    for name, found in formats.items() if source.get("keep") else ():
+        with contextlib.suppress(SourceError, *BROKEN_FILE_ERRORS):  # reported when the source is opened
+            if "keep" not in FORMATS[found or detect_format(urls[name], name)].keys:
+                yield f"{place}.keep: {name!r} has no columns; predicates need {list_formats_with('keep')}"
+                break
 
 
 def _absolute(path: str) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.recipe.sources import HubSource
 from pipeline.sources.base import UNKNOWN_TYPE, Columns, File, SourceError, Span, TextBatch
+from pipeline.sources.formats import contract
 from pipeline.sources.formats.detect import format_of_name
 from pipeline.sources.network.range_cache import keep_fetched
 from shards.errors import import_extra
@@ -171,19 +172,13 @@ def list_spans(source: HubSource, file: File, unit_bytes: int | None = None) -> 
     Raises:
         SourceError: the file is broken, lacks a column, or has a format that neither Tokenmill nor `datasets` reads.
     """
-    if _format_of(source, file.name) == "parquet":
-        from pipeline.sources.formats import readers
-
+    if (format_of_name(file.name) if source.format == "auto" else source.format) == "parquet":
         with keep_fetched():  # the footer is read again when the file is read
-            spans = readers.cut_file(source, file.url, file.name, file.version, "parquet", unit_bytes)
+            spans = contract.cut_file(source, file.url, file.name, file.version, "parquet", unit_bytes)
         return [replace(span, revision=file.revision) for span in spans]
     from pipeline.sources.network import hf_streaming
 
     return [replace(hf_streaming.whole_file(file), carried=(UNKNOWN_TYPE,) * len(source.carry))]
-
-
-def _format_of(source: HubSource, name: str) -> str | None:
-    return format_of_name(name) if source.format == "auto" else source.format
 
 
 def read(source: HubSource, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
@@ -193,9 +188,7 @@ def read(source: HubSource, span: Span, carried: Columns = ()) -> Iterator[TextB
         SourceError: the file is broken, has changed, or cannot be fetched in time.
     """
     if span.format == "parquet":
-        from pipeline.sources.formats import readers
-
-        return readers.read_rows(source, span, carried)
+        return contract.read_rows(source, span, carried)
     from pipeline.sources.network import hf_streaming
 
     return hf_streaming.stream_rows(source, span, carried)

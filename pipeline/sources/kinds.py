@@ -6,14 +6,13 @@ Each reads only what it must: a build of a part of the sources lists the spans o
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, cast
 
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Columns, File, SourceError, Span, TextBatch
+from shards.terminal.workers import map_in_threads
 
 LIST_THREADS = 16
 """Number of files whose spans are listed at once: over a network, each takes two requests."""
@@ -39,12 +38,7 @@ class Kind(Protocol):
 
 def kind_of(source: SourceRecipe) -> Kind:
     """Return the module of a source's kind. It is imported on first use, as the Hub's libraries take a second."""
-    return _load(source.kind)
-
-
-@functools.cache
-def _load(kind: str) -> Kind:
-    return cast("Kind", importlib.import_module(f"pipeline.sources.{kind}"))
+    return cast("Kind", importlib.import_module(f"pipeline.sources.{source.kind}"))
 
 
 def list_files(source: SourceRecipe) -> list[File]:
@@ -70,14 +64,11 @@ def list_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None =
         except SourceError as error:
             return str(error)
 
-    def spans_of_all(part: list[File]) -> list[list[Span] | str]:
-        return [spans_of(file) for file in part]
-
     # Over a network each file takes requests, so files are listed at once; small local ones, many by a thread.
     size = min(_LIST_FILES, -(-len(files) // LIST_THREADS) or 1)
     parts = [files[start : start + size] for start in range(0, len(files), size)]
-    with ThreadPoolExecutor(LIST_THREADS) as pool:
-        listed = [item for part in pool.map(spans_of_all, parts) for item in part]
+    found = map_in_threads(lambda part: list(map(spans_of, part)), parts, LIST_THREADS)
+    listed = [item for part in found for item in part]
     faults = [item for item in listed if isinstance(item, str)]
     if faults:
         raise SourceError("\n".join(f"source {source.name!r}: {fault}" for fault in faults))

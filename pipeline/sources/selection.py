@@ -13,15 +13,13 @@ The cost is reading the footers of the groups listed: of 2,400 files, 16 if a fe
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Generator, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import xxhash
 
-from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.base import UNIT_BYTES, Columns, File, SourceError, Span, Unit, make_units
@@ -126,12 +124,10 @@ class Selection:
         self._by_name = {file.name: file for file in self.files}
         self._types: dict[str, tuple[CarriedType, str]] = {}  # of carried columns, each with a file that has it
         self._listed: dict[str, list[Span]] = {}  # by file name
-        self._order: list[Span] = []  # of the groups listed so far
-        self._taken = 0  # of these
+        self._taken = 0  # parts in the seeded order
         self._unit_bytes = None
         if tokens is None or self.whole:
-            self._list(self.files)
-            self.units = make_units(index, [span for file in self.files for span in self._listed[file.name]])
+            self.units = make_units(index, self._list(self.files))
         else:
             # The text must be as dense as text gets for these parts to suffice; the mix asks for more if it is not.
             first_bytes = int(tokens * FIRST_BYTES_PER_TOKEN)
@@ -173,7 +169,7 @@ class Selection:
     @property
     def listed(self) -> list[Span]:
         """The spans of the files listed so far, in the source's order: first the spans in units, then the rest."""
-        return [span for file in self.files for span in self._listed.get(file.name, [])]
+        return self._list([file for file in self.files if file.name in self._listed])
 
     @property
     def empty(self) -> list[str]:
@@ -183,8 +179,7 @@ class Selection:
     @property
     def carried(self) -> Columns:
         """The columns that the source carries, with their types as found in the files listed so far."""
-        names = (item.name for item in map(parse_carry, self.source.carry))
-        return tuple((name, self._types[name][0]) for name in names if name in self._types)
+        return tuple((name, self._types[name][0]) for name in self.source.carried_columns if name in self._types)
 
     @property
     def is_remote(self) -> bool:
@@ -194,23 +189,18 @@ class Selection:
     @property
     def has_more(self) -> bool:
         """Whether parts of the source are not in the units."""
-        return not self.whole and (self._taken < len(self._order) or any(self._unlisted(g) for g in self._groups))
+        listed = sum(map(len, self._listed.values()))
+        return not self.whole and (self._taken < listed or len(self._listed) < len(self.files))
 
     def take(self, text_bytes: int) -> None:
         """Take further parts until the units hold this much text; existing units do not change."""
-        # Parts of the groups listed so far come first; a further group is listed only when they are used up.
         parts: list[Span] = []
         missing = max(1, text_bytes - self.text_bytes)
-        while missing > 0:
-            if self._taken == len(self._order):
-                group = next((group for group in self._groups if self._unlisted(group)), None)
-                if group is None:
-                    break
-                self._list_group(group)
-                continue
-            parts.append(self._order[self._taken])
+        rest = itertools.islice(self._iter_parts(), self._taken, None)
+        while missing > 0 and (part := next(rest, None)):
+            parts.append(part)
             self._taken += 1
-            missing -= parts[-1].text_bytes
+            missing -= part.text_bytes
         self.units = [*self.units, *make_units(self.index, parts)]
 
     def take_for(self, needed: int, found: int) -> None:
@@ -229,11 +219,9 @@ class Selection:
         for group in self._groups:
             if held >= SAMPLE_SPREAD * text_bytes:
                 break
-            if self._unlisted(group):
-                self._list_group(group)
             names |= {file.name for file in group}
-            held += sum(span.text_bytes for file in group for span in self._listed[file.name])
-        return [span for file in self.files if file.name in names for span in self._listed[file.name]]
+            held += sum(span.text_bytes for span in self._list(group))
+        return self._list([file for file in self.files if file.name in names])
 
     def unread(self) -> Unread:
         """Return the parts that are not in the units."""
@@ -251,17 +239,17 @@ class Selection:
     def _holds_rows(self, file: File) -> bool:
         return file.name not in self._listed or bool(self._listed[file.name])
 
-    def _unlisted(self, group: list[File]) -> bool:
-        return group[0].name not in self._listed
-
-    def _list_group(self, group: list[File]) -> None:
-        spans = self._list(group)
-        self._order += sorted(spans, key=lambda span: seeded_place(self.seed, f"{span.name}\0{span.part}"))
+    def _iter_parts(self) -> Iterator[Span]:
+        """Yield all parts in the seeded order. A group is listed only when those before it are used up."""
+        for group in self._groups:
+            yield from sorted(self._list(group), key=lambda span: seeded_place(self.seed, f"{span.name}\0{span.part}"))
 
     def _list(self, files: list[File]) -> list[Span]:
+        """Return the spans of files, in order; each file is listed once."""
+        new = [file for file in files if file.name not in self._listed]
+        spans = self._kept.list_spans(self.source, new, self._unit_bytes) if new else []
         # A file without rows has no span, but it is listed.
-        spans = self._kept.list_spans(self.source, files, self._unit_bytes)
-        self._listed |= {file.name: [] for file in files}
+        self._listed |= {file.name: [] for file in new}
         for span in spans:
             self._listed[span.name].append(span)
         if self.source.carry and spans:
@@ -269,7 +257,7 @@ class Selection:
             for span in spans:
                 holders.setdefault(span.carried, span.name)
             merge_types(self.source, holders, self._types)
-        return spans
+        return [span for file in files for span in self._listed[file.name]]
 
 
 def describe_empty(names: Sequence[str]) -> str:
@@ -295,10 +283,7 @@ def part_bytes(text_bytes: int) -> int:
 
 def _group_files(files: list[File], seed: int) -> list[list[File]]:
     """Return groups of files in the seeded order; inside a group, the files are in the source's order."""
-    # Twice a sort by one key takes a third of the time of one by both.
-    places = [seeded_place(seed, file.name)[0] for file in files]
-    by_name = sorted(range(len(files)), key=lambda index: files[index].name)
-    order = sorted(by_name, key=places.__getitem__)  # equal places keep the order of the names
+    order = sorted(range(len(files)), key=lambda index: seeded_place(seed, files[index].name))
     groups: list[list[File]] = []
     size, start = FIRST_GROUP_FILES, 0
     while start < len(order):
@@ -326,13 +311,12 @@ def open_sources(recipe: Recipe, kept: SpanCache | None = None) -> list[Selectio
     demand = Demand(recipe)
     selections: list[Selection] = []
     faults: list[str] = []
-    with _without_collections():
-        for index, source in enumerate(recipe.sources):
-            tokens = None if recipe.mix.tokens == "max" else demand.tokens(index, recipe.mix.tokens)
-            try:
-                selections.append(Selection(index, source, seed=recipe.seed, tokens=tokens, kept=kept))
-            except SourceError as error:
-                faults.append(str(error))
+    for index, source in enumerate(recipe.sources):
+        tokens = None if recipe.mix.tokens == "max" else demand.tokens(index, recipe.mix.tokens)
+        try:
+            selections.append(Selection(index, source, seed=recipe.seed, tokens=tokens, kept=kept))
+        except SourceError as error:
+            faults.append(str(error))
     faults = faults or [
         *_find_small(demand, selections),
         *find_carried_faults(recipe, [selection.carried for selection in selections]),
@@ -340,18 +324,6 @@ def open_sources(recipe: Recipe, kept: SpanCache | None = None) -> list[Selectio
     if faults:
         raise SourceError("\n".join(faults))
     return selections
-
-
-@contextlib.contextmanager
-def _without_collections() -> Generator[None]:
-    """Keep Python from looking for garbage among the files and spans of large sources: 40 % of the time, measured."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _find_small(demand: Demand, selections: list[Selection]) -> list[str]:

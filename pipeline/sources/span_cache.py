@@ -65,26 +65,18 @@ class SpanCache:
         # Which files are as they were? Only the others are opened.
         key = _key_of(source, unit_bytes)
         kept, used = self._kept.get(key, {}), self._used.setdefault(key, {})
-        found = {file.name: entry for file in files if (entry := kept.get(file.name)) and _is_of(entry, file)}
-        new: dict[str, list[Span]] = {file.name: [] for file in files if file.name not in found}
-        for span in list_spans(source, [file for file in files if file.name in new], unit_bytes) if new else ():
-            new[span.name].append(span)
-        # The spans of all files in the files' order, and what the next build may use.
-        spans: list[Span] = []
-        for file in files:
-            if (entry := found.get(file.name)) is None:
-                spans += new[file.name]
-                entry = [
-                    file.url,
-                    file.version,
-                    [[getattr(span, field) for field in _FIELDS] for span in new[file.name]],
-                ]
-            else:
-                spans += [_to_span(file, row) for row in entry[2]]
-            if file.version:  # else the listing does not tell whether the file has changed
-                used[file.name] = entry
-        self._changed |= bool(new.keys() & used.keys())
-        return spans
+        entries = {file.name: kept.get(file.name, []) for file in files}
+        new = [file for file in files if entries[file.name][:2] != [file.url, file.version]]
+        listed: dict[str, list[Span]] = {file.name: [] for file in new}
+        for span in list_spans(source, new, unit_bytes):
+            listed[span.name].append(span)
+        # The next build may use all of them, if the listing tells when a file has changed.
+        for file in new:
+            rows = [[getattr(span, field) for field in _FIELDS] for span in listed[file.name]]
+            entries[file.name] = [file.url, file.version, rows]
+        used |= {file.name: entries[file.name] for file in files if file.version}
+        self._changed |= any(file.version for file in new)
+        return [_to_span(file, row) for file in files for row in entries[file.name][2]]
 
     def save(self) -> None:
         """Write the cache: the spans that were listed since this was made, and no others, if some of them are new.
@@ -100,10 +92,6 @@ class SpanCache:
 def _key_of(source: SourceRecipe, unit_bytes: int | None) -> str:
     reading = source.model_dump(mode="json", exclude={"name", "weight", "take", "license", *source.place_keys})
     return digest_of([CODE_VERSION, version("pyarrow"), reading, unit_bytes])
-
-
-def _is_of(entry: _Entry, file: File) -> bool:
-    return entry[0] == file.url and entry[1] == file.version
 
 
 def _to_span(file: File, row: list[Any]) -> Span:

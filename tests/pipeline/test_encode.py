@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.clean import documents
-from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, Edges
+from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, count_below
 from pipeline.sources.formats.tables import parquet
 from tests.support.builds import build_here, real_documents
 from tests.support.recipes import source, write_recipe
@@ -20,8 +20,8 @@ from tests.support.recipes import source, write_recipe
 def test_hashes_with_the_same_first_half_are_cut_by_the_second() -> None:
     rows = np.zeros(6, DOCUMENT_DTYPE)
     rows["hash_hi"], rows["hash_lo"] = [1, 5, 5, 5, 5, 9], [7, 2, 4, 4, 8, 0]
-    edges = Edges([FIRST_HASH, (5, 0), (5, 3), (5, 4), (5, 5), (5, 9), (9, 1), END_HASH])
-    assert edges.count_below(rows).tolist() == [0, 1, 2, 2, 4, 5, 6, 6]
+    edges = [FIRST_HASH, (5, 0), (5, 3), (5, 4), (5, 5), (5, 9), (9, 1), END_HASH]
+    assert count_below(rows, edges).tolist() == [0, 1, 2, 2, 4, 5, 6, 6]
 
 
 def test_the_batches_of_a_unit_change_no_byte_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from pipeline.engine.receipts import write_receipt
 from pipeline.engine.stage_progress import Progress
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Unit, make_units, spans_to_json
+from pipeline.sources.formats import span_reader
 from pipeline.sources.kinds import read_span
 from pipeline.sources.software_heritage import archive, fetch, fetched_documents
 from shards.validation.validate import validate
@@ -406,10 +407,8 @@ def test_earlier_documents_that_are_altered_are_not_used(
 ) -> None:
     run = Run(small, server, tmp_path, monkeypatch, keep={"score": ">= 4.2"})
     (file,) = (span.file for span in run().spans)
-    writer = fetched_documents.DocumentWriter(run.folder / file)
-    for row in range(len(small.ids)):
-        writer.add(row, b"forged")
-    writer.close({})
+    forged = ((row, b"forged") for row in range(len(small.ids)))
+    fetched_documents.write_documents(run.folder / file, forged, {})
     broken = tmp_path / ("0" * 32)
     broken.mkdir()
     (broken / file).write_bytes(b"PAR1 and no more")
@@ -452,12 +451,10 @@ def test_json_lines_and_lists_name_files_too(small: Archive, server: Bucket, tmp
 
 
 def test_large_texts_go_into_row_groups_of_their_own(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(fetched_documents, "BATCH_BYTES", 1000)
-    writer = fetched_documents.DocumentWriter(tmp_path / "d.parquet")
+    monkeypatch.setattr(span_reader, "BATCH_BYTES", 1000)
     texts = [b"x" * size for size in (10, 5000, 0, 600, 600, 1)]
-    for row, text in enumerate(texts):
-        writer.add(row * 7, text)
-    writer.close({"why": 3})
+    rows = range(0, 7 * len(texts), 7)
+    fetched_documents.write_documents(tmp_path / "d.parquet", zip(rows, texts, strict=True), {"why": 3})
     batches = list(fetched_documents.read_file(tmp_path / "d.parquet"))
     assert [len(batch.text) for batch in batches] == [0, 2, 3, 1]
     assert [row for batch in batches for row in batch.rows.tolist()] == [row * 7 for row in range(6)]

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.encode import run as run_module
-from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, Edges, Run
+from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, Run, count_below
 from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.receipts import Result, write_receipt
 from pipeline.mix import partitions as partitions_module
@@ -330,8 +330,8 @@ def test_rows_below_hashes_are_counted_also_where_first_halves_are_equal() -> No
     rows = np.zeros(len(keys), DOCUMENT_DTYPE)
     rows["hash_hi"], rows["hash_lo"] = np.array(keys, np.uint64).T
     edges = [FIRST_HASH, END_HASH, *keys[::7], *((hi, lo + 1) for hi, lo in keys[::9]), (5 << 60, 99)]
-    assert Edges(edges).count_below(rows).tolist() == [sum(key < edge for key in keys) for edge in edges]
-    assert Edges(edges).count_below(rows[:0]).tolist() == [0] * len(edges)
+    assert count_below(rows, edges).tolist() == [sum(key < edge for key in keys) for edge in edges]
+    assert count_below(rows[:0], edges).tolist() == [0] * len(edges)
 
 
 def test_duplicates_are_counted_by_where_the_kept_one_is(runs_of: Any) -> None:

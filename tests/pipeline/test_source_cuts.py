@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources import files
 from pipeline.sources.formats import byte_io as blocks
-from pipeline.sources.formats import readers
+from pipeline.sources.formats import contract
 from pipeline.sources.formats.tables import parquet
 from tests.support.builds import list_spans_of
 from tests.support.temporary import temporary_folder
@@ -35,7 +35,7 @@ def sizes() -> Generator[Any]:
     def set_sizes(batch_bytes: int, unit_bytes: int) -> None:
         for module in (blocks, parquet):
             patch.setattr(module, "BATCH_BYTES", batch_bytes)
-        patch.setattr(readers, "UNIT_BYTES", unit_bytes)
+        patch.setattr(contract, "UNIT_BYTES", unit_bytes)
         patch.setattr(blocks, "_WINDOW_BYTES", batch_bytes)
 
     yield set_sizes

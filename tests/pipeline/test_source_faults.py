@@ -17,7 +17,7 @@ import pytest
 
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
-from pipeline.sources.formats import readers
+from pipeline.sources.formats import contract
 from pipeline.sources.formats.tables.parquet import open_parquet
 from tests.support.builds import list_spans_of
 from tests.support.opened import no_more_files
@@ -200,7 +200,7 @@ def test_a_file_that_ends_early(tmp_path: Path, source: Any, format_: str) -> No
     recipe = source(tmp_path / "a.md", separator="--", format=format_)
     (span,) = list_spans_of(recipe)
     with pytest.raises(SourceError, match=r"a\.md: ends 3 bytes early\. The file is truncated"):
-        list(readers.read_rows(recipe, replace(span, stop=span.stop + 3)))
+        list(contract.read_rows(recipe, replace(span, stop=span.stop + 3)))
 
 
 def test_a_file_that_goes_away(tmp_path: Path, source: Any) -> None:

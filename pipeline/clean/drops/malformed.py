@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipeline.recipe.predicates import parse_keep
 from pipeline.sources.base import MALFORMED, SHOWN_MALFORMED, Span
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.formats.encoding_guess import explain_fault
@@ -90,7 +89,7 @@ def malformed_remedy(source: SourceRecipe, share: float, examples: Examples) -> 
 def null_share(source: SourceRecipe, dropped: Mapping[str, float], records: float) -> float:
     """Return the share of the records without text among those that the source's predicates keep."""
     # Rows that a predicate rejects were never asked for.
-    rejected = {reason for one in parse_keep(source.keep) for reason in (one.reason, f"{one.column} is null")}
+    rejected = {reason for one in source.predicates for reason in (one.reason, f"{one.column} is null")}
     kept = records - sum(dropped.get(reason, 0) for reason in rejected)
     return dropped.get(NULL, 0) / kept if kept else 0.0
 

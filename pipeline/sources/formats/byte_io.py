@@ -15,15 +15,14 @@ import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from functools import partial
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
 from pipeline.sources.base import BATCH_BYTES, SourceError, Span
 from pipeline.sources.formats.encodings import UTF8, decode_blocks, is_cuttable
-
-if TYPE_CHECKING:
-    import fsspec
+from shards.terminal.display import printable
 
 COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz", ".tgz": "gzip", ".tbz2": "bz2", ".txz": "xz"}
 """Suffixes of compressed files, and the names of their codecs: Arrow's, and `xz`, which Arrow has not."""
@@ -31,6 +30,7 @@ TEXT_PER_STORED_BYTE = 3.5
 """zstd and gzip on English prose: 2.5 to 4; only for estimates."""
 MOST_BYTES = (1 << 31) - 2
 """Arrow's readers of JSON and CSV count the bytes of a block in 32 bits."""
+_EXCERPT_BYTES = 60
 _WINDOW_BYTES = 1 << 20
 """Bytes that the search for a cut reads at a time."""
 
@@ -65,22 +65,6 @@ def open_file(url: str) -> Generator[BinaryIO]:
         yield cast("BinaryIO", file)
 
 
-def read_head(url: str, count: int) -> bytes:
-    """Read a file's first bytes, fewer if it ends before; by three calls of the system, as there may be many."""
-    if not is_local(url):
-        with open_file(url) as file:
-            return file.read(count)
-    # Without a buffer: three system calls in place of a file object, for a million small files.
-    raw = os.open(os.path.expanduser(url), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        head = os.read(raw, count)
-        while len(head) < count and (more := os.read(raw, count - len(head))):
-            head += more
-    finally:
-        os.close(raw)
-    return head
-
-
 def read_file_version(url: str) -> str:
     """Return a text that changes with a file's bytes: size and modification time, or what its file system offers.
 
@@ -103,7 +87,7 @@ def version_of_status(status: os.stat_result) -> str:
     return f"{status.st_size} bytes, modified {status.st_mtime_ns}"
 
 
-def _open_file_system(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
+def _open_file_system(url: str) -> tuple[Any, str]:
     import fsspec
 
     return fsspec.url_to_fs(url)
@@ -143,14 +127,14 @@ def read_blocks(raw: BinaryIO, span: Span) -> Iterator[bytes]:
     while left:
         block = raw.read(min(BATCH_BYTES, left))
         if not block:
-            raise truncated(span, left)
+            raise SourceError(f"{span.name}: ends {left} bytes early. The file is truncated; restore it.")
         left -= len(block)
         yield block
 
 
-def truncated(span: Span, missing: int) -> SourceError:
-    """Return the error of a file whose bytes end before its span does."""
-    return SourceError(f"{span.name}: ends {missing} bytes early. The file is truncated; restore it.")
+def excerpt(data: bytes) -> str:
+    """Return the beginning of some bytes as text for a message."""
+    return printable(data[:_EXCERPT_BYTES].decode("utf-8", "backslashreplace"))
 
 
 def read_text_blocks(raw: BinaryIO, span: Span, encoding: str) -> Iterator[bytes]:
@@ -158,36 +142,15 @@ def read_text_blocks(raw: BinaryIO, span: Span, encoding: str) -> Iterator[bytes
     return decode_blocks(read_blocks(raw, span), encoding, is_start=span.start == 0)
 
 
-def read_pieces(raw: BinaryIO, span: Span, separator: bytes, encoding: str) -> Iterator[tuple[bytes, int]]:
-    """Yield a span's text in pieces of UTF-8 that end with a separator (the span's last one may not).
-
-    Each piece comes with the stored bytes of the span up to its end; of a compressed file, about.
-    """
-    pending: list[bytes] = []  # joined once, when a separator comes: a long document is not copied block by block
-    tail = b""
-    read = 0
-    for block in read_text_blocks(raw, span, encoding):
-        read += len(block)
-        # A separator may lie across two blocks, so the last bytes of a block are searched again.
-        data = tail + block
-        cut = _last_end(data, separator)
-        if not cut:
-            keep = min(len(data), len(separator) - 1)
-            pending.append(data[: len(data) - keep])
-            tail = data[len(data) - keep :]
-            continue
-        given = read - len(data) + cut
-        yield b"".join([*pending, data[:cut]]), (raw.tell() - span.start) * given // read
-        pending, tail = [], data[cut:]
-    # What follows the last separator is a document, too.
-    if rest := b"".join([*pending, tail]):
-        yield rest, span.stop - span.start
+def read_pieces(raw: BinaryIO, span: Span, separator: bytes, encoding: str) -> Iterator[bytes]:
+    """Yield a span's text in pieces of UTF-8 that end with a separator (the span's last one may not)."""
+    return (piece for piece, _ in read_cut(raw, span, partial(_last_end, separator=separator), encoding))
 
 
 def read_cut(
     raw: BinaryIO, span: Span, find_end: Callable[[bytes], int], encoding: str | None = None
-) -> Iterator[tuple[bytes, int, bool]]:
-    """Yield a span in pieces that end where `find_end` says, for formats whose records need a scan.
+) -> Iterator[tuple[bytes, bool]]:
+    """Yield a span in pieces that end where `find_end` says.
 
     Args:
         raw: the file.
@@ -196,40 +159,41 @@ def read_cut(
         encoding: of the text, which is yielded in UTF-8; None: the bytes are yielded as they are stored.
 
     Yields:
-        Each piece, the stored bytes of the span up to its end, about, and whether `find_end` has ended it: what is left
-        at the end of the span comes last.
+        Each piece, and whether `find_end` has ended it: what is left at the end of the span comes last.
     """
     data = b""
     fresh: list[bytes] = []
-    read = 0
     blocks = read_blocks(raw, span) if encoding is None else read_text_blocks(raw, span, encoding)
     for block in itertools.chain(blocks, [b""]):
         fresh.append(block)
-        read += len(block)
         if block and sum(map(len, fresh)) < len(data):
             continue  # a long record: searched again when it has doubled, not after every block
         # Pieces end where the format says; what is left waits for the next block.
         data, fresh = b"".join([data, *fresh]), []
         if cut := find_end(data):
-            yield data[:cut], (raw.tell() - span.start) * (read - len(data) + cut) // read, True
+            yield data[:cut], True
             data = data[cut:]
     if data:
-        yield data, span.stop - span.start, False
+        yield data, False
 
 
-def join_pieces(whole: Span, lengths: Iterable[int], unit_bytes: int) -> list[Span]:
-    """Join the pieces of a plain file, given by their bytes, into spans of `unit_bytes` of text or little more."""
-    per_byte = whole.text_bytes // whole.stop
-    spans: list[Span] = []
-    start = stop = 0
-    for length in lengths:
-        stop += length
-        # A span ends with the piece that fills it, and the last one with the file.
-        if (stop - start) * per_byte >= unit_bytes or stop == whole.stop:
-            text_bytes = (stop - start) * per_byte
-            spans.append(replace(whole, start=start, stop=stop, text_bytes=text_bytes, stored_bytes=stop - start))
-            start = stop
-    return spans
+def cut_after(whole: Span, places: Iterable[int], unit_bytes: int) -> list[Span]:
+    """Cut a plain file at the places that begin another span, as soon as one has `unit_bytes` of text.
+
+    Args:
+        whole: the whole file.
+        places: where it may be cut, in order.
+        unit_bytes: the least text of a span but the last.
+    """
+    per_byte = max(1, whole.text_bytes // whole.stop)
+    cuts = [0]
+    for place in places:
+        if (place - cuts[-1]) * per_byte >= unit_bytes and place < whole.stop:
+            cuts.append(place)
+    return [
+        replace(whole, start=start, stop=stop, text_bytes=(stop - start) * per_byte, stored_bytes=stop - start)
+        for start, stop in itertools.pairwise([*cuts, whole.stop])
+    ]
 
 
 def cut_at(separator: str, whole: Span, unit_bytes: int, encoding: str = UTF8) -> list[Span]:
@@ -245,11 +209,7 @@ def cut_at(separator: str, whole: Span, unit_bytes: int, encoding: str = UTF8) -
     # The separator is searched in the file's own bytes.
     stored = separator.encode(encoding)
     with open_file(whole.url) as raw:
-        cuts = [0, *find_boundaries(raw, whole.stop, stored, unit_bytes // per_byte), whole.stop]
-    return [
-        replace(whole, start=a, stop=b, text_bytes=(b - a) * per_byte, stored_bytes=b - a)
-        for a, b in itertools.pairwise(cuts)
-    ]
+        return cut_after(whole, find_boundaries(raw, whole.stop, stored, unit_bytes // per_byte), 1)
 
 
 def find_boundaries(raw: BinaryIO, size: int, separator: bytes, unit_bytes: int) -> Iterator[int]:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import unwrap_mask, wrap_mask
-from pipeline.recipe.carry import parse_carry
-from pipeline.recipe.predicates import Predicate, parse_keep
-from pipeline.sources.base import UNKNOWN_TYPE, Columns, SourceError, Span, TextBatch
+from pipeline.arrow_arrays import unwrap_mask
+from pipeline.recipe.predicates import Predicate
+from pipeline.sources.base import UNKNOWN_TYPE, Columns, SourceError
 from shards.errors import plural
 from shards.format.carried import CarriedType, arrow_type
 
@@ -90,7 +89,7 @@ def refuse_twins(names: list[str], source: SourceRecipe, where: str) -> None:
     Raises:
         SourceError: naming the columns.
     """
-    wanted = {source.text_column, *source.keep, *(item.name for item in map(parse_carry, source.carry))}
+    wanted = {source.text_column, *source.keep, *source.carried_columns}
     heads = {name if name in names else name.partition(".")[0] for name in wanted}
     if twins := sorted(name for name in heads if names.count(name) > 1):
         raise SourceError(
@@ -124,19 +123,19 @@ def check_columns(
             faults.append(describe_absent(schema, source.text_column, source.text_key))
         elif not any(test(text) for test in _TEXT_TESTS):
             faults.append(f"column {source.text_column!r} is {text}, not text. Correct `{source.text_key}`.")
-    for predicate in parse_keep(source.keep):
+    for predicate in source.predicates:
         kind = find_type(schema, predicate.column)
         if kind is None:
             faults.append(describe_absent(schema, predicate.column, "keep"))
         elif not predicate.fits(kind):
             faults.append(f"{predicate.describe_misfit(kind)}. Correct `keep`.")
-    for item in map(parse_carry, source.carry):
-        kind = find_type(schema, item.name)
+    for name in source.carried_columns:
+        kind = find_type(schema, name)
         own = None if kind is None else kind_of_type(kind)
         if kind is None:
-            faults.append(describe_absent(schema, item.name, "carry"))
+            faults.append(describe_absent(schema, name, "carry"))
         elif own is None:
-            faults.append(describe_refused(item.name, str(kind)))
+            faults.append(describe_refused(name, str(kind)))
         else:
             types.append(own)
     if faults:
@@ -214,39 +213,3 @@ def take_carried(table: pa.Table | pa.RecordBatch, carried: Columns, where: str)
             ) from error
         columns.append(column)
     return pa.Table.from_arrays(columns, names=[name for name, _ in carried])
-
-
-def make_batch(
-    source: SourceRecipe,
-    span: Span,
-    table: pa.Table | pa.RecordBatch,
-    rows: np.ndarray,
-    carried: Columns,
-    text: str | None = None,
-) -> TextBatch:
-    """Return a batch of a table's columns, with the rows that all predicates of the source keep.
-
-    Args:
-        source: the source.
-        span: the span that the rows are of, for errors.
-        table: rows of the span.
-        rows: the rows' numbers in the span, `(num_rows,)`.
-        carried: the columns that the batch also has.
-        text: the column of the text, if it is not the source's.
-
-    Raises:
-        SourceError: a column to carry is absent, or is not of its type.
-    """
-    values = take_carried(table, carried, span.name) if carried else None
-    batch = TextBatch(take_path(table, text or source.text_column), rows, carried=values)
-    return keep_rows(batch, table, parse_keep(source.keep))
-
-
-def keep_rows(batch: TextBatch, table: pa.Table | pa.RecordBatch, predicates: list[Predicate]) -> TextBatch:
-    """Return the rows of a batch that all predicates keep, by the columns of a table with the same rows."""
-    if not predicates:
-        return batch
-    mask, rejected = test_predicates(table, predicates)
-    kept, values = wrap_mask(mask), batch.carried
-    carried = None if values is None else values.filter(kept)
-    return TextBatch(batch.text.filter(kept), batch.rows[mask], rejected, carried=carried)

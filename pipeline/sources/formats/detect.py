@@ -16,7 +16,7 @@ import re
 from typing import Any
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.formats.byte_io import COMPRESSION, compression_of, decompress, open_file, read_head
+from pipeline.sources.formats.byte_io import COMPRESSION, is_compressed, open_decompressed, open_file
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.formats.encoding_guess import guess_encoding
 from pipeline.sources.formats.encodings import UTF8, decode_whole
@@ -47,10 +47,6 @@ _LEAST_TABLE_LINES = 3
 
 def ending_of(name: str) -> str:
     """Return the suffix by which a format is detected, without that of a compression: `.jsonl` for `A.JSONL.gz`."""
-    last = name[name.rfind("/") + 1 :]
-    dot = last.rfind(".")
-    if dot > 0 and last[0] != "." and last[dot:] not in COMPRESSION:
-        return last[dot:].lower()  # most names, in a third of the time
     base, ending = os.path.splitext(name)
     return (os.path.splitext(base)[1] if ending in COMPRESSION else ending).lower()
 
@@ -60,13 +56,12 @@ def format_of_name(name: str) -> str | None:
     return _BY_NAME.get(ending_of(name))
 
 
-def detect_format(url: str, name: str, size: int | None = None, encoding: str = UTF8) -> str:
+def detect_format(url: str, name: str, encoding: str = UTF8) -> str:
     """Return a file's format, by its name in `FORMATS`.
 
     Args:
         url: the file.
         name: its name, which may tell the format.
-        size: its bytes, if they are known: then a small file's end is not looked for.
         encoding: of its text.
 
     Raises:
@@ -77,13 +72,17 @@ def detect_format(url: str, name: str, size: int | None = None, encoding: str = 
     ending = ending_of(name)
     if found := _BY_NAME.get(ending):
         return found
-    head = _read_head(url, name, size)
+    with open_file(url) as raw:
+        head = open_decompressed(raw, name).read(HEAD_BYTES)
     if found := next((name for name, (magic, at) in _BY_MAGIC.items() if head.startswith(magic, at)), None):
         return found
     # From here on it is text, or refused.
-    _refuse_known(name, head)
+    if kind := describe_known(head):
+        raise _not_text(name, kind)
     head = decode_whole(head, encoding)
-    _refuse_binary(name, head)
+    if is_binary(head):
+        refuse_utf_16(name, head)
+        raise _not_text(name, "binary data")
     if _is_json_lines(head):
         return "jsonl"
     # A name that says JSON must hold records; other text is one document, unless it looks like a data set.
@@ -102,7 +101,7 @@ def detect_format(url: str, name: str, size: int | None = None, encoding: str = 
             f'{name}: looks like CSV or TSV, which its name does not tell. Set `format` to "csv" (and `delimiter`, if '
             f"it is not a comma), {_AS_FILES}."
         )
-    if not ending and compression_of(name) and head:
+    if not ending and is_compressed(name) and head:
         raise SourceError(
             f'{name}: compressed text whose name does not tell its format. Set `format`: "text" with a `separator`, '
             'or "file" to make each file one document.'
@@ -110,36 +109,9 @@ def detect_format(url: str, name: str, size: int | None = None, encoding: str = 
     return "file"
 
 
-def _read_head(url: str, name: str, size: int | None) -> bytes:
-    if compression := compression_of(name):
-        with open_file(url) as raw:
-            return decompress(raw, compression).read(HEAD_BYTES)
-    return read_head(url, HEAD_BYTES if size is None else min(size, HEAD_BYTES))
-
-
 def describe_known(head: bytes) -> str | None:
     """Return which known kind of binary data first bytes are of, such as gzip or PDF; None if they are of none."""
-    if not head.startswith(tuple(_MAGIC)):
-        return None
-    return next(kind for magic, kind in _MAGIC.items() if head.startswith(magic))
-
-
-def _refuse_known(name: str, head: bytes) -> None:
-    kind = describe_known(head)
-    if kind is None:
-        return
-    if kind in ("gzip", "Zstandard", "bzip2", "xz"):
-        endings = ", ".join(COMPRESSION)
-        raise SourceError(
-            f"{name}: is compressed ({kind}), which its name does not tell. Rename it: {endings} are read."
-        )
-    raise _not_text(name, kind)
-
-
-def _refuse_binary(name: str, head: bytes) -> None:
-    if is_binary(head):
-        refuse_utf_16(name, head)
-        raise _not_text(name, "binary data")
+    return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
 
 
 def refuse_utf_16(name: str, head: bytes) -> None:
@@ -153,6 +125,11 @@ def refuse_utf_16(name: str, head: bytes) -> None:
 
 
 def _not_text(name: str, kind: str) -> SourceError:
+    if kind in ("gzip", "Zstandard", "bzip2", "xz"):
+        endings = ", ".join(COMPRESSION)
+        return SourceError(
+            f"{name}: is compressed ({kind}), which its name does not tell. Rename it: {endings} are read."
+        )
     return SourceError(
         f"{name}: holds {kind}, not text. Leave it out of `paths`, convert it to parquet or JSON lines, {_AS_FILES}."
     )

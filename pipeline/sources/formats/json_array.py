@@ -6,16 +6,17 @@ large file, all of it is scanned once. Memory: one block of elements.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
-from pipeline.sources.base import Columns, SourceError, Span, TextBatch
+from pipeline.sources.base import SourceError, Span, TextBatch
 from pipeline.sources.formats import jsonl
-from pipeline.sources.formats.byte_io import is_compressed, join_pieces, open_file, read_cut
+from pipeline.sources.formats.byte_io import cut_after, excerpt, is_compressed, open_file, read_cut
 from pipeline.sources.formats.encodings import UTF8
-from shards.terminal.display import printable
+from pipeline.sources.formats.span_reader import SpanReader
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -23,14 +24,12 @@ if TYPE_CHECKING:
 _MARK = re.compile(rb'["\[\]{},]')
 _SPACE = b" \t\r\n"
 _TAIL_BYTES = 1 << 16
-_EXCERPT_BYTES = 60
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the first elements, and cut a file between elements; a compressed one is one span."""
     with open_file(whole.url) as raw:
-        lines = (lines for lines, _, _ in _read_lines(raw, whole, source.encoding) if lines.strip())
-        head = next(lines, b"")
+        head = next(filter(bytes.strip, _read_lines(raw, whole, source.encoding)), b"")
     if not head:
         return []
     whole = replace(whole, carried=jsonl.check_head(source, whole, head))
@@ -44,32 +43,31 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     if whole.text_bytes <= unit_bytes:
         return [whole]
     with open_file(whole.url) as raw:
-        return join_pieces(whole, (length for _, length, _ in _read_lines(raw, whole, None)), unit_bytes)
+        return cut_after(whole, itertools.accumulate(map(len, _read_lines(raw, whole, None))), unit_bytes)
 
 
-def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream the elements of a span, with the columns to carry.
+def read_span(reader: SpanReader) -> Iterator[TextBatch]:
+    """Stream the elements of a span.
 
     Raises:
         SourceError: an element is malformed and the source's `max_malformed` is 0, or the array is cut short.
     """
-    with open_file(span.url) as raw:
-        pieces = ((lines, done) for lines, _, done in _read_lines(raw, span, source.encoding))
-        yield from jsonl.read_records(source, span, pieces, carried)
+    with reader.open() as raw:
+        yield from jsonl.read_records(reader, _read_lines(raw, reader.span, reader.source.encoding))
 
 
-def _read_lines(raw: BinaryIO, span: Span, encoding: str | None) -> Iterator[tuple[bytes, int, int]]:
-    """Yield a span's elements as JSON lines, with their bytes in the array and the stored bytes up to their end.
+def _read_lines(raw: BinaryIO, span: Span, encoding: str | None) -> Iterator[bytes]:
+    """Yield a span's elements as JSON lines, in pieces as long as those of the array.
 
     Raises:
         SourceError: the array has no end, or is none.
     """
     elements = _Elements(span)
-    for piece, done, whole in read_cut(raw, span, elements.find_end, encoding):
+    for piece, whole in read_cut(raw, span, elements.find_end, encoding):
         if not whole and piece.strip(_SPACE):
             raise _cut_short(span)
-        yield elements.take_lines(piece), len(piece), done
-    if span.stop == int(span.version.partition(" ")[0]) and not elements.ended:
+        yield elements.take_lines(piece)
+    if span.stop == span.file_bytes and not elements.ended:
         raise _cut_short(span)
 
 
@@ -139,16 +137,14 @@ class _Elements:
 
     def _check_start(self, data: bytes) -> None:
         if not data.startswith(b"["):
-            shown = printable(data[:_EXCERPT_BYTES].decode("utf-8", "replace"))
             raise SourceError(
-                f"{self._name}: starts with {shown}; expected an array of objects. Write the array alone "
+                f"{self._name}: starts with {excerpt(data)}; expected an array of objects. Write the array alone "
                 "(`jq '.KEY'` does, of an object), or JSON lines."
             )
 
     def _refuse_rest(self, data: bytes, start: int) -> int:
         if rest := data[start:].strip(_SPACE):
-            shown = printable(rest[:_EXCERPT_BYTES].decode("utf-8", "replace"))
-            raise SourceError(f"{self._name}: goes on after the end of its array: {shown}. Repair the file.")
+            raise SourceError(f"{self._name}: goes on after the end of its array: {excerpt(rest)}. Repair the file.")
         return len(data)
 
     def take_lines(self, piece: bytes) -> bytes:

@@ -2,88 +2,63 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from pipeline.recipe.carry import parse_carry
-from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import (
-    ALLOW,
-    MALFORMED,
-    SHOWN_MALFORMED,
-    Columns,
-    SourceError,
-    Span,
-    TextBatch,
-    describe_place,
-)
-from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, open_file, read_pieces
-from pipeline.sources.formats.carried_types import types_in_records
-from pipeline.sources.formats.columns import make_batch
+from pipeline.sources.base import Columns, SourceError, Span, TextBatch, describe_place
+from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, excerpt, open_file, read_pieces
+from pipeline.sources.formats.carried_types import types_in_records, values_at
 from pipeline.sources.formats.encoding_guess import guess_encoding
+from pipeline.sources.formats.span_reader import SpanReader
 from shards.format.carried import arrow_type
-from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 _HEAD_BYTES = 1 << 16
 """Number of records at the head of a file that are checked for the recipe's columns."""
-_EXCERPT_BYTES = 60
+_REMEDY = "Repair the record, or correct the column's name or type"
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the first records, and cut a file after line ends; a compressed one is one span."""
     with open_file(whole.url) as raw:
-        pieces = read_pieces(raw, whole, b"\n", source.encoding)
-        head = next((piece for piece, _ in pieces if piece.strip()), b"")
+        head = next(filter(bytes.strip, read_pieces(raw, whole, b"\n", source.encoding)), b"")
     if not head:
         return []
     return cut_at("\n", replace(whole, carried=check_head(source, whole, head)), unit_bytes, source.encoding)
 
 
-def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream the JSON lines of a span as records, with the columns to carry; empty lines are not records.
+def read_span(reader: SpanReader) -> Iterator[TextBatch]:
+    """Stream the JSON lines of a span as records; empty lines are not records.
 
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0.
     """
-    with open_file(span.url) as raw:
-        yield from read_records(source, span, read_pieces(raw, span, b"\n", source.encoding), carried)
+    with reader.open() as raw:
+        yield from read_records(reader, read_pieces(raw, reader.span, b"\n", reader.source.encoding))
 
 
-def read_records(
-    source: SourceRecipe, span: Span, pieces: Iterable[tuple[bytes, int]], carried: Columns = ()
-) -> Iterator[TextBatch]:
-    """Stream the records of a span that comes in pieces of JSON lines, as `read_pieces` yields them.
+def read_records(reader: SpanReader, pieces: Iterable[bytes]) -> Iterator[TextBatch]:
+    """Stream the records of a span that comes in pieces of JSON lines.
 
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0.
     """
-    options = parse_options(source, span.name, carried)
-    row = 0
-    for piece, done in pieces:
-        if not piece.strip():
-            continue
-        table, faults = parse_lines(piece, options, span, row=row, tolerant=source.max_malformed > 0)
+    options = parse_options(reader.source, reader.span.name, reader.carried)
+    for piece in filter(bytes.strip, pieces):
+        table, faults = parse_lines(piece, options, reader.span, reader.row)
+        for record, fault in faults.items():
+            reader.refuse(describe_place(reader.span, reader.row + record), fault, _REMEDY)
         # Malformed records keep their numbers: rows of the others are those that provenance names.
-        num_rows = table.num_rows + len(faults)
-        rows = np.delete(np.arange(row, row + num_rows, dtype=np.uint32), [record for record, _ in faults])
-        batch = make_batch(source, span, table, rows, carried)
-        batch.read_bytes = done
-        if faults:
-            batch.rejected[MALFORMED] = len(faults)
-            batch.malformed = [
-                f"{describe_place(span, row + record)}: {fault}" for record, fault in faults[:SHOWN_MALFORMED]
-            ]
-        yield batch
-        row += num_rows
+        yield reader.make_batch(table, np.delete(reader.number_rows(table.num_rows + len(faults)), list(faults)))
 
 
 def check_head(source: SourceRecipe, span: Span, piece: bytes) -> tuple[str, ...]:
@@ -100,19 +75,22 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> tuple[str, ...
     Raises:
         SourceError: they lack a column or cannot be parsed.
     """
-    head = piece[: piece.find(b"\n", _HEAD_BYTES) + 1] or piece
-    # Most files are plain; else Arrow parses the head as it will parse the file.
-    if _is_plain(source, head):
-        return ()
-    _, faults = parse_lines(head, parse_options(source, span.name), span, row=0, tolerant=source.max_malformed > 0)
-    malformed = {record for record, _ in faults}
-    lines = [line for line in head.split(b"\n") if line.strip()]
-    # Arrow has accepted these lines, but has not checked that they are UTF-8.
-    whole = (line for record, line in enumerate(lines) if record not in malformed)
-    records = [json.loads(line.decode("utf-8-sig", "replace")) for line in whole]
-    if not records:
-        names = ", ".join(map(repr, (source.text_column, *source.keep)))
-        raise SourceError(f"{span.name}: no column {names} in its first records; all are malformed: {faults[0][1]}")
+    head = piece[: piece.find(b"\n", _HEAD_BYTES) + 1 or len(piece)]
+    options = parse_options(source, span.name)
+    records: list[dict[str, Any]] = []
+    for line in head.split(b"\n"):
+        with contextlib.suppress(ValueError, RecursionError):
+            record = json.loads(line.decode("utf-8-sig", "replace"))
+            records += [record] if isinstance(record, dict) else []
+    # If no record has a text, Arrow says what they are.
+    if not any(isinstance(text, str) for record in records for text in values_at(record, source.text_column)):
+        reader = SpanReader(source, span)
+        table, faults = parse_lines(head, options, span, 0)
+        for number, fault in faults.items():
+            reader.refuse(describe_place(span, number), fault, _REMEDY)
+        if not table.num_rows:
+            names = ", ".join(map(repr, (source.text_column, *source.keep)))
+            raise SourceError(f"{span.name}: no column {names} in its first records; all are malformed: {faults[0]}")
     return check_records(source, records, (source.text_column, *source.keep), span.name)
 
 
@@ -136,11 +114,11 @@ def check_records(source: SourceRecipe, records: list[Any], columns: Iterable[st
                 "Rename the key, or convert the file to parquet."
             )
     types = types_in_records(records, source, where)
-    for item, kind in zip(map(parse_carry, source.carry), types, strict=True):
-        if item.type == "string" and kind == "int64":
+    for (name, stated), kind in zip(source.carried_columns.items(), types, strict=True):
+        if stated == "string" and kind == "int64":
             raise SourceError(
-                f"{where}: column {item.name!r} of `carry` holds numbers, which JSON lines do not give as text; "
-                f'expected text. Carry it as "{item.name}: int64", or convert the file to parquet.'
+                f"{where}: column {name!r} of `carry` holds numbers, which JSON lines do not give as text; "
+                f'expected text. Carry it as "{name}: int64", or convert the file to parquet.'
             )
     return types
 
@@ -154,27 +132,6 @@ def _array_hint(records: list[Any]) -> str:
     if len(arrays) != 1:
         return ""
     return f"; or is {arrays[0]!r} the array of the records? Write it as a file of its own: `jq .{arrays[0]}`"
-
-
-def _is_plain(source: SourceRecipe, head: bytes) -> bool:
-    """Return whether every record certainly has a text in the recipe's text column, the only column that is asked for.
-
-    Most files are like that. This check takes a twentieth of the time of Arrow's parser, which matters if each of very
-    many files holds few records. A file that fails the check may still be right.
-    """
-    if source.keep or source.carry or "." in source.text_column:
-        return False
-    try:
-        records: list[Any] = [
-            json.loads(line, parse_constant=_refuse) for line in head.decode().split("\n") if line.strip()
-        ]
-    except (ValueError, RecursionError):
-        return False
-    return all(type(record) is dict and isinstance(record.get(source.text_column), str) for record in records)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def _names(record: Any, prefix: str = "") -> Iterator[str]:
@@ -195,7 +152,7 @@ def parse_options(source: SourceRecipe, name: str, carried: Columns = ()) -> pa_
     columns: list[tuple[str, pa.DataType]] = [(source.text_column, pa.large_string())]
     columns += [(column, arrow_type(kind)) for column, kind in carried]
     of_carried = {column for column, _ in carried}  # as such they are compared as well as with their own type
-    predicates = (one for one in parse_keep(source.keep) if one.column not in of_carried)
+    predicates = (one for one in source.predicates if one.column not in of_carried)
     columns += [(predicate.column, predicate.json_type()) for predicate in predicates]
     for column, kind in columns:
         *parents, leaf = column.split(".")
@@ -214,47 +171,43 @@ def _fields(tree: _Columns) -> list[pa.Field[Any]]:
     return [pa.field(name, pa.struct(_fields(kind)) if isinstance(kind, dict) else kind) for name, kind in tree.items()]
 
 
-def parse_lines(
-    piece: bytes, options: pa_json.ParseOptions, span: Span, *, row: int, tolerant: bool
-) -> tuple[pa.Table, list[tuple[int, str]]]:
-    """Parse the records of a piece; return the well-formed ones, and (number in the piece, fault) of the others.
+def parse_lines(piece: bytes, options: pa_json.ParseOptions, span: Span, row: int) -> tuple[pa.Table, dict[int, str]]:
+    """Parse the records of a piece; return the well-formed ones, and the faults of the others by number in the piece.
 
     Raises:
-        SourceError: a record is malformed, and `tolerant` is false.
+        SourceError: the piece is one record that is too long for Arrow; `row` is its number in the span.
     """
     if len(piece) > MOST_BYTES:
         raise SourceError(f"{span.name}: record {row} is longer than 2 GiB. Split it, or convert the file to parquet.")
     try:
-        return _read_json(piece, options), []
+        return _read_json(piece, options), {}
     except pa.ArrowInvalid:
         lines = [line for line in piece.split(b"\n") if line.strip()]
     # Arrow refuses the whole piece for one bad record, so bad records are found by halving.
-    tables: list[pa.Table] = []
-    faults: list[tuple[int, str]] = []
+    tables: list[pa.Table] = [options.explicit_schema.empty_table()]
+    faults: dict[int, str] = {}
+    records = 0
     for part in _parse_parts(lines, options):
-        record = sum(table.num_rows for table in tables) + len(faults)
-        if isinstance(part, pa.Table):
-            tables.append(part)
-        elif tolerant:
-            faults.append((record, part))
+        if isinstance(part, str):
+            faults[records] = part
+            records += 1
         else:
-            raise SourceError(
-                f"{describe_place(span, row + record)}: {part}. Repair the record, or correct the column's name or "
-                f"type{ALLOW}."
-            )
-    return pa.concat_tables(tables) if tables else options.explicit_schema.empty_table(), faults
+            tables.append(part)
+            records += part.num_rows
+    return pa.concat_tables(tables), faults
 
 
 def _parse_parts(lines: list[bytes], options: pa_json.ParseOptions) -> Iterator[pa.Table | str]:
     """Yield, in order, tables of well-formed lines and the fault of each malformed line, found by halving."""
+    if not lines:
+        return
     try:
         yield _read_json(b"\n".join(lines), options)
     except pa.ArrowInvalid as error:
         if len(lines) == 1:
-            shown = printable(lines[0][:_EXCERPT_BYTES].decode("utf-8", "backslashreplace"))
             guess = guess_encoding(lines[0][:_HEAD_BYTES])
             other = f" (it seems to be {guess}: then set `encoding`)" if guess.startswith("utf-") else ""
-            yield f"{str(error).removesuffix(' in row 0')}: {shown}{other}"
+            yield f"{str(error).removesuffix(' in row 0')}: {excerpt(lines[0])}{other}"
             return
         middle = len(lines) // 2
         yield from _parse_parts(lines[:middle], options)

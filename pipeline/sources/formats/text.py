@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
-from pipeline.sources.base import Columns, Span, TextBatch
-from pipeline.sources.formats.byte_io import cut_at, open_file, read_pieces
+from pipeline.sources.base import Span, TextBatch
+from pipeline.sources.formats.byte_io import cut_at, read_pieces
 from pipeline.sources.formats.detect import HEAD_BYTES, refuse_utf_16
 from pipeline.sources.formats.encodings import UTF8
+from pipeline.sources.formats.span_reader import SpanReader
 from pipeline.sources.undivided import LEAST_UNDIVIDED_BYTES
 
 if TYPE_CHECKING:
@@ -25,28 +25,27 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     return cut_at(source.separator or "", whole, unit_bytes, source.encoding)
 
 
-def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream the documents of a span of a text file."""
     import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
 
+    source, span = reader.source, reader.span
     separator = (source.separator or "").encode()
     pattern: Any = separator
-    row = 0
-    with open_file(span.url) as raw:
-        for piece, done in read_pieces(raw, span, separator, source.encoding):
+    with reader.open() as raw:
+        for piece in read_pieces(raw, span, separator, source.encoding):
             # ASCII in UTF-16 is UTF-8 full of NULs: nothing else would tell. Other text in UTF-16 does not decode.
-            if row == span.start == 0 and source.encoding == UTF8 and piece[:HEAD_BYTES].isascii():
+            if reader.row == span.start == 0 and source.encoding == UTF8 and piece[:HEAD_BYTES].isascii():
                 refuse_utf_16(span.name, piece[:HEAD_BYTES])
             documents = pc.split_pattern(wrap_texts(pa.large_binary(), [piece]), pattern).flatten()
             # One piece, one document: the separator may be one that the file does not have.
-            is_whole = len(documents) == 1 and row == span.start == 0
+            is_whole = len(documents) == 1 and reader.row == span.start == 0
             if not documents[-1].as_buffer().size:
                 documents = documents[:-1]  # a separator ends a document; no empty one comes after the last
-            batch = TextBatch(documents, np.arange(row, row + len(documents), dtype=np.uint32), read_bytes=done)
+            batch = TextBatch(documents, reader.number_rows(len(documents)))
             if is_whole:
                 batch.undivided = _find_other(piece, source.separator or "")
-            yield batch
-            row += len(documents)
+            yield reader.finish(batch)
 
 
 def _find_other(text: bytes, separator: str) -> str | None:

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
-from pipeline.sources.base import Columns, Span, TextBatch
-from pipeline.sources.formats.byte_io import is_compressed, is_local, open_file, read_blocks, read_head, truncated
+from pipeline.sources.base import Span, TextBatch
+from pipeline.sources.formats.byte_io import read_blocks
 from pipeline.sources.formats.encodings import decode_whole
+from pipeline.sources.formats.span_reader import SpanReader
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -23,13 +24,8 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     return [replace(whole, kind="file", rows=1)]
 
 
-def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Yield a file as one document."""
-    if is_local(span.url) and not is_compressed(span.name):
-        data = read_head(span.url, span.stop)  # half the time of a buffered file, if it is small
-        if len(data) < span.stop:
-            raise truncated(span, span.stop - len(data))
-    else:
-        with open_file(span.url) as raw:
-            data = b"".join(read_blocks(raw, span))
-    yield TextBatch(wrap_texts(pa.large_binary(), [decode_whole(data, source.encoding)]), np.zeros(1, np.uint32))
+    with reader.open() as raw:
+        data = b"".join(read_blocks(raw, reader.span))
+    yield TextBatch(wrap_texts(pa.large_binary(), [decode_whole(data, reader.source.encoding)]), np.zeros(1, np.uint32))

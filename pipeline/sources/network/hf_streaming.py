@@ -7,30 +7,22 @@ They cannot be cut, so each file is one task, and a crash loses the whole file. 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pipeline.sources.base import Columns, File, SourceError, Span, TextBatch
-from pipeline.sources.formats.byte_io import COMPRESSION, TEXT_PER_STORED_BYTE
-from pipeline.sources.formats.columns import check_columns, make_batch
+from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, is_compressed
+from pipeline.sources.formats.columns import check_columns
+from pipeline.sources.formats.detect import ending_of
+from pipeline.sources.formats.span_reader import SpanReader
 from pipeline.sources.network.hub_http import install_hub_http
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
-_COMPRESSED = tuple(COMPRESSION)
 _BATCH_ROWS = 1000
 _BUILDERS = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".csv": "csv", ".arrow": "arrow", ".txt": "text"}
-
-
-def _builder_of(path: str) -> str | None:
-    """Return the name of the builder in `datasets` for a file; None if no supported builder fits."""
-    for suffix in _COMPRESSED:
-        path = path.removesuffix(suffix)
-    return _BUILDERS.get(posixpath.splitext(path)[1].lower())
+"""The builders in `datasets`, by the endings of the files that they read."""
 
 
 def whole_file(file: File) -> Span:
@@ -39,13 +31,12 @@ def whole_file(file: File) -> Span:
     Raises:
         SourceError: no supported builder of `datasets` fits the file.
     """
-    if _builder_of(file.name) is None:
+    if ending_of(file.name) not in _BUILDERS:
         raise SourceError(
             f"{file.name}: expected parquet, or one of {', '.join(_BUILDERS)}, compressed or not. Choose another split."
         )
-    compressed = file.name.endswith(_COMPRESSED)
-    text_bytes = int(file.stored_bytes * TEXT_PER_STORED_BYTE) if compressed else file.stored_bytes
     stop = file.stored_bytes
+    text_bytes = int(stop * TEXT_PER_STORED_BYTE) if is_compressed(file.name) else stop
     return Span(file.url, file.name, file.version, "stream", "file", 0, stop, text_bytes, None, stop, file.revision)
 
 
@@ -58,17 +49,14 @@ def stream_rows(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iter
     install_hub_http()
     import datasets
 
-    builder = _builder_of(span.name)
-    assert builder is not None  # `whole_file` refuses other files
-    row = 0
+    builder = _BUILDERS[ending_of(span.name)]  # `whole_file` refuses other files
+    reader = SpanReader(source, span, carried)
     try:
         stream: Any = datasets.load_dataset(builder, data_files=[span.url], split="train", streaming=True)
         for table in stream.with_format("arrow").iter(batch_size=_BATCH_ROWS):
-            if row == 0:
+            if reader.row == 0:
                 check_columns(table.schema, source, span.name)
-            rows = np.arange(row, row + table.num_rows, dtype=np.uint32)
-            yield make_batch(source, span, table, rows, carried)
-            row += table.num_rows
+            yield reader.make_batch(table, reader.number_rows(table.num_rows))
     except SourceError:
         raise
     except Exception as error:  # datasets and its parsers raise many types

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import Counter
 from collections.abc import Iterable
 from time import monotonic
 from typing import Any, cast
@@ -27,8 +26,6 @@ _MOST_BODY_BYTES = 256 << 20
 """Largest body. Bodies are read inside the attempt, so that a request whose body breaks off is retried."""
 _LEAST_BYTES_PER_S = 10_000
 """If a body arrives more slowly than this, and the timeout has passed, the request is retried."""
-_LISTINGS = 50
-"""How often one page of a listing may be requested; each source requests it a few times."""
 
 
 class RetryingTransport(httpx2.BaseTransport):
@@ -36,7 +33,6 @@ class RetryingTransport(httpx2.BaseTransport):
 
     def __init__(self, **options: Any):
         self._inner = httpx2.HTTPTransport(**options)
-        self._listed: Counter[str] = Counter()
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request.
@@ -47,8 +43,6 @@ class RetryingTransport(httpx2.BaseTransport):
         what = f"{request.method} {request.url.copy_with(query=None)}"
         if request.url.host != httpx2.URL(constants.ENDPOINT).host:
             request.headers.pop("authorization", None)  # the token is for the Hub alone, not for other hosts
-        elif "/tree/" in request.url.path:
-            self._check_circle(str(request.url))
         if constants.is_offline_mode():
             raise SourceError(f"{what}: HF_HUB_OFFLINE is set, and this is not in the cache. Unset it.")
         attempt = functools.partial(self._attempt, request)
@@ -81,13 +75,6 @@ class RetryingTransport(httpx2.BaseTransport):
             stream=httpx2.ByteStream(body),
             extensions=response.extensions,
         )
-
-    def _check_circle(self, url: str) -> None:
-        self._listed[url] += 1
-        if self._listed[url] > _LISTINGS:
-            raise SourceError(
-                f"{url}: requested {_LISTINGS} times: the pages of this listing link to each other in a circle"
-            )
 
     def close(self) -> None:
         """Close the connections."""

@@ -181,23 +181,16 @@ def _connect(endpoint: str, timeout_s: float) -> HTTPStore:
 def _fetch(client: HTTPStore, endpoint: str, key: bytes, give_up_s: float) -> Outcome:
     """Fetch one object; retry transient failures and bodies that are wrong."""
     what = f"{endpoint}/{key.hex()}"
-    # A body that is wrong may be another one the next time: a proxy may have cut it.
-    fault = DIFFERS
+    outcome: Outcome = DIFFERS
     for tries in range(_TRIES):
         if tries:
             time.sleep(random.uniform(0, tries / 2))
         body = retry(what, lambda: _request(client, endpoint, key.hex()), error_type=SourceError, give_up_s=give_up_s)
-        if isinstance(body, str):
-            return body
-        found = _check(key, body)
-        if found is None:
-            return body
-        if found == NOT_GZIP and hashlib.sha1(body, usedforsecurity=False).digest() == key:
-            return gzip.compress(body, 1)  # a mirror or a proxy has decompressed it
-        if found == TOO_LARGE:
-            return found
-        fault = found
-    return fault
+        outcome = _check(key, body) if isinstance(body, bytes) else body
+        # A body that is wrong may be another one the next time: a proxy may have cut it.
+        if outcome not in (DIFFERS, NOT_GZIP):
+            break
+    return outcome
 
 
 def _request(client: HTTPStore, endpoint: str, name: str) -> Outcome:
@@ -238,8 +231,8 @@ def _request(client: HTTPStore, endpoint: str, name: str) -> Outcome:
         raise SourceError(f"{endpoint}/{name}: {shown}. Correct --content-endpoint.") from error
 
 
-def _check(key: bytes, body: bytes) -> str | None:
-    """Return what is wrong with an object, or None. Memory: one piece of the decompressed file."""
+def _check(key: bytes, body: bytes) -> Outcome:
+    """Return an object, or what is wrong with it. Memory: one piece of the decompressed file."""
     # A small gzip may hold gigabytes, so the limit counts what comes out of it.
     hashing = hashlib.sha1(usedforsecurity=False)
     left = MAX_BYTES
@@ -251,5 +244,7 @@ def _check(key: bytes, body: bytes) -> str | None:
                     return TOO_LARGE
                 hashing.update(piece)
     except (OSError, EOFError, zlib.error):
-        return NOT_GZIP
-    return None if hashing.digest() == key else DIFFERS
+        # A mirror or a proxy may have decompressed it.
+        is_text = hashlib.sha1(body, usedforsecurity=False).digest() == key
+        return gzip.compress(body, 1) if is_text else NOT_GZIP
+    return body if hashing.digest() == key else DIFFERS

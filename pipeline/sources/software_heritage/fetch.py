@@ -13,9 +13,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +30,7 @@ from pipeline.sources.base import SourceError, Span, Unit, content_of_unit
 from pipeline.sources.kinds import kind_of
 from pipeline.sources.network.settings import network_settings
 from pipeline.sources.software_heritage import archive, fetched_documents
-from pipeline.sources.software_heritage.fetched_documents import FetchedSpan, FetchResult
+from pipeline.sources.software_heritage.fetched_documents import FetchedSpan, FetchResult, write_documents
 from pipeline.sources.software_heritage.journal import Journal, delete_journals
 from shards.errors import plural
 from shards.stores.retry import count_retries
@@ -58,15 +58,6 @@ class FetchTask(Payload):
     """The journal's file, which survives if the task is killed."""
 
 
-@dataclass(slots=True)
-class _Wanted:
-    """The files that a span's rows name."""
-
-    rows: list[int] = field(default_factory=list[int])
-    keys: list[bytes] = field(default_factory=list[bytes])
-    rejected: Counter[str] = field(default_factory=Counter[str])
-
-
 def make_fetch_task(unit: Unit, source: SourceRecipe, folder: Path) -> Task:
     """Return the task of a unit."""
     payload = FetchTask(unit, source, "")
@@ -91,14 +82,14 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
     retries = count_retries()
     delete_journals(folder.parent)
     wanted = [_read_keys(task.source, span) for span in task.unit.spans]
-    distinct = dict.fromkeys(key for one in wanted for key in one.keys)
-    settled = sum(len(one.rows) + sum(one.rejected.values()) for one in wanted) - len(distinct)
+    distinct = dict.fromkeys(key for keys, _ in wanted for key in keys.values())
+    settled = sum(len(keys) + rejected.total() for keys, rejected in wanted) - len(distinct)
     timer.lap("read_s")
 
     # Take files from earlier tasks, and fetch the others.
     with Journal(Path(task.journal), network_settings().content_endpoint) as journal:
-        for span, one in zip(task.unit.spans, wanted, strict=True):
-            _use_again(folder.parent, _file_name(task.source, span), one, journal)
+        for span, (keys, _) in zip(task.unit.spans, wanted, strict=True):
+            _use_again(folder.parent, _file_name(task.source, span), keys, journal)
         timer.lap("use_again_s")
         pending = [key for key in distinct if key not in journal]
         settled += len(distinct) - len(pending)
@@ -109,15 +100,15 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
         # Write the documents of each span.
         spans: list[FetchedSpan] = []
         dropped: Counter[str] = Counter()
-        for span, one in zip(task.unit.spans, wanted, strict=True):
-            path = folder / _file_name(task.source, span)
-            lost, written = _write(path, one, journal, failed, task.source.fallback_encoding)
-            spans.append(written)
-            dropped.update(lost)
+        for span, (keys, rejected) in zip(task.unit.spans, wanted, strict=True):
+            before = rejected.copy()
+            texts = _take_texts(keys, journal, failed, task.source.fallback_encoding, lost=rejected)
+            spans.append(write_documents(folder / _file_name(task.source, span), texts, rejected))
+            dropped.update(rejected - before)
         timer.lap("write_s")
     return FetchResult(
         spans=spans,
-        rows=sum(len(one.rows) for one in wanted),
+        rows=sum(len(keys) for keys, _ in wanted),
         dropped=dropped,
         fetched=len(pending),
         retries=count_retries() - retries,
@@ -132,24 +123,24 @@ def _file_name(source: SourceRecipe, span: Span) -> str:
     return f"{digest_of([span.url, span.version, span.part, source.blob_id])}.parquet"
 
 
-def _read_keys(source: SourceRecipe, span: Span) -> _Wanted:
-    wanted = _Wanted()
+def _read_keys(source: SourceRecipe, span: Span) -> tuple[dict[int, bytes], Counter[str]]:
+    """Return the SHA-1 of the file that each row of a span names, and the counts of the other rows by reason."""
+    keys: dict[int, bytes] = {}
+    rejected: Counter[str] = Counter()
     for batch in kind_of(source).read(source, span):
-        wanted.rejected.update(batch.rejected)
+        rejected.update(batch.rejected)
         for row, value in zip(batch.rows.tolist(), as_large_binary(batch.text).to_pylist(), strict=True):
             key = archive.parse_key(value)
             if key is None:
-                wanted.rejected[archive.NOT_SHA1] += 1
+                rejected[archive.NOT_SHA1] += 1
             else:
-                wanted.rows.append(row)
-                wanted.keys.append(key)
-    return wanted
+                keys[row] = key
+    return keys, rejected
 
 
-def _use_again(stage: Path, name: str, wanted: _Wanted, journal: Journal) -> None:
+def _use_again(stage: Path, name: str, keys: dict[int, bytes], journal: Journal) -> None:
     """Copy files from earlier tasks' documents of the same span into the journal, if their SHA-1 agrees."""
     # A file's name says which rows it may hold; only its SHA-1 says that a text is the file that a row names.
-    keys = dict(zip(wanted.rows, wanted.keys, strict=True))
     for path in stage.glob(f"[!.]*/{name}"):
         try:
             for batch in fetched_documents.read_file(path):
@@ -190,13 +181,16 @@ def _fetch(
     return failed
 
 
-def _write(
-    path: Path, wanted: _Wanted, journal: Journal, failed: dict[bytes, str], fallback_encoding: str | None
-) -> tuple[Counter[str], FetchedSpan]:
-    """Write a span's documents; return the counts of lost rows by reason, and what the file holds."""
-    lost: Counter[str] = Counter()
-    writer = fetched_documents.DocumentWriter(path)
-    for row, key in zip(wanted.rows, wanted.keys, strict=True):
+def _take_texts(
+    keys: dict[int, bytes],
+    journal: Journal,
+    failed: dict[bytes, str],
+    fallback_encoding: str | None,
+    *,
+    lost: Counter[str],
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the row and the text of each document; count the other rows in `lost`, by reason."""
+    for row, key in keys.items():
         reason = failed.get(key) or (archive.MISSING if journal.is_missing(key) else None)
         if reason is None:
             # Check once more what the disk gave back.
@@ -205,9 +199,7 @@ def _write(
                 raise SourceError(f"{journal.path}: damaged since it was written. Delete it and run again.")
             text = archive.decode_archived(data, fallback_encoding)
             if text is not None:
-                writer.add(row, text)
+                yield row, text
                 continue
             reason = archive.NOT_UTF8
         lost[reason] += 1
-    writer.close(dict(wanted.rejected) | dict(lost))
-    return lost, FetchedSpan(path.name, writer.documents, writer.text_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.engine.receipts import Result, TaskOutput
-from pipeline.sources.base import BATCH_BYTES, Span, TextBatch, Unit
+from pipeline.sources.base import Span, TextBatch, Unit, batch_without_rows
+from pipeline.sources.formats.span_reader import in_batches
 from shards.stores.store import FolderStore
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def read_file(source: Path | pa.NativeFile) -> Iterator[TextBatch]:
     """Stream the fetched documents of a file, as `read_fetched` does. Its footer is not checked."""
     with pq.ParquetFile(source, memory_map=True, page_checksum_verification=True) as file:
         metadata: dict[bytes, bytes] = file.metadata.metadata or {}
-        yield TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), json.loads(metadata[_REJECTED]))
+        yield batch_without_rows(json.loads(metadata[_REJECTED]))
         for index in range(file.metadata.num_row_groups):
             table: Any = file.read_row_group(index, use_threads=False).combine_chunks()
             rows = np.frombuffer(table["row"].chunk(0).buffers()[1], np.uint32)[: table.num_rows]
@@ -74,42 +75,28 @@ class FetchResult(Result):
     fetched: int = 0
 
 
-class DocumentWriter:
-    """Writes a file of fetched documents in row groups of about `BATCH_BYTES`."""
+def write_documents(path: Path, documents: Iterable[tuple[int, bytes]], rejected: Mapping[str, int]) -> FetchedSpan:
+    """Write a file of fetched documents in row groups of about `BATCH_BYTES`.
 
-    def __init__(self, path: Path):
-        # No dictionary and no statistics: texts rarely repeat, and nobody searches for them by value.
-        self._writer = pq.ParquetWriter(
-            path, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=False, write_page_checksum=True
-        )
-        self._rows: list[int] = []
-        self._texts: list[bytes] = []
-        self._pending_bytes = 0
-        self.documents = 0
-        self.text_bytes = 0
-
-    def add(self, row: int, text: bytes) -> None:
-        """Add a document: its row in the span, and its UTF-8 bytes."""
-        self._rows.append(row)
-        self._texts.append(text)
-        self._pending_bytes += len(text)
-        self.documents += 1
-        self.text_bytes += len(text)
-        if self._pending_bytes >= BATCH_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        rows = wrap_numbers(pa.uint32(), np.array(self._rows, np.uint32))
-        texts = wrap_texts(pa.large_string(), self._texts)
-        self._writer.write_table(pa.Table.from_arrays([rows, texts], schema=_SCHEMA))
-        self._rows, self._texts, self._pending_bytes = [], [], 0
-
-    def close(self, rejected: dict[str, int]) -> None:
-        """Write the pending documents and the counts of rejected rows by reason, and close the file."""
-        if self._rows:
-            self._flush()
-        self._writer.add_key_value_metadata({_REJECTED.decode(): json.dumps(rejected, sort_keys=True)})
-        self._writer.close()
+    Args:
+        path: the file.
+        documents: the row in the span of each document, and its UTF-8 bytes.
+        rejected: the counts of rejected rows by reason, once all documents have come.
+    """
+    count = text_bytes = 0
+    # No dictionary and no statistics: texts rarely repeat, and nobody searches for them by value.
+    with pq.ParquetWriter(
+        path, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=False, write_page_checksum=True
+    ) as writer:
+        for part in in_batches(documents, lambda document: len(document[1])):
+            if part:
+                rows = wrap_numbers(pa.uint32(), np.array([row for row, _ in part], np.uint32))
+                texts = wrap_texts(pa.large_string(), [text for _, text in part])
+                writer.write_table(pa.Table.from_arrays([rows, texts], schema=_SCHEMA))
+            count += len(part)
+            text_bytes += sum(len(text) for _, text in part)
+        writer.add_key_value_metadata({_REJECTED.decode(): json.dumps(rejected, sort_keys=True)})
+    return FetchedSpan(path.name, count, text_bytes)
 
 
 def local_unit(unit: Unit, folder: Path, result: FetchResult) -> Unit:

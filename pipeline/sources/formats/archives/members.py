@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
-from pipeline.sources.base import TextBatch, describe_place
-from pipeline.sources.formats.archives.documents import TEXT, Documents, MemberError
+from pipeline.arrow_arrays import wrap_texts
+from pipeline.sources.base import SourceError, TextBatch, describe_place
 from pipeline.sources.formats.columns import check_columns
 from pipeline.sources.formats.detect import HEAD_BYTES, describe_known, format_of_name, is_binary
 from pipeline.sources.formats.encodings import decode_whole
+from pipeline.sources.formats.span_reader import SpanReader, in_batches
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
@@ -27,12 +29,19 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 256 << 20
 """The most bytes of a member: more is a data set, or a bomb that would fill a worker's memory."""
-MEMBER = "member"
-"""The column of the members' names."""
-NOT_CHOSEN = "not one of `members`"
-_SCHEMA = pa.schema([(TEXT, pa.large_string()), (MEMBER, pa.string())])
+_COLUMNS = ("member",)
+"""The columns of members beside their text: their names."""
+_TEXT = "text"
+_REMEDY = "Leave it out by `members`"
+
+Document = tuple[int, bytes, tuple[str | None, ...]]
+"""A document that comes by itself: its row in the span, its text in UTF-8, and a value for each column."""
 
 MemberKind = Literal["file", "folder", "link", "device", "sparse file"]
+
+
+class MemberError(SourceError):
+    """Why a member cannot be a document, to be counted or refused. The rest of the archive can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +53,10 @@ class Member:
     kind: MemberKind
     size: int
     """Bytes of its content, as the archive states them."""
+    offset: int
+    """Where it begins in the archive."""
+    stored_bytes: int
+    """Bytes of its content in the archive."""
     read: Callable[[], bytes]
     """Returns its content, until the next member is asked for. Raises MemberError."""
 
@@ -53,48 +66,63 @@ def readable_name(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def check_member_columns(source: SourceRecipe, name: str) -> tuple[str, ...]:
-    """Check the columns that a recipe names against those of members, and return the types of those to carry.
+def check_text_columns(source: SourceRecipe, name: str, columns: Iterable[str] = _COLUMNS) -> tuple[str, ...]:
+    """Check the columns that a recipe names against those of documents, and return the types of those to carry.
 
     Raises:
         SourceError: naming the columns that exist.
     """
-    return check_columns(_SCHEMA, source, name, has_text_column=False)
+    schema = pa.schema([(_TEXT, pa.large_string()), *((column, pa.string()) for column in columns)])
+    return check_columns(schema, source, name, has_text_column=False)
 
 
-def read_members(documents: Documents, members: Iterator[Member], tell: Callable[[], int]) -> Iterator[TextBatch]:
+def make_batches(
+    reader: SpanReader, documents: Iterable[Document], columns: Iterable[str] = _COLUMNS
+) -> Iterator[TextBatch]:
+    """Stream documents that come one by one, with columns of text."""
+    for part in in_batches(documents, lambda document: len(document[1])):
+        table: dict[str, Any] = {_TEXT: wrap_texts(pa.large_binary(), [text for _, text, _ in part])}
+        for place, column in enumerate(columns):
+            table[column] = pa.array([values[place] for _, _, values in part], pa.string())
+        yield reader.make_batch(pa.table(table), np.array([row for row, _, _ in part], np.uint32), _TEXT)
+
+
+def read_members(reader: SpanReader, members: Iterable[Member]) -> Iterator[TextBatch]:
     """Stream the members of a span as documents, a row each; rows count all members, so that `row` finds one by number.
-
-    Args:
-        documents: the first batch, with `MEMBER` as its column.
-        members: the members, in order.
-        tell: returns how many stored bytes of the span have been read.
 
     Raises:
         SourceError: a member is malformed and the source's `max_malformed` is 0.
     """
-    is_chosen = choose_members(documents.source.members)
+    return make_batches(reader, _find_documents(reader, members))
+
+
+def _find_documents(reader: SpanReader, members: Iterable[Member]) -> Iterator[Document]:
+    is_chosen = choose_members(reader.source.members)
     for row, member in enumerate(members):
-        if not should_read(member, is_chosen, documents):
-            continue
-        try:
-            documents.add(row, read_document(member, documents.source.encoding), member.name)
-        except MemberError as fault:
-            where = describe_place(documents.span, row, "member")
-            documents.refuse(f"{where}, {printable(member.name)}", fault)
-        if documents.is_full:
-            yield documents.take(tell())
-    yield documents.take(tell())
+        if should_read(member, is_chosen, reader):
+            try:
+                yield row, read_document(member, reader.source.encoding), (member.name,)
+            except MemberError as fault:
+                refuse_member(reader, describe_place(reader.span, row, "member"), member.name, fault)
 
 
-def should_read(member: Member, is_chosen: Callable[[str], bool], documents: Documents) -> bool:
+def refuse_member(reader: SpanReader, place: str, name: str, fault: object) -> None:
+    """Count a malformed member.
+
+    Raises:
+        SourceError: the source's `max_malformed` is 0.
+    """
+    reader.refuse(f"{place}, {printable(name)}", fault, _REMEDY)
+
+
+def should_read(member: Member, is_chosen: Callable[[str], bool], reader: SpanReader) -> bool:
     """Return whether a member is a file that the recipe asks for; count it if not. Folders are not counted."""
     if member.kind == "folder":
         return False
     if not is_chosen(member.name):
-        documents.not_read[NOT_CHOSEN] += 1
+        reader.not_read["not one of `members`"] += 1
     elif member.kind != "file":
-        documents.not_read[f"member is a {member.kind}"] += 1
+        reader.not_read[f"member is a {member.kind}"] += 1
     else:
         return True
     return False
@@ -128,8 +156,13 @@ def read_content(member: Member) -> bytes:
         MemberError: they are too many, or cannot be read.
     """
     if member.size > MAX_BYTES:
-        raise MemberError(f"is {member.size:,} bytes long; a document has at most {MAX_BYTES:,}")
+        raise too_long(member.size, MAX_BYTES)
     return member.read()
+
+
+def too_long(size: int, most: int) -> MemberError:
+    """Return the fault of a document with more bytes than it may have."""
+    return MemberError(f"is {size:,} bytes long; a document has at most {most:,}")
 
 
 def check_name(name: str) -> None:

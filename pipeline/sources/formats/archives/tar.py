@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipeline.sources.base import Columns, Span, TextBatch
+from pipeline.sources.base import Span, TextBatch
 from pipeline.sources.formats.archives import webdataset
-from pipeline.sources.formats.archives.documents import Documents
-from pipeline.sources.formats.archives.members import MEMBER, check_member_columns, read_members
+from pipeline.sources.formats.archives.members import check_text_columns, read_members
 from pipeline.sources.formats.archives.tar_walk import Walk, cut_at_members
-from pipeline.sources.formats.byte_io import open_file
+from pipeline.sources.formats.span_reader import SpanReader
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -33,16 +32,15 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
         return []
     if source.format == "auto" and webdataset.begins_with_sample(whole):
         return webdataset.cut_file(source, replace(whole, format="webdataset"), unit_bytes)
-    whole = replace(whole, carried=check_member_columns(source, whole.name))
+    whole = replace(whole, carried=check_text_columns(source, whole.name))
     return cut_at_members(whole, unit_bytes, lambda members: (member.offset for member in members))
 
 
-def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream the members of a span as documents.
 
     Raises:
         SourceError: a member is malformed and the source's `max_malformed` is 0, or the archive is broken.
     """
-    with open_file(span.url) as raw:
-        walk = Walk(raw, span)
-        yield from read_members(Documents(source, span, carried, [MEMBER]), walk.members(), walk.tell)
+    with reader.open() as raw:
+        yield from read_members(reader, Walk(raw, reader.span).members())

@@ -6,15 +6,13 @@ header, or a missing end, for the end of the archive, so that members would be l
 
 from __future__ import annotations
 
-import itertools
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from pipeline.sources.base import SourceError, Span
 from pipeline.sources.formats.archives.members import MAX_BYTES, Member, MemberKind, readable_name
-from pipeline.sources.formats.byte_io import is_compressed, is_local, open_decompressed, open_file
+from pipeline.sources.formats.byte_io import cut_after, is_compressed, is_local, open_decompressed, open_file
 
 _BLOCK = tarfile.BLOCKSIZE
 _SKIP_BYTES = 1 << 20
@@ -34,19 +32,11 @@ _KINDS: dict[bytes, MemberKind] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TarMember(Member):
-    """An entry of a tar archive."""
-
-    offset: int
-    """Where its first header starts."""
-
-
 class Walk:
     """One pass over a span of an archive."""
 
     def __init__(self, raw: BinaryIO, span: Span):
-        self._raw, self._span = raw, span
+        self._span = span
         self._compressed = is_compressed(span.name)
         self._stream = open_decompressed(raw, span.name)
         self._pos = 0 if self._compressed else span.start
@@ -54,12 +44,8 @@ class Walk:
         if self._pos:
             self._stream.seek(self._pos)
 
-    def tell(self) -> int:
-        """Return how many stored bytes of the span have been read."""
-        return self._raw.tell() - self._span.start
-
-    def members(self) -> Iterator[TarMember]:
-        """Yield the members, in order.
+    def members(self) -> Iterator[Member]:
+        """Yield the members, in order; each begins with its first header.
 
         Raises:
             SourceError: the archive is damaged or cut short, or does not end where it says that it ends.
@@ -84,14 +70,10 @@ class Walk:
                 assert self._pos == data
                 return self._read(stored)
 
-            yield TarMember(name, kind, stored, read, offset)
+            yield Member(name, kind, stored, offset, stored, read)
             self._skip(end - self._pos)
-        if self._pos >= self._span.stop and self._is_last_span:
+        if self._pos >= self._span.stop == self._span.file_bytes:
             raise self._broken("ends without the two empty blocks that end an archive: it is cut short")
-
-    @property
-    def _is_last_span(self) -> bool:
-        return self._span.stop == int(self._span.version.partition(" ")[0])
 
     def _read_headers(self) -> tuple[tarfile.TarInfo | None, dict[str, str]]:
         """Read a member's header and those that extend it; None at the end of the archive."""
@@ -179,7 +161,7 @@ class Walk:
 
 
 def cut_at_members(
-    whole: Span, unit_bytes: int, find_starts: Callable[[Iterator[TarMember]], Iterator[int]]
+    whole: Span, unit_bytes: int, find_starts: Callable[[Iterator[Member]], Iterator[int]]
 ) -> list[Span]:
     """Cut an archive after every `unit_bytes` or a little more; one that is compressed or remote is one span.
 
@@ -192,15 +174,8 @@ def cut_at_members(
         SourceError: the archive is broken.
     """
     # Only a plain local file can be entered in the middle.
-    cuts = [0]
     with open_file(whole.url) as raw:
-        walk = Walk(raw, whole)
-        if not is_local(whole.url) or is_compressed(whole.name) or whole.stop <= unit_bytes:
-            return [] if next(walk.members(), None) is None else [whole]
-        for start in find_starts(walk.members()):
-            if start - cuts[-1] >= unit_bytes:
-                cuts.append(start)
-    return [
-        replace(whole, start=start, stop=stop, text_bytes=stop - start, stored_bytes=stop - start)
-        for start, stop in itertools.pairwise([*cuts, whole.stop])
-    ]
+        members = Walk(raw, whole).members()
+        if is_local(whole.url) and not is_compressed(whole.name) and whole.stop > unit_bytes:
+            return cut_after(whole, find_starts(members), unit_bytes)
+        return [] if next(members, None) is None else [whole]

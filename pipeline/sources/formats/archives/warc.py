@@ -13,17 +13,21 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from pipeline.sources.base import NOT_PLAIN, Columns, SourceError, Span, TextBatch, describe_place
-from pipeline.sources.formats.archives.documents import TEXT, Documents, MemberError
-from pipeline.sources.formats.archives.members import MAX_BYTES
+from pipeline.sources.base import NOT_PLAIN, SourceError, Span, TextBatch, describe_place
+from pipeline.sources.formats.archives.members import (
+    MAX_BYTES,
+    Document,
+    MemberError,
+    check_text_columns,
+    make_batches,
+    too_long,
+)
 from pipeline.sources.formats.byte_io import open_decompressed, open_file
-from pipeline.sources.formats.columns import check_columns
 from pipeline.sources.formats.encodings import decode_whole
+from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import import_extra
 from shards.terminal.display import printable
 
@@ -41,71 +45,57 @@ _TEXT_TYPES = ("conversion", "resource", "response")
 _OTHER_TYPES = ("continuation", "metadata", "request", "revisit", "warcinfo")
 _PLAIN, _HTTP = "text/plain", "application/http"
 _RESPONSE = b"WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http\r\nContent-Length: %d\r\n\r\n"
-_SCHEMA = pa.schema([(TEXT, pa.large_string()), *((name, pa.string()) for name in _COLUMNS)])
 _MAX_HEADER_BYTES = 1 << 20
 _RESTORE = "The file is damaged or cut short; restore it, or leave it out of `paths`."
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """A record of the file. Only one that may be a document has its block."""
-
-    number: int
-    kind: str
-    content_type: str
-    length: int
-    values: tuple[str | None, ...]
-    """Those of `_COLUMNS`."""
-    block: bytes | None
-
-
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the columns and the first record; a file is one span."""
-    carried = check_columns(_SCHEMA, source, whole.name, has_text_column=False)
+    carried = check_text_columns(source, whole.name, _COLUMNS)
     with open_file(whole.url) as raw:
-        first = next(_iter_records(open_decompressed(raw, whole.name), whole), None)
+        first = next(_read_records(open_decompressed(raw, whole.name), whole), None)
     return [] if first is None else [replace(whole, carried=carried)]
 
 
-def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream the text records of a file as documents; rows count all records.
 
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0, or the file is broken or cut short.
     """
-    documents = Documents(source, span, carried, list(_COLUMNS))
-    with open_file(span.url) as raw:
-        stream = open_decompressed(raw, span.name)  # when it is no longer referred to, it closes the file
-        for record in _iter_records(stream, span):
-            try:
-                text = _read_text(record)
-            except MemberError as fault:
-                where = describe_place(span, record.number)
-                where += f", {printable(record.values[0] or 'without a URL')}"
-                documents.refuse(where, fault, "Leave the file out of `paths`")
-                continue
-            # What holds no text is counted by its kind.
-            if text is None:
-                documents.not_read[_why_not_text(record)] += 1
-                continue
-            documents.add(record.number, decode_whole(text, source.encoding), *record.values)
-            if documents.is_full:
-                yield documents.take(raw.tell())
-        yield documents.take(raw.tell())
+    with reader.open() as raw:
+        stream = open_decompressed(raw, reader.span.name)  # when it is no longer referred to, it closes the file
+        yield from make_batches(reader, _find_documents(reader, stream), _COLUMNS)
 
 
-def _read_text(record: _Record) -> bytes | None:
+def _find_documents(reader: SpanReader, stream: Any) -> Iterator[Document]:
+    for number, (headers, block) in enumerate(_read_records(stream, reader.span)):
+        values: tuple[str | None, ...] = tuple(headers.get(header) for header in _COLUMNS.values())
+        try:
+            text = _read_text(headers, block)
+        except MemberError as fault:
+            where = f"{describe_place(reader.span, number)}, {printable(values[0] or 'without a URL')}"
+            reader.refuse(where, fault, "Leave the file out of `paths`")
+            continue
+        # What holds no text is counted by its kind.
+        if text is None:
+            reader.not_read[_why_not_text(headers)] += 1
+        else:
+            yield number, decode_whole(text, reader.source.encoding), values
+
+
+def _read_text(headers: Any, block: bytes | None) -> bytes | None:
     """Return a record's text; None if it holds none.
 
     Raises:
         MemberError: it should, and cannot be read.
     """
-    if not _may_be_text(record.kind, record.content_type):
+    if not _may_be_text(headers):
         return None
-    if record.block is None:
-        raise MemberError(f"is {record.length:,} bytes long; a document has at most {MAX_BYTES:,}")
-    text = _read_http_body(record.block) if record.content_type == _HTTP else record.block
-    if text is not None and not record.values[0]:
+    if block is None:
+        raise too_long(int(headers["Content-Length"]), MAX_BYTES)
+    text = _read_http_body(block) if _content_type_of(headers) == _HTTP else block
+    if text is not None and not headers.get(_COLUMNS["url"]):
         raise MemberError("has no WARC-Target-URI, which a record of its type must have")
     return text
 
@@ -129,26 +119,37 @@ def _read_http_body(block: bytes) -> bytes | None:
     return text
 
 
-def _may_be_text(kind: str, content_type: str) -> bool:
+def _kind_of(headers: Any) -> str:
+    return (headers.get("WARC-Type") or "").lower()
+
+
+def _content_type_of(headers: Any) -> str:
+    return _media_type(headers.get("Content-Type"))
+
+
+def _may_be_text(headers: Any) -> bool:
+    kind, content_type = _kind_of(headers), _content_type_of(headers)
     return kind in _TEXT_TYPES and content_type in ((_PLAIN, _HTTP) if kind == "response" else (_PLAIN,))
 
 
-def _why_not_text(record: _Record) -> str:
-    if record.kind in _TEXT_TYPES:
-        return f"{record.kind} {NOT_PLAIN}"
-    return f"{record.kind if record.kind in _OTHER_TYPES else 'unknown'} record"
+def _why_not_text(headers: Any) -> str:
+    kind = _kind_of(headers)
+    if kind in _TEXT_TYPES:
+        return f"{kind} {NOT_PLAIN}"
+    return f"{kind if kind in _OTHER_TYPES else 'unknown'} record"
 
 
-def _iter_records(stream: Any, span: Span) -> Iterator[_Record]:
-    """Yield the records of a file.
+def _read_records(stream: Any, span: Span) -> Iterator[tuple[Any, bytes | None]]:
+    """Yield the headers of a file's records, with the block of each that may be a document and is not too long.
 
     Raises:
         SourceError: a record's length is missing or wrong, or the file is no WARC or is cut short.
     """
     number = -1
     try:
-        for number, record in enumerate(_open_records(stream)):
-            yield _read_record(record, number)
+        for record in _open_records(stream):
+            number += 1
+            yield record.headers, _read_block(record)
     except MemberError as fault:
         raise SourceError(f"{span.name}: record {number}: {fault}. {_RESTORE}") from fault
     except OSError as error:
@@ -156,25 +157,22 @@ def _iter_records(stream: Any, span: Span) -> Iterator[_Record]:
         raise SourceError(f"{span.name}: expected a WARC record at {place}: {error}. {_RESTORE}") from error
 
 
-def _read_record(record: Any, number: int) -> _Record:
+def _read_block(record: Any) -> bytes | None:
     """Read a record whole, so that its length is known to be right.
 
     Raises:
         MemberError: its length is missing or wrong.
     """
-    headers = record.headers
-    stated = headers.get("Content-Length") or ""
+    stated = record.headers.get("Content-Length") or ""
     if not stated.isascii() or not stated.isdigit():
         raise MemberError(f"its Content-Length is {stated!r}; expected a number")
     # Blocks that cannot be documents are skipped, but counted: fastwarc takes a cut file for a short one.
     length = int(stated)
-    kind, content_type = (headers.get("WARC-Type") or "").lower(), _media_type(headers.get("Content-Type"))
-    block = record.reader.read() if _may_be_text(kind, content_type) and length <= MAX_BYTES else None
+    block = record.reader.read() if _may_be_text(record.headers) and length <= MAX_BYTES else None
     found = record.consume() if block is None else len(block)
     if found != length:
         raise MemberError(f"has {found:,} of the {length:,} bytes that its Content-Length states")
-    values = tuple(headers.get(header) for header in _COLUMNS.values())
-    return _Record(number, kind, content_type, length, values, block)
+    return block
 
 
 def _media_type(content_type: str | None) -> str:

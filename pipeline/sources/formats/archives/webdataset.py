@@ -18,20 +18,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.sources.base import BATCH_BYTES, Columns, SourceError, Span, TextBatch, describe_place
+from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats import jsonl
-from pipeline.sources.formats.archives.documents import Documents, MemberError
 from pipeline.sources.formats.archives.members import (
+    Member,
+    MemberError,
     check_name,
     choose_members,
     read_content,
     read_document,
+    refuse_member,
     should_read,
 )
-from pipeline.sources.formats.archives.tar_walk import TarMember, Walk, cut_at_members
+from pipeline.sources.formats.archives.tar_walk import Walk, cut_at_members
 from pipeline.sources.formats.byte_io import open_file
-from pipeline.sources.formats.columns import make_batch, take_path
-from shards.terminal.display import printable
+from pipeline.sources.formats.columns import take_path
+from pipeline.sources.formats.span_reader import SpanReader, in_batches
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -54,9 +56,8 @@ class _Sample:
     text: bytes | None = None
     record: bytes | None = None
 
-    @property
-    def size(self) -> int:
-        """Bytes of its parts."""
+    def num_bytes(self) -> int:
+        """Return the bytes of its parts."""
         return len(self.text or b"") + len(self.record or b"")
 
 
@@ -78,7 +79,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     return cut_at_members(whole, unit_bytes, _find_sample_starts)
 
 
-def _find_sample_starts(members: Iterator[TarMember]) -> Iterator[int]:
+def _find_sample_starts(members: Iterator[Member]) -> Iterator[int]:
     for _, group in itertools.groupby(members, key=lambda member: split_name(member.name)[0]):
         yield next(group).offset
 
@@ -98,51 +99,46 @@ def begins_with_sample(span: Span) -> bool:
     return False
 
 
-def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream the samples of a span as documents, a row each; rows count samples.
 
     Raises:
         SourceError: a sample is malformed and the source's `max_malformed` is 0, or the archive is broken.
     """
-    documents = Documents(source, span, carried)
-    samples: list[_Sample] = []
-    size = 0
-    with open_file(span.url) as raw:
-        walk = Walk(raw, span)
-        for sample in _read_samples(documents, walk.members()):
-            samples.append(sample)
-            size += sample.size
-            if size >= BATCH_BYTES:
-                yield documents.finish(_make_batch(documents, samples), walk.tell())
-                samples, size = [], 0
-        yield documents.finish(_make_batch(documents, samples), walk.tell())
+    with reader.open() as raw:
+        for samples in in_batches(_read_samples(reader, Walk(raw, reader.span).members()), _Sample.num_bytes):
+            # The text is the member's, else the record's column.
+            table, samples = _parse(reader, samples)
+            column: Any = take_path(table, reader.source.text_column)
+            texts = [column[row].as_py() if sample.text is None else sample.text for row, sample in enumerate(samples)]
+            table = table.append_column(_TEXT, pa.array(texts, pa.large_binary()))
+            yield reader.make_batch(table, np.array([sample.row for sample in samples], np.uint32), _TEXT)
 
 
-def _read_samples(documents: Documents, members: Iterator[TarMember]) -> Iterator[_Sample]:
+def _read_samples(reader: SpanReader, members: Iterator[Member]) -> Iterator[_Sample]:
     """Yield the samples that have a text or a record; count the members that are not read."""
-    is_chosen = choose_members(documents.source.members)
+    is_chosen = choose_members(reader.source.members)
     for row, (key, group) in enumerate(itertools.groupby(members, key=lambda member: split_name(member.name)[0])):
         # Members of one key are neighbours: a sample is whole when the next key begins.
         sample = _Sample(row, key or "")
         for member in group:
-            if not should_read(member, is_chosen, documents):
+            if not should_read(member, is_chosen, reader):
                 continue
             ending = split_name(member.name)[1]
             if ending not in ("txt", "json"):
-                documents.not_read[_OTHER] += 1
+                reader.not_read[_OTHER] += 1
                 continue
             try:
-                _read_part(sample, member, ending, documents.source.encoding)
+                _read_part(sample, member, ending, reader.source.encoding)
             except MemberError as fault:
-                where = describe_place(documents.span, row, "sample")
-                documents.refuse(f"{where}, {printable(member.name)}", fault)
+                refuse_member(reader, describe_place(reader.span, row, "sample"), member.name, fault)
                 break
         else:
             if sample.text is not None or sample.record is not None:
                 yield sample
 
 
-def _read_part(sample: _Sample, member: TarMember, ending: str, encoding: str) -> None:
+def _read_part(sample: _Sample, member: Member, ending: str, encoding: str) -> None:
     """Read the text or the record of a sample.
 
     Raises:
@@ -170,48 +166,29 @@ def _to_line(sample: _Sample) -> bytes:
     return b'{"%s": %s%s%s' % (KEY.encode(), json.dumps(sample.key).encode(), comma, rest)
 
 
-def _parse(documents: Documents, samples: list[_Sample]) -> tuple[pa.Table, list[_Sample]]:
+def _parse(reader: SpanReader, samples: list[_Sample]) -> tuple[pa.Table, list[_Sample]]:
     """Return the columns of samples, and the samples whose records are well-formed.
 
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0.
     """
-    options = jsonl.parse_options(documents.source, documents.span.name, documents.carried)
-    if not samples:
-        return options.explicit_schema.empty_table(), []
-    lines = b"\n".join(map(_to_line, samples))
-    table, faults = jsonl.parse_lines(lines, options, documents.span, row=0, tolerant=True)
-    for number, fault in faults:
-        where = f"{documents.span.name}: sample {samples[number].row}, {printable(samples[number].key)}.json"
-        documents.refuse(where, fault)
-    malformed = {number for number, _ in faults}
-    return table, [sample for number, sample in enumerate(samples) if number not in malformed]
-
-
-def _make_batch(documents: Documents, samples: list[_Sample]) -> TextBatch:
-    # The text is the member's, else the record's column.
-    table, samples = _parse(documents, samples)
-    column: Any = take_path(table, documents.source.text_column)
-    texts = [sample.text if sample.text is not None else column[row].as_py() for row, sample in enumerate(samples)]
-    table = table.append_column(_TEXT, pa.array(texts, pa.large_binary()))
-    rows = np.array([sample.row for sample in samples], np.uint32)
-    return make_batch(documents.source, documents.span, table, rows, documents.carried, _TEXT)
+    options = jsonl.parse_options(reader.source, reader.span.name, reader.carried)
+    table, faults = jsonl.parse_lines(b"\n".join(map(_to_line, samples)), options, reader.span, 0)
+    for number, fault in faults.items():
+        sample = samples[number]
+        refuse_member(reader, describe_place(reader.span, sample.row, "sample"), f"{sample.key}.json", fault)
+    return table, [sample for number, sample in enumerate(samples) if number not in faults]
 
 
 def _check_head(source: SourceRecipe, whole: Span) -> tuple[str, ...]:
     """Check that the first samples have what the recipe names, and return the types of the columns to carry."""
-    documents = Documents(source, whole, ())
-    samples: list[_Sample] = []
-    size = 0
+    reader = SpanReader(source, whole)
     with open_file(whole.url) as raw:
-        for sample in _read_samples(documents, Walk(raw, whole).members()):
-            samples.append(sample)
-            size += sample.size
-            if len(samples) == _HEAD_SAMPLES or size >= BATCH_BYTES:
-                break
+        found = itertools.islice(_read_samples(reader, Walk(raw, whole).members()), _HEAD_SAMPLES)
+        samples = next(in_batches(found, _Sample.num_bytes))
     if not samples:
         raise SourceError(f"{whole.name}: {_NO_SAMPLE}")
-    _, samples = _parse(documents, samples)
+    _, samples = _parse(reader, samples)
     records = [json.loads(_to_line(sample).decode("utf-8", "replace")) for sample in samples]
     # A text column is needed only if no sample has a text of its own.
     needs_column = all(sample.text is None for sample in samples)

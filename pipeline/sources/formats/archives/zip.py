@@ -13,23 +13,23 @@ import struct
 import zlib
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from pipeline.sources.base import Columns, Group, SourceError, Span, TextBatch, join_groups
-from pipeline.sources.formats.archives.documents import Documents, MemberError
+from pipeline.sources.base import Group, SourceError, Span, TextBatch, join_groups
 from pipeline.sources.formats.archives.members import (
     MAX_BYTES,
-    MEMBER,
     Member,
+    MemberError,
     MemberKind,
-    check_member_columns,
+    check_text_columns,
     read_members,
 )
 from pipeline.sources.formats.byte_io import open_file
+from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import plural
 
 if TYPE_CHECKING:
@@ -50,20 +50,6 @@ _UNIX = 3
 _MOST_STORED = MAX_BYTES + (1 << 20)  # Deflate adds 5 bytes to 16 KB that it cannot make smaller
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A member, as the directory lists it."""
-
-    name: str
-    kind: MemberKind
-    flags: int
-    method: int
-    crc: int
-    stored: int
-    size: int
-    offset: int
-
-
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the columns and the directory, and cut an archive into ranges of members with up to `unit_bytes` of text.
 
@@ -74,14 +60,14 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """
     if not whole.stop:
         return []
-    whole = replace(whole, kind="m", carried=check_member_columns(source, whole.name))
+    whole = replace(whole, kind="m", carried=check_text_columns(source, whole.name))
     offsets, lengths = array("Q"), array("Q")
 
     def list_groups(raw: BinaryIO) -> Iterator[Group]:
-        for entry in _read_directory(raw, whole):
-            offsets.append(entry.offset)
-            lengths.append(entry.stored)
-            yield Group(1, entry.size, entry.stored)
+        for member in _read_directory(raw, whole):
+            offsets.append(member.offset)
+            lengths.append(member.stored_bytes)
+            yield Group(1, member.size, member.stored_bytes)
 
     with open_file(whole.url) as raw:
         spans = join_groups(whole, list_groups(raw), unit_bytes, SPAN_MEMBERS)
@@ -89,17 +75,17 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     return spans
 
 
-def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream the members of a span as documents.
 
     Raises:
         SourceError: a member is malformed and the source's `max_malformed` is 0, or the archive is broken.
     """
-    with open_file(span.url) as raw:
+    span = reader.span
+    with reader.open() as raw:
         # The directory of a span is held, not that of the archive.
-        entries = list(itertools.islice(_read_directory(raw, span, span.start), span.stop - span.start))
-        members = (Member(entry.name, entry.kind, entry.size, partial(_read, raw, entry)) for entry in entries)
-        yield from read_members(Documents(source, span, carried, [MEMBER]), members, lambda: 0)
+        members = list(itertools.islice(_read_directory(raw, span, span.start), span.stop - span.start))
+        yield from read_members(reader, members)
 
 
 def _refuse_overlaps(whole: Span, offsets: np.ndarray, lengths: np.ndarray) -> None:
@@ -111,8 +97,8 @@ def _refuse_overlaps(whole: Span, offsets: np.ndarray, lengths: np.ndarray) -> N
         raise _broken(whole, "holds members whose contents overlap, as in a bomb")
 
 
-def _read_directory(raw: BinaryIO, span: Span, first: int = 0) -> Iterator[_Entry]:
-    """Yield the entries of the directory, in order, from a number on; those before are passed by, not parsed."""
+def _read_directory(raw: BinaryIO, span: Span, first: int = 0) -> Iterator[Member]:
+    """Yield the members of the directory, in order, from a number on; those before are passed by, not parsed."""
     start, size, count, base = _find_directory(raw, span)
     raw.seek(start)
     for number in range(count):
@@ -123,21 +109,23 @@ def _read_directory(raw: BinaryIO, span: Span, first: int = 0) -> Iterator[_Entr
         name_bytes, extra_bytes, comment_bytes = fields[11:14]
         rest = raw.read(name_bytes + extra_bytes + comment_bytes)
         if number >= first:
-            yield _parse_entry(span, fields, rest[:name_bytes], rest[name_bytes : name_bytes + extra_bytes], base)
+            extra = rest[name_bytes : name_bytes + extra_bytes]
+            yield _parse_entry(raw, span, fields, rest[:name_bytes], extra, base)
     if raw.tell() != start + size:
         raise _broken(span, f"has a directory of {raw.tell() - start} bytes, not {size}: it is damaged")
 
 
-def _parse_entry(span: Span, fields: tuple[int, ...], name: bytes, extra: bytes, base: int) -> _Entry:
+def _parse_entry(raw: BinaryIO, span: Span, fields: tuple[int, ...], name: bytes, extra: bytes, base: int) -> Member:
     _, _, system, _, flags, method, _, _, crc, stored, size, _, _, _, _, _, attributes, offset = fields
     if 0xFFFFFFFF in (stored, size, offset):
         stored, size, offset = _read_zip64(span, extra, stored, size, offset)
     # Offsets count from the start of the archive, before which other bytes may stand.
     offset += base
-    if offset < 0 or offset + stored > int(span.version.partition(" ")[0]):
+    if offset < 0 or offset + stored > span.file_bytes:
         raise _broken(span, f"lists a member at byte {offset} that is not in the file: it is cut short or damaged")
     text = name.decode("utf-8", "backslashreplace") if flags & _UTF8_NAME else name.decode("cp437")
-    return _Entry(text, _kind_of(text, system, attributes >> 16), flags, method, crc, stored, size, offset)
+    read = partial(_read, raw, flags, method, crc, stored, size, offset)
+    return Member(text, _kind_of(text, system, attributes >> 16), size, offset, stored, read)
 
 
 def _read_zip64(span: Span, extra: bytes, *values: int) -> list[int]:
@@ -162,7 +150,7 @@ def _kind_of(name: str, system: int, mode: int) -> MemberKind:
 
 def _find_directory(raw: BinaryIO, span: Span) -> tuple[int, int, int, int]:
     """Return where the directory is: its start, its bytes, its number of entries, and what is added to all offsets."""
-    size = int(span.version.partition(" ")[0])
+    size = span.file_bytes
     # The end record is at the end, before a comment of its stated length.
     tail_start = max(0, size - _END.size - _MAX_COMMENT)
     raw.seek(tail_start)
@@ -200,31 +188,31 @@ def _find_directory_64(raw: BinaryIO, span: Span, end: int, record: bytes) -> tu
     return end - _LOCATOR_64.size - _END_64.size, disk, disk_of_directory, count, length, offset
 
 
-def _read(raw: BinaryIO, entry: _Entry) -> bytes:
+def _read(raw: BinaryIO, flags: int, method: int, crc: int, stored_bytes: int, size: int, offset: int) -> bytes:
     """Return a member's content, of the size and CRC that the directory states."""
-    if entry.flags & _ENCRYPTED:
+    if flags & _ENCRYPTED:
         raise MemberError("is encrypted")
-    if entry.method not in (_STORED, _DEFLATED):
-        raise MemberError(f"is compressed by {_METHODS.get(entry.method, f'method {entry.method}')}; Deflate is read")
+    if method not in (_STORED, _DEFLATED):
+        raise MemberError(f"is compressed by {_METHODS.get(method, f'method {method}')}; Deflate is read")
     # The header beside the content repeats the names in another length.
-    raw.seek(entry.offset)
+    raw.seek(offset)
     head = raw.read(_LOCAL.size)
     if len(head) < _LOCAL.size or head[:4] != b"PK\3\4":
         raise MemberError("is not where the directory says")
     name_bytes, extra_bytes = _LOCAL.unpack(head)[9:]
     raw.seek(name_bytes + extra_bytes, 1)
-    stored = raw.read(min(entry.stored, _MOST_STORED))
+    stored = raw.read(min(stored_bytes, _MOST_STORED))
     # One byte more than stated is enough to see a bomb.
     data = stored
-    if entry.method == _DEFLATED:
+    if method == _DEFLATED:
         decoder = zlib.decompressobj(-15)
         try:
-            data = decoder.decompress(stored, entry.size + 1)
+            data = decoder.decompress(stored, size + 1)
         except zlib.error as error:
             raise MemberError(f"cannot be decompressed: {error}") from error
-    if len(data) != entry.size:
-        raise MemberError(f"holds {'more' if len(data) > entry.size else 'fewer'} bytes than the {entry.size} stated")
-    if zlib.crc32(data) != entry.crc:
+    if len(data) != size:
+        raise MemberError(f"holds {'more' if len(data) > size else 'fewer'} bytes than the {size} stated")
+    if zlib.crc32(data) != crc:
         raise MemberError("is damaged: its CRC differs")
     return data
 

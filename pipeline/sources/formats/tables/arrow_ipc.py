@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import pyarrow as pa
 
-from pipeline.sources.base import BATCH_BYTES, Columns, Group, SourceError, Span, TextBatch, join_groups
+from pipeline.sources.base import BATCH_BYTES, Group, SourceError, Span, TextBatch, join_groups
 from pipeline.sources.formats.byte_io import is_compressed, is_local, open_file
-from pipeline.sources.formats.columns import check_columns, make_batch, take_path
+from pipeline.sources.formats.columns import check_columns, take_path
+from pipeline.sources.formats.span_reader import SpanReader
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -154,23 +154,22 @@ def _read_batch(file: Any, schema: pa.Schema) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(pa.ipc.read_message(file), schema)
 
 
-def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream the record batches of a span, with the columns to carry, a few megabytes of text at a time."""
-    columns = [source.text_column, *source.keep, *(name for name, _ in carried)]
-    row = 0
+def read_span(reader: SpanReader) -> Iterator[TextBatch]:
+    """Stream the record batches of a span, a few megabytes of text at a time."""
+    span = reader.span
     with _refuse_broken(span.name), _open(span) as file:
-        for number, batch in enumerate(_read_batches(file, span, columns), span.start if span.kind == "rg" else 0):
-            _validate(batch, columns, f"{span.name}: record batch {number}")
+        for number, batch in enumerate(
+            _read_batches(file, span, reader.columns), span.start if span.kind == "rg" else 0
+        ):
+            _validate(batch, reader.columns, f"{span.name}: record batch {number}")
             # A record batch is as large as its writer made it: its text is given on in parts.
-            text_bytes = take_path(batch, source.text_column).nbytes
+            text_bytes = take_path(batch, reader.source.text_column).nbytes
             step = max(1, batch.num_rows * BATCH_BYTES // max(1, text_bytes))
             for start in range(0, batch.num_rows, step):
                 part = batch.slice(start, step)
-                rows = np.arange(row, row + part.num_rows, dtype=np.uint32)
-                found = make_batch(source, span, part, rows, carried)
+                found = reader.make_batch(part, reader.number_rows(part.num_rows))
                 found.read_bytes = file.tell() if span.kind == "b" else 0
                 yield found
-                row += part.num_rows
 
 
 def _read_batches(file: Any, span: Span, columns: list[str]) -> Iterator[pa.RecordBatch]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -19,22 +21,12 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from pipeline.arrow_arrays import wrap_mask
-from pipeline.recipe.carry import parse_carry
-from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import (
-    ALLOW,
-    MALFORMED,
-    SHOWN_MALFORMED,
-    Columns,
-    SourceError,
-    Span,
-    TextBatch,
-    describe_place,
-)
-from pipeline.sources.formats.byte_io import MOST_BYTES, is_compressed, join_pieces, open_file, read_cut
-from pipeline.sources.formats.columns import keep_rows, refuse_twins
+from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
+from pipeline.sources.formats.byte_io import MOST_BYTES, cut_after, excerpt, is_compressed, open_file, read_cut
+from pipeline.sources.formats.columns import refuse_twins
 from pipeline.sources.formats.detect import ending_of
 from pipeline.sources.formats.encodings import UTF8
+from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import plural
 from shards.format.carried import arrow_type
 from shards.terminal.display import printable
@@ -59,13 +51,13 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     header = _read_header(source, whole)
     if not header.has_records:
         return []
-    types = tuple(item.type or "string" for item in map(parse_carry, source.carry))
+    types = tuple(kind or "string" for kind in source.carried_columns.values())
     whole = replace(whole, carried=types)
     if is_compressed(whole.name) or source.encoding != UTF8 or whole.text_bytes <= unit_bytes:
         return [whole]
     with open_file(whole.url) as raw:
-        pieces = read_cut(raw, whole, _Records(header.delimiter).find_end)
-        return join_pieces(whole, (len(piece) for piece, _, _ in pieces), unit_bytes)
+        pieces = read_cut(raw, whole, partial(_find_end, delimiter=header.delimiter))
+        return cut_after(whole, itertools.accumulate(len(piece) for piece, _ in pieces), unit_bytes)
 
 
 def _read_header(source: SourceRecipe, span: Span) -> _Header:
@@ -75,11 +67,10 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
         SourceError: the header lacks a column of the recipe.
     """
     delimiter = source.delimiter or _DELIMITERS.get(ending_of(span.name), ",")
-    records = _Records(delimiter)
     header = _Header([], delimiter, 0, has_records=False)
     length = 0
     with open_file(span.url) as raw:
-        for piece, _, _ in read_cut(raw, replace(span, start=0), records.find_end, source.encoding):
+        for piece, _ in read_cut(raw, replace(span, start=0), partial(_find_end, delimiter=delimiter), source.encoding):
             start = 0
             if not header.names:
                 # Empty lines may stand before the header.
@@ -87,7 +78,7 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
                 if start == len(piece):
                     length += start
                     continue
-                stop = records.find_first_end(piece, start)
+                stop = _find_first_end(piece, delimiter, start)
                 line = piece[start:stop].decode("utf-8", "replace").rstrip("\r\n")
                 names = next(csv.reader(io.StringIO(line, newline=""), delimiter=delimiter))
                 _check_columns(source, names, delimiter, span.name)
@@ -101,7 +92,7 @@ def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name:
     refuse_twins(names, source, name)
     keys = {source.text_column: source.text_key}
     keys |= dict.fromkeys(source.keep, "keep")
-    keys |= {item.name: "carry" for item in map(parse_carry, source.carry)}
+    keys |= dict.fromkeys(source.carried_columns, "carry")
     for column, key in keys.items():
         if column in names:
             continue
@@ -119,184 +110,149 @@ def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name:
         )
 
 
-class _Records:
-    """Finds where records end in bytes that start with one."""
+def _find_quoted(data: bytes, delimiter: str, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield where fields in quotes begin and end in bytes that start with a record.
 
-    def __init__(self, delimiter: str):
-        self._before = b"\r\n" + delimiter.encode()
-
-    def _find_quoted(self, data: bytes, start: int = 0) -> Iterator[tuple[int, int]]:
-        """Yield where fields in quotes begin and end; the end of one that the data does not close is beyond it."""
-        place = start
-        while (first := data.find(b'"', place)) >= 0:  # much faster than a pattern
-            place = first + 1
-            if first and data[first - 1] not in self._before:
-                continue  # within a field without quotes, where it is a character like others
-            # A doubled quote is one of the text; a single one ends the field.
-            while (last := data.find(b'"', place)) >= 0 and data[last + 1 : last + 2] == b'"':
-                place = last + 2
-            place = last + 1 if last >= 0 else len(data) + 1
-            yield first, place
-
-    def find_end(self, data: bytes) -> int:
-        """Return where the last whole record ends; 0 if none does."""
-        end = last = 0
-        for first, after in self._find_quoted(data):
-            last = data.rfind(b"\n", end, first) + 1 or last
-            end = after
-        return data.rfind(b"\n", end) + 1 or last
-
-    def find_open(self, data: bytes) -> int:
-        """Return where the quote is that the data does not close; -1 if there is none."""
-        return next((first for first, after in self._find_quoted(data) if after > len(data)), -1)
-
-    def find_first_end(self, data: bytes, start: int) -> int:
-        """Return where the record ends that starts at a place."""
-        end = start
-        for first, after in self._find_quoted(data, start):
-            if (found := data.find(b"\n", end, first)) >= 0:
-                return found + 1
-            end = after
-        return data.find(b"\n", end) + 1 or len(data)
+    The end of one that the data does not close is beyond it.
+    """
+    before = b"\r\n" + delimiter.encode()
+    place = start
+    while (first := data.find(b'"', place)) >= 0:  # much faster than a pattern
+        place = first + 1
+        if first and data[first - 1] not in before:
+            continue  # within a field without quotes, where it is a character like others
+        # A doubled quote is one of the text; a single one ends the field.
+        while (last := data.find(b'"', place)) >= 0 and data[last + 1 : last + 2] == b'"':
+            place = last + 2
+        place = last + 1 if last >= 0 else len(data) + 1
+        yield first, place
 
 
-def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream the records of a span, with the columns to carry; empty lines are not records.
+def _find_end(data: bytes, delimiter: str) -> int:
+    """Return where the last whole record ends; 0 if none does."""
+    end = last = 0
+    for first, after in _find_quoted(data, delimiter):
+        last = data.rfind(b"\n", end, first) + 1 or last
+        end = after
+    return data.rfind(b"\n", end) + 1 or last
+
+
+def _find_first_end(data: bytes, delimiter: str, start: int) -> int:
+    """Return where the record ends that starts at a place."""
+    end = start
+    for first, after in _find_quoted(data, delimiter, start):
+        if (found := data.find(b"\n", end, first)) >= 0:
+            return found + 1
+        end = after
+    return data.find(b"\n", end) + 1 or len(data)
+
+
+def read_span(reader: SpanReader) -> Iterator[TextBatch]:
+    """Stream the records of a span; empty lines are not records.
 
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0.
     """
-    header = _read_header(source, span)
-    reader = _Reader(source, span, header, carried)
-    records = _Records(header.delimiter)
+    span = reader.span
+    header = _read_header(reader.source, span)
+    find_end = partial(_find_end, delimiter=header.delimiter)
     skip = header.length if span.start == 0 else 0
-    with open_file(span.url) as raw:
-        for piece, done, whole in read_cut(raw, span, records.find_end, source.encoding):
+    with reader.open() as raw:
+        for piece, whole in read_cut(raw, span, find_end, reader.source.encoding):
             data, skip = piece[skip:], max(0, skip - len(piece))
             if not data.strip(b"\r\n"):
                 continue
-            if not whole and (place := records.find_open(data)) >= 0:
-                line = printable(data[place : place + _EXCERPT].decode("utf-8", "replace"))
+            quoted = [] if whole else list(_find_quoted(data, header.delimiter))
+            if quoted and quoted[-1][1] > len(data):
+                shown = excerpt(data[quoted[-1][0] :])
                 raise SourceError(
-                    f"{span.name}: a quote is never closed, in record {reader.row} or after it: {line}. Is the file "
+                    f"{span.name}: a quote is never closed, in record {reader.row} or after it: {shown}. Is the file "
                     "cut short? Restore it, or double the quotes that are part of the text."
                 )
-            batch = reader.read(data)
-            batch.read_bytes = done
-            yield batch
+            yield _read_block(reader, header, data)
 
 
-class _Reader:
-    """Reads blocks of records of a span; `row` is the number of the next record."""
-
-    def __init__(self, source: SourceRecipe, span: Span, header: _Header, carried: Columns):
-        self._source, self._span, self._header = source, span, header
-        self._predicates = parse_keep(source.keep)
-        # A column may be carried as one type and compared as another: it is converted for each use.
-        self._uses: dict[str, tuple[str, Any]] = {"text": (source.text_column, pa.large_binary())}
-        self._uses |= {f"carry {name}": (name, arrow_type(kind)) for name, kind in carried}
-        self._uses |= {f"keep {one.column}": (one.column, one.json_type()) for one in self._predicates}
-        self._columns = list(dict.fromkeys([source.text_column, *source.keep, *(name for name, _ in carried)]))
-        self.row = 0
-
-    def read(self, data: bytes) -> TextBatch:
-        """Return a block's records that are well-formed and that the predicates keep."""
-        # Two kinds of fault: a record with too few or too many fields, and a value of another type.
-        table, faults = self._parse(data)
-        num_rows = table.num_rows + len(faults)
-        rows = np.delete(np.arange(self.row, self.row + num_rows, dtype=np.uint32), sorted(faults))
-        converted, own = self._convert(table)
-        faults |= {int(rows[place]) - self.row: fault for place, fault in own.items()}
-        if faults and not self._source.max_malformed:
-            record = min(faults)
-            place = describe_place(self._span, self.row + record)
-            raise SourceError(f"{place}: {faults[record]}. Repair the record{ALLOW}.")
-        # Records with a bad value leave the batch; those with bad fields were never in the table.
-        if own:
-            whole = ~np.isin(np.arange(table.num_rows), list(own))
-            converted, rows = converted.filter(wrap_mask(whole)), rows[whole]
-        carried = _take_use(converted, "carry ")
-        batch = TextBatch(converted["text"].combine_chunks(), rows, carried=carried if carried.num_columns else None)
-        kept = _take_use(converted, "keep ")
-        batch = keep_rows(batch, kept, self._predicates)
-        if faults:
-            batch.rejected[MALFORMED] = len(faults)
-            batch.malformed = [
-                f"{describe_place(self._span, self.row + record)}: {faults[record]}"
-                for record in sorted(faults)[:SHOWN_MALFORMED]
-            ]
-        self.row += num_rows
-        return batch
-
-    def _parse(self, data: bytes) -> tuple[pa.Table, dict[int, str]]:
-        """Parse a block; return the columns as bytes, and the faults of records with too few or too many fields."""
-        if len(data) > MOST_BYTES:
-            raise SourceError(f"{self._span.name}: record {self.row} is longer than 2 GiB. Split it.")
-        faults: dict[int, str] = {}
-
-        def refuse(record: Any) -> Any:
-            found = f"{plural(record.actual_columns, 'field')}, expected {record.expected_columns}"
-            faults[record.number - 1] = f"{found}: {printable(record.text[:_EXCERPT])}"
-            return "skip"
-
-        # Columns are asked for by place: two that nobody wants may have one name.
-        names = [str(place) for place in range(len(self._header.names))]
-        wanted = [str(self._header.names.index(column)) for column in self._columns]
-        table = pa_csv.read_csv(
-            cast("Any", pa.BufferReader(data)),
-            read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
-            parse_options=pa_csv.ParseOptions(
-                delimiter=self._header.delimiter, newlines_in_values=True, invalid_row_handler=refuse
-            ),
-            convert_options=pa_csv.ConvertOptions(
-                column_types={name: pa.large_binary() for name in wanted}, include_columns=wanted, null_values=[]
-            ),
-        )
-        return table.rename_columns(self._columns).combine_chunks(), faults
-
-    def _convert(self, table: pa.Table) -> tuple[pa.Table, dict[int, str]]:
-        """Return the columns by their use, and the faults of rows by their place."""
-        columns: dict[str, Any] = {}
-        faults: dict[int, str] = {}
-        for use, (name, kind) in self._uses.items():
-            columns[use] = column = table.column(name).combine_chunks()
-            if use != "text":
-                columns[use], bad = _convert(column, kind)
-                faults |= {place: f"column {name!r} holds {value}, which is not {kind}" for place, value in bad.items()}
-        return pa.table(columns), faults
+def _read_block(reader: SpanReader, header: _Header, data: bytes) -> TextBatch:
+    """Return a block's records that are well-formed and that the predicates keep."""
+    # Two kinds of fault: a record with too few or too many fields, and a value of another type.
+    table, faults = _parse(reader, header, data)
+    num_rows = table.num_rows + len(faults)
+    records = np.delete(np.arange(num_rows), list(faults))
+    # A column may be carried as one type and compared as another: it is converted for each use.
+    bad: dict[int, str] = {}
+    carried = _convert(table, {name: arrow_type(kind) for name, kind in reader.carried}, bad)
+    compared = _convert(table, {one.column: one.json_type() for one in reader.predicates}, bad)
+    faults |= {int(records[place]): fault for place, fault in bad.items()}
+    for record in sorted(faults):
+        reader.refuse(describe_place(reader.span, reader.row + record), faults[record], "Repair the record")
+    # Records with a bad value leave the batch; those with bad fields were never in the table.
+    whole = wrap_mask(~np.isin(records, list(faults)))
+    text = table.column(reader.source.text_column).filter(whole).combine_chunks()
+    rows = np.delete(reader.number_rows(num_rows), list(faults))
+    batch = TextBatch(text, rows, carried=_filter(carried, whole) if carried else None)
+    return reader.finish(batch, _filter(compared, whole))
 
 
-def _take_use(table: pa.Table, use: str) -> pa.Table:
-    names = [name for name in table.column_names if name.startswith(use)]
-    return table.select(names).rename_columns([name.removeprefix(use) for name in names])
+def _parse(reader: SpanReader, header: _Header, data: bytes) -> tuple[pa.Table, dict[int, str]]:
+    """Parse a block; return the columns as bytes, and the faults of records with too few or too many fields."""
+    if len(data) > MOST_BYTES:
+        raise SourceError(f"{reader.span.name}: record {reader.row} is longer than 2 GiB. Split it.")
+    faults: dict[int, str] = {}
+
+    def refuse(record: Any) -> Any:
+        found = f"{plural(record.actual_columns, 'field')}, expected {record.expected_columns}"
+        faults[record.number - 1] = f"{found}: {printable(record.text[:_EXCERPT])}"
+        return "skip"
+
+    # Columns are asked for by place: two that nobody wants may have one name.
+    names = [str(place) for place in range(len(header.names))]
+    wanted = [str(header.names.index(column)) for column in reader.columns]
+    table = pa_csv.read_csv(
+        cast("Any", pa.BufferReader(data)),
+        read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
+        parse_options=pa_csv.ParseOptions(
+            delimiter=header.delimiter, newlines_in_values=True, invalid_row_handler=refuse
+        ),
+        convert_options=pa_csv.ConvertOptions(
+            column_types={name: pa.large_binary() for name in wanted}, include_columns=wanted, null_values=[]
+        ),
+    )
+    return table.rename_columns(reader.columns).combine_chunks(), faults
 
 
-def _convert(column: Any, kind: Any) -> tuple[Any, dict[int, str]]:
-    """Convert bytes to a type; an empty number is null. Return the values, and those that cannot be, by place."""
+def _convert(table: pa.Table, kinds: dict[str, Any], bad: dict[int, str]) -> dict[str, Any]:
+    """Return columns as types; add to `bad` the faults of values that are not of them, by their places."""
+    columns: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        column: Any = table.column(name).combine_chunks()
+        try:
+            columns[name] = _cast(column, kind)
+            continue
+        except pa.ArrowInvalid:
+            pass
+        # One value at a time, only for a block with a bad one.
+        values: list[Any] = []
+        for place in range(len(column)):
+            try:
+                values.append(_cast(column.slice(place, 1), kind))
+            except pa.ArrowInvalid:
+                shown = printable(repr(column[place].as_py()[:_EXCERPT].decode("utf-8", "replace")))
+                bad[place] = f"column {name!r} holds {shown}, which is not {kind}"
+                values.append(pa.nulls(1, kind))
+        columns[name] = pa.concat_arrays(values)
+    return columns
+
+
+def _cast(column: Any, kind: Any) -> Any:
+    """Convert bytes to a type; an empty number is null."""
     import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
 
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    text = column.cast(pa.large_string())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return text.cast(kind)
+    text = pc.ascii_trim_whitespace(text)
+    return pc.if_else(pc.equal(text, pa.scalar("", pa.large_string())), None, text).cast(kind)
 
-    def convert(values: Any) -> Any:
-        text = values.cast(pa.large_string())
-        if is_text:
-            return text.cast(kind)
-        text = pc.ascii_trim_whitespace(text)
-        return pc.if_else(
-            pc.equal(text, pa.scalar("", pa.large_string())), pa.scalar(None, pa.large_string()), text
-        ).cast(kind)
 
-    try:
-        return convert(column), {}
-    except pa.ArrowInvalid:
-        pass
-    # One value at a time, only for a block with a bad one.
-    values: list[Any] = []
-    bad: dict[int, str] = {}
-    for place in range(len(column)):
-        try:
-            values.append(convert(column.slice(place, 1)))
-        except pa.ArrowInvalid:
-            bad[place] = printable(repr(column[place].as_py()[:_EXCERPT].decode("utf-8", "replace")))
-            values.append(pa.nulls(1, kind))
-    return pa.concat_arrays(values), bad
+def _filter(columns: dict[str, Any], whole: Any) -> pa.Table:
+    return pa.table({name: column.filter(whole) for name, column in columns.items()})

@@ -15,15 +15,13 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.recipe.carry import parse_carry
-from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import BATCH_BYTES, Columns, Group, SourceError, Span, TextBatch, join_groups
+from pipeline.sources.base import BATCH_BYTES, Group, SourceError, Span, TextBatch, batch_without_rows, join_groups
 from pipeline.sources.formats.byte_io import is_local, open_file
-from pipeline.sources.formats.columns import check_columns, make_batch, test_predicates
+from pipeline.sources.formats.columns import check_columns, test_predicates
+from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import plural, remedy_of
 
 if TYPE_CHECKING:
@@ -96,7 +94,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
 
 def _measure_group(source: SourceRecipe, group: pq.RowGroupMetaData, content_bytes: float | None) -> Group:
     read = {source.text_column, *source.keep}
-    carried = {item.name for item in map(parse_carry, source.carry)} - read
+    carried = source.carried_columns.keys() - read
     chunks = _chunks(group)
     text = chunks.get(source.text_column)
     text_bytes = 0 if text is None else text.total_uncompressed_size
@@ -122,103 +120,92 @@ def _mean_content_bytes(file: pq.ParquetFile) -> float:
     return float(pc.mean(lengths).as_py() or _GUESSED_CONTENT_BYTES)
 
 
-def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream the row groups of a span of a Parquet file, with the columns to carry."""
+def read_span(reader: SpanReader) -> Iterator[TextBatch]:
+    """Stream the row groups of a span of a Parquet file."""
+    span = reader.span
     with open_parquet(span.url, span.name, span.version) as (file, remote):
-        reader = _Reader(source, span, carried, file, remote)
         groups = {index: file.metadata.row_group(index) for index in range(span.start, span.stop)}
-        ruled_out = {index: reader.rule_out(group) for index, group in groups.items()}
+        ruled_out = {index: _rule_out(reader, group) for index, group in groups.items()}
         if remote is not None:  # what will be read, in order, is fetched ahead
-            remote.expect([reader.find_places(group) for index, group in groups.items() if not ruled_out[index]])
-        row = 0
-        for index, group in groups.items():
-            yield from [_without_rows(ruled_out[index])] if ruled_out[index] else reader.read_group(index, row)
-            row += group.num_rows
-
-
-def _without_rows(rejected: Counter[str]) -> TextBatch:
-    return TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), rejected)
-
-
-class _Reader:
-    """Reads the row groups of a span."""
-
-    def __init__(
-        self, source: SourceRecipe, span: Span, carried: Columns, file: pq.ParquetFile, remote: RangeFile | None
-    ):
-        self._source, self._span, self._carried, self._file, self._remote = source, span, carried, file, remote
-        self._predicates = parse_keep(source.keep)
-        names = [source.text_column, *source.keep, *(name for name, _ in carried)]
-        self._columns = list(dict.fromkeys(names))
-
-    def find_places(self, group: pq.RowGroupMetaData) -> list[tuple[int, int]]:
-        """Return where the column chunks that are read begin and end."""
-        wanted = [chunk for name, chunk in _chunks(group).items() if name in self._columns]
-        starts = [min(c.data_page_offset, c.dictionary_page_offset or c.data_page_offset) for c in wanted]
-        return [(start, start + c.total_compressed_size) for start, c in zip(starts, wanted, strict=True)]
-
-    def rule_out(self, group: pq.RowGroupMetaData) -> Counter[str]:
-        """Return the rows rejected by reason when the statistics alone show that the first predicate rejects every row.
-
-        Only the first predicate is tested, because a row is counted under the first predicate that rejects it.
-        """
-        if not self._predicates:
-            return Counter()
-        first = self._predicates[0]
-        chunk = _chunks(group).get(first.column)
-        statistics: Any = chunk.statistics if chunk is not None else None
-        if statistics is None or not statistics.has_null_count:
-            return Counter()
-        # All rows fall if none is between the bounds; nulls fall by a reason of their own.
-        nulls = int(statistics.null_count)
-        others = group.num_rows - nulls
-        if others and not (statistics.has_min_max and first.excludes(statistics.min, statistics.max)):
-            return Counter()
-        return +Counter({f"{first.column} is null": nulls, first.reason: others})
-
-    def read_group(self, index: int, row: int) -> Iterator[TextBatch]:
-        """Read a row group, whose first row has a number in the span.
-
-        Raises:
-            SourceError: the group cannot be decoded, or its rows differ from the footer's number.
-        """
-        name, group = self._span.name, self._file.metadata.row_group(index)
-        text = _chunks(group).get(self._source.text_column)
-        rows = 0
-        try:
-            for batch in self._read_batches(index, text, row):
-                rows += len(batch.rows) + batch.rejected.total()
-                yield batch
-        except (pa.ArrowInvalid, OSError) as error:
-            if remedy_of(error):
-                raise
-            remedy = "Restore the file, or leave it out."
-            if self._remote is not None:
-                self._remote.forget()
-                remedy = "Run again: it is fetched again."
-            raise SourceError(f"{name}: row group {index} cannot be decoded: {error}. {remedy}") from error
-        held = rows if text is None else text.num_values
-        if group.num_rows != rows or held != rows:
-            raise SourceError(
-                f"{name}: row group {index} holds {plural(held, 'text')}, of which {rows} were read; its footer says "
-                f"{plural(group.num_rows, 'row')}. The file is broken; restore it, or leave it out."
+            remote.expect(
+                [_find_places(group, reader.columns) for index, group in groups.items() if not ruled_out[index]]
             )
+        for index, group in groups.items():
+            if ruled_out[index]:
+                yield batch_without_rows(ruled_out[index])
+                reader.row += group.num_rows
+            else:
+                with _refuse_undecoded(span, index, remote):
+                    yield from _read_group(reader, file, index)
 
-    def _read_batches(self, index: int, text: pq.ColumnChunkMetaData | None, row: int) -> Iterator[TextBatch]:
-        if self._predicates:
-            # The predicates' columns are small, the text is large: read the text only if the predicates keep a row.
-            table = self._file.read_row_group(index, columns=list(self._source.keep), use_threads=False)
-            mask, rejected = test_predicates(table, self._predicates)
-            if not mask.any():
-                yield _without_rows(rejected)
-                return
-        batch_rows = 1024
-        if text is not None:
-            text_bytes = max(1, text.total_uncompressed_size)
-            batch_rows = max(1, min(BATCH_BYTES * text.num_values // text_bytes, _BATCH_ROWS))
-        for batch in self._file.iter_batches(
-            batch_size=batch_rows, row_groups=[index], columns=self._columns, use_threads=False
-        ):
-            rows = np.arange(row, row + batch.num_rows, dtype=np.uint32)
-            yield make_batch(self._source, self._span, batch, rows, self._carried)
-            row += batch.num_rows
+
+def _find_places(group: pq.RowGroupMetaData, columns: list[str]) -> list[tuple[int, int]]:
+    """Return where the chunks of some columns begin and end."""
+    wanted = [chunk for name, chunk in _chunks(group).items() if name in columns]
+    starts = [min(c.data_page_offset, c.dictionary_page_offset or c.data_page_offset) for c in wanted]
+    return [(start, start + c.total_compressed_size) for start, c in zip(starts, wanted, strict=True)]
+
+
+def _rule_out(reader: SpanReader, group: pq.RowGroupMetaData) -> Counter[str]:
+    """Return the rows rejected by reason when the statistics alone show that the first predicate rejects every row.
+
+    Only the first predicate is tested, because a row is counted under the first predicate that rejects it.
+    """
+    if not reader.predicates:
+        return Counter()
+    first = reader.predicates[0]
+    chunk = _chunks(group).get(first.column)
+    statistics: Any = chunk.statistics if chunk is not None else None
+    if statistics is None or not statistics.has_null_count:
+        return Counter()
+    # All rows fall if none is between the bounds; nulls fall by a reason of their own.
+    nulls = int(statistics.null_count)
+    others = group.num_rows - nulls
+    if others and not (statistics.has_min_max and first.excludes(statistics.min, statistics.max)):
+        return Counter()
+    return +Counter({f"{first.column} is null": nulls, first.reason: others})
+
+
+@contextlib.contextmanager
+def _refuse_undecoded(span: Span, index: int, remote: RangeFile | None) -> Generator[None]:
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as error:
+        if remedy_of(error):
+            raise
+        remedy = "Restore the file, or leave it out."
+        if remote is not None:
+            remote.forget()
+            remedy = "Run again: it is fetched again."
+        raise SourceError(f"{span.name}: row group {index} cannot be decoded: {error}. {remedy}") from error
+
+
+def _read_group(reader: SpanReader, file: pq.ParquetFile, index: int) -> Iterator[TextBatch]:
+    """Read a row group.
+
+    Raises:
+        SourceError: its rows differ from the footer's number.
+    """
+    group = file.metadata.row_group(index)
+    text = _chunks(group).get(reader.source.text_column)
+    groups, first = [index], reader.row
+    if reader.predicates:
+        # The predicates' columns are small, the text is large: read the text only if the predicates keep a row.
+        table = file.read_row_group(index, columns=list(reader.source.keep), use_threads=False)
+        mask, rejected = test_predicates(table, reader.predicates)
+        if not mask.any():
+            yield batch_without_rows(rejected)
+            groups, reader.row = [], first + table.num_rows
+    batch_rows = 1024
+    if text is not None:
+        text_bytes = max(1, text.total_uncompressed_size)
+        batch_rows = max(1, min(BATCH_BYTES * text.num_values // text_bytes, _BATCH_ROWS))
+    for batch in file.iter_batches(batch_size=batch_rows, row_groups=groups, columns=reader.columns, use_threads=False):
+        yield reader.make_batch(batch, reader.number_rows(batch.num_rows))
+    rows = reader.row - first
+    held = rows if text is None else text.num_values
+    if group.num_rows != rows or held != rows:
+        raise SourceError(
+            f"{reader.span.name}: row group {index} holds {plural(held, 'text')}, of which {rows} were read; its "
+            f"footer says {plural(group.num_rows, 'row')}. The file is broken; restore it, or leave it out."
+        )

@@ -1,0 +1,117 @@
+"""A span as its format reads it: batches of its rows, and counts of what is not read.
+
+Whatever is not a document is counted with its reason. What should be one and cannot is malformed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+
+import numpy as np
+
+from pipeline.arrow_arrays import wrap_mask
+from pipeline.sources.base import ALLOW, BATCH_BYTES, MALFORMED, SHOWN_MALFORMED, Columns, SourceError, Span, TextBatch
+from pipeline.sources.formats.byte_io import open_file
+from pipeline.sources.formats.columns import take_carried, take_path, test_predicates
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pipeline.recipe.schema import SourceRecipe
+
+_Item = TypeVar("_Item")
+
+
+class SpanReader:
+    """A span that is being read, and what was not read of it since its last batch."""
+
+    def __init__(self, source: SourceRecipe, span: Span, carried: Columns = ()):
+        """Begin with a span, of which nothing has been read.
+
+        Args:
+            source: the source.
+            span: the span.
+            carried: the columns that each batch also has.
+        """
+        self.source, self.span, self.carried = source, span, carried
+        self.predicates = source.predicates
+        self.columns = list(dict.fromkeys([source.text_column, *source.keep, *dict(carried)]))
+        self.not_read: Counter[str] = Counter()
+        self.row = 0
+        """The number of the next row, in the formats that count their rows by `number_rows`."""
+        self._malformed: list[str] = []
+        self._raw: BinaryIO | None = None
+
+    @contextlib.contextmanager
+    def open(self) -> Generator[BinaryIO]:
+        """Open the span's file: batches then say how far it has been read."""
+        with open_file(self.span.url) as raw:
+            self._raw = raw
+            yield raw
+
+    def number_rows(self, count: int) -> np.ndarray:
+        """Return the numbers of the next rows in the span, uint32 `(count,)`."""
+        self.row += count
+        return np.arange(self.row - count, self.row, dtype=np.uint32)
+
+    def refuse(self, where: str, fault: object, remedy: str) -> None:
+        """Count a malformed record, and keep some to show.
+
+        Raises:
+            SourceError: the source's `max_malformed` is 0.
+        """
+        if not self.source.max_malformed:
+            raise SourceError(f"{where}: {fault}. {remedy}{ALLOW}.")
+        self.not_read[MALFORMED] += 1
+        if len(self._malformed) < SHOWN_MALFORMED:
+            self._malformed.append(f"{where}: {fault}")
+
+    def make_batch(self, table: pa.Table | pa.RecordBatch, rows: np.ndarray, text: str | None = None) -> TextBatch:
+        """Return a batch of a table's columns, with the rows that all predicates of the source keep.
+
+        Args:
+            table: rows of the span.
+            rows: the rows' numbers in the span, `(num_rows,)`.
+            text: the column of the text, if it is not the source's.
+
+        Raises:
+            SourceError: a column to carry is absent, or is not of its type.
+        """
+        values = take_carried(table, self.carried, self.span.name) if self.carried else None
+        return self.finish(TextBatch(take_path(table, text or self.source.text_column), rows, carried=values), table)
+
+    def finish(self, batch: TextBatch, table: pa.Table | pa.RecordBatch | None = None) -> TextBatch:
+        """Return the rows of a batch that all predicates keep, with the counts of what was not read before its end.
+
+        Args:
+            batch: the batch.
+            table: the predicates' columns of the same rows; None for a format without columns.
+        """
+        if self.predicates and table is not None:
+            mask, rejected = test_predicates(table, self.predicates)
+            kept, values = wrap_mask(mask), batch.carried
+            carried = None if values is None else values.filter(kept)
+            batch = TextBatch(batch.text.filter(kept), batch.rows[mask], rejected, carried=carried)
+        batch.rejected.update(self.not_read)
+        batch.malformed = self._malformed
+        self.not_read, self._malformed = Counter(), []
+        if self._raw is not None and self.span.kind == "b":
+            # A stream of decompressed bytes closes the file when it ends.
+            batch.read_bytes = (self.span.stop if self._raw.closed else self._raw.tell()) - self.span.start
+        return batch
+
+
+def in_batches(items: Iterable[_Item], size_of: Callable[[_Item], int]) -> Iterator[list[_Item]]:
+    """Yield documents that come one by one in lists with about `BATCH_BYTES` of text; the last may be empty."""
+    pending: list[_Item] = []
+    size = 0
+    for item in items:
+        pending.append(item)
+        size += size_of(item)
+        if size >= BATCH_BYTES:
+            yield pending
+            pending, size = [], 0
+    yield pending
