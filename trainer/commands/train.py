@@ -161,7 +161,7 @@ def describe_outcome(outcome: TrainingLoop, exit_status: int) -> Outcome:
     """Return how a run ended: its totals, then its phases and those of the set's mix."""
     from shards.format.windows.token_account import account_tokens
     from trainer.evaluation.evaluate import describe_counts
-    from trainer.evaluation.scores import Score
+    from trainer.evaluation.scores import show_score
     from trainer.phases.ledger import summarise_phases
     from trainer.phases.mix_phases import summarise_mix
 
@@ -190,7 +190,7 @@ def describe_outcome(outcome: TrainingLoop, exit_status: int) -> Outcome:
     mix = summarise_mix(outcome.log.records)
     data = {**result, "phases": phases} | ({"mix_phases": mix} if mix else {})
     # A table has a row for each score, with its error; below it is what was counted.
-    scores = {name: str(Score(**score)) for name, score in result.get("scores", {}).items()}
+    scores = {name: show_score(**score) for name, score in result.get("scores", {}).items()}
     cells = {name: value for name, value in result.items() if name not in ("scores", "score_notes")} | scores
     totals = [{"name": name.replace("_", " "), "value": value} for name, value in cells.items() if value is not None]
     by_mix = [{key: value for key, value in row.items() if not key.endswith("_by_source")} for row in mix]

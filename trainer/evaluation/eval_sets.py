@@ -6,45 +6,35 @@ vocabularies. Where the tokenizer rewrites text, the bytes of tokens are scaled 
 for the validation split. The documents that are scored stay in memory: 2 or 4 bytes a token, 30 a document.
 """
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from shards import ShardSet, open_set
 from shards.errors import InputError, plural
-from shards.format.content_hash import split_hashes
-from shards.format.document_table import iter_checked_documents, read_hashes, read_lengths
+from shards.format.content_hash import split_column
+from shards.format.document_table import iter_checked_documents
 from shards.format.manifest import Split
-from shards.format.reader import Shard
 from shards.terminal.arguments import parse_place
 from shards.terminal.reporter import Note, Progress
+from trainer.device import find_rank
 from trainer.eval_config import EvalSetConfig
 from trainer.evaluation.document_losses import measure_documents
 from trainer.evaluation.eval_set_builds import build_text_set
 from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.held_documents import find_held_documents
-from trainer.evaluation.scores import Scores, check_finite, estimate_ratio
+from trainer.evaluation.scores import Score, check_finite, estimate_ratio
 from trainer.evaluation.validation import find_text_scales
-
-
-class Origin(NamedTuple):
-    """Where a document of an eval set is from."""
-
-    source: str
-    unit: str
-    row: int
-
-    def __str__(self) -> str:
-        return f"{self.source} {self.unit} row {self.row}"
 
 
 @dataclass(frozen=True)
@@ -58,18 +48,30 @@ class Documents:
     """The bytes of their text, `(documents,)`."""
     hashes: npt.NDArray[np.uint64]
     """The halves of their content hashes, `(documents, 2)`."""
-    origins: list[Origin]
+    origins: pa.Table
+    """Where each is from: `source`, `unit` and `row`."""
 
     def __len__(self) -> int:
         return len(self.origins)
 
+    def origin(self, at: int) -> dict[str, Any]:
+        """Return where a document is from."""
+        return self.origins.slice(at, 1).to_pylist()[0]
+
     def only(self, mask: npt.NDArray[np.bool_]) -> Documents:
         """Return some of the documents."""
         lengths = np.diff(self.bounds)
-        bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[mask])])
-        origins = [origin for origin, kept in zip(self.origins, mask.tolist(), strict=True) if kept]
-        tokens = self.tokens[np.repeat(mask, lengths)]
-        return Documents(tokens, bounds, self.text_bytes[mask], self.hashes[mask], origins)
+        tokens, bounds = self.tokens[np.repeat(mask, lengths)], _find_bounds(lengths[mask])
+        return Documents(tokens, bounds, self.text_bytes[mask], self.hashes[mask], self.origins.filter(pa.array(mask)))
+
+
+def _find_bounds(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def describe_origin(origin: dict[str, Any]) -> str:
+    """Return in words where a document is from."""
+    return f"{origin['source']} {origin['unit']} row {origin['row']}"
 
 
 @dataclass(frozen=True)
@@ -82,13 +84,13 @@ class EvalSet:
     """`sha256` of the content hashes of the documents, which tells them from others; then what was counted: documents
     that are scored, their tokens and bytes, and documents that are not."""
 
-    def score(self, evaluated: EvaluatedModel, progress: Progress) -> Scores:
-        """Return bits per byte; see `Scorer.score`."""
+    def score(self, evaluated: EvaluatedModel, progress: Progress) -> dict[str, Score]:
+        """Return bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
         score_name, documents = f"{self.name}_bpb", self.documents
         nats = measure_documents(evaluated, documents.tokens, documents.bounds, progress)
-        check_finite(score_name, {str(documents.origins[at]): nats[at] for at in np.flatnonzero(~np.isfinite(nats))})
-        bits = nats / math.log(2)
-        return Scores({score_name: estimate_ratio(bits, documents.text_bytes)}, {self.name: self.notes})
+        broken: list[int] = np.flatnonzero(~np.isfinite(nats)).tolist()
+        check_finite(score_name, {describe_origin(documents.origin(at)): nats[at] for at in broken})
+        return {score_name: estimate_ratio(nats / math.log(2), documents.text_bytes)}
 
 
 def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -> EvalSet:
@@ -116,7 +118,7 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
         in_split = sum(shard.num_documents for shard in shard_set.splits.get(split, ()))
     held = np.zeros(len(documents), np.bool_)
     if evaluated.trained_on is not None:
-        held = find_held_documents(evaluated.trained_on, documents.hashes, config.name, show=evaluated.rank == 0)
+        held = find_held_documents(evaluated.trained_on, documents.hashes, config.name, show=find_rank()[0] == 0)
     kept = documents.only(~held)
     if not len(kept):
         found = f"the training set holds all {plural(len(documents), 'document')} of it"
@@ -161,65 +163,34 @@ def read_documents(shard_set: ShardSet, split: Split, max_tokens: int, place: st
         InputError: the split has no document, or the tokenizer's entries have no fixed bytes.
         ShardSetError: a file is not what the manifest says.
     """
-    shards = shard_set.splits.get(split, ())
-    tokens, lengths = list[npt.NDArray[np.unsignedinteger]](), [np.empty(0, np.int64)]
-    hashes, origins = [np.empty((0, 2), np.uint64)], list[Origin]()
-    left = max_tokens
-    for shard in shards:
-        taken = _read_rows(shard, left, at_least=0 if origins else 1)
-        count = int(taken.lengths.sum())
-        tokens.append(shard.read(0, count))
-        lengths.append(taken.lengths)
-        hashes.append(taken.hashes)
-        origins += taken.origins
-        left -= count
-        if len(taken.lengths) < shard.num_documents:
+    tables: list[pa.Table] = []
+    parts: list[npt.NDArray[np.unsignedinteger]] = []
+    room = max_tokens
+    for shard in shard_set.splits.get(split, ()):
+        if not shard.num_documents:
+            continue
+        # The rows that still fit; of the first shard with documents one row in any case.
+        batches = iter_checked_documents(shard, ["length", "source", "unit", "row", "hash"])
+        table = pa.Table.from_batches(batches)
+        ends = np.cumsum(table["length"].to_numpy(), dtype=np.int64)
+        count = max(int(np.searchsorted(ends, room, "right")), 0 if tables else 1)
+        tables.append(table.slice(0, count))
+        parts.append(shard.read(0, int(ends[count - 1]) if count else 0))
+        room -= len(parts[-1])
+        if count < len(ends):
             break
-    if not origins:
+    if not tables:
         raise InputError(f"{place}: {shard_set.store} has no document in its {split} split. Give it text.")
-    content, bounds = (
-        np.concatenate(tokens),
-        np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))]),
-    )
-    return Documents(
-        content, bounds, _measure_text(shard_set, content, bounds, origins), np.concatenate(hashes), origins
-    )
+    rows, tokens = pa.concat_tables(tables).unify_dictionaries().combine_chunks(), np.concatenate(parts)
+    bounds = _find_bounds(rows["length"].to_numpy())
 
-
-class _Rows(NamedTuple):
-    lengths: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.uint64]
-    origins: list[Origin]
-
-
-def _read_rows(shard: Shard, most_tokens: int, *, at_least: int) -> _Rows:
-    """Return the first rows of a shard's document table, with no more tokens than that, but `at_least` so many rows."""
-    rows = _Rows(np.empty(0, np.int64), np.empty((0, 2), np.uint64), [])
-    for batch in iter_checked_documents(shard, ["length", "source", "unit", "row", "hash"]):
-        lengths = read_lengths(batch)
-        room = most_tokens - int(rows.lengths.sum())
-        count = max(int(np.searchsorted(np.cumsum(lengths), room, "right")), at_least - len(rows.lengths))
-        table: dict[str, list[Any]] = batch.slice(0, count).select(["source", "unit", "row"]).to_pydict()
-        rows = _Rows(
-            np.concatenate([rows.lengths, lengths[:count]]),
-            np.concatenate([rows.hashes, split_hashes(read_hashes(batch))[:count]]),
-            [*rows.origins, *map(Origin, table["source"], table["unit"], table["row"])],
-        )
-        if count < len(lengths):
-            break
-    return rows
-
-
-def _measure_text(
-    shard_set: ShardSet,
-    tokens: npt.NDArray[np.unsignedinteger],
-    bounds: npt.NDArray[np.int64],
-    origins: Sequence[Origin],
-) -> npt.NDArray[np.float64]:
-    """Return the bytes of each document's text, as its source has it if the tokenizer rewrote it, `(documents,)`."""
+    # The bytes of each document's text, as its source has it if the tokenizer rewrote it.
     sizes = np.add.reduceat(shard_set.vocabulary.text_lengths()[tokens], bounds[:-1]).astype(np.float64)
     scales = find_text_scales(shard_set)
-    return sizes * [scales.get(origin.source, 1.0) for origin in origins]
+    text_bytes = sizes * [scales.get(str(source), 1.0) for source in rows["source"].to_pylist()]
+    return Documents(
+        tokens, bounds, text_bytes, split_column(rows["hash"].chunk(0)), rows.select(["source", "unit", "row"])
+    )
 
 
 @contextlib.contextmanager

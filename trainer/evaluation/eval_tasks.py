@@ -22,8 +22,9 @@ from shards.eval_tasks.read import TaskItems, read_items
 from shards.terminal.reporter import Note, Progress
 from trainer.eval_config import EvalTaskConfig
 from trainer.evaluation.evaluated_model import EvaluatedModel
-from trainer.evaluation.item_scores import EncodedItems, add_examples, encode_items, score_items
-from trainer.evaluation.scores import Scores, estimate_ratio
+from trainer.evaluation.item_scores import add_examples, encode_items, judge_items
+from trainer.evaluation.likelihoods import Text, measure_likelihoods
+from trainer.evaluation.scores import Score, estimate_ratio
 from trainer.model.generate import TrainedModel
 
 LEAST_BATCH_TOKENS = 2048
@@ -35,7 +36,9 @@ class OpenTask:
     """An eval task whose items are read and encoded."""
 
     config: EvalTaskConfig
-    encoded: EncodedItems
+    items: list[Item]
+    groups: list[list[Text]]
+    """The tokens of each item's choices."""
     notes: dict[str, Any]
     """Where the items are from, `sha256` of their texts, which tells them from others, and what is counted of them."""
 
@@ -44,23 +47,16 @@ class OpenTask:
         """The name in the recipe."""
         return self.config.name
 
-    def score(self, evaluated: EvaluatedModel, progress: Progress) -> Scores:
-        """Return accuracy and bits per byte; see `Scorer.score`."""
-        train = evaluated.train
-        found = score_items(
-            evaluated.model,
-            self.encoded,
-            precision=evaluated.precision,
-            batch_tokens=max(train.micro_batch * train.seq_len, LEAST_BATCH_TOKENS),
-            name=self.name,
-            report=progress,
+    def score(self, evaluated: EvaluatedModel, progress: Progress) -> dict[str, Score]:
+        """Return accuracy and bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
+        tokens = max(evaluated.train.micro_batch * evaluated.train.seq_len, LEAST_BATCH_TOKENS)
+        likelihoods = measure_likelihoods(
+            evaluated.model, self.groups, precision=evaluated.precision, batch_tokens=tokens, progress=progress
         )
-        values = (found.accuracy, found.accuracy_norm, found.bits_per_byte)
+        accuracy, normalised, bits_per_byte = judge_items(self.name, self.items, likelihoods).T
         names = self.config.score_names
-        if len(names) < len(values):
-            values = (found.accuracy, found.bits_per_byte)
-        means = [estimate_ratio(own, np.ones(len(own))) for own in values]
-        return Scores(dict(zip(names, means, strict=True)), {self.name: self.notes})
+        values = [accuracy, *([normalised] if len(names) > 2 else []), bits_per_byte]
+        return {name: estimate_ratio(own, np.ones(len(own))) for name, own in zip(names, values, strict=True)}
 
 
 def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note) -> OpenTask:
@@ -84,15 +80,14 @@ def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note)
     # Encoded now, so that what cannot be scored is known before training starts.
     tokenizer = Tokenizer.from_buffer(evaluated.tokenizer_json)
     trained = TrainedModel(evaluated.model, tokenizer, evaluated.eos_id, 0, evaluated.bos_id)
-    encoded = encode_items(trained, items)
-    texts = json.dumps([(one.contexts, one.choices, one.answer) for one in encoded.items])
+    scored, groups, counts = encode_items(trained, items)
+    texts = json.dumps([(one.contexts, one.choices, one.answer) for one in scored])
     notes: dict[str, Any] = {"place": read.place, "sha256": hashlib.sha256(texts.encode()).hexdigest()}
-    notes |= encoded.notes | _count_held(read, encoded.items, evaluated)
-    if not encoded.items:
-        counts = describe_task(notes)
-        raise InputError(f"eval task {config.name}: no item can be scored: {counts}. Choose other items.")
+    notes |= counts | _count_held(read, scored, evaluated)
+    if not scored:
+        raise InputError(f"eval task {config.name}: no item can be scored: {describe_task(notes)}. Choose other items.")
     say(f"eval task {config.name}: {describe_task(notes)}")
-    return OpenTask(config, encoded, notes)
+    return OpenTask(config, scored, groups, notes)
 
 
 @contextlib.contextmanager

@@ -12,38 +12,21 @@ import math
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import count, islice
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from shards.errors import InputError, plural
 from shards.eval_tasks.prompts import DELIMITER, Item
-from trainer.evaluation.likelihoods import Likelihoods, Report, Text, measure_likelihoods
+from trainer.evaluation.likelihoods import Text
 from trainer.evaluation.scores import check_finite
-from trainer.model.decoder import LanguageModel
 from trainer.model.generate import TrainedModel
 
 FEWSHOT_DELIMITER = "\n\n"
 """The text after each few-shot example. Source: lm-evaluation-harness."""
 
 Draw = Literal["fixed", "first"]
-
-
-class ItemScores(NamedTuple):
-    """The scores of the items of an eval task, one row for each item that is not left out."""
-
-    accuracy: npt.NDArray[np.float64]
-    """1 where the likeliest choice is right, else 0; for a single choice, where each of its tokens is the likeliest."""
-    accuracy_norm: npt.NDArray[np.float64]
-    """The same for the choice with the most likelihood for each of its bytes."""
-    bits_per_byte: npt.NDArray[np.float64]
-    """Of the right choice, without the delimiter before it."""
-    likelihoods: list[Likelihoods]
-    """Of the choices, without those of items that are left out."""
-    notes: dict[str, int]
-    """Items, and how many of them are not as they should be: `cut` at their beginning, left out because a choice is
-    `too_long` or has no text or no token (`empty`), `rewritten` by the tokenizer."""
 
 
 def add_examples(items: Sequence[Item], pool: Sequence[Item], number: int, draw: Draw) -> list[Item]:
@@ -91,27 +74,22 @@ def _draw_places(item: Item, size: int, draw: Draw) -> Iterator[int]:
             yield place
 
 
-class EncodedItems(NamedTuple):
-    """The items of an eval task as the tokens of a model."""
-
-    items: list[Item]
-    """Those that can be scored."""
-    groups: list[list[Text]]
-    """The tokens of each item's choices."""
-    notes: dict[str, int]
-    """As those of `ItemScores`."""
-
-
-def encode_items(trained: TrainedModel, items: Sequence[Item]) -> EncodedItems:
+def encode_items(trained: TrainedModel, items: Sequence[Item]) -> tuple[list[Item], list[list[Text]], dict[str, int]]:
     """Encode items; leave out what cannot be scored, and cut what is longer than the model's context.
 
     Args:
         trained: the model and its tokenizer; each text begins as a document of the model's training does.
         items: the items, with their few-shot examples.
+
+    Returns:
+        The items that can be scored; the tokens of each one's choices; and how many `items` there are, and how many of
+        them are `cut` at their beginning, left out because a choice is `too_long` or has no text or no token (`empty`),
+        `rewritten` by the tokenizer.
     """
+    scored: list[Item] = []
+    groups: list[list[Text]] = []
     notes: dict[str, int] = {"items": len(items)}
     notes |= dict.fromkeys(("cut", "too_long", "empty", "rewritten"), 0)
-    encoded = EncodedItems([], [], notes)
     context = trained.model.config.max_position_embeddings
     for item, texts, rewritten in _encode(trained, items):
         if any(text.scored <= 0 for text in texts) or "" in item.choices:
@@ -122,70 +100,53 @@ def encode_items(trained: TrainedModel, items: Sequence[Item]) -> EncodedItems:
             # The last token is only predicted, so that a text may have one more than the context.
             notes["cut"] += any(len(text.ids) > context + 1 for text in texts)
             notes["rewritten"] += rewritten
-            encoded.items.append(item)
-            encoded.groups.append([text._replace(ids=text.ids[-(context + 1) :]) for text in texts])
-    return encoded
+            scored.append(item)
+            groups.append([text._replace(ids=text.ids[-(context + 1) :]) for text in texts])
+    return scored, groups, notes
 
 
-def score_items(
-    model: LanguageModel,
-    encoded: EncodedItems,
-    *,
-    precision: Literal["fp32", "bf16"],
-    batch_tokens: int,
-    name: str = "eval task",
-    report: Report = lambda done, total: None,
-) -> ItemScores:
-    """Score items. Under torchrun every rank calls it, and gets all scores.
+def judge_items(
+    name: str, items: Sequence[Item], likelihoods: Sequence[npt.NDArray[np.float64]]
+) -> npt.NDArray[np.float64]:
+    """Judge each item of an eval task by the likelihoods of its choices.
 
     Args:
-        model: the model that the items are encoded for.
-        encoded: the items.
-        precision: arithmetic of the forward pass.
-        batch_tokens: tokens in one forward pass.
         name: the name of the eval task, for messages.
-        report: told how many items are done, and of how many.
+        items: the items.
+        likelihoods: of `measure_likelihoods`, one array for each item.
+
+    Returns:
+        float64 `(items, 3)`: 1 where the likeliest choice is right, else 0; the same for the choice with the most
+        likelihood for each of its bytes; and the bits per byte of the right choice, without the delimiter before it. A
+        single choice is right where each of its tokens is the likeliest.
 
     Raises:
         RunError: a log-likelihood is not finite.
     """
-    items, groups, notes = encoded
-    likelihoods = measure_likelihoods(model, groups, precision=precision, batch_tokens=batch_tokens, report=report)
-    check_finite(name, {item.text: own.nats.sum() for item, own in zip(items, likelihoods, strict=True)})
-
-    # Judge each item: the likeliest choice, the likeliest by its bytes, and the cost of the right one.
-    judged = [_judge(item, own) for item, own in zip(items, likelihoods, strict=True)]
-    rows = np.array(judged, np.float64).reshape(-1, 3)
-    return ItemScores(rows[:, 0], rows[:, 1], rows[:, 2], likelihoods, notes)
-
-
-def _judge(item: Item, found: Likelihoods) -> tuple[float, float, float]:
-    sizes = np.array([len(choice.encode()) for choice in item.choices])
-    right = item.answer
-    bits_per_byte = -found.nats[right] / math.log(2) / sizes[right]
-    if len(item.choices) == 1:
-        return float(found.greedy[0]), float(found.greedy[0]), bits_per_byte
-    return (
-        float(found.nats.argmax() == right),
-        float((found.nats / sizes).argmax() == right),
-        bits_per_byte,
-    )
+    check_finite(name, {item.text: nats.sum() for item, (nats, _) in zip(items, likelihoods, strict=True)})
+    rows = np.empty((len(items), 3))
+    for row, item, (nats, greedy) in zip(rows, items, likelihoods, strict=True):
+        sizes = np.array([len(choice.encode()) for choice in item.choices])
+        right = item.answer
+        is_best = [greedy[0], greedy[0]]
+        if len(item.choices) > 1:
+            is_best = [nats.argmax() == right, (nats / sizes).argmax() == right]
+        row[:] = [*is_best, -nats[right] / math.log(2) / sizes[right]]
+    return rows
 
 
 def _encode(trained: TrainedModel, items: Sequence[Item]) -> Iterator[tuple[Item, list[Text], bool]]:
     """Yield each item with the tokens of its choices, and whether the tokenizer rewrites the right one."""
-    tokenizer = trained.tokenizer
-    tokenizer.encode_special_tokens = True
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    begin = trained.eos_id if trained.bos_id is None else trained.bos_id
     for item in items:
         # Spaces at the end of a context belong to the first token of the choice.
         contexts = [context.rstrip() for context in item.contexts]
         wholes = [whole + DELIMITER + choice for whole, choice in zip(item.contexts, item.choices, strict=True)]
-        encoded = tokenizer.encode_batch([*dict.fromkeys(contexts), *wholes], add_special_tokens=False)
-        sizes = {context: len(own.ids) for context, own in zip(dict.fromkeys(contexts), encoded, strict=False)}
-        ids = [own.ids for own in encoded[len(sizes) :]]
-        texts = [Text([begin, *own], len(own) - sizes[context]) for own, context in zip(ids, contexts, strict=True)]
-        decoded = tokenizer.decode(ids[item.answer], skip_special_tokens=False)
+        encoded = trained.encode([*dict.fromkeys(contexts), *wholes])
+        sizes = {context: len(own) for context, own in zip(dict.fromkeys(contexts), encoded, strict=False)}
+        ids = encoded[len(sizes) :]
+        texts = [
+            Text([trained.begin_id, *own], len(own) - sizes[context])
+            for own, context in zip(ids, contexts, strict=True)
+        ]
+        decoded = trained.tokenizer.decode(ids[item.answer], skip_special_tokens=False)
         yield item, texts, decoded != wholes[item.answer]

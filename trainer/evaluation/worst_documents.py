@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,41 +12,16 @@ from shards.format.content_hash import join_hashes
 from shards.format.vocabulary import read_vocabulary
 from shards.terminal.reporter import Progress
 from trainer.evaluation.document_losses import measure_documents
-from trainer.evaluation.eval_sets import Documents, Origin
+from trainer.evaluation.eval_sets import Documents
 from trainer.evaluation.evaluated_model import EvaluatedModel
 
 EXCERPT_BYTES = 200
 """Bytes of a document's text that are shown, from its beginning."""
 
 
-class HardDocument(NamedTuple):
-    """A document, and how hard a model finds it."""
-
-    group: str
-    """The name of its eval set, or `val`."""
-    bits_per_byte: float
-    text_bytes: int
-    origin: Origin
-    hash: str
-    """Its content hash, in hex."""
-    excerpt: str
-    """The beginning of its text; bytes that are not UTF-8 are lone surrogates."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of the document."""
-        return {
-            "set": self.group,
-            "bits_per_byte": self.bits_per_byte,
-            "bytes": self.text_bytes,
-            **self.origin._asdict(),
-            "hash": self.hash,
-            "excerpt": self.excerpt,
-        }
-
-
 def find_worst_documents(
     evaluated: EvaluatedModel, group: str, documents: Documents, limit: int, progress: Progress
-) -> list[HardDocument]:
+) -> list[dict[str, Any]]:
     """Return the documents with the most bits per byte, the worst first; a loss that is not finite is worst of all.
 
     Args:
@@ -55,21 +30,28 @@ def find_worst_documents(
         documents: the documents.
         limit: how many to return.
         progress: told how many documents are done, and of how many.
+
+    Returns:
+        For each its `set` (the group), `bits_per_byte`, `bytes` of its text, `source`, `unit` and `row`, `hash` in hex,
+        and an `excerpt`, the beginning of its text; bytes that are not UTF-8 are lone surrogates.
     """
     nats = measure_documents(evaluated, documents.tokens, documents.bounds, progress)
     bits = np.full(len(documents), np.inf)
     np.divide(nats / math.log(2), documents.text_bytes, out=bits, where=documents.text_bytes > 0)
     bits[~np.isfinite(bits)] = np.inf
     vocabulary = replace(read_vocabulary(evaluated.tokenizer_json), bos=evaluated.bos_id)
-    found: list[HardDocument] = []
+    found: list[dict[str, Any]] = []
     for at in np.argsort(-bits, kind="stable")[:limit].tolist():
         begin, end = documents.bounds[at], documents.bounds[at + 1]
         text = vocabulary.decode_document(documents.tokens[begin : min(end - 1, begin + EXCERPT_BYTES)])
-        excerpt = text[:EXCERPT_BYTES].decode("utf-8", "surrogateescape")
-        digest = join_hashes(*documents.hashes[at : at + 1].T).tobytes().hex()
         found.append(
-            HardDocument(
-                group, float(bits[at]), round(float(documents.text_bytes[at])), documents.origins[at], digest, excerpt
-            )
+            {
+                "set": group,
+                "bits_per_byte": float(bits[at]),
+                "bytes": round(float(documents.text_bytes[at])),
+                **documents.origin(at),
+                "hash": join_hashes(*documents.hashes[at : at + 1].T).tobytes().hex(),
+                "excerpt": text[:EXCERPT_BYTES].decode("utf-8", "surrogateescape"),
+            }
         )
     return found

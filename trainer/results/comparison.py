@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from trainer.evaluation.scores import show_score
 from trainer.metrics import last_record
 from trainer.recipe import list_keys
 from trainer.results.curves import VALIDATION_SCORES, read_curve, unit_of
@@ -145,19 +146,12 @@ def show_scores(comparison: Comparison) -> list[dict[str, Any]]:
             {
                 "score": "" if named else row["score"] + nats,
                 "run": row["run"],
-                "value": _show_number(row["value"], row["stderr"]),
-                "difference": row["why_no_difference"]
-                or _show_number(row["difference"], row["difference_stderr"], "+"),
+                "value": show_score(row["value"], row["stderr"]),
+                "difference": row["why_no_difference"] or show_score(row["difference"], row["difference_stderr"], "+"),
                 "at_step": row["at_step"],
             }
         )
     return rows
-
-
-def _show_number(value: float | None, stderr: float | None, sign: str = "") -> str | None:
-    if value is None:
-        return None
-    return f"{value:{sign}.4f}" + ("" if stderr is None else f" ± {stderr:.4f}")
 
 
 def show_runs(comparison: Comparison) -> list[dict[str, Any]]:

@@ -39,6 +39,7 @@ from shards.torch import TokenWindows
 from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_of_checkpoint
 from trainer.device import wait_for_ranks
 from trainer.evaluation.evaluate import evaluate_scores
+from trainer.evaluation.scores import show_score
 from trainer.evaluation.validation import evaluate, summarise_evaluation
 from trainer.metrics import MetricsLog, describe_step, last_record
 from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts
@@ -316,19 +317,11 @@ class TrainingLoop:
     def _validate(self) -> bool:
         """Validate, log and print the result; return whether it is the best so far."""
         session, recipe = self.session, self.session.recipe
-        sums = evaluate(
-            session.model,
-            session.shard_set,
-            recipe.train,
-            max_tokens=recipe.eval.max_tokens,
-            precision=session.precision,
-            token_bytes=session.token_bytes,
-            text_scales=session.text_scales,
-        )
+        sums = evaluate(session.evaluated, session.shard_set, recipe.eval.max_tokens)
         found = summarise_evaluation(sums, session.mix_phases)
         scores = evaluate_scores(session.scorers, session.evaluated, self._show_scoring)
         best = all(found["val_loss"] < record.get("val_loss", math.inf) for record in self.log.records)
-        self.log.write({"step": session.step, **found, **scores.to_record(), **self._timing()})
+        self.log.write({"step": session.step, **found, **scores, **self._timing()})
         bits = found["val_bits_per_byte"]
         per_byte = f" ({bits:.3f} bits per byte)" if bits is not None else ""
         sources = ", ".join(f"{name} {loss:.3f}" for name, loss in found["val_loss_by_source"].items())
@@ -336,8 +329,9 @@ class TrainingLoop:
         mixes = [f"{name!r} {loss:.3f}" for name, loss in found.get("val_loss_by_mix", {}).items() if loss is not None]
         if mixes:
             self.say(f"step {session.step}  val loss in the mix of {', '.join(mixes)}")
-        if scores.values:
-            self.say(f"step {session.step}  {scores.describe()}")
+        if scores:
+            shown = ", ".join(f"{name} {show_score(**score)}" for name, score in scores["scores"].items())
+            self.say(f"step {session.step}  {shown}")
         return self._largest(int(best)) > 0  # all ranks save, or none
 
     @contextlib.contextmanager
