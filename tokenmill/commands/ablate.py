@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tokenmill.experiments.ablation import Ablation
-    from tokenmill.experiments.answer import Answer
 
 ANSWER_FILE = "ablation.json"
 
@@ -59,12 +58,11 @@ def run(options: argparse.Namespace) -> Outcome:
         ablation = Ablation(file, load_ablation(file), options.out, executor, Progress(), keep=options.keep)
         if options.dry_run:
             return _price(ablation)
-        results = ablation.run(documents=True)
-        answer = answer_ablation(ablation, results)
-        pages = write_ablation(ablation, results, answer)
-    data = {"name": ablation.config.name, **answer._asdict()}
-    written = write_answer(ablation.out / ANSWER_FILE, data)
-    return Outcome(data, _show(ablation, answer, [written, *pages]), PROBLEMS if answer.failed else WHOLE)
+        ablation.run(documents=True)
+        answer = answer_ablation(ablation)
+        pages = write_ablation(ablation, answer)
+    files = [write_answer(ablation.out / ANSWER_FILE, answer), *pages]
+    return Outcome(answer, _show(answer, files), PROBLEMS if answer["failed"] else WHOLE)
 
 
 def _price(ablation: Ablation) -> Outcome:
@@ -92,13 +90,11 @@ def write_answer(file: Path, data: dict[str, Any]) -> Path:
     return file
 
 
-def _show(ablation: Ablation, answer: Answer, files: list[Path]) -> Iterator[str | list[dict[str, Any]]]:
-    from tokenmill.experiments.answer import show_changes, show_documents, show_scores
+def _show(answer: dict[str, Any], files: list[Path]) -> Iterator[str | list[dict[str, Any]]]:
+    from tokenmill.experiments.answer import show_tables
 
-    yield ablation.config.name
-    yield show_scores(answer.scores)
-    yield show_changes(answer)
-    yield show_documents(answer)
-    yield answer.costs
-    yield from answer.notes
+    tables = show_tables(answer)
+    yield answer["name"]
+    yield from (tables[name] for name in ("scores", "changes", "documents", "costs"))
+    yield from answer["notes"]
     yield from map(str, files)

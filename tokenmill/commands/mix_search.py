@@ -24,7 +24,6 @@ from tokenmill.commands.ablate import add_experiment, write_answer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tokenmill.mix_search.answer import SearchAnswer
     from tokenmill.mix_search.search import MixSearch
 
 ANSWER_FILE, RECIPE_FILE = "mix-search.json", "recipe.toml"
@@ -48,15 +47,14 @@ def run(options: argparse.Namespace) -> Outcome:
         search = MixSearch(find_recipe(options.file, SHIPPED), options.out, executor, Progress(), keep=options.keep)
         if options.dry_run:
             return _price(search)
-        found = search.run()
-    answer = answer_search(search, found)
-    data = {"name": search.config.name, **answer._asdict()}
+        search.run()
+    answer = answer_search(search)
     files = [
-        write_answer(search.out / ANSWER_FILE, data),
-        write_found_recipe(search, found, search.out / RECIPE_FILE),
-        *draw_pictures(search, found, search.out),
+        write_answer(search.out / ANSWER_FILE, answer),
+        write_found_recipe(search, search.out / RECIPE_FILE),
+        *draw_pictures(search, search.out),
     ]
-    return Outcome(data, _show(search, answer, files), PROBLEMS if answer.failed else WHOLE)
+    return Outcome(answer, _show(answer, files), PROBLEMS if answer["failed"] else WHOLE)
 
 
 def _price(search: MixSearch) -> Outcome:
@@ -82,16 +80,11 @@ def _price(search: MixSearch) -> Outcome:
     return Outcome(data, [mixes, notes])
 
 
-def _show(search: MixSearch, answer: SearchAnswer, files: list[Path]) -> Iterator[str | list[dict[str, Any]]]:
-    from tokenmill.experiments.answer import show_scores
-    from tokenmill.mix_search.answer import show_fits, show_objective, show_weights
+def _show(answer: dict[str, Any], files: list[Path]) -> Iterator[str | list[dict[str, Any]]]:
+    from tokenmill.mix_search.answer import show_tables
 
-    yield search.config.name
-    yield show_weights(answer)
-    yield show_objective(answer)
-    if answer.comparison:
-        yield show_scores(answer.comparison)
-    yield show_fits(answer)
-    yield [answer.costs]
-    yield from answer.notes
+    yield answer["name"]
+    yield from show_tables(answer).values()
+    yield [answer["costs"]]
+    yield from answer["notes"]
     yield from map(str, files)

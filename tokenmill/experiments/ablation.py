@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.builder.python_api import build_set
 from pipeline.engine.driver import Driver
@@ -39,12 +40,20 @@ _USABLE_DISK = 0.8
 _STAGE = "train"
 
 
-class Training(NamedTuple):
+@dataclass(slots=True)
+class Training:
     """The training of an arm with one seed."""
 
     arm: Arm
     seed: int
     task: Task
+    result: ProxyResult = field(default_factory=lambda: ProxyResult(failed="it has not run"))
+
+
+def list_failed(trainings: Iterable[Training]) -> list[dict[str, Any]]:
+    """Return the trainings that failed, each with its `arm`, `seed` and `why`."""
+    failed = [one for one in trainings if one.result.failed]
+    return [{"arm": one.arm.name, "seed": one.seed, "why": one.result.failed} for one in failed]
 
 
 class Ablation:
@@ -88,14 +97,15 @@ class Ablation:
         missing = {task.digest for task in pending}
         return [one for one in self.trainings if one.task.digest in missing]
 
-    def run(self, *, documents: bool = False) -> list[ProxyResult]:
-        """Build the sets and train the models, as far as they are missing.
+    def results(self, arm: str) -> list[ProxyResult]:
+        """Return the results of the trainings of an arm, in the order of its seeds."""
+        return [one.result for one in self.trainings if one.arm.name == arm]
+
+    def run(self, *, documents: bool = False) -> None:
+        """Build the sets and train the models, as far as they are missing. Each training has its result then.
 
         Args:
             documents: also record how the documents of the arms' sets differ, before any training.
-
-        Returns:
-            The result of each training, in order; some may have failed.
 
         Raises:
             InputError: a set cannot be built, or the folder is in use.
@@ -103,7 +113,6 @@ class Ablation:
         """
         (self.out / "trainings").mkdir(parents=True, exist_ok=True)  # other nodes look for it
         with lock_folder(self.out):
-            results: dict[str, ProxyResult] = {}
             for arms in self._divide_by_disk():
                 if documents:
                     self._record_documents(arms)
@@ -117,9 +126,10 @@ class Ablation:
                         self._build(self._first_with(data))
 
                 stage = self.driver.run_stage(_STAGE, train_proxy, tasks, unit="tokens", before=build)
-                results |= {task.digest: result for task, result in zip(tasks, stage.results, strict=True)}
+                results = {task.digest: result for task, result in zip(tasks, stage.results, strict=True)}
                 for one in own:
-                    if results[one.task.digest].failed:
+                    one.result = results[one.task.digest]
+                    if one.result.failed:
                         # It has a receipt: without that, the next call tries again.
                         self.driver.work.child(_STAGE).child(one.task.digest).delete_all()
                     else:
@@ -127,7 +137,6 @@ class Ablation:
                 if not self.keep:
                     shutil.rmtree(self.out / "sets", ignore_errors=True)
                     self._built.clear()
-            return [results[one.task.digest] for one in self.trainings]
 
     def results_folder(self, training: Training) -> Path:
         """Return the folder of a finished training's result: its metrics and recipe, as in a run folder."""

@@ -6,13 +6,13 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shards.report.visible_text import shorten
 from trainer.results.comparison_plot import RUN_STYLES, Against, label_axis
-from trainer.results.curves import MARKED, plot_style, read_curve, scale_score
+from trainer.results.curves import MARKED, Curve, plot_style, read_curve, scale_score
 from trainer.results.runs import TrainingRun
 
 if TYPE_CHECKING:
@@ -26,27 +26,19 @@ _NAME_CHARACTERS, _LEGEND_CHARACTERS = 24, 120
 """Of an arm's name at an axis, and of a row of the legend."""
 
 
-class ScoreCurve(NamedTuple):
-    """A score of an arm over tokens: the mean over its seeds, and their standard deviation; 0 with one seed."""
+def average_score(runs: Sequence[TrainingRun], score: str) -> Curve:
+    """Return the mean of a score over runs, at the tokens where all of them have it.
 
-    tokens: list[float]
-    mean: list[float]
-    spread: list[float]
-
-
-def average_score(runs: Sequence[TrainingRun], score: str) -> ScoreCurve:
-    """Return the mean of a score over runs, at the tokens where all of them have it."""
+    Its errors are the standard deviations over the runs; 0 of one run.
+    """
     values: dict[float, list[float]] = {}
     for run in runs:
         curve = read_curve(run.records, score, "tokens")
         for tokens, value in zip(curve.x, curve.y, strict=True):
             values.setdefault(tokens, []).append(value)
     whole = {tokens: own for tokens, own in sorted(values.items()) if len(own) == len(runs)}
-    return ScoreCurve(
-        list(whole),
-        [statistics.fmean(own) for own in whole.values()],
-        [statistics.stdev(own) if len(own) > 1 else 0.0 for own in whole.values()],
-    )
+    means = [statistics.fmean(own) for own in whole.values()]
+    return Curve(list(whole), means, [statistics.stdev(own) if len(own) > 1 else 0.0 for own in whole.values()])
 
 
 def draw_ablation(runs: Mapping[str, Sequence[TrainingRun]], scores: Sequence[Mapping[str, Any]]) -> Figure:
@@ -89,10 +81,10 @@ def _draw_curves(
             axis.plot(curve.x, curve.y, color=colour, linestyle=style, linewidth=0.7, alpha=0.5)
         mean = average_score(own, score)
         look: dict[str, Any] = {"linestyle": style, "linewidth": 2, **MARKED}
-        axis.plot(mean.tokens, mean.mean, color=colour, **look)
+        axis.plot(mean.x, mean.y, color=colour, **look)
         if len(own) > 1:
-            middle, spread = np.asarray(mean.mean), np.asarray(mean.spread)
-            axis.fill_between(mean.tokens, middle - spread, middle + spread, color=colour, alpha=0.15, linewidth=0)
+            middle, spread = np.asarray(mean.y), np.asarray(mean.stderr, np.float64)
+            axis.fill_between(mean.x, middle - spread, middle + spread, color=colour, alpha=0.15, linewidth=0)
     axis.grid(visible=True, alpha=0.25)
     label_axis(axis, Against("tokens", 1, "tokens"))
 

@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainer.evaluation.scores import show_score
 from trainer.metrics import last_record
@@ -22,29 +22,25 @@ EXPLANATIONS = {
 }
 
 
-class Comparison(NamedTuple):
-    """A comparison, as the rows of its tables. Values that are not known are None.
+def compare_runs(runs: Sequence[TrainingRun]) -> dict[str, Any]:
+    """Compare runs with the first of them: return the rows of tables. Values that are not known are None.
 
-    Attributes:
-        runs: for each run its `run` (the name), `folder`, `steps`, `tokens`, `hours`, `dollars` and `tokens_per_s`, the
-            median of its steps.
-        scores: for each score and run its `score`, `run`, `value`, `stderr`, `at_step`, the `difference` from the first
-            run, its `difference_stderr` as if the two errors were independent, and `why_no_difference`.
-        changes: for each key of the recipes that is not the same in all runs, and for the set and the tokenizer, its
+    Returns:
+        `runs`: for each run its `run` (the name), `folder`, `steps`, `tokens`, `hours`, `dollars` and `tokens_per_s`,
+            the median of its steps.
+        `scores`: for each score and run its `score`, `run`, `value`, `stderr`, `at_step`, the `difference` from the
+            first run, its `difference_stderr` as if the two errors were independent, and `why_no_difference`.
+        `changes`: for each key of the recipes that is not the same in all runs, and for the set and the tokenizer, its
             `key` and the value of each run by name.
-        notes: what is odd about the runs, and about comparing them.
+        `notes`: what is odd about the runs, and about comparing them.
     """
-
-    runs: list[dict[str, Any]]
-    scores: list[dict[str, Any]]
-    changes: list[dict[str, Any]]
-    notes: list[str]
-
-
-def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
-    """Compare runs with the first of them."""
     scores = list(_compare_scores(runs))
-    return Comparison([_measure_run(run) for run in runs], scores, _list_changes(runs), list(_list_notes(runs, scores)))
+    return {
+        "runs": [_measure_run(run) for run in runs],
+        "scores": scores,
+        "changes": _list_changes(runs),
+        "notes": list(_list_notes(runs, scores)),
+    }
 
 
 def _measure_run(run: TrainingRun) -> dict[str, Any]:
@@ -136,32 +132,25 @@ def _list_notes(runs: Sequence[TrainingRun], scores: list[dict[str, Any]]) -> It
         yield "±: one standard error; of a difference, as if the errors of both runs were independent"
 
 
-def show_scores(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the table of scores as people read it: values and differences with their errors, a score's name once."""
-    rows: list[dict[str, Any]] = []
-    for row in comparison.scores:
-        named = any(row["score"] == shown["score"] for shown in comparison.scores[: len(rows)])
+def show_tables(comparison: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the tables of a comparison as people read them, by the names of their rows; lists as JSON."""
+    scores: list[dict[str, Any]] = []
+    for row in comparison["scores"]:
         nats = f", {row['unit']}" if row["unit"] == "nats per token" else ""  # other names say their unit
-        rows.append(
-            {
-                "score": "" if named else row["score"] + nats,
-                "run": row["run"],
-                "value": show_score(row["value"], row["stderr"]),
-                "difference": row["why_no_difference"] or show_score(row["difference"], row["difference_stderr"], "+"),
-                "at_step": row["at_step"],
-            }
-        )
-    return rows
+        difference = show_score(row["difference"], row["difference_stderr"], "+")
+        shown = {"score": row["score"] + nats, "run": row["run"], "value": show_score(row["value"], row["stderr"])}
+        scores.append(shown | {"difference": row["why_no_difference"] or difference, "at_step": row["at_step"]})
+    return {
+        "scores": name_once(scores, "score"),
+        "runs": [{key: value for key, value in row.items() if key != "folder"} for row in comparison["runs"]],
+        "changes": [
+            {key: json.dumps(value) if isinstance(value, list | dict) else value for key, value in row.items()}
+            for row in comparison["changes"]
+        ],
+    }
 
 
-def show_runs(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the table of what the runs took as people read it."""
-    return [{key: value for key, value in row.items() if key != "folder"} for row in comparison.runs]
-
-
-def show_changes(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the table of the keys that differ as people read it: lists as JSON."""
-    return [
-        {key: json.dumps(value) if isinstance(value, list | dict) else value for key, value in row.items()}
-        for row in comparison.changes
-    ]
+def name_once(rows: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """Return rows of a table, of which those with the same name as the row before have an empty one."""
+    before = [None, *(row[key] for row in rows)]
+    return [row | {key: "" if row[key] == name else row[key]} for row, name in zip(rows, before, strict=False)]

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shards.report.render import TEMPLATES, make_render_environment, read_style
 from shards.stores.files import atomic_open
-from trainer.results.comparison import Comparison, show_changes, show_runs, show_scores
+from trainer.results.comparison import show_tables
 from trainer.results.comparison_plot import choose_axes, draw_runs, list_panels
 from trainer.results.runs import TrainingRun
 
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 COLUMN_INCHES, PAGE_INCHES = 3.6, 9.0
 """Widths of a column of the picture, and of a picture of the page."""
-_OWN_TEMPLATES = Path(__file__).parent / "templates"
 
 
-def write_comparison(runs: Sequence[TrainingRun], comparison: Comparison, out: Path) -> list[Path]:
+def write_comparison(runs: Sequence[TrainingRun], comparison: dict[str, Any], out: Path) -> list[Path]:
     """Write compare.html, compare.png and compare.svg to a folder, and return their paths.
 
     Raises:
@@ -35,7 +34,20 @@ def write_comparison(runs: Sequence[TrainingRun], comparison: Comparison, out: P
     pictures = {
         name: render_figure(draw_runs(runs, panels, [against], width=PAGE_INCHES)) for name, against in axes.items()
     }
-    return write_page(out / "compare.html", render_comparison(runs, comparison, pictures), figure)
+    names = [run.name for run in runs]
+    values: dict[str, Any] = {
+        "title": " and ".join(names if len(runs) < 4 else [names[0], f"{len(runs) - 1} more"]),
+        "notes": comparison["notes"],
+        "pictures": {name: base64.b64encode(picture).decode("ascii") for name, picture in pictures.items()},
+    }
+    page = render_results(Path(__file__).parent / "templates", "compare", values | show_tables(comparison))
+    return write_page(out / "compare.html", page, figure)
+
+
+def render_results(templates: Path, name: str, values: Mapping[str, Any]) -> str:
+    """Return a page of results, by the template and the style sheet of its name in a folder."""
+    template = make_render_environment(templates).get_template(f"{name}.html.jinja")
+    return template.render({**values, **read_style(TEMPLATES / "style.css", templates / f"{name}.css")})
 
 
 def write_page(page: Path, content: str, figure: Figure) -> list[Path]:
@@ -61,26 +73,3 @@ def render_figure(figure: Figure, suffix: str = "svg") -> bytes:
     file = io.BytesIO()
     figure.savefig(file, format=suffix, dpi=120)
     return file.getvalue()
-
-
-def render_comparison(runs: Sequence[TrainingRun], comparison: Comparison, pictures: dict[str, bytes]) -> str:
-    """Return the page of a comparison.
-
-    Args:
-        runs: the runs.
-        comparison: what the tables say.
-        pictures: SVGs by what they are drawn over; a reader of the page chooses one.
-    """
-    environment = make_render_environment(_OWN_TEMPLATES)
-    values = {
-        "title": " and ".join(run.name for run in runs)
-        if len(runs) < 4
-        else f"{runs[0].name} and {len(runs) - 1} more",
-        "scores": show_scores(comparison),
-        "taken": show_runs(comparison),
-        "changes": show_changes(comparison),
-        "notes": comparison.notes,
-        "pictures": {name: base64.b64encode(picture).decode("ascii") for name, picture in pictures.items()},
-    }
-    style = read_style(TEMPLATES / "style.css", _OWN_TEMPLATES / "compare.css")
-    return environment.get_template("compare.html.jinja").render(values | style)
