@@ -44,8 +44,7 @@ from trainer.evaluation.evaluate import Scorer, open_scorers
 from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.validation import find_text_scales, find_token_bytes
 from trainer.metrics import copy_metrics
-from trainer.model.decoder import LanguageModel, build_model
-from trainer.model.size import count_parameters, flops_per_token
+from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token
 from trainer.optim import build_optimizers
 from trainer.phases.pins import pin_to_mix
 from trainer.recipe import TrainRecipe, parse_recipe

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.html import Html
-from tokenmill.experiments.ablation_page import render_ablation
-from tokenmill.experiments.ablation_plot import average_score, draw_ablation
+from tokenmill.experiments.ablation_page import average_score, draw_ablation, render_ablation
 from tokenmill.experiments.documents import COUNTED, summarize_record
 from trainer.recipe import load_train_recipe
 from trainer.results.runs import TrainingRun

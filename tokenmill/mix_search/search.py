@@ -23,11 +23,10 @@ from tokenmill.experiments.arms import locate_recipe
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import AblationConfig, ArmConfig
 from tokenmill.mix_search.budget import count_arms, count_trainings, split_rounds
-from tokenmill.mix_search.design import draw_near, list_candidates, spread_out
 from tokenmill.mix_search.fit import SearchFit, count_parameters, fit_scores
 from tokenmill.mix_search.repetition import find_target, measure_sources
 from tokenmill.mix_search.schema import load_mix_search
-from tokenmill.mix_search.space import DECIMALS, Shares, find_space
+from tokenmill.mix_search.space import DECIMALS, Shares, draw_near, find_space, list_candidates, spread_out
 from trainer.results.curves import unit_of
 
 OWN, WINNER = "recipe", "winner"

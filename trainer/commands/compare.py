@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> Outcome:
     runs = read_runs(options.runs)
     data = compare_runs(runs) | {"files": list[str]()}
     if options.out is not None:
-        from trainer.results.comparison_page import write_comparison
+        from trainer.results.comparison_plot import write_comparison
 
         data["files"] = [str(path) for path in write_comparison(runs, data, options.out)]
     return Outcome(data, _show(data))

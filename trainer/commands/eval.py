@@ -176,8 +176,7 @@ def _find_worst(
     """Return the documents of the validation split and of all eval sets with the most bits per byte."""
     import torch
 
-    from trainer.evaluation.eval_sets import EvalSet, read_documents
-    from trainer.evaluation.worst_documents import find_worst_documents
+    from trainer.evaluation.eval_sets import EvalSet, find_worst_documents, read_documents
 
     groups = [(scorer.name, scorer.documents) for scorer in scorers if isinstance(scorer, EvalSet)]
     shard_set = evaluated.trained_on

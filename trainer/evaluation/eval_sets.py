@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,17 +22,19 @@ import pyarrow as pa
 
 from shards import ShardSet, open_set
 from shards.errors import InputError, plural
-from shards.format.content_hash import split_column
-from shards.format.document_table import iter_checked_documents
+from shards.format.content_hash import join_hashes, split_column, split_hashes
+from shards.format.document_table import iter_checked_documents, iter_documents, read_hashes
+from shards.format.equal_hashes import find_hashes, mark_first, sort_hashes
 from shards.format.manifest import Split
+from shards.format.vocabulary import read_vocabulary
 from shards.terminal.arguments import parse_place
+from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note, Progress
 from trainer.device import find_rank
 from trainer.eval_config import EvalSetConfig
 from trainer.evaluation.document_losses import measure_documents
 from trainer.evaluation.eval_set_builds import build_text_set
 from trainer.evaluation.evaluated_model import EvaluatedModel
-from trainer.evaluation.held_documents import find_held_documents
 from trainer.evaluation.scores import Score, check_finite, estimate_ratio
 from trainer.evaluation.validation import find_text_scales
 
@@ -206,3 +208,80 @@ def _open_shard_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note)
     except (InputError, OSError) as error:
         raise InputError(f"eval.sets.{config.name}.shards = {config.shards!r}: {error}") from error
     yield shard_set
+
+
+def find_held_documents(
+    shard_set: ShardSet, hashes: npt.NDArray[np.uint64], name: str, *, show: bool = True
+) -> npt.NDArray[np.bool_]:
+    """Return which documents the training split of a set holds, bool `(documents,)`.
+
+    Args:
+        shard_set: the training set.
+        hashes: the halves of the documents' content hashes, uint64 `(documents, 2)`.
+        name: the eval set, for the progress.
+        show: whether this process shows progress.
+
+    Raises:
+        ShardSetError: a document table is not what the manifest says.
+    """
+    # Each hash is looked for once, whatever the documents that have it.
+    order, _ = sort_hashes(hashes[:, 0].copy(), hashes[:, 1].copy())
+    hi, lo = hashes[order, 0], hashes[order, 1]
+    first = mark_first(hi, lo)
+    distinct_hi, distinct_lo = hi[first], lo[first]
+    found = np.zeros(len(distinct_hi), np.bool_)
+    shards = shard_set.splits.get("train", ())
+    with show_progress(f"eval set {name}: documents held by training", unit="documents", show=show) as progress:
+        done, total = 0, sum(shard.num_documents for shard in shards)
+        for shard in shards:
+            for batch in iter_documents(shard, ["hash"]):
+                own = split_hashes(read_hashes(batch))
+                places = find_hashes(own[:, 0].copy(), own[:, 1].copy(), distinct_hi, distinct_lo)
+                found[places[places >= 0]] = True
+                done += len(own)
+                progress(done, total)
+    held = np.empty(len(hashes), np.bool_)
+    held[order] = found[np.cumsum(first) - 1]
+    return held
+
+
+EXCERPT_BYTES = 200
+"""Bytes of a document's text that are shown, from its beginning."""
+
+
+def find_worst_documents(
+    evaluated: EvaluatedModel, group: str, documents: Documents, limit: int, progress: Progress
+) -> list[dict[str, Any]]:
+    """Return the documents with the most bits per byte, the worst first; a loss that is not finite is worst of all.
+
+    Args:
+        evaluated: the model, in evaluation mode, without gradients.
+        group: the name of the eval set, or `val`.
+        documents: the documents.
+        limit: how many to return.
+        progress: told how many documents are done, and of how many.
+
+    Returns:
+        For each its `set` (the group), `bits_per_byte`, `bytes` of its text, `source`, `unit` and `row`, `hash` in hex,
+        and an `excerpt`, the beginning of its text; bytes that are not UTF-8 are lone surrogates.
+    """
+    nats = measure_documents(evaluated, documents.tokens, documents.bounds, progress)
+    bits = np.full(len(documents), np.inf)
+    np.divide(nats / math.log(2), documents.text_bytes, out=bits, where=documents.text_bytes > 0)
+    bits[~np.isfinite(bits)] = np.inf
+    vocabulary = replace(read_vocabulary(evaluated.tokenizer_json), bos=evaluated.bos_id)
+    found: list[dict[str, Any]] = []
+    for at in np.argsort(-bits, kind="stable")[:limit].tolist():
+        begin, end = documents.bounds[at], documents.bounds[at + 1]
+        text = vocabulary.decode_document(documents.tokens[begin : min(end - 1, begin + EXCERPT_BYTES)])
+        found.append(
+            {
+                "set": group,
+                "bits_per_byte": float(bits[at]),
+                "bytes": round(float(documents.text_bytes[at])),
+                **documents.origin(at),
+                "hash": join_hashes(*documents.hashes[at : at + 1].T).tobytes().hex(),
+                "excerpt": text[:EXCERPT_BYTES].decode("utf-8", "surrogateescape"),
+            }
+        )
+    return found

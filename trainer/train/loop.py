@@ -42,15 +42,13 @@ from trainer.evaluation.evaluate import evaluate_scores
 from trainer.evaluation.scores import show_score
 from trainer.evaluation.validation import evaluate, summarise_evaluation
 from trainer.metrics import MetricsLog, describe_step, last_record
+from trainer.model.decoder import count_parameters
 from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts
-from trainer.model.size import count_parameters
 from trainer.phases.ledger import summarise_phases
 from trainer.phases.mix_phases import describe_borders
 from trainer.run_folder import SAMPLES_FOLDER
 from trainer.session import Session
-from trainer.train.batch_losses import rank_batch_documents
-from trainer.train.loss_checks import REMEDY, find_loss_fault
-from trainer.train.out_of_memory import describe_out_of_memory
+from trainer.train.faults import REMEDY, describe_out_of_memory, find_loss_fault, rank_batch_documents
 from trainer.train.step import accumulate_gradients, clip_gradients, fetch_losses, open_training_windows, take_step
 from trainer.train.trackers import open_trackers
 
