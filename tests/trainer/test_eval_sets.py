@@ -127,7 +127,7 @@ def test_documents_that_training_holds_are_left_out_and_counted(evaluated, texts
     assert eval_set.documents.text_bytes.tolist() == list(map(len, found))
     assert (eval_set.notes["documents"], eval_set.notes["held_by_training"]) == (20, 10)
     assert said[-1].endswith("10 documents held by training left out")
-    assert [texts[row] for row in eval_set.documents.origins["row"].to_pylist()] == [text.decode() for text in found]
+    assert [texts[row] for row in eval_set.documents.rows["row"].to_pylist()] == [text.decode() for text in found]
 
     scores = evaluate_scores([eval_set], evaluated, lambda name: contextlib.nullcontext(no_progress))
     nats = sum(losses_naively(evaluated, tokens[a:b].tolist()) for a, b in itertools.pairwise(bounds))

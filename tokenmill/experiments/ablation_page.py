@@ -3,32 +3,29 @@
 The picture has each score over tokens, and the arms' differences from the first one with intervals.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
+import base64
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shards.report.visible_text import shorten
-from trainer.results.comparison_plot import RUN_STYLES, Against, label_axis
+from tokenmill.experiments.ablation import Ablation
+from tokenmill.experiments.answer import list_records, show_tables
+from trainer.results.comparison_plot import RUN_STYLES, Against, label_axis, render_figure, render_results, write_page
 from trainer.results.curves import MARKED, Curve, plot_style, read_curve, scale_score
-from trainer.results.runs import TrainingRun
+from trainer.results.runs import TrainingRun, read_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-import base64
-from dataclasses import replace
-from pathlib import Path
-
-from tokenmill.experiments.ablation import Ablation
-from tokenmill.experiments.answer import list_records, show_tables
-from trainer.results.comparison_plot import render_figure, render_results, write_page
-from trainer.results.runs import read_run
 
 
 def write_ablation(ablation: Ablation, answer: dict[str, Any]) -> list[Path]:

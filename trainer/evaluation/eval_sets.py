@@ -4,6 +4,9 @@ A document is scored whole, as `trainer.evaluation.document_losses` describes. B
 documents, end-of-document tokens included, over the bytes of their text: it compares models with different
 vocabularies. Where the tokenizer rewrites text, the bytes of tokens are scaled to those of the source's own text, as
 for the validation split. The documents that are scored stay in memory: 2 or 4 bytes a token, 30 a document.
+
+Documents that the training set holds too are found by content hash: the column of hashes of every document table of the
+training split is read once, batch by batch, so that memory grows with the eval set only.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -22,9 +25,8 @@ import pyarrow as pa
 
 from shards import ShardSet, open_set
 from shards.errors import InputError, plural
-from shards.format.content_hash import join_hashes, split_column, split_hashes
-from shards.format.document_table import iter_checked_documents, iter_documents, read_hashes
-from shards.format.equal_hashes import find_hashes, mark_first, sort_hashes
+from shards.format.content_hash import split_column
+from shards.format.document_table import iter_checked_documents, iter_documents
 from shards.format.manifest import Split
 from shards.format.vocabulary import read_vocabulary
 from shards.terminal.arguments import parse_place
@@ -38,6 +40,9 @@ from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.scores import Score, check_finite, estimate_ratio
 from trainer.evaluation.validation import find_text_scales
 
+EXCERPT_BYTES = 200
+"""Bytes of a document's text that are shown, from its beginning."""
+
 
 @dataclass(frozen=True)
 class Documents:
@@ -48,32 +53,31 @@ class Documents:
     """Where each begins in `tokens`, and where the last one ends, `(documents + 1,)`."""
     text_bytes: npt.NDArray[np.float64]
     """The bytes of their text, `(documents,)`."""
-    hashes: npt.NDArray[np.uint64]
-    """The halves of their content hashes, `(documents, 2)`."""
-    origins: pa.Table
-    """Where each is from: `source`, `unit` and `row`."""
+    rows: pa.Table
+    """Their rows of the document tables: `source`, `unit`, `row` and `hash`."""
 
     def __len__(self) -> int:
-        return len(self.origins)
+        return len(self.rows)
 
-    def origin(self, at: int) -> dict[str, Any]:
-        """Return where a document is from."""
-        return self.origins.slice(at, 1).to_pylist()[0]
+    def row(self, at: int) -> dict[str, Any]:
+        """Return the row of a document, with its hash in hex."""
+        row = self.rows.slice(at, 1).to_pylist()[0]
+        return row | {"hash": row["hash"].hex()}
 
     def only(self, mask: npt.NDArray[np.bool_]) -> Documents:
         """Return some of the documents."""
         lengths = np.diff(self.bounds)
         tokens, bounds = self.tokens[np.repeat(mask, lengths)], _find_bounds(lengths[mask])
-        return Documents(tokens, bounds, self.text_bytes[mask], self.hashes[mask], self.origins.filter(pa.array(mask)))
+        return Documents(tokens, bounds, self.text_bytes[mask], self.rows.filter(pa.array(mask)))
 
 
 def _find_bounds(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
-def describe_origin(origin: dict[str, Any]) -> str:
-    """Return in words where a document is from."""
-    return f"{origin['source']} {origin['unit']} row {origin['row']}"
+def describe_origin(row: dict[str, Any]) -> str:
+    """Return in words where the document of a row is from."""
+    return f"{row['source']} {row['unit']} row {row['row']}"
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class EvalSet:
         score_name, documents = f"{self.name}_bpb", self.documents
         nats = measure_documents(evaluated, documents.tokens, documents.bounds, progress)
         broken: list[int] = np.flatnonzero(~np.isfinite(nats)).tolist()
-        check_finite(score_name, {describe_origin(documents.origin(at)): nats[at] for at in broken})
+        check_finite(score_name, {describe_origin(documents.row(at)): nats[at] for at in broken})
         return {score_name: estimate_ratio(nats / math.log(2), documents.text_bytes)}
 
 
@@ -120,14 +124,14 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
         in_split = sum(shard.num_documents for shard in shard_set.splits.get(split, ()))
     held = np.zeros(len(documents), np.bool_)
     if evaluated.trained_on is not None:
-        held = find_held_documents(evaluated.trained_on, documents.hashes, config.name, show=find_rank()[0] == 0)
+        held = find_held_documents(evaluated.trained_on, documents, config.name, show=find_rank()[0] == 0)
     kept = documents.only(~held)
     if not len(kept):
         found = f"the training set holds all {plural(len(documents), 'document')} of it"
         remedy = "Leave its text out of the data recipe's sources, or evaluate on other text."
         raise InputError(f"{place}: {found}, by content hash. {remedy}")
     notes = {
-        "sha256": hashlib.sha256(kept.hashes.tobytes()).hexdigest(),
+        "sha256": hashlib.sha256(split_column(kept.rows["hash"].combine_chunks()).tobytes()).hexdigest(),
         "documents": len(kept),
         "tokens": len(kept.tokens),
         "bytes": round(kept.text_bytes.sum()),
@@ -190,9 +194,7 @@ def read_documents(shard_set: ShardSet, split: Split, max_tokens: int, place: st
     sizes = np.add.reduceat(shard_set.vocabulary.text_lengths()[tokens], bounds[:-1]).astype(np.float64)
     scales = find_text_scales(shard_set)
     text_bytes = sizes * [scales.get(str(source), 1.0) for source in rows["source"].to_pylist()]
-    return Documents(
-        tokens, bounds, text_bytes, split_column(rows["hash"].chunk(0)), rows.select(["source", "unit", "row"])
-    )
+    return Documents(tokens, bounds, text_bytes, rows.drop_columns(["length"]))
 
 
 @contextlib.contextmanager
@@ -211,42 +213,33 @@ def _open_shard_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note)
 
 
 def find_held_documents(
-    shard_set: ShardSet, hashes: npt.NDArray[np.uint64], name: str, *, show: bool = True
+    shard_set: ShardSet, documents: Documents, name: str, *, show: bool = True
 ) -> npt.NDArray[np.bool_]:
     """Return which documents the training split of a set holds, bool `(documents,)`.
 
     Args:
         shard_set: the training set.
-        hashes: the halves of the documents' content hashes, uint64 `(documents, 2)`.
+        documents: the documents.
         name: the eval set, for the progress.
         show: whether this process shows progress.
 
     Raises:
         ShardSetError: a document table is not what the manifest says.
     """
-    # Each hash is looked for once, whatever the documents that have it.
-    order, _ = sort_hashes(hashes[:, 0].copy(), hashes[:, 1].copy())
-    hi, lo = hashes[order, 0], hashes[order, 1]
-    first = mark_first(hi, lo)
-    distinct_hi, distinct_lo = hi[first], lo[first]
-    found = np.zeros(len(distinct_hi), np.bool_)
+    import pyarrow.compute as pc
+
+    hashes = documents.rows["hash"].combine_chunks()
+    found = [hashes.slice(0, 0)]
     shards = shard_set.splits.get("train", ())
     with show_progress(f"eval set {name}: documents held by training", unit="documents", show=show) as progress:
         done, total = 0, sum(shard.num_documents for shard in shards)
         for shard in shards:
             for batch in iter_documents(shard, ["hash"]):
-                own = split_hashes(read_hashes(batch))
-                places = find_hashes(own[:, 0].copy(), own[:, 1].copy(), distinct_hi, distinct_lo)
-                found[places[places >= 0]] = True
+                own = batch.column("hash")
+                found.append(own.filter(pc.is_in(own, value_set=hashes)))
                 done += len(own)
                 progress(done, total)
-    held = np.empty(len(hashes), np.bool_)
-    held[order] = found[np.cumsum(first) - 1]
-    return held
-
-
-EXCERPT_BYTES = 200
-"""Bytes of a document's text that are shown, from its beginning."""
+    return pc.is_in(hashes, value_set=pa.concat_arrays(found)).to_numpy(zero_copy_only=False)
 
 
 def find_worst_documents(
@@ -279,8 +272,7 @@ def find_worst_documents(
                 "set": group,
                 "bits_per_byte": float(bits[at]),
                 "bytes": round(float(documents.text_bytes[at])),
-                **documents.origin(at),
-                "hash": join_hashes(*documents.hashes[at : at + 1].T).tobytes().hex(),
+                **documents.row(at),
                 "excerpt": text[:EXCERPT_BYTES].decode("utf-8", "surrogateescape"),
             }
         )

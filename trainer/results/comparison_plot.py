@@ -9,21 +9,14 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shards.report.render import TEMPLATES, make_render_environment, read_style
 from shards.stores.files import atomic_open
 from trainer.results.comparison import show_tables
-from trainer.results.runs import TrainingRun
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-import itertools
-from typing import TYPE_CHECKING, NamedTuple
-
 from trainer.results.curves import (
     BLUE,
     COLOURS,
@@ -36,6 +29,7 @@ from trainer.results.curves import (
     spread_steps,
     unit_of,
 )
+from trainer.results.runs import TrainingRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

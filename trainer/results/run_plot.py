@@ -9,24 +9,15 @@ throughput and dollars. The set's phases are marked in every panel.
 # pyright: reportUnknownVariableType=false
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from trainer.phases.mix_phases import Stretch
-    from trainer.recipe import PhaseConfig
-
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError, plural
 from trainer.metrics import Record, last_record
 from trainer.phases.ledger import summarise_phases
-from trainer.phases.mix_phases import list_stretches
+from trainer.phases.mix_phases import Stretch, list_stretches
 from trainer.recipe import PhaseConfig
 from trainer.results.curves import (
     BLUE,
