@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.cli.engines import add_engine, open_executor
 from shards.terminal.arguments import parse_path
 from shards.terminal.exit_status import PROBLEMS, WHOLE
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Part, Row
 from shards.terminal.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _price(ablation: Ablation) -> Outcome:
     return Outcome({"arms": rows, "hours": hours, "dollars": dollars}, [rows, notes])
 
 
-def write_answer(file: Path, data: dict[str, Any]) -> Path:
+def write_answer(file: Path, data: Row) -> Path:
     """Write an answer as JSON, and return its file."""
     import json
 
@@ -90,7 +90,7 @@ def write_answer(file: Path, data: dict[str, Any]) -> Path:
     return file
 
 
-def _show(answer: dict[str, Any], files: list[Path]) -> Iterator[str | list[dict[str, Any]]]:
+def _show(answer: Row, files: list[Path]) -> Iterator[Part]:
     from tokenmill.experiments.answer import show_tables
 
     tables = show_tables(answer)

@@ -12,12 +12,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.cli.engines import open_executor
 from shards.errors import plural
 from shards.terminal.exit_status import PROBLEMS, WHOLE
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Part, Row
 from shards.terminal.shipped_recipes import find_recipe
 from tokenmill.commands.ablate import add_experiment, write_answer
 
@@ -80,7 +80,7 @@ def _price(search: MixSearch) -> Outcome:
     return Outcome(data, [mixes, notes])
 
 
-def _show(answer: dict[str, Any], files: list[Path]) -> Iterator[str | list[dict[str, Any]]]:
+def _show(answer: Row, files: list[Path]) -> Iterator[Part]:
     from tokenmill.mix_search.answer import show_tables
 
     yield answer["name"]

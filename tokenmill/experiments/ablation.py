@@ -28,6 +28,7 @@ from shards.errors import InputError, plural
 from shards.stores.files import lock_folder, write_text
 from shards.stores.open import open_writable_store
 from shards.terminal.amounts import format_size
+from shards.terminal.program import Row
 from tokenmill.experiments.arms import Arm, resolve_arms, with_tokenizer
 from tokenmill.experiments.documents import SAME_DOCUMENTS, record_documents, summarize_record
 from tokenmill.experiments.proxy import ProxyResult, ProxyTask, restore_run, train_proxy
@@ -50,7 +51,7 @@ class Training:
     result: ProxyResult = field(default_factory=lambda: ProxyResult(failed="it has not run"))
 
 
-def list_failed(trainings: Iterable[Training]) -> list[dict[str, Any]]:
+def list_failed(trainings: Iterable[Training]) -> list[Row]:
     """Return the trainings that failed, each with its `arm`, `seed` and `why`."""
     failed = [one for one in trainings if one.result.failed]
     return [{"arm": one.arm.name, "seed": one.seed, "why": one.result.failed} for one in failed]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.report.visible_text import shorten
+from shards.terminal.program import Row
 from tokenmill.experiments.ablation import Ablation
 from tokenmill.experiments.answer import list_records, show_tables
 from trainer.results.comparison_plot import RUN_STYLES, Against, label_axis, render_figure, render_results, write_page
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def write_ablation(ablation: Ablation, answer: dict[str, Any]) -> list[Path]:
+def write_ablation(ablation: Ablation, answer: Row) -> list[Path]:
     """Write ablation.html, ablation.png and ablation.svg to the folder of the ablation, and return their paths.
 
     Raises:
@@ -49,7 +50,7 @@ def read_arms(ablation: Ablation) -> dict[str, list[TrainingRun]]:
     return runs
 
 
-def render_ablation(answer: dict[str, Any], records: Sequence[Mapping[str, Any]], picture: bytes) -> str:
+def render_ablation(answer: Row, records: Sequence[Mapping[str, Any]], picture: bytes) -> str:
     """Return the page of an ablation.
 
     Args:

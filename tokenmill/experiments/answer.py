@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from shards.errors import plural
+from shards.terminal.program import Row
 from tokenmill.experiments.ablation import Ablation, list_failed
 from tokenmill.experiments.arms import Arm
 from tokenmill.experiments.differences import CONFIDENCE, Difference, count_seeds, find_difference
@@ -22,7 +22,7 @@ _LITTLE, _FAR = 0.01, 0.02
 """Sets that differ in a smaller part of their tokens, and shares that are off by more, are named in a note."""
 
 
-def answer_ablation(ablation: Ablation) -> dict[str, Any]:
+def answer_ablation(ablation: Ablation) -> Row:
     """Return the answer of an ablation that has run, as rows of tables. Values that are not known are None.
 
     Returns:
@@ -44,7 +44,7 @@ def answer_ablation(ablation: Ablation) -> dict[str, Any]:
     # Arms that share a seed may share a training, which is paid once, by the first of them.
     paid = {one.task.digest: one for one in reversed(ablation.trainings)}.values()
     records = list_records(ablation)
-    answer: dict[str, Any] = {
+    answer: Row = {
         "name": ablation.config.name,
         "scores": [row for name in names for row in _compare_arms(ablation, name)],
         "costs": [add_up(arm, [one.result for one in paid if one.arm is arm]) for arm in ablation.arms],
@@ -56,14 +56,14 @@ def answer_ablation(ablation: Ablation) -> dict[str, Any]:
     return answer | {"notes": [*_list_notes(ablation, answer), *_list_doubts(answer)]}
 
 
-def list_records(ablation: Ablation) -> list[dict[str, Any]]:
+def list_records(ablation: Ablation) -> list[Row]:
     """Return the record of each arm's documents, in order, of the first arm that of its mix; without those unknown."""
     first = ablation.arms[0]
     found = (read_record(ablation.out, first, arm) for arm in ablation.arms)
     return [record for record in found if record is not None]
 
 
-def _compare_arms(ablation: Ablation, score: str) -> Iterator[dict[str, Any]]:
+def _compare_arms(ablation: Ablation, score: str) -> Iterator[Row]:
     """Yield the row of each arm for one score."""
     first = ablation.arms[0]
     base = ablation.results(first.name)
@@ -71,7 +71,7 @@ def _compare_arms(ablation: Ablation, score: str) -> Iterator[dict[str, Any]]:
         own = ablation.results(arm.name)
         values = [_value(result, score) for result in own]
         known = [value for value in values if value is not None]
-        row: dict[str, Any] = {
+        row: Row = {
             "score": score,
             "unit": unit_of(score),
             "arm": arm.name,
@@ -96,7 +96,7 @@ def _value(result: ProxyResult, score: str) -> float | None:
 
 def _describe_pairs(
     ablation: Ablation, score: str, pairs: Sequence[tuple[float, float]], results: Sequence[ProxyResult]
-) -> dict[str, Any]:
+) -> Row:
     """Return what the pairs of values of two arms say."""
     # The name of a score begins with that of its eval set or task, and may begin with that of another one.
     names = [name for result in results for name in result.texts if score.startswith(f"{name}_")]
@@ -105,7 +105,7 @@ def _describe_pairs(
     if not pairs:
         return {"answer": "not known: its trainings failed"}
     found = find_difference([a for a, _ in pairs], [b for _, b in pairs])
-    row: dict[str, Any] = {"difference": found.mean, "low": found.low, "high": found.high, "p": found.p}
+    row: Row = {"difference": found.mean, "low": found.low, "high": found.high, "p": found.p}
     row["visible"] = found.visible
     if found.is_seen is None:
         return row | {"answer": "one seed: what chance does is not known"}
@@ -115,7 +115,7 @@ def _describe_pairs(
     return row | _describe_unseen(found, ablation.config.smallest_difference)
 
 
-def _describe_unseen(found: Difference, smallest: float | None) -> dict[str, Any]:
+def _describe_unseen(found: Difference, smallest: float | None) -> Row:
     """Return the answer if the interval holds 0: how many seeds would show the difference that matters."""
     size = abs(found.mean) if smallest is None else smallest
     if found.spread == 0:
@@ -129,7 +129,7 @@ def _describe_unseen(found: Difference, smallest: float | None) -> dict[str, Any
     return {"seeds_needed": seeds, "answer": f"no difference seen; it takes {needed} to show one of {size:.2g}"}
 
 
-def add_up(arm: Arm, results: Sequence[ProxyResult]) -> dict[str, Any]:
+def add_up(arm: Arm, results: Sequence[ProxyResult]) -> Row:
     """Return what trainings of an arm cost, or of arms like it."""
     results = [result for result in results if not result.failed]
     hours = sum(result.trained_seconds for result in results) / 3600
@@ -144,14 +144,14 @@ def add_up(arm: Arm, results: Sequence[ProxyResult]) -> dict[str, Any]:
     }
 
 
-def _list_changes(ablation: Ablation) -> Iterator[dict[str, Any]]:
+def _list_changes(ablation: Ablation) -> Iterator[Row]:
     for arm in ablation.config.arms:
         for kind, tables in (("data", arm.data), ("train", arm.train)):
             for key, value in flatten_keys(tables):
                 yield {"arm": arm.name, "key": ".".join((kind, *key)), "value": value}
 
 
-def _list_notes(ablation: Ablation, answer: dict[str, Any]) -> Iterator[str]:
+def _list_notes(ablation: Ablation, answer: Row) -> Iterator[str]:
     seeds = len(ablation.config.seeds)
     if seeds == 1:
         yield "one seed: a difference may be chance, and no interval is known. Give at least three seeds."
@@ -174,7 +174,7 @@ def _list_notes(ablation: Ablation, answer: dict[str, Any]) -> Iterator[str]:
         yield "arms with tokenizers of their own: tokens hold other amounts of text; bits per byte compare"
 
 
-def _list_doubts(answer: dict[str, Any]) -> Iterator[str]:
+def _list_doubts(answer: Row) -> Iterator[str]:
     """Yield what is odd about the sets: arms that hardly differ, and shares far from those that were asked for."""
     for row in answer["documents"]:
         if row["both_tokens"] is None:
@@ -191,9 +191,9 @@ def _list_doubts(answer: dict[str, Any]) -> Iterator[str]:
             yield f"arm {row['arm']}: {found}: its documents are long for so small a set. Give more tokens."
 
 
-def show_scores(scores: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def show_scores(scores: Sequence[Row]) -> list[Row]:
     """Return the table of the scores of an answer as people read it, a score's name once."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for row in scores:
         difference = None
         if row["difference"] is not None:
@@ -204,7 +204,7 @@ def show_scores(scores: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return name_once(rows, "score")
 
 
-def show_tables(answer: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def show_tables(answer: Row) -> dict[str, list[Row]]:
     """Return the tables of an answer as people read them, by the names of their rows."""
     counts = ("both_documents", "only_first_documents", "only_first_tokens", "only_arm_documents", "only_arm_tokens")
     shares = ("requested", "achieved")

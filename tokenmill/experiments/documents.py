@@ -18,6 +18,7 @@ from shards.format.reader import ShardSet, open_set
 from shards.report.shown_documents import read_shown_document
 from shards.stores.files import write_text
 from shards.terminal.display import format_json
+from shards.terminal.program import Row
 from shards.trace.locate import find_places
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ Documents = npt.NDArray[np.uint64]
 _SOURCE, _TOKENS, _PLACE = 2, 3, 4
 
 
-def record_documents(out: Path, first: Arm, arm: Arm, open_arm: Callable[[Arm], Path]) -> dict[str, Any]:
+def record_documents(out: Path, first: Arm, arm: Arm, open_arm: Callable[[Arm], Path]) -> Row:
     """Return what the training split of an arm's set holds, and how its documents differ from those of the first arm.
 
     The record is kept in OUT/documents/ARM.json; it is read from there if it is of the very same two sets.
@@ -62,7 +63,7 @@ def record_documents(out: Path, first: Arm, arm: Arm, open_arm: Callable[[Arm], 
     if known is not None:
         return known
     ours = open_set(open_arm(arm))
-    record: dict[str, Any] = {"data": [first.data, arm.data], "first": first.name, "arm": arm.name}
+    record: Row = {"data": [first.data, arm.data], "first": first.name, "arm": arm.name}
     record |= {"same_set": first.data == arm.data, "other_tokenizer": False, "mix": describe_mix(ours.manifest)}
     record |= {"counts": [], "examples": {"only_first": [], "only_arm": []}}
     if not record["same_set"]:
@@ -75,7 +76,7 @@ def record_documents(out: Path, first: Arm, arm: Arm, open_arm: Callable[[Arm], 
     return read_record(out, first, arm) or record
 
 
-def read_record(out: Path, first: Arm, arm: Arm) -> dict[str, Any] | None:
+def read_record(out: Path, first: Arm, arm: Arm) -> Row | None:
     """Return the record of an arm's documents; None if there is none, or if it is of other sets or names."""
     try:
         record: Any = json.loads(_record_file(out, arm).read_text(encoding="utf-8"))
@@ -88,7 +89,7 @@ def read_record(out: Path, first: Arm, arm: Arm) -> dict[str, Any] | None:
     return known if all(known.get(key) == value for key, value in expected.items()) else None
 
 
-def summarize_record(record: dict[str, Any]) -> dict[str, Any]:
+def summarize_record(record: Row) -> Row:
     """Return a row of the table of documents: an arm, what is equal in its set, and the sums of its counts."""
     same = record["same_set"]
     sums = {key: None if same else sum(row[key] for row in record["counts"]) for key in COUNTED}
@@ -105,7 +106,7 @@ def _record_file(out: Path, arm: Arm) -> Path:
     return out / "documents" / f"{arm.name}.json"
 
 
-def describe_mix(manifest: Manifest) -> list[dict[str, Any]]:
+def describe_mix(manifest: Manifest) -> list[Row]:
     """Return a row for each source of a set's training split: shares, tokens, documents, epochs."""
     entry = manifest.splits.get("train")
     held = entry.sources if entry else {}
@@ -123,7 +124,7 @@ def describe_mix(manifest: Manifest) -> list[dict[str, Any]]:
     ]
 
 
-def compare_documents(first: ShardSet, arm: ShardSet) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+def compare_documents(first: ShardSet, arm: ShardSet) -> tuple[list[Row], dict[str, list[Row]]]:
     """Compare the training splits of two sets by the content hashes of their documents: 100 bytes of memory each.
 
     Returns:
@@ -141,7 +142,7 @@ def compare_documents(first: ShardSet, arm: ShardSet) -> tuple[list[dict[str, An
     alone = (ours[~same], np.delete(theirs, found[same], axis=0))
 
     # Each source in turn: what is counted of it, and its examples. Documents come in hash order.
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     chosen: tuple[list[list[int]], ...] = ([], [])
     for number, name in enumerate(names):
         is_own = both[:, _SOURCE] == number
@@ -184,9 +185,9 @@ def _read_documents(shard_set: ShardSet, names: list[str]) -> Documents:
     return distinct
 
 
-def _read_examples(shard_set: ShardSet, places: list[list[int]], names: list[str]) -> list[dict[str, Any]]:
+def _read_examples(shard_set: ShardSet, places: list[list[int]], names: list[str]) -> list[Row]:
     """Return documents with the beginnings of their texts, by source and hash."""
-    found: list[dict[str, Any]] = []
+    found: list[Row] = []
     for number in sorted({number for number, _ in places}):
         shard = shard_set.splits["train"][number]
         for place in find_places(shard, [row for own, row in places if own == number]):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from tokenizers import Tokenizer
 
 from pipeline.recipe.schema import Recipe
+from shards.terminal.program import Row
 from tokenmill.experiments.ablation import Ablation, Training
 from trainer.commands.bench import bench
 from trainer.recipe import TrainRecipe
@@ -18,7 +18,7 @@ _FORWARD_SHARE = 1 / 3
 """Of a training step's work, that of predicting as many tokens: the backward pass takes twice as much."""
 
 
-def price_ablation(ablation: Ablation, pending: Sequence[Training]) -> list[dict[str, Any]]:
+def price_ablation(ablation: Ablation, pending: Sequence[Training]) -> list[Row]:
     """Measure steps of each model on this machine, and return for each arm what its trainings take.
 
     Returns:
@@ -28,7 +28,7 @@ def price_ablation(ablation: Ablation, pending: Sequence[Training]) -> list[dict
     os.environ["OMP_NUM_THREADS"] = str(ablation.config.threads)
     speeds: dict[str, float | None] = {}
     counted: set[str] = set()  # arms that share a seed may share a training
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for arm in ablation.arms:
         recipe = _settle_vocabulary(arm.train, arm.recipe)
         # Rates change no speed, but made-up text may diverge with one of them.

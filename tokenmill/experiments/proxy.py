@@ -31,6 +31,7 @@ from shards.errors import InputError, plural
 from shards.stores.files import write_text
 from shards.terminal.display import say
 from shards.terminal.exit_status import COULD_NOT_RUN
+from shards.terminal.program import Row
 from trainer.metrics import METRICS_FILE, last_record, read_metrics
 from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE
 
@@ -47,7 +48,7 @@ _SHOWN_LINES = 5
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def scored_keys(recipe: dict[str, Any], _payload: Any = None) -> dict[str, Any]:
+def scored_keys(recipe: Row, _payload: Any = None) -> Row:
     """Return the part of a train recipe that may change a score."""
     return {key: value for key, value in recipe.items() if key not in _WITHOUT_EFFECT}
 
@@ -62,7 +63,7 @@ class ProxyTask(Payload):
     """The digest of what decides the set."""
     evals: str
     """The digest of what decides the text of the eval sets and tasks."""
-    recipe: Annotated[dict[str, Any], InDigest(scored_keys)]
+    recipe: Annotated[Row, InDigest(scored_keys)]
     """The train recipe with the seed."""
     threads: int
     """Threads of the training on a CPU."""
@@ -80,7 +81,7 @@ class ProxyResult(Result):
 
     failed: str = ""
     """Why the training failed; empty if it did not."""
-    scores: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    scores: dict[str, Row] = field(default_factory=dict[str, Row])
     """Each score's `value` and `stderr`."""
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """By eval set or task, the digest of the text that was scored."""
@@ -111,7 +112,7 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
             result.files[name] = write_checksummed(folder / name, (run / name).read_bytes())
     if failed:
         return result
-    outcome: dict[str, Any] = json.loads((run / OUTCOME_FILE).read_bytes())
+    outcome: Row = json.loads((run / OUTCOME_FILE).read_bytes())
     result.scores = outcome["scores"]
     result.texts = {name: note["sha256"] for name, note in outcome["score_notes"].items() if "sha256" in note}
     result.trained_seconds, result.tokens_repeated = outcome["seconds"], outcome["tokens_repeated"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from shards.errors import plural
+from shards.terminal.program import Row
 from tokenmill.experiments.ablation import list_failed
 from tokenmill.experiments.answer import add_up, answer_ablation, show_scores
 from tokenmill.experiments.differences import CONFIDENCE
@@ -20,7 +20,7 @@ _FAR_OFF = 2
 """A fit that misses the arms by this many times their noise has the wrong form for this score."""
 
 
-def answer_search(search: MixSearch) -> dict[str, Any]:
+def answer_search(search: MixSearch) -> Row:
     """Return the answer of a mix search that has run, as rows of tables. Values that are not known are None.
 
     Returns:
@@ -37,7 +37,7 @@ def answer_search(search: MixSearch) -> dict[str, Any]:
         `failed`: for each training that failed, its `arm`, `seed` and `why`.
         `notes`: what a reader of the tables must know.
     """
-    last: dict[str, Any] = {"scores": [], "notes": []}
+    last: Row = {"scores": [], "notes": []}
     if search.last:
         last = answer_ablation(search.last)
     paid = {one.task.digest: one.result for one in search.trainings}
@@ -52,7 +52,7 @@ def answer_search(search: MixSearch) -> dict[str, Any]:
         }
         for index, (name, mix) in enumerate(search.mixes.items())
     ]
-    answer: dict[str, Any] = {
+    answer: Row = {
         "name": search.config.name,
         "weights": list(_describe_weights(search)),
         "objective": list(_describe_objective(search, last["scores"])),
@@ -80,7 +80,7 @@ def count_epochs(search: MixSearch, share: float, group: dict[str, float]) -> fl
     return max(known, default=None)
 
 
-def _describe_weights(search: MixSearch) -> Iterator[dict[str, Any]]:
+def _describe_weights(search: MixSearch) -> Iterator[Row]:
     low, high = find_interval(search.fit.resampled_best)
     space = search.space
     for index, (name, group) in enumerate(zip(space.names, space.groups, strict=True)):
@@ -97,7 +97,7 @@ def _describe_weights(search: MixSearch) -> Iterator[dict[str, Any]]:
         }
 
 
-def _describe_objective(search: MixSearch, comparison: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _describe_objective(search: MixSearch, comparison: list[Row]) -> Iterator[Row]:
     parts = search.config.objective
     measured = {row["arm"]: row["mean"] for row in comparison if row["score"] == OBJECTIVE}
     for name, mix in ((OWN, search.space.own), (WINNER, search.winner)):
@@ -112,7 +112,7 @@ def _describe_objective(search: MixSearch, comparison: list[dict[str, Any]]) -> 
         }
 
 
-def _describe_fits(search: MixSearch) -> Iterator[dict[str, Any]]:
+def _describe_fits(search: MixSearch) -> Iterator[Row]:
     for score, weight in search.config.objective.items():
         fit, values = search.fit.scores[score], search.values(score)
         # Residuals of a fit with p parameters are smaller than its errors, by (n - p) / n.
@@ -131,7 +131,7 @@ def _describe_fits(search: MixSearch) -> Iterator[dict[str, Any]]:
         }
 
 
-def _list_notes(search: MixSearch, answer: dict[str, Any]) -> Iterator[str]:
+def _list_notes(search: MixSearch, answer: Row) -> Iterator[str]:
     yield (
         f"in brackets: {CONFIDENCE:.0%} intervals, by {plural(search.config.resamples, 'resample')} of arms and seeds. "
         "They hold if the fit has the right form, and for models of this size and these tokens."
@@ -176,7 +176,7 @@ def _note_best_arm(search: MixSearch) -> Iterator[str]:
         )
 
 
-def show_tables(answer: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def show_tables(answer: Row) -> dict[str, list[Row]]:
     """Return the tables of an answer as people read them, by the names of their rows."""
     weights = [
         {

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import Any
 
 from shards.errors import InputError
 from shards.terminal.arguments import add_runs, parse_path
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Part, Row
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +38,7 @@ def run(options: argparse.Namespace) -> Outcome:
     return Outcome(data, _show(data))
 
 
-def _show(data: dict[str, Any]) -> Iterator[str | list[dict[str, Any]]]:
+def _show(data: Row) -> Iterator[Part]:
     from trainer.results.comparison import show_tables
 
     tables = show_tables(data)

@@ -11,12 +11,12 @@ import argparse
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shards.errors import InputError
 from shards.terminal.arguments import parse_path, parse_place, positive_number, whole_number
 from shards.terminal.display import printable, say
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Part, Row
 from shards.terminal.progress import show_progress
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> Outcome:
             f"{options.model}: there is nothing to score: the recipe has no [[eval.sets]] and no [[eval.tasks]], and "
             "the training set with its validation split is not known. Give --recipe FILE, or --shards SET."
         )
-    data: dict[str, Any] = {"model": str(options.model), "step": step, **_validate(evaluated, config)}
+    data: Row = {"model": str(options.model), "step": step, **_validate(evaluated, config)}
     data |= evaluate_scores(scorers, evaluated, _show)
     if options.worst:
         data["worst"] = _find_worst(evaluated, config, scorers, options.worst)
@@ -153,7 +153,7 @@ def _open_training_set(options: argparse.Namespace, *, exported: bool) -> ShardS
     return shard_set
 
 
-def _validate(evaluated: EvaluatedModel, config: EvalConfig) -> dict[str, Any]:
+def _validate(evaluated: EvaluatedModel, config: EvalConfig) -> Row:
     """Return the loss on the validation split as training reports it; nothing if the set is not known.
 
     Raises:
@@ -170,9 +170,7 @@ def _validate(evaluated: EvaluatedModel, config: EvalConfig) -> dict[str, Any]:
     return found
 
 
-def _find_worst(
-    evaluated: EvaluatedModel, config: EvalConfig, scorers: list[Scorer], limit: int
-) -> list[dict[str, Any]]:
+def _find_worst(evaluated: EvaluatedModel, config: EvalConfig, scorers: list[Scorer], limit: int) -> list[Row]:
     """Return the documents of the validation split and of all eval sets with the most bits per byte."""
     import torch
 
@@ -182,7 +180,7 @@ def _find_worst(
     shard_set = evaluated.trained_on
     if shard_set is not None and shard_set.splits.get("val"):
         groups.insert(0, ("val", read_documents(shard_set, "val", config.max_tokens, "eval")))
-    found: list[dict[str, Any]] = []
+    found: list[Row] = []
     with torch.no_grad():
         for name, documents in groups:
             with _show(f"worst of {name}") as progress:
@@ -190,7 +188,7 @@ def _find_worst(
     return sorted(found, key=lambda document: -document["bits_per_byte"])[:limit]
 
 
-def _print(data: dict[str, Any]) -> Iterator[str | list[dict[str, Any]]]:
+def _print(data: Row) -> Iterator[Part]:
     """Yield a table of the losses and scores, then the worst documents, each with the beginning of its text."""
     from trainer.evaluation.eval_sets import describe_origin
     from trainer.evaluation.evaluate import describe_counts
@@ -198,7 +196,7 @@ def _print(data: dict[str, Any]) -> Iterator[str | list[dict[str, Any]]]:
     step = "" if data["step"] is None else f", step {data['step']}"
     yield f"{data['model']}{step}"
     losses = {name: {"value": data.get(name), "stderr": None} for name in ("val_loss", "val_bits_per_byte")}
-    scores: dict[str, dict[str, Any]] = losses | data.get("scores", {})
+    scores: dict[str, Row] = losses | data.get("scores", {})
     yield [{"score": name, **score} for name, score in scores.items() if score["value"] is not None]
     yield from describe_counts(data.get("score_notes", {}))
     for document in data.get("worst", []):

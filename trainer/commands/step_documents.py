@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from shards.errors import InputError, plural
 from shards.format.reader import ShardSet
 from shards.format.windows.order import NEWEST_ORDER, Window, order_split
+from shards.terminal.program import Row
 from shards.trace.excerpt import Excerpt, read_excerpt
 from shards.trace.locate import Place
 from shards.trace.window_documents import find_window_documents
@@ -42,7 +43,7 @@ class RowDocument(NamedTuple):
     excerpt: Excerpt
     """Their text, and some of the document's text before and after."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Row:
         """Return the JSON object of the document in its row."""
         return {
             "batch_row": self.batch_row,
@@ -84,7 +85,7 @@ class Batch:
         row = "" if self.row is None else f" --row {self.row}"
         return f"trainer trace {self.run} --step {self.step}{row}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Row:
         """Return the JSON object that `trace --json` prints."""
         figures = {name: value for name, value in vars(self).items() if name != "hashes"}
         return figures | {"run": str(self.run), "shown": [document.to_dict() for document in self.shown]}

@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import add_run, parse_path, parse_place, positive_number, whole_number
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Part, Row
 
 if TYPE_CHECKING:
     from trainer.commands.step_documents import Batch
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> Outcome:
     batch = find_step_documents(shard_set, traced, options.step, options.row, limit=options.limit or None)
     for note in batch.notes:
         say(note)
-    written: dict[str, Any] = {}
+    written: Row = {}
     if options.out is not None:
         listed = write_block_list(options.out, batch.hashes, shard_set, asked=batch.asked)
         written = {"out": str(options.out), "hashes": listed}
@@ -87,7 +87,7 @@ def find_training_set(run: Path) -> Path | str:
     return place
 
 
-def _show(batch: Batch, written: dict[str, Any]) -> Iterator[str | list[dict[str, Any]]]:
+def _show(batch: Batch, written: Row) -> Iterator[Part]:
     """Yield each row's documents, the text of the row between >>> and <<<, then counts by source and a summary."""
     from shards.cli.trace import show_place
     from shards.terminal.display import describe_shown

@@ -11,14 +11,14 @@ import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shards.errors import InputError, remedy_of
 from shards.terminal.amounts import format_amount
 from shards.terminal.arguments import add_recipe, parse_path, parse_place, parse_size
 from shards.terminal.display import say
 from shards.terminal.exit_status import WHOLE
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Row
 
 if TYPE_CHECKING:
     from shards.stores.cache import Cache
@@ -171,7 +171,7 @@ def describe_outcome(outcome: TrainingLoop, exit_status: int) -> Outcome:
     validation = outcome.log.last("val_loss")
     status = "stopped" if outcome.off_ramp else "interrupted" if outcome.interrupted_by else "complete"
     names = [source.name for source in session.shard_set.manifest.sources]
-    result: dict[str, Any] = {
+    result: Row = {
         "status": status,
         "run": str(session.run),
         "checkpoint": str(session.saved),

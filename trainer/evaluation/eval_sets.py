@@ -17,7 +17,6 @@ import hashlib
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +29,7 @@ from shards.format.document_table import iter_checked_documents, iter_documents
 from shards.format.manifest import Split
 from shards.format.vocabulary import read_vocabulary
 from shards.terminal.arguments import parse_place
+from shards.terminal.program import Row
 from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note, Progress
 from trainer.device import find_rank
@@ -59,7 +59,7 @@ class Documents:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def row(self, at: int) -> dict[str, Any]:
+    def row(self, at: int) -> Row:
         """Return the row of a document, with its hash in hex."""
         row = self.rows.slice(at, 1).to_pylist()[0]
         return row | {"hash": row["hash"].hex()}
@@ -75,7 +75,7 @@ def _find_bounds(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
-def describe_origin(row: dict[str, Any]) -> str:
+def describe_origin(row: Row) -> str:
     """Return in words where the document of a row is from."""
     return f"{row['source']} {row['unit']} row {row['row']}"
 
@@ -86,7 +86,7 @@ class EvalSet:
 
     name: str
     documents: Documents
-    notes: dict[str, Any]
+    notes: Row
     """`sha256` of the content hashes of the documents, which tells them from others; then what was counted: documents
     that are scored, their tokens and bytes, and documents that are not."""
 
@@ -144,7 +144,7 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
     return EvalSet(config.name, kept, notes)
 
 
-def describe_notes(notes: dict[str, Any]) -> str:
+def describe_notes(notes: Row) -> str:
     """Return in words what an eval set counts."""
     size = f"{plural(notes['bytes'], 'byte')} in {plural(notes['tokens'], 'token')}"
     parts = [f"{plural(notes['documents'], 'document')} of {size}"]
@@ -244,7 +244,7 @@ def find_held_documents(
 
 def find_worst_documents(
     evaluated: EvaluatedModel, group: str, documents: Documents, limit: int, progress: Progress
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Return the documents with the most bits per byte, the worst first; a loss that is not finite is worst of all.
 
     Args:
@@ -263,7 +263,7 @@ def find_worst_documents(
     np.divide(nats / math.log(2), documents.text_bytes, out=bits, where=documents.text_bytes > 0)
     bits[~np.isfinite(bits)] = np.inf
     vocabulary = replace(read_vocabulary(evaluated.tokenizer_json), bos=evaluated.bos_id)
-    found: list[dict[str, Any]] = []
+    found: list[Row] = []
     for at in np.argsort(-bits, kind="stable")[:limit].tolist():
         begin, end = documents.bounds[at], documents.bounds[at + 1]
         text = vocabulary.decode_document(documents.tokens[begin : min(end - 1, begin + EXCERPT_BYTES)])

@@ -11,7 +11,6 @@ import json
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -19,6 +18,7 @@ from tokenizers import Tokenizer
 from shards.errors import InputError, plural
 from shards.eval_tasks.prompts import Item
 from shards.eval_tasks.read import TaskItems, read_items
+from shards.terminal.program import Row
 from shards.terminal.reporter import Note, Progress
 from trainer.eval_config import EvalTaskConfig
 from trainer.evaluation.evaluated_model import EvaluatedModel
@@ -39,7 +39,7 @@ class OpenTask:
     items: list[Item]
     groups: list[list[Text]]
     """The tokens of each item's choices."""
-    notes: dict[str, Any]
+    notes: Row
     """Where the items are from, `sha256` of their texts, which tells them from others, and what is counted of them."""
 
     @property
@@ -82,7 +82,7 @@ def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note)
     trained = TrainedModel(evaluated.model, tokenizer, evaluated.eos_id, 0, evaluated.bos_id)
     scored, groups, counts = encode_items(trained, items)
     texts = json.dumps([(one.contexts, one.choices, one.answer) for one in scored])
-    notes: dict[str, Any] = {"place": read.place, "sha256": hashlib.sha256(texts.encode()).hexdigest()}
+    notes: Row = {"place": read.place, "sha256": hashlib.sha256(texts.encode()).hexdigest()}
     notes |= counts | _count_held(read, scored, evaluated)
     if not scored:
         raise InputError(f"eval task {config.name}: no item can be scored: {describe_task(notes)}. Choose other items.")
@@ -99,7 +99,7 @@ def _name_place(place: str) -> Generator[None]:
         raise InputError(f"{place}{error}") from error
 
 
-def _count_held(read: TaskItems, scored: list[Item], evaluated: EvaluatedModel) -> dict[str, Any]:
+def _count_held(read: TaskItems, scored: list[Item], evaluated: EvaluatedModel) -> Row:
     """Return how many of the scored items the training split holds, and how many its builder did not search for.
 
     Both are None if the set does not know, with the reason: only its builder, told of the same items, could find them
@@ -122,7 +122,7 @@ def _count_held(read: TaskItems, scored: list[Item], evaluated: EvaluatedModel) 
     }
 
 
-def describe_task(notes: dict[str, Any]) -> str:
+def describe_task(notes: Row) -> str:
     """Return in words what an eval task counts."""
     parts = [f"{plural(notes['items'], 'item')} of {notes['place']}"]
     if (held := notes["held_by_training"]) is not None:

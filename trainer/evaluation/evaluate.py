@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
+from shards.terminal.program import Row
 from shards.terminal.reporter import Note, Progress
 from trainer.eval_config import EvalConfig
 from trainer.evaluation.eval_sets import EvalSet, describe_notes, open_eval_set
@@ -44,7 +44,7 @@ def evaluate_scores(
     scorers: Sequence[Scorer],
     evaluated: EvaluatedModel,
     show: Callable[[str], contextlib.AbstractContextManager[Progress]],
-) -> dict[str, Any]:
+) -> Row:
     """Score a model; its mode does not change. Every rank calls it, and has the same scores.
 
     Args:
@@ -71,6 +71,6 @@ def evaluate_scores(
     return {"scores": scores, "score_notes": {one.name: one.notes for one in scorers}} if scores else {}
 
 
-def describe_counts(notes: dict[str, dict[str, Any]]) -> list[str]:
+def describe_counts(notes: dict[str, Row]) -> list[str]:
     """Return a line for each eval set and eval task, by the notes of its scores: what was counted of it."""
     return [f"{name}: {(describe_task if 'place' in own else describe_notes)(own)}" for name, own in notes.items()]

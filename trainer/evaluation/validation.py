@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ import torch.nn.functional as F
 from shards import ShardSet
 from shards.errors import InputError
 from shards.format.document_table import number_token_sources
+from shards.terminal.program import Row
 from shards.torch.document_boundaries import number_documents
 from trainer.device import autocast
 from trainer.evaluation.evaluated_model import EvaluatedModel
@@ -88,7 +88,7 @@ def find_text_scales(shard_set: ShardSet) -> dict[str, float]:
     return {name: own.text_bytes / own.token_bytes for name, own in counted.items() if own and own.token_bytes}
 
 
-def summarise_evaluation(sums: Sums, mixes: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
+def summarise_evaluation(sums: Sums, mixes: Mapping[str, Mapping[str, int]] | None = None) -> Row:
     """Return the fields of a validation line in metrics.jsonl; bits per byte are None if no bytes are known.
 
     Args:
@@ -97,7 +97,7 @@ def summarise_evaluation(sums: Sums, mixes: Mapping[str, Mapping[str, int]] | No
             so that losses before and after a border can be compared; None if a source of it was not evaluated.
     """
     total = sum(sums.values(), start=np.zeros(3))
-    found: dict[str, Any] = {"val_tokens": int(total[1]), "val_loss": _loss(total), "val_bits_per_byte": _bits(total)}
+    found: Row = {"val_tokens": int(total[1]), "val_loss": _loss(total), "val_bits_per_byte": _bits(total)}
     in_mix = {name: _mix_sums(sums, tokens) for name, tokens in (mixes or {}).items()}
     for group, rows in (("source", sums), ("mix", in_mix)):
         if rows:

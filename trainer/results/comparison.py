@@ -6,8 +6,8 @@ import json
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any
 
+from shards.terminal.program import Row
 from trainer.evaluation.scores import show_score
 from trainer.metrics import last_record
 from trainer.recipe import list_keys
@@ -22,7 +22,7 @@ EXPLANATIONS = {
 }
 
 
-def compare_runs(runs: Sequence[TrainingRun]) -> dict[str, Any]:
+def compare_runs(runs: Sequence[TrainingRun]) -> Row:
     """Compare runs with the first of them: return the rows of tables. Values that are not known are None.
 
     Returns:
@@ -43,7 +43,7 @@ def compare_runs(runs: Sequence[TrainingRun]) -> dict[str, Any]:
     }
 
 
-def _measure_run(run: TrainingRun) -> dict[str, Any]:
+def _measure_run(run: TrainingRun) -> Row:
     seconds, speeds = run.last("seconds"), read_curve(run.records, "tokens_per_s").y
     return {
         "run": run.name,
@@ -56,7 +56,7 @@ def _measure_run(run: TrainingRun) -> dict[str, Any]:
     }
 
 
-def _compare_scores(runs: Sequence[TrainingRun]) -> Iterator[dict[str, Any]]:
+def _compare_scores(runs: Sequence[TrainingRun]) -> Iterator[Row]:
     """Yield a row for each score and run, scores in the order in which the runs have them."""
     for score in dict.fromkeys(name for run in runs for name in run.scores):
         first = _last_score(runs[0], score)
@@ -74,7 +74,7 @@ def _compare_scores(runs: Sequence[TrainingRun]) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _last_score(run: TrainingRun, score: str) -> dict[str, Any]:
+def _last_score(run: TrainingRun, score: str) -> Row:
     curve = read_curve(run.records, score)
     if not curve.y:
         return {"value": None, "stderr": None, "at_step": None}
@@ -93,7 +93,7 @@ def _find_obstacle(score: str, first: TrainingRun, other: TrainingRun) -> str | 
     return OTHER_TEXT if all(texts) and texts[0] != texts[1] else None
 
 
-def _describe_text(score: str, run: TrainingRun) -> dict[str, Any]:
+def _describe_text(score: str, run: TrainingRun) -> Row:
     """Return what tells the text of a run's last score from other text, as far as the metrics know it."""
     if score in VALIDATION_SCORES:
         return {"val_tokens": last_record(run.records, score).get("val_tokens")}
@@ -103,7 +103,7 @@ def _describe_text(score: str, run: TrainingRun) -> dict[str, Any]:
     return {key: value for key, value in notes.get(name, {}).items() if key == "sha256"}
 
 
-def _list_changes(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
+def _list_changes(runs: Sequence[TrainingRun]) -> list[Row]:
     """Return a row for each key of the recipes that differs between runs, then for the set and the tokenizer."""
     values = [dict(list_keys(run.recipe.model_dump(mode="json"))) for run in runs]
     # A table that only some runs have is told by its other keys.
@@ -118,7 +118,7 @@ def _list_changes(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
     return [row for row in rows if any(row[run.name] != row[runs[0].name] for run in runs)]
 
 
-def _list_notes(runs: Sequence[TrainingRun], scores: list[dict[str, Any]]) -> Iterator[str]:
+def _list_notes(runs: Sequence[TrainingRun], scores: list[Row]) -> Iterator[str]:
     """Yield what is odd about each run, then about comparing them."""
     for run in runs:
         yield from (f"{run.name} {oddity}" for oddity in run.describe_oddities())
@@ -132,9 +132,9 @@ def _list_notes(runs: Sequence[TrainingRun], scores: list[dict[str, Any]]) -> It
         yield "±: one standard error; of a difference, as if the errors of both runs were independent"
 
 
-def show_tables(comparison: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def show_tables(comparison: Row) -> dict[str, list[Row]]:
     """Return the tables of a comparison as people read them, by the names of their rows; lists as JSON."""
-    scores: list[dict[str, Any]] = []
+    scores: list[Row] = []
     for row in comparison["scores"]:
         nats = f", {row['unit']}" if row["unit"] == "nats per token" else ""  # other names say their unit
         difference = show_score(row["difference"], row["difference_stderr"], "+")
@@ -150,7 +150,7 @@ def show_tables(comparison: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def name_once(rows: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+def name_once(rows: Sequence[Row], key: str) -> list[Row]:
     """Return rows of a table, of which those with the same name as the row before have an empty one."""
     before = [None, *(row[key] for row in rows)]
     return [row | {key: "" if row[key] == name else row[key]} for row, name in zip(rows, before, strict=False)]

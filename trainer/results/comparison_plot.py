@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shards.report.render import TEMPLATES, make_render_environment, read_style
 from shards.stores.files import atomic_open
+from shards.terminal.program import Row
 from trainer.results.comparison import show_tables
 from trainer.results.curves import (
     BLUE,
@@ -172,7 +173,7 @@ COLUMN_INCHES, PAGE_INCHES = 3.6, 9.0
 """Widths of a column of the picture, and of a picture of the page."""
 
 
-def write_comparison(runs: Sequence[TrainingRun], comparison: dict[str, Any], out: Path) -> list[Path]:
+def write_comparison(runs: Sequence[TrainingRun], comparison: Row, out: Path) -> list[Path]:
     """Write compare.html, compare.png and compare.svg to a folder, and return their paths.
 
     Raises:
@@ -185,7 +186,7 @@ def write_comparison(runs: Sequence[TrainingRun], comparison: dict[str, Any], ou
         name: render_figure(draw_runs(runs, panels, [against], width=PAGE_INCHES)) for name, against in axes.items()
     }
     names = [run.name for run in runs]
-    values: dict[str, Any] = {
+    values: Row = {
         "title": " and ".join(names if len(runs) < 4 else [names[0], f"{len(runs) - 1} more"]),
         "notes": comparison["notes"],
         "pictures": {name: base64.b64encode(picture).decode("ascii") for name, picture in pictures.items()},

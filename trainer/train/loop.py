@@ -20,7 +20,7 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -41,7 +41,7 @@ from trainer.device import wait_for_ranks
 from trainer.evaluation.evaluate import evaluate_scores
 from trainer.evaluation.scores import show_score
 from trainer.evaluation.validation import evaluate, summarise_evaluation
-from trainer.metrics import MetricsLog, describe_step, last_record
+from trainer.metrics import MetricsLog, Record, describe_step, last_record
 from trainer.model.decoder import count_parameters
 from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts
 from trainer.phases.ledger import summarise_phases
@@ -168,7 +168,7 @@ class TrainingLoop:
     """The number of the signal that ended it; 0 if no signal did."""
     off_ramp: str | None = None
     """Why it stopped at a phase's end or over a phase's budget; None if it did not."""
-    taken: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    taken: list[Record] = field(default_factory=list[Record])
     """Steps whose losses are still on the device."""
     began: float = field(default_factory=time.perf_counter)
     mark: float = field(default_factory=time.perf_counter)
@@ -304,7 +304,7 @@ class TrainingLoop:
         first = session.windows + session.rank * micro_batch
         batch = self.windows.read(range(first, first + micro_batch))
         loss = accumulate_gradients(session, batch, 1)
-        trial: dict[str, Any] = {"loss": loss, "grad_norm": clip_gradients(session, math.inf)}
+        trial: Record = {"loss": loss, "grad_norm": clip_gradients(session, math.inf)}
         for optimizer in session.optimizers:
             optimizer.zero_grad(set_to_none=True)
         fetch_losses(session, [trial])
@@ -369,7 +369,7 @@ class TrainingLoop:
             return None
         return reason or f"phase {phase.name!r}: another rank found its budget spent"
 
-    def _report_phase(self, row: dict[str, Any]) -> None:
+    def _report_phase(self, row: Record) -> None:
         """Log and print a phase's results, and sample, unless an earlier process did so."""
         session = self.session
         if self.log.last("phase").get("step") == session.step:
