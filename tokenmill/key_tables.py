@@ -176,11 +176,9 @@ def _default_text(key: FieldInfo, is_size: bool) -> str:
         return f'`"{value // scale} {_SIZES[scale]}"`' if scale > 1 else str(value)
     if isinstance(value, str):
         return _literal_text(value)
-    if isinstance(value, list):
-        items = cast("list[Any]", value)
+    if isinstance(value, list | tuple):
+        items = cast("Sequence[Any]", value)
         return "`[" + ", ".join(f'"{item}"' if isinstance(item, str) else str(item) for item in items) + "]`"
-    if isinstance(value, tuple):
-        return "`[" + ", ".join(map(str, cast("tuple[Any, ...]", value))) + "]`"
     return f"{value:_}" if isinstance(value, int) and value >= 10_000 else str(value).lower()
 
 

@@ -13,7 +13,7 @@ OUT/ablation.json the answer; OUT/ablation.html, .png and .svg show it
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,9 @@ from pipeline.engine.driver import Driver
 from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Task, make_task
-from pipeline.recipe.schema import Recipe
-from shards.errors import InputError, plural
+from shards.errors import InputError
 from shards.stores.files import lock_folder, write_text
 from shards.stores.open import open_writable_store
-from shards.terminal.amounts import format_size
 from shards.terminal.program import Row
 from tokenmill.experiments.arms import Arm, resolve_arms, with_tokenizer
 from tokenmill.experiments.documents import SAME_DOCUMENTS, record_documents, summarize_record
@@ -36,8 +34,6 @@ from tokenmill.experiments.schema import AblationConfig
 
 _KEPT_BYTES = 1 << 62
 """Of the work folder: the results of all arms are kept."""
-_USABLE_DISK = 0.8
-"""The part of the free disk that the sets of arms may take together."""
 _STAGE = "train"
 
 
@@ -89,7 +85,7 @@ class Ablation:
         self._progress, self._executor = progress, executor
         self._built: set[Path] = set()
         self.driver = Driver(open_writable_store(str(self.out / "trainings")), executor, progress)
-        self.arms = resolve_arms(file, config, open_writable_store(str(self.out / "trainings")), progress)
+        self.arms = resolve_arms(file, config, self.driver.work, progress)
         self.trainings = [Training(arm, seed, self._make_task(arm, seed)) for arm in self.arms for seed in arm.seeds]
 
     def find_pending(self) -> list[Training]:
@@ -114,30 +110,22 @@ class Ablation:
         """
         (self.out / "trainings").mkdir(parents=True, exist_ok=True)  # other nodes look for it
         with lock_folder(self.out):
-            for arms in self._divide_by_disk():
-                if documents:
-                    self._record_documents(arms)
-                own = [one for one in self.trainings if one.arm in arms]
-                # Arms that share a seed may share a training.
-                tasks = list({one.task.digest: one.task for one in own}.values())
-
-                def build(pending: list[Task], own: Sequence[Training] = own) -> None:
-                    missing = {task.digest for task in pending}
-                    for data in dict.fromkeys(one.arm.data for one in own if one.task.digest in missing):
-                        self._build(self._first_with(data))
-
-                stage = self.driver.run_stage(_STAGE, train_proxy, tasks, unit="tokens", before=build)
-                results = {task.digest: result for task, result in zip(tasks, stage.results, strict=True)}
-                for one in own:
-                    one.result = results[one.task.digest]
-                    if one.result.failed:
-                        # It has a receipt: without that, the next call tries again.
-                        self.driver.work.child(_STAGE).child(one.task.digest).delete_all()
-                    else:
-                        restore_run(self.results_folder(one), one.task)
-                if not self.keep:
-                    shutil.rmtree(self.out / "sets", ignore_errors=True)
-                    self._built.clear()
+            if documents:
+                self._record_documents()
+            # Arms that share a seed may share a training.
+            tasks = {one.task.digest: one.task for one in self.trainings}
+            stage = self.driver.run_stage(_STAGE, train_proxy, [*tasks.values()], unit="tokens", before=self._build_for)
+            results = dict(zip(tasks, stage.results, strict=True))
+            for one in self.trainings:
+                one.result = results[one.task.digest]
+                if one.result.failed:
+                    # It has a receipt: without that, the next call tries again.
+                    self.driver.work.child(_STAGE).child(one.task.digest).delete_all()
+                else:
+                    restore_run(self.results_folder(one), one.task)
+            if not self.keep:
+                shutil.rmtree(self.out / "sets", ignore_errors=True)
+                self._built.clear()
 
     def results_folder(self, training: Training) -> Path:
         """Return the folder of a finished training's result: its metrics and recipe, as in a run folder."""
@@ -165,43 +153,19 @@ class Ablation:
         )
         return make_task(payload, arm.tokens, f"{arm.name} seed {seed}")
 
-    def _divide_by_disk(self) -> Iterable[list[Arm]]:
-        """Return the arms in groups whose sets fit on the disk together.
-
-        Raises:
-            InputError: one set does not fit.
-        """
-        room = int(shutil.disk_usage(self.out).free * _USABLE_DISK)
-        groups: list[list[Arm]] = [[]]
-        sizes: dict[str, int] = {}
-        for arm in self.arms:
-            need = _set_bytes(arm.recipe, arm.tokens)
-            if need > room:
-                raise InputError(
-                    f"{self.out}: the set of arm {arm.name!r} may take {format_size(need)}, and {format_size(room)} "
-                    "are free for it. Give a folder on a larger disk, or fewer tokens."
-                )
-            if sum(sizes.values()) + (0 if arm.data in sizes else need) > room:
-                groups.append([])
-                sizes = {}
-            groups[-1].append(arm)
-            sizes[arm.data] = need
-        if len(groups) > 1:
-            turns = plural(len(groups), "group")
-            self._progress.note(f"the disk is too small for all sets at a time: {turns} of arms, one after the other")
-        return groups
-
-    def _record_documents(self, arms: Sequence[Arm]) -> None:
-        """Record what the sets of some arms hold; build those without a record."""
+    def _record_documents(self) -> None:
+        """Record what the sets of the arms hold; build those without a record."""
         first = self.arms[0]
-        for arm in arms:
-            if first in arms:
-                answer = summarize_record(record_documents(self.out, first, arm, self._build))["answer"]
-                if answer == SAME_DOCUMENTS:
-                    self._progress.note(f"arm {arm.name}: its set holds {answer} as that of {first.name}")
-            else:
-                names = f"arm {arm.name} and {first.name}"
-                self._progress.note(f"{names}: the disk holds one of their sets at a time; documents are not compared")
+        for arm in self.arms:
+            answer = summarize_record(record_documents(self.out, first, arm, self._build))["answer"]
+            if answer == SAME_DOCUMENTS:
+                self._progress.note(f"arm {arm.name}: its set holds {answer} as that of {first.name}")
+
+    def _build_for(self, pending: list[Task]) -> None:
+        """Build the sets that trainings need."""
+        missing = {task.digest for task in pending}
+        for data in dict.fromkeys(one.arm.data for one in self.trainings if one.task.digest in missing):
+            self._build(self._first_with(data))
 
     def _build(self, arm: Arm) -> Path:
         """Build the set of an arm unless it is there, with the tokenizer of the first arm unless it has its own."""
@@ -229,9 +193,3 @@ class Ablation:
             file.parent.mkdir(exist_ok=True)
             write_text(file, (self.set_folder(first) / "tokenizer.json").read_text())
         return file
-
-
-def _set_bytes(recipe: Recipe, tokens: int) -> int:
-    """Return the most bytes that the set of an arm may take: its tokens, uncompressed, and tables of documents."""
-    wanted = tokens if recipe.mix.tokens == "max" else recipe.mix.tokens
-    return 6 * (wanted + recipe.split.val_tokens)

@@ -20,7 +20,7 @@ from shards.report.visible_text import shorten
 from shards.terminal.program import Row
 from tokenmill.experiments.ablation import Ablation
 from tokenmill.experiments.answer import list_records, show_tables
-from trainer.results.comparison_plot import RUN_STYLES, Against, label_axis, render_figure, render_results, write_page
+from trainer.results.comparison_plot import RUN_STYLES, label_axis, render_figure, render_results, write_page
 from trainer.results.curves import MARKED, Curve, plot_style, read_curve, scale_score
 from trainer.results.runs import TrainingRun, read_run
 
@@ -135,7 +135,7 @@ def _draw_curves(
             middle, spread = np.asarray(mean.y), np.asarray(mean.stderr, np.float64)
             axis.fill_between(mean.x, middle - spread, middle + spread, color=colour, alpha=0.15, linewidth=0)
     axis.grid(visible=True, alpha=0.25)
-    label_axis(axis, Against("tokens", 1, "tokens"))
+    label_axis(axis, ("tokens", 1, "tokens"))
 
 
 def _draw_differences(axis: Axes, rows: Sequence[Mapping[str, Any]], styles: Mapping[str, tuple[str, str]]) -> None:

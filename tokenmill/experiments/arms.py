@@ -12,6 +12,7 @@ from typing import Any, cast
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import digest_of
+from pipeline.recipe.raw_tables import table_of
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.kinds import list_files
@@ -95,7 +96,7 @@ def _resolve(
         locate_recipe(file, ablation.data), changes=_list_changes("data", arm.data), progress=progress
     )
     tokens = config.steps * config.global_batch * config.seq_len
-    if ablation.tokens is not None and "tokens" not in _table(arm.data, "mix"):
+    if ablation.tokens is not None and "tokens" not in table_of(arm.data.get("mix")):
         recipe = _shrink(recipe, tokens, config.seq_len)
     if "split" not in arm.data:
         recipe = _shrink_validation(recipe, tokens)
@@ -128,11 +129,6 @@ def locate_recipe(file: Path, given: str) -> Path:
 
 def _list_changes(kind: str, tables: dict[str, Any]) -> Changes:
     return [(".".join((kind, *key)), key, value) for key, value in flatten_keys(tables)]
-
-
-def _table(tables: dict[str, Any], key: str) -> dict[str, Any]:
-    value = tables.get(key)
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _make_proxy(recipe: TrainRecipe, ablation: AblationConfig) -> TrainRecipe:

@@ -41,6 +41,8 @@ its result."""
 _RESULT_FILES = (METRICS_FILE, RECIPE_FILE, SET_FILE, TOKENIZER_FILE)
 _WITHOUT_EFFECT = ("name", "checkpoint", "log", "cost", "phases")
 """Sections of a train recipe that do not change a score."""
+_MALLOC = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
+_NOT_INHERITED = (*_MALLOC, "RANK", "WORLD_SIZE", "LOCAL_RANK")
 _POLL_SECONDS = 0.25
 _ATTEMPTS = 2
 """How often a training that fails is started; it goes on from its last checkpoint."""
@@ -159,9 +161,7 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
     command += ["--run", str(run), "--go-on", "--json"]
     environment = dict(os.environ, OMP_NUM_THREADS=str(payload.threads), MKL_NUM_THREADS=str(payload.threads))
     # Settings of a build's workers, or of ranks, are not those of a training.
-    for name in ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"):
-        environment.pop(name, None)
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+    for name in _NOT_INHERITED:
         environment.pop(name, None)
     if gpu is not None:
         environment["CUDA_VISIBLE_DEVICES"] = gpu

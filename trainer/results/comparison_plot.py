@@ -12,7 +12,7 @@ import io
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from shards.report.render import TEMPLATES, make_render_environment, read_style
 from shards.stores.files import atomic_open
@@ -53,25 +53,20 @@ LINES = ("lr", "tokens_per_s", "usd")
 SMOOTHED = ("loss", "tokens_per_s")
 
 
-class Against(NamedTuple):
-    """What numbers are drawn over: its key in metrics.jsonl, how many of its units are one of the axis, the label."""
-
-    key: str
-    scale: float
-    label: str
+Against = tuple[str, float, str]
+"""What numbers are drawn over: its key in metrics.jsonl, how many of its units are one of the axis, the label."""
 
 
 def choose_axes(runs: Sequence[TrainingRun]) -> dict[str, Against]:
     """Return what the numbers of runs can be drawn over; dollars only if a run has a price."""
     hours = max(run.last("seconds") or 0.0 for run in runs) >= 3600
-    axes = {
-        "steps": Against("step", 1, "steps"),
-        "tokens": Against("tokens", 1, "tokens"),
-        "time": Against("seconds", 3600 if hours else 60, "hours" if hours else "minutes"),
-        "dollars": Against("usd", 1, "US dollars"),
+    axes: dict[str, Against] = {
+        "steps": ("step", 1, "steps"),
+        "tokens": ("tokens", 1, "tokens"),
+        "time": ("seconds", 3600, "hours") if hours else ("seconds", 60, "minutes"),
     }
-    if not any(run.last("usd") for run in runs):
-        del axes["dollars"]
+    if any(run.last("usd") for run in runs):
+        axes["dollars"] = ("usd", 1, "US dollars")
     return axes
 
 
@@ -122,10 +117,11 @@ def draw_runs(runs: Sequence[TrainingRun], panels: Sequence[str], axes: Sequence
 def _draw_panel(axis: Axes, runs: Sequence[TrainingRun], panel: str, against: Against) -> None:
     from matplotlib.ticker import EngFormatter
 
+    key, scale, _ = against
     for run, (style, colour) in zip(runs, itertools.cycle(RUN_STYLES), strict=False):
-        curve = read_curve(run.records, panel, against.key)
-        moments = spread_steps(curve.x) if against.key in ("seconds", "usd") else curve.x
-        curve = curve._replace(x=[moment / against.scale for moment in moments])
+        curve = read_curve(run.records, panel, key)
+        moments = spread_steps(curve.x) if key in ("seconds", "usd") else curve.x
+        curve = curve._replace(x=[moment / scale for moment in moments])
         look: dict[str, Any] = {"linestyle": style}
         if panel in run.scores:
             draw_score(axis, curve, run.name, colour, **look)
@@ -158,7 +154,8 @@ def label_axis(axis: Axes, against: Against) -> None:
     """Label the axis that a number is drawn over, from 0."""
     from matplotlib.ticker import EngFormatter, FuncFormatter, StrMethodFormatter
 
-    axis.set_xlabel(against.label)
+    key, _, label = against
+    axis.set_xlabel(label)
     axis.set_xlim(left=0)
     formats = {
         "step": FuncFormatter(lambda step, _: f"{step:,.0f}"),
@@ -166,7 +163,7 @@ def label_axis(axis: Axes, against: Against) -> None:
         "seconds": StrMethodFormatter("{x:g}"),
         "usd": StrMethodFormatter("${x:g}"),
     }
-    axis.xaxis.set_major_formatter(formats[against.key])
+    axis.xaxis.set_major_formatter(formats[key])
 
 
 COLUMN_INCHES, PAGE_INCHES = 3.6, 9.0
