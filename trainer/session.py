@@ -37,8 +37,7 @@ from shards.terminal.reporter import Note
 from shards.validation.manifest import check_manifest_totals
 from shards.validation.validate import validate
 from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftovers
-from trainer.checkpoint.load_tensors import load_training_state, load_weights
-from trainer.checkpoint.save import check_disk, save_checkpoint
+from trainer.checkpoint.tensors import check_disk, load_training_state, load_weights, save_checkpoint
 from trainer.device import choose_device, choose_precision, peak_flops, wait_for_ranks
 from trainer.evaluation.evaluate import Scorer, open_scorers
 from trainer.evaluation.evaluated_model import EvaluatedModel

@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
     from shards.stores.files import write_folder, write_text
     from shards.terminal.display import say
-    from trainer.checkpoint.save import write_tensors
+    from trainer.checkpoint.tensors import write_tensors
     from trainer.commands.trained_model import load_training_run
     from trainer.run_folder import TOKENIZER_FILE
 
