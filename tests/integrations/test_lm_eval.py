@@ -20,7 +20,7 @@ from tests.support.eval_task_rows import ROWS, write_lines
 from tests.trainer.conftest import RECIPE, TEXTS, build_set
 from trainer.__main__ import main
 from trainer.commands.trained_model import load_training_run
-from trainer.evaluation.item_scores import add_examples, encode_items, judge_items
+from trainer.evaluation.eval_tasks import add_examples, encode_items, judge_items
 from trainer.evaluation.likelihoods import measure_likelihoods
 
 os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}

@@ -18,9 +18,8 @@ from shards.format.manifest import EvalTaskEntry
 from shards.terminal.reporter import no_note, no_progress
 from tests.support.eval_task_rows import write_lines
 from trainer.eval_config import EvalTaskConfig
-from trainer.evaluation.eval_tasks import open_eval_task
+from trainer.evaluation.eval_tasks import judge_items, open_eval_task
 from trainer.evaluation.evaluated_model import EvaluatedModel
-from trainer.evaluation.item_scores import judge_items
 from trainer.evaluation.likelihoods import measure_likelihoods
 from trainer.model.decoder import build_model
 from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe

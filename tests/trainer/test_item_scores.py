@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, normalizers
 from shards.errors import InputError, RunError
 from shards.eval_tasks.prompts import Item
 from tests.trainer.conftest import TEXTS, train_tokenizer
-from trainer.evaluation.item_scores import add_examples, encode_items, judge_items
+from trainer.evaluation.eval_tasks import add_examples, encode_items, judge_items
 from trainer.evaluation.likelihoods import Text, measure_likelihoods
 from trainer.model.decoder import build_model
 from trainer.model.generate import TrainedModel

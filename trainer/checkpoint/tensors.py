@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: weights, optimizer state, torch's random generators; saved whole or not at all, and loaded."""
+"""The tensors of a checkpoint: weights, optimizer state, torch's random generators, saved whole or not at all."""
 
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 from __future__ import annotations

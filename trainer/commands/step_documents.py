@@ -118,8 +118,8 @@ def find_step_documents(
 
     Returns:
         The batch: its `run`, `step` and `row`, whether metrics or a checkpoint show that the step was `taken`, `notes`,
-            its `rows`, `tokens` and `documents`, for each of its `sources` the `documents`, each counted once, and their
-            `tokens` in the batch, and `parts`, the documents of each row added up.
+            its `rows`, `tokens` and `documents`, for each of its `sources` the `documents`, each counted once, and
+            their `tokens` in the batch, and `parts`, the documents of each row added up.
         The first documents, row by row.
         The content hashes of all documents, in hex and in order.
 
