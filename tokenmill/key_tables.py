@@ -95,6 +95,7 @@ def _section_tables(
     model, many = section
     title = f"[[{path}{name}]]" if many else f"[{path}{name}]"
     about = " ".join(filter(None, [*inspect.cleandoc(model.__doc__ or "").split("\n"), *more]))
+    # Keys that several sections share have a table of their own.
     shared = {key for base in common if issubclass(model, base) for key in base.model_fields}
     own = [key for key in model.key_names() if key not in shared]
     yield f"`{title}`: {about[0].lower()}{about[1:]}\n\n{keys_table(model, own)}"
@@ -169,6 +170,7 @@ def _default_text(key: FieldInfo, is_size: bool) -> str:
     value: Any = key.get_default(call_default_factory=True)
     if value is None or value is PydanticUndefined:
         return "none"
+    # An empty list, or a table with defaults alone.
     if value in ([], {}) or (isinstance(value, BaseModel) and value == type(value)()):
         return "empty"
     if isinstance(value, int) and is_size:

@@ -84,6 +84,7 @@ class Ablation:
         self.work = self.out / "work"
         self._progress, self._executor = progress, executor
         self._built: set[Path] = set()
+        # Trainings are tasks with receipts, in a work folder of their own.
         self.driver = Driver(open_writable_store(str(self.out / "trainings")), executor, progress)
         self.arms = resolve_arms(file, config, self.driver.work, progress)
         self.trainings = [Training(arm, seed, self._make_task(arm, seed)) for arm in self.arms for seed in arm.seeds]
@@ -91,6 +92,7 @@ class Ablation:
     def find_pending(self) -> list[Training]:
         """Return the trainings that are not done; nothing runs."""
         _, pending, _ = self.driver.look_up(_STAGE, train_proxy, [one.task for one in self.trainings], None)
+        # Trainings of other arms may share a task.
         missing = {task.digest for task in pending}
         return [one for one in self.trainings if one.task.digest in missing]
 
@@ -172,6 +174,7 @@ class Ablation:
         folder = self.set_folder(arm)
         if folder in self._built:
             return folder
+        # Arms without a tokenizer of their own share that of the first.
         recipe = arm.recipe
         if not arm.own_tokenizer and recipe.tokenizer_file is None:
             recipe = with_tokenizer(recipe, self._find_tokenizer())

@@ -80,6 +80,7 @@ def average_score(runs: Sequence[TrainingRun], score: str) -> Curve:
 
     Its errors are the standard deviations over the runs; 0 of one run.
     """
+    # Values by tokens; a point that a run lacks is left out.
     values: dict[float, list[float]] = {}
     for run in runs:
         curve = read_curve(run.records, score, "tokens")
@@ -100,6 +101,7 @@ def draw_ablation(runs: Mapping[str, Sequence[TrainingRun]], scores: Sequence[Ma
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
+    # A row of panels for each score; a style and a colour for each arm.
     names = list(dict.fromkeys(row["score"] for row in scores))
     styles = dict(zip(runs, itertools.cycle(RUN_STYLES), strict=False))
     height = max(PANEL_INCHES, 0.9 + ARM_INCHES * len(runs))
@@ -156,6 +158,7 @@ def _draw_differences(axis: Axes, rows: Sequence[Mapping[str, Any]], styles: Map
     axis.axvline(0, color="0.3", linewidth=0.8)
     axis.set_yticks(range(len(others)), [shorten(row["arm"], _NAME_CHARACTERS) for row in others])
     axis.set_ylim(len(others) - 0.5, -0.5)
+    # The axis is even on both sides of 0.
     widest = max((abs(row[key]) for row in others for key in ("difference", "low", "high") if row[key]), default=1.0)
     axis.set_xlim(-1.1 * widest, 1.1 * widest)
     axis.locator_params(axis="x", nbins=5)

@@ -83,6 +83,7 @@ def _compare_arms(ablation: Ablation, score: str) -> Iterator[Row]:
         row["answer"] = "the first arm" if arm is first else None
         if arm is not first:
             both = zip([_value(result, score) for result in base], values, strict=True)
+            # Seeds that failed in one of the arms have no pair.
             pairs = [(a, b) for a, b in both if a is not None and b is not None]
             row |= _describe_pairs(ablation, score, pairs, [*base, *own])
             if 0 < len(pairs) < len(values):
@@ -104,12 +105,14 @@ def _describe_pairs(
         return {"answer": "other text: the arms were not scored on the same documents or items"}
     if not pairs:
         return {"answer": "not known: its trainings failed"}
+    # The paired difference, and whether its interval leaves out 0.
     found = find_difference([a for a, _ in pairs], [b for _, b in pairs])
     row: Row = {"difference": found.mean, "low": found.low, "high": found.high, "p": found.p}
     row["visible"] = found.visible
     if found.is_seen is None:
         return row | {"answer": "one seed: what chance does is not known"}
     if found.is_seen:
+        # Of an accuracy more is better, of a loss less.
         better = (found.mean < 0) == (unit_of(score) != "accuracy")
         return row | {"answer": "better" if better else "worse"}
     return row | _describe_unseen(found, ablation.config.smallest_difference)
@@ -125,12 +128,14 @@ def _describe_unseen(found: Difference, smallest: float | None) -> Row:
         return {"answer": "no difference seen"}
     if smallest is not None and found.visible is not None and found.visible <= smallest:
         return {"seeds_needed": seeds, "answer": f"no difference seen; one of {smallest:g} would show"}
+    # Without a smallest difference, the one that was measured is asked for.
     needed = "more than 10,000 seeds" if seeds is None else plural(seeds, "seed")
     return {"seeds_needed": seeds, "answer": f"no difference seen; it takes {needed} to show one of {size:.2g}"}
 
 
 def add_up(arm: Arm, results: Sequence[ProxyResult]) -> Row:
     """Return what trainings of an arm cost, or of arms like it."""
+    # What a failed training took is not known.
     results = [result for result in results if not result.failed]
     hours = sum(result.trained_seconds for result in results) / 3600
     price = arm.train.cost.gpu_usd_per_hour
@@ -161,6 +166,7 @@ def _list_notes(ablation: Ablation, answer: Row) -> Iterator[str]:
             f"in brackets its {CONFIDENCE:.0%} interval (Student's t). One of twenty comparisons of equal arms claims "
             "a difference by chance."
         )
+    # One of twenty comparisons claims a difference by chance.
     compared = sum(row["difference"] is not None and row["low"] is not None for row in answer["scores"])
     if compared > 10:
         yield f"{compared} comparisons: expect about {compared / 20:.0f} by chance. Decide by a score chosen before."
@@ -207,6 +213,7 @@ def show_scores(scores: Sequence[Row]) -> list[Row]:
 def show_tables(answer: Row) -> dict[str, list[Row]]:
     """Return the tables of an answer as people read them, by the names of their rows."""
     counts = ("both_documents", "only_first_documents", "only_first_tokens", "only_arm_documents", "only_arm_tokens")
+    # Shares in percent, and the counts that fit a line.
     shares = ("requested", "achieved")
     mixes = [row | {key: f"{row[key]:.2%}" for key in shares} for row in answer["mixes"]]
     return {

@@ -95,6 +95,7 @@ def _resolve(
     recipe = load_checked_recipe(
         locate_recipe(file, ablation.data), changes=_list_changes("data", arm.data), progress=progress
     )
+    # The set is as small as the training allows.
     tokens = config.steps * config.global_batch * config.seq_len
     if ablation.tokens is not None and "tokens" not in table_of(arm.data.get("mix")):
         recipe = _shrink(recipe, tokens, config.seq_len)
@@ -102,6 +103,7 @@ def _resolve(
         recipe = _shrink_validation(recipe, tokens)
     recipe = pin_revisions(recipe, work)
     own_tokenizer = not earlier or "tokenizer" in arm.data
+    # Listing the files of equal recipes once is enough.
     equal = next((other for other in earlier if other.recipe == recipe), None)
     data = equal.data if equal else _digest_data(recipe, None if own_tokenizer else earlier[0])
     return Arm(arm.name, recipe, train, arm.seeds or ablation.seeds, own_tokenizer, data, _digest_eval_files(train))
@@ -181,6 +183,7 @@ def _shrink_validation(recipe: Recipe, tokens: int) -> Recipe:
 
 def _digest_eval_files(recipe: TrainRecipe) -> str:
     """Return a digest of the local files of eval sets and tasks: of a file its content, of a set its manifest."""
+    # Every path that an eval set or task names; addresses have no file here.
     named: set[str] = set()
     for table in (*recipe.eval.sets, *recipe.eval.tasks):
         values = table.model_dump()
@@ -207,6 +210,7 @@ def _check_scores(file: Path, ablation: AblationConfig, arms: Sequence[Arm]) -> 
 
 def _check_differences(file: Path, arms: Sequence[Arm]) -> None:
     """Refuse two arms that would train the same models on the same bytes."""
+    # Two arms are one experiment if text, model and seeds are the same.
     seen: dict[Any, str] = {}
     problems: list[str] = []
     for arm in arms:

@@ -62,6 +62,7 @@ def record_documents(out: Path, first: Arm, arm: Arm, open_arm: Callable[[Arm], 
     known = read_record(out, first, arm)
     if known is not None:
         return known
+    # The mix of the arm's set is recorded in any case; documents only of another set.
     ours = open_set(open_arm(arm))
     record: Row = {"data": [first.data, arm.data], "first": first.name, "arm": arm.name}
     record |= {"same_set": first.data == arm.data, "other_tokenizer": False, "mix": describe_mix(ours.manifest)}
@@ -70,6 +71,7 @@ def record_documents(out: Path, first: Arm, arm: Arm, open_arm: Callable[[Arm], 
         base = open_set(open_arm(first))
         record["other_tokenizer"] = base.manifest.tokenizer.sha256 != ours.manifest.tokenizer.sha256
         record["counts"], record["examples"] = compare_documents(base, ours)
+    # Read back, so that the first call and later ones return the same.
     file = _record_file(out, arm)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, format_json(record) + "\n")
@@ -137,6 +139,7 @@ def compare_documents(first: ShardSet, arm: ShardSet) -> tuple[list[Row], dict[s
     names = list(dict.fromkeys(source.name for one in (first, arm) for source in one.manifest.sources))
     ours, theirs = (_read_documents(one, names) for one in (first, arm))
     found = find_hashes(*ours[:, :2].T.copy(), *theirs[:, :2].T.copy())
+    # Documents of both sets, then those of one alone.
     same = found >= 0
     both, in_arm = ours[same], theirs[found[same]]
     alone = (ours[~same], np.delete(theirs, found[same], axis=0))

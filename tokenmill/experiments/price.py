@@ -38,7 +38,9 @@ def price_ablation(ablation: Ablation, pending: Sequence[Training]) -> list[Row]
         key = steps.model_dump_json()
         if key not in speeds:
             speeds[key] = bench(steps, BENCH_STEPS).get("tokens_per_s")
+        # Arms with one model and batch have one speed.
         speed = speeds[key]
+        # Of the pending trainings, those that no arm before has paid.
         own = {one.task.digest for one in pending if one.arm.name == arm.name} - counted
         counted |= own
         to_run = len(own)

@@ -156,6 +156,7 @@ def _count_tokens(run: Path) -> int:
 
 def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tuple[str, bool]:
     """Run `train` to its end. Return why it failed, nothing if it did not, and whether another attempt may not."""
+    # The command is the one that a person would call.
     write_text(run / PROXY_FILE, json.dumps(payload.recipe))
     command = [sys.executable, "-m", "trainer", "train", str(run / PROXY_FILE), "--shards", payload.shards]
     command += ["--run", str(run), "--go-on", "--json"]
@@ -170,6 +171,7 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
         logged = log.tell()
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": log}
         process = subprocess.Popen(command, env=environment, preexec_fn=_end_with_parent, **streams)
+    # Progress comes from the metrics, until the process ends.
     try:
         while process.poll() is None:
             time.sleep(_POLL_SECONDS)
@@ -183,6 +185,7 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
         write_text(run / OUTCOME_FILE, outcome.read_text())
         outcome.unlink()
         return "", False
+    # The errors of this attempt, or its last lines if it named none.
     lines = (run / LOG_FILE).read_bytes()[logged:].decode(errors="replace").splitlines()
     errors = [line for line in lines if line.startswith("error: ")] or lines
     why = f"exit status {process.returncode}: {' '.join(errors[-_SHOWN_LINES:])} (all of it in {run / LOG_FILE})"
@@ -220,6 +223,7 @@ def hold_gpu(device: str) -> Generator[str | None]:
             )
         yield None
         return
+    # The first GPU whose lock is free; none may be.
     while True:
         for gpu in filter(None, gpus):
             lock = FileLock(Path(tempfile.gettempdir()) / f"tokenmill-gpu-{gpu}.lock", mode=0o666)

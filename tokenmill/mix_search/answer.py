@@ -43,6 +43,7 @@ def answer_search(search: MixSearch) -> Row:
     paid = {one.task.digest: one.result for one in search.trainings}
     costs = add_up(search.own, list(paid.values()))
     del costs["arm"]
+    # What was measured of each arm.
     means = {score: search.values(score).mean(axis=1) for score in search.config.objective}
     arms = [
         {
@@ -101,6 +102,7 @@ def _describe_objective(search: MixSearch, comparison: list[Row]) -> Iterator[Ro
     parts = search.config.objective
     measured = {row["arm"]: row["mean"] for row in comparison if row["score"] == OBJECTIVE}
     for name, mix in ((OWN, search.space.own), (WINNER, search.winner)):
+        # The interval comes from the fits of the resamples.
         resampled = [predict_objective(fits, parts, mix[None])[0] for fits in search.fit.resampled]
         low, high = find_interval(resampled)
         yield {
@@ -136,6 +138,7 @@ def _list_notes(search: MixSearch, answer: Row) -> Iterator[str]:
         f"in brackets: {CONFIDENCE:.0%} intervals, by {plural(search.config.resamples, 'resample')} of arms and seeds. "
         "They hold if the fit has the right form, and for models of this size and these tokens."
     )
+    # What a reader must know of the sources, the bounds and the fits.
     scarce = [name for name, size in search.sizes.items() if size.take < 1]
     if scarce:
         yield (
@@ -167,6 +170,7 @@ def _note_best_arm(search: MixSearch) -> Iterator[str]:
     parts, names = search.config.objective, list(search.mixes)
     means = [search.values(score).mean(axis=1) for score in parts]
     measured = np.average(means, axis=0, weights=list(parts.values()))
+    # The best of the arms, as measured.
     best = int(np.argmin(measured))
     predicted = float(predict_objective(search.fit.scores, parts, search.winner[None])[0])
     if measured[best] < predicted and names[best] != OWN:  # the last comparison has the recipe's own mix

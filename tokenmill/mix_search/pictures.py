@@ -37,6 +37,7 @@ def _draw_responses(search: MixSearch) -> Figure:
     """Return a row of panels for each score, and a column for each share."""
     from matplotlib.figure import Figure
 
+    # Panels share the axis of their score.
     scores, names = list(search.config.objective), search.space.names
     figure = Figure(figsize=(3.2 * len(names), 0.8 + 2.6 * len(scores)), layout="constrained")
     grid: Any = figure.subplots(len(scores), len(names), squeeze=False, sharey="row")

@@ -28,6 +28,7 @@ def write_found_recipe(search: MixSearch, file: Path) -> Path:
         find_recipe(locate_recipe(search.file, search.config.data), paths.SHIPPED).read_text(encoding="utf-8")
     )
     tables = cast("dict[str, Any]", document)
+    # Paths begin at the new file's folder.
     for table, key in list_path_keys(tables):
         if key in table:
             moved = paths.move_path_value(_plain(table[key]), old=search.recipe.folder, new=file.parent)
@@ -38,6 +39,7 @@ def write_found_recipe(search: MixSearch, file: Path) -> Path:
         note = "found: 0; the least that a recipe can say" if weight <= LEAST_WEIGHT else "percent, found by mix-search"
         # An inline table has no room for a comment.
         table["weight"] = weight.comment(note) if isinstance(table, Table) else weight
+    # The tokens of the real run, which repeats what it lacks.
     mix = tables.setdefault("mix", tomlkit.table())
     mix["tokens"] = tomlkit.item(search.target).comment("of the real run, which the small models stand for")
     if any((size.tokens or search.target) < weights[name] / 100 * search.target for name, size in search.sizes.items()):

@@ -71,6 +71,7 @@ class MixSearch:
         self.target = find_target(file, self.config, self.recipe)
         self.sizes = measure_sources(file, self.config, self.recipe, self.space)
         self.candidates = list_candidates(self.space, self.config.design_seed)
+        # The recipe's own mix says what a training costs, and so how many arms are paid.
         own = self._open_mixes({OWN: self.space.own})
         self.own = own.arms[0]
         self.arms = count_arms(file, self.config, own, self.out)
@@ -112,6 +113,7 @@ class MixSearch:
         """
         for mixes in self._propose(run=True):
             self._train(mixes)
+        # The fit of all arms, and the best mix by it.
         self.fit = self._fit(self.config.resamples)
         self.winner = self.space.round(self.fit.best)
         if self._winner_is_own:
@@ -119,6 +121,7 @@ class MixSearch:
         self._progress.note(f"the winner: {self.describe(self.winner)}")
         self.last = self._open_last()
         self.last.run()
+        # The comparison answers for the objective, too.
         for training in self.last.trainings:
             training.result = self._add_objective(training.result)
         self.last.config = self.last.config.model_copy(update={"scores": [OBJECTIVE, *self.config.objective]})
@@ -141,6 +144,7 @@ class MixSearch:
         """Train the arms that are missing."""
         self.ablation = self._open_mixes(mixes)
         self.ablation.run()
+        # Arms with a failed training say nothing.
         failed = list_failed(self.ablation.trainings)
         without = {one["arm"] for one in failed}
         self.mixes = {name: mix for name, mix in mixes.items() if name not in without}
@@ -170,6 +174,7 @@ class MixSearch:
             # As much less as the training; at least a token of the largest source, since a training validates.
             "split": {"val_tokens": max(2 * len(self.recipe.sources), int(self.recipe.split.val_tokens * part))},
         }
+        # An arm differs in its weights, and takes a part of scarce sources.
         arms: list[ArmConfig] = []
         for name, mix in mixes.items():
             sources: dict[str, Any] = {
