@@ -10,20 +10,16 @@ their 95 % intervals, and writes the recipe with them, ready for `tokenmill buil
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 from pipeline.cli.engines import open_executor
 from shards.errors import plural
-from shards.terminal.exit_status import PROBLEMS, WHOLE
-from shards.terminal.program import Outcome, Part, Row
+from shards.terminal.program import Outcome
 from shards.terminal.shipped_recipes import find_recipe
-from tokenmill.commands.ablate import add_experiment, write_answer
+from tokenmill.commands.ablate import add_experiment, tell_answer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tokenmill.mix_search.search import MixSearch
 
 ANSWER_FILE, RECIPE_FILE = "mix-search.json", "recipe.toml"
@@ -39,7 +35,7 @@ def run(options: argparse.Namespace) -> Outcome:
     with closing(open_executor(options)) as executor:
         from pipeline.engine.stage_progress import Progress
         from tokenmill.experiments.schema import SHIPPED
-        from tokenmill.mix_search.answer import answer_search
+        from tokenmill.mix_search.answer import answer_search, show_tables
         from tokenmill.mix_search.pictures import draw_pictures
         from tokenmill.mix_search.recipe_file import write_found_recipe
         from tokenmill.mix_search.search import MixSearch
@@ -49,12 +45,9 @@ def run(options: argparse.Namespace) -> Outcome:
             return _price(search)
         search.run()
     answer = answer_search(search)
-    files = [
-        write_answer(search.out / ANSWER_FILE, answer),
-        write_found_recipe(search, search.out / RECIPE_FILE),
-        *draw_pictures(search, search.out),
-    ]
-    return Outcome(answer, _show(answer, files), PROBLEMS if answer["failed"] else WHOLE)
+    files = [write_found_recipe(search, search.out / RECIPE_FILE), *draw_pictures(search, search.out)]
+    tables = [*show_tables(answer).values(), [answer["costs"]]]
+    return tell_answer(answer, search.out / ANSWER_FILE, tables, files)
 
 
 def _price(search: MixSearch) -> Outcome:
@@ -78,13 +71,3 @@ def _price(search: MixSearch) -> Outcome:
     total += "" if hours is None else f", {hours:.2f} hours of one device" + (f", ${dollars:,.2f}" if dollars else "")
     notes = f"{total}; eval tasks, samples and the building of sets are not counted"
     return Outcome(data, [mixes, notes])
-
-
-def _show(answer: Row, files: list[Path]) -> Iterator[Part]:
-    from tokenmill.mix_search.answer import show_tables
-
-    yield answer["name"]
-    yield from show_tables(answer).values()
-    yield [answer["costs"]]
-    yield from answer["notes"]
-    yield from map(str, files)
