@@ -5,6 +5,7 @@ more, without gradients, by the weights of now: those after the step, or a few s
 passes. After a micro-batch that did not fit in memory, the next smaller one that fits is found.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import contextlib
