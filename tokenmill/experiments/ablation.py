@@ -13,7 +13,7 @@ OUT/ablation.json the answer; OUT/ablation.html, .png and .svg show it
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,21 @@ from pipeline.engine.driver import Driver
 from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Task, make_task
-from shards.errors import InputError
+from pipeline.recipe.schema import Recipe
+from shards.errors import InputError, plural
 from shards.stores.files import lock_folder, write_text
 from shards.stores.open import open_writable_store
+from shards.terminal.amounts import format_size
 from shards.terminal.program import Row
 from tokenmill.experiments.arms import Arm, resolve_arms, with_tokenizer
 from tokenmill.experiments.documents import SAME_DOCUMENTS, record_documents, summarize_record
-from tokenmill.experiments.proxy import ProxyResult, ProxyTask, restore_run, train_proxy
+from tokenmill.experiments.proxy import ProxyResult, ProxyTask, find_change, restore_run, train_proxy
 from tokenmill.experiments.schema import AblationConfig
 
 _KEPT_BYTES = 1 << 62
 """Of the work folder: the results of all arms are kept."""
+_USABLE_DISK = 0.8
+"""The part of the free disk that the sets of arms may take together."""
 _STAGE = "train"
 
 
@@ -112,22 +116,37 @@ class Ablation:
         """
         (self.out / "trainings").mkdir(parents=True, exist_ok=True)  # other nodes look for it
         with lock_folder(self.out):
-            if documents:
-                self._record_documents()
-            # Arms that share a seed may share a training.
-            tasks = {one.task.digest: one.task for one in self.trainings}
-            stage = self.driver.run_stage(_STAGE, train_proxy, [*tasks.values()], unit="tokens", before=self._build_for)
-            results = dict(zip(tasks, stage.results, strict=True))
-            for one in self.trainings:
-                one.result = results[one.task.digest]
-                if one.result.failed:
-                    # It has a receipt: without that, the next call tries again.
-                    self.driver.work.child(_STAGE).child(one.task.digest).delete_all()
-                else:
-                    restore_run(self.results_folder(one), one.task)
-            if not self.keep:
-                shutil.rmtree(self.out / "sets", ignore_errors=True)
-                self._built.clear()
+            self._note_changes()
+            for arms in self._divide_by_disk():
+                if documents:
+                    self._record_documents(arms)
+                self._train([one for one in self.trainings if one.arm in arms])
+                if not self.keep:
+                    shutil.rmtree(self.out / "sets", ignore_errors=True)
+                    self._built.clear()
+
+    def _train(self, trainings: Sequence[Training]) -> None:
+        """Train the models of some arms, as far as they are missing."""
+        # Arms that share a seed may share a training.
+        tasks = {one.task.digest: one.task for one in trainings}
+        stage = self.driver.run_stage(_STAGE, train_proxy, [*tasks.values()], unit="tokens", before=self._build_for)
+        results = dict(zip(tasks, stage.results, strict=True))
+        for one in trainings:
+            one.result = results[one.task.digest]
+            if one.result.failed:
+                # It has a receipt: without that, the next call tries again.
+                self.driver.work.child(_STAGE).child(one.task.digest).delete_all()
+            else:
+                restore_run(self.results_folder(one), one.task)
+
+    def _note_changes(self) -> None:
+        """Say which trainings run again, and why: their run folders are those of other trainings."""
+        again: dict[str, list[str]] = {}
+        for one in self.find_pending():
+            if change := find_change(one.task):
+                again.setdefault(change, []).append(f"{one.arm.name} seed {one.seed}")
+        for change, names in again.items():
+            self._progress.note(f"{plural(len(names), 'training')} again, with {change}: {', '.join(names)}")
 
     def results_folder(self, training: Training) -> Path:
         """Return the folder of a finished training's result: its metrics and recipe, as in a run folder."""
@@ -155,13 +174,43 @@ class Ablation:
         )
         return make_task(payload, arm.tokens, f"{arm.name} seed {seed}")
 
-    def _record_documents(self) -> None:
-        """Record what the sets of the arms hold; build those without a record."""
-        first = self.arms[0]
+    def _divide_by_disk(self) -> Iterable[list[Arm]]:
+        """Return the arms in groups whose sets fit on the disk together.
+
+        Raises:
+            InputError: one set does not fit.
+        """
+        room = int(shutil.disk_usage(self.out).free * _USABLE_DISK)
+        groups: list[list[Arm]] = [[]]
+        sizes: dict[str, int] = {}
         for arm in self.arms:
-            answer = summarize_record(record_documents(self.out, first, arm, self._build))["answer"]
-            if answer == SAME_DOCUMENTS:
-                self._progress.note(f"arm {arm.name}: its set holds {answer} as that of {first.name}")
+            need = _set_bytes(arm.recipe, arm.tokens)
+            if need > room:
+                raise InputError(
+                    f"{self.out}: the set of arm {arm.name!r} may take {format_size(need)}, and {format_size(room)} "
+                    "are free for it. Give a folder on a larger disk, or fewer tokens."
+                )
+            if sum(sizes.values()) + (0 if arm.data in sizes else need) > room:
+                groups.append([])
+                sizes = {}
+            groups[-1].append(arm)
+            sizes[arm.data] = need
+        if len(groups) > 1:
+            turns = plural(len(groups), "group")
+            self._progress.note(f"the disk is too small for all sets at a time: {turns} of arms, one after the other")
+        return groups
+
+    def _record_documents(self, arms: Sequence[Arm]) -> None:
+        """Record what the sets of some arms hold; build those without a record."""
+        first = self.arms[0]
+        for arm in arms:
+            if first in arms:
+                answer = summarize_record(record_documents(self.out, first, arm, self._build))["answer"]
+                if answer == SAME_DOCUMENTS:
+                    self._progress.note(f"arm {arm.name}: its set holds {answer} as that of {first.name}")
+            else:
+                names = f"arm {arm.name} and {first.name}"
+                self._progress.note(f"{names}: the disk holds one of their sets at a time; documents are not compared")
 
     def _build_for(self, pending: list[Task]) -> None:
         """Build the sets that trainings need."""
@@ -196,3 +245,9 @@ class Ablation:
             file.parent.mkdir(exist_ok=True)
             write_text(file, (self.set_folder(first) / "tokenizer.json").read_text())
         return file
+
+
+def _set_bytes(recipe: Recipe, tokens: int) -> int:
+    """Return the most bytes that the set of an arm may take: its tokens, uncompressed, and tables of documents."""
+    wanted = tokens if recipe.mix.tokens == "max" else recipe.mix.tokens
+    return 6 * (wanted + recipe.split.val_tokens)

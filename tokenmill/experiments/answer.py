@@ -99,9 +99,7 @@ def _describe_pairs(
     ablation: Ablation, score: str, pairs: Sequence[tuple[float, float]], results: Sequence[ProxyResult]
 ) -> Row:
     """Return what the pairs of values of two arms say."""
-    # The name of a score begins with that of its eval set or task, and may begin with that of another one.
-    names = [name for result in results for name in result.texts if score.startswith(f"{name}_")]
-    if len({result.texts.get(max(names, key=len)) for result in results if names and not result.failed}) > 1:
+    if len({result.text_of(score) for result in results if not result.failed}) > 1:
         return {"answer": "other text: the arms were not scored on the same documents or items"}
     if not pairs:
         return {"answer": "not known: its trainings failed"}

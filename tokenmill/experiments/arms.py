@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +23,7 @@ from shards.stores.files import hash_file
 from shards.stores.store import WritableStore
 from tokenmill.experiments.proxy import scored_keys
 from tokenmill.experiments.schema import AblationConfig, ArmConfig, flatten_keys
-from trainer.eval_config import EVAL_PATH_KEYS
+from trainer.eval_config import EVAL_PATH_KEYS, EvalSetConfig, EvalTaskConfig
 from trainer.recipe import TrainRecipe, load_train_recipe
 
 _VALIDATION_PART, _VALIDATION_TOKENS = 0.02, 20_000
@@ -101,6 +101,9 @@ def _resolve(
         recipe = _shrink(recipe, tokens, config.seq_len)
     if "split" not in arm.data:
         recipe = _shrink_validation(recipe, tokens)
+    if recipe.mix.tokens != "max" and recipe.mix.tokens < tokens:
+        found = f"trains on {plural(tokens, 'token')}, and mix.tokens = {recipe.mix.tokens:,} of its data recipe"
+        progress.note(f"arm {arm.name}: {found}: each is read {tokens / recipe.mix.tokens:.1f} times")
     recipe = pin_revisions(recipe, work)
     own_tokenizer = not earlier or "tokenizer" in arm.data
     # Listing the files of equal recipes once is enough.
@@ -182,17 +185,34 @@ def _shrink_validation(recipe: Recipe, tokens: int) -> Recipe:
 
 
 def _digest_eval_files(recipe: TrainRecipe) -> str:
-    """Return a digest of the local files of eval sets and tasks: of a file its content, of a set its manifest."""
-    # Every path that an eval set or task names; addresses have no file here.
-    named: set[str] = set()
-    for table in (*recipe.eval.sets, *recipe.eval.tasks):
-        values = table.model_dump()
-        for key in EVAL_PATH_KEYS:
-            given: Any = values.get(key) or []
-            named.update([given] if isinstance(given, str) else cast("list[str]", given))
-    found = sorted(path for name in named if "://" not in name for path in glob.glob(name, recursive=True))
-    contents = (os.path.join(path, MANIFEST_FILE) if os.path.isdir(path) else path for path in found)
+    """Return a digest of the local files of eval sets and tasks: of a file its content, of a set its manifest.
+
+    Raises:
+        InputError: a path of an eval set or task matches no file.
+    """
+    problems: list[str] = []
+    found: set[str] = set()
+    for kind, tables in (("sets", recipe.eval.sets), ("tasks", recipe.eval.tasks)):
+        for table in tables:
+            for key, paths in list_eval_files(table):
+                found.update(paths)
+                if not paths and key != "exclude":
+                    problems.append(f"eval.{kind}.{table.name}.{key}: matches no file. Correct the path.")
+    if problems:
+        raise InputError(problems)
+    contents = (os.path.join(path, MANIFEST_FILE) if os.path.isdir(path) else path for path in sorted(found))
     return digest_of([hash_file(Path(path)) for path in contents if os.path.isfile(path)])
+
+
+def list_eval_files(table: EvalSetConfig | EvalTaskConfig) -> Iterator[tuple[str, list[str]]]:
+    """Yield each key of an eval set or task that names local files, and the files; addresses have no file here."""
+    values = table.model_dump()
+    for key in EVAL_PATH_KEYS:
+        given: Any = values.get(key) or []
+        names = [given] if isinstance(given, str) else cast("list[str]", given)
+        local = [name for name in names if "://" not in name]
+        if local:
+            yield key, [path for name in local for path in glob.glob(name, recursive=True)]
 
 
 def _check_scores(file: Path, ablation: AblationConfig, arms: Sequence[Arm]) -> None:

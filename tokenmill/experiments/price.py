@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from pipeline.recipe.schema import Recipe
 from shards.terminal.program import Row
 from tokenmill.experiments.ablation import Ablation, Training
+from tokenmill.experiments.arms import list_eval_files
 from trainer.commands.bench import bench
 from trainer.recipe import TrainRecipe
 
@@ -44,7 +45,7 @@ def price_ablation(ablation: Ablation, pending: Sequence[Training]) -> list[Row]
         own = {one.task.digest for one in pending if one.arm.name == arm.name} - counted
         counted |= own
         to_run = len(own)
-        hours = None if not speed else to_run * (arm.tokens + _scored_tokens(recipe)) / speed / 3600
+        hours = None if not speed else to_run * (arm.tokens + _scored_tokens(recipe, arm.recipe)) / speed / 3600
         price = recipe.cost.gpu_usd_per_hour
         rows.append(
             {
@@ -60,10 +61,14 @@ def price_ablation(ablation: Ablation, pending: Sequence[Training]) -> list[Row]
     return rows
 
 
-def _scored_tokens(recipe: TrainRecipe) -> float:
-    """Return the tokens of all validations of a training, at the most, as tokens of training steps."""
+def _scored_tokens(recipe: TrainRecipe, data: Recipe) -> float:
+    """Return the tokens of all validations of a training, about, as tokens of training steps."""
     validations = -(-recipe.train.steps // recipe.eval.every_steps)
-    tokens = recipe.eval.max_tokens + sum(one.max_tokens for one in recipe.eval.sets)
+    tokens = min(recipe.eval.max_tokens, data.split.val_tokens)
+    for one in recipe.eval.sets:
+        # A token is three or four bytes of text, and compressed text a third of it: about a token for each stored byte.
+        stored = sum(os.path.getsize(path) for _, paths in list_eval_files(one) for path in paths)
+        tokens += min(one.max_tokens, stored or one.max_tokens)
     return validations * tokens * _FORWARD_SHARE
 
 

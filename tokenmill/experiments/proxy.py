@@ -36,8 +36,8 @@ from trainer.metrics import METRICS_FILE, last_record, read_metrics
 from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE
 
 DIGEST_FILE, PROXY_FILE, LOG_FILE, OUTCOME_FILE = "proxy.txt", "proxy.json", "train.log", "outcome.json"
-"""In the run folder: the digest of the task whose run it is; its train recipe; what `train` said; and, when it is done,
-its result."""
+"""In the run folder: the digests of the task whose run it is, of its set and of what it scores; its train recipe; what
+`train` said; and, when it is done, its result."""
 _RESULT_FILES = (METRICS_FILE, RECIPE_FILE, SET_FILE, TOKENIZER_FILE)
 _WITHOUT_EFFECT = ("name", "checkpoint", "log", "cost", "phases")
 """Sections of a train recipe that do not change a score."""
@@ -90,6 +90,12 @@ class ProxyResult(Result):
     trained_seconds: float = 0.0
     tokens_repeated: int = 0
 
+    def text_of(self, score: str) -> str | None:
+        """Return the digest of the text of a score; None if it is not known."""
+        # The name of a score begins with that of its eval set or task, and may begin with that of another one.
+        names = [name for name in self.texts if score.startswith(f"{name}_")]
+        return self.texts[max(names, key=len)] if names else None
+
 
 def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult:
     """Train one proxy, or go on where an earlier attempt stopped, and return its scores.
@@ -99,7 +105,7 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
         OSError: the run folder cannot be used.
     """
     run = Path(payload.run)
-    _prepare_run(run, digest_of_payload(payload))
+    _prepare_run(run, _identify(payload, digest_of_payload(payload)))
     failed = ""
     if not (run / OUTCOME_FILE).is_file():
         with hold_gpu(payload.recipe["train"]["device"]) as gpu:
@@ -113,6 +119,7 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
         if (run / name).is_file():
             result.files[name] = write_checksummed(folder / name, (run / name).read_bytes())
     if failed:
+        say(f"{run.parent.name} {run.name}: failed: {failed}")
         return result
     outcome: Row = json.loads((run / OUTCOME_FILE).read_bytes())
     result.scores = outcome["scores"]
@@ -126,26 +133,45 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
     return result
 
 
-def _prepare_run(run: Path, digest: str) -> None:
+def _identify(payload: ProxyTask, digest: str) -> str:
+    """Return what the run folder says of its training: the digests of its task, of its set and of what it scores."""
+    return f"{digest}\n{payload.data}\n{payload.evals}\n"
+
+
+def find_change(task: Task) -> str | None:
+    """Return how a training differs from the one whose run its run folder holds; None if it does not, or holds none."""
+    payload, known = task.payload, Path(task.payload.run) / DIGEST_FILE
+    if not known.is_file():
+        return None
+    digest, *parts = known.read_text().split()
+    if digest == task.digest:
+        return None
+    if parts[:1] != [payload.data]:
+        return "another set"
+    return "other text to score" if parts[1:] != [payload.evals] else "another train recipe"
+
+
+def _prepare_run(run: Path, identity: str) -> None:
     """Make the run folder, empty if it holds the run of another task."""
     known = run / DIGEST_FILE
-    if run.is_dir() and not (known.is_file() and known.read_text() == digest):
+    if run.is_dir() and not (known.is_file() and known.read_text() == identity):
         shutil.rmtree(run)
     run.mkdir(parents=True, exist_ok=True)
-    write_text(known, digest)
+    write_text(known, identity)
 
 
 def restore_run(results: Path, task: Task) -> None:
     """Make the run folder of a finished training that of its result, if another training has had the folder since."""
     run, known = Path(task.payload.run), Path(task.payload.run) / DIGEST_FILE
-    if known.is_file() and known.read_text() == task.digest:
+    identity = _identify(task.payload, task.digest)
+    if known.is_file() and known.read_text() == identity:
         return
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir(parents=True)
     for name in _RESULT_FILES:
         if (results / name).is_file():
             shutil.copyfile(results / name, run / name)
-    write_text(known, task.digest)
+    write_text(known, identity)
 
 
 def _count_tokens(run: Path) -> int:
@@ -185,6 +211,9 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
         write_text(run / OUTCOME_FILE, outcome.read_text())
         outcome.unlink()
         return "", False
+    if process.returncode < 0:
+        name = signal.Signals(-process.returncode).name
+        return f"killed by {name}, which the system sends when memory is short; its log is {run / LOG_FILE}", True
     # The errors of this attempt, or its last lines if it named none.
     lines = (run / LOG_FILE).read_bytes()[logged:].decode(errors="replace").splitlines()
     errors = [line for line in lines if line.startswith("error: ")] or lines

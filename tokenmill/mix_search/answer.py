@@ -138,6 +138,10 @@ def _list_notes(search: MixSearch, answer: Row) -> Iterator[str]:
         f"in brackets: {CONFIDENCE:.0%} intervals, by {plural(search.config.resamples, 'resample')} of arms and seeds. "
         "They hold if the fit has the right form, and for models of this size and these tokens."
     )
+    if len(search.config.seeds) == 1:
+        yield "one seed: the intervals do not hold what another seed would do. Give seeds of more than one number."
+    elif search.last and set(search.config.last_seeds) != set(search.config.seeds):
+        yield "measured: with other seeds than those of the fit. Seeds shift all mixes alike: compare differences."
     # What a reader must know of the sources, the bounds and the fits.
     scarce = [name for name, size in search.sizes.items() if size.take < 1]
     if scarce:
@@ -148,7 +152,8 @@ def _list_notes(search: MixSearch, answer: Row) -> Iterator[str]:
     at_bounds = [
         row["sources"]
         for row in answer["weights"]
-        if min(row["found"] - row["least"], row["greatest"] - row["found"]) < 1e-3
+        if (row["found"] - row["least"] < 1e-3 and row["least"] > 0)
+        or (row["greatest"] - row["found"] < 1e-3 and row["greatest"] < 1)
     ]
     if at_bounds:
         yield f"at a bound: {', '.join(at_bounds)}. Beyond it may be better; one score alone always ends at bounds."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -72,8 +73,9 @@ def _price_training(file: Path, own: Ablation, out: Path) -> float:
     # Measured once for a recipe and its threads.
     key = digest_of([arm.train.model_dump(mode="json"), own.config.threads])
     known = out / BUDGET_FILE
-    if known.is_file():
-        kept = json.loads(known.read_text())
+    # A file that is damaged is measured again.
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        kept = json.loads(known.read_bytes())
         if kept["key"] == key:
             return float(kept["usd"])
     row = price_ablation(own, own.trainings)[0]

@@ -121,6 +121,7 @@ class MixSearch:
         self._progress.note(f"the winner: {self.describe(self.winner)}")
         self.last = self._open_last()
         self.last.run()
+        self._check_texts(self.last)
         # The comparison answers for the objective, too.
         for training in self.last.trainings:
             training.result = self._add_objective(training.result)
@@ -144,6 +145,7 @@ class MixSearch:
         """Train the arms that are missing."""
         self.ablation = self._open_mixes(mixes)
         self.ablation.run()
+        self._check_texts(self.ablation)
         # Arms with a failed training say nothing.
         failed = list_failed(self.ablation.trainings)
         without = {one["arm"] for one in failed}
@@ -154,6 +156,18 @@ class MixSearch:
                 [f"{one['arm']}, seed {one['seed']}: failed: {one['why']}" for one in failed]
                 + [f"{left}. Run the same command again to retry the others."]
             )
+
+    def _check_texts(self, ablation: Ablation) -> None:
+        """Refuse scores of other text: arms leave out other documents of an eval set if their sources hold some."""
+        results = [one.result for one in ablation.trainings if not one.result.failed]
+        problems = [
+            f"{self.file}: objective.{score}: the arms were scored on other text each, because sources hold documents "
+            "of the eval set. Take them out of the sources or of the eval set, and run the search again."
+            for score in self.config.objective
+            if len({result.text_of(score) for result in results}) > 1
+        ]
+        if problems:
+            raise InputError(problems)
 
     def _fit(self, resamples: int) -> SearchFit:
         return fit_scores(
