@@ -95,6 +95,7 @@ def _section_tables(
     model, many = section
     title = f"[[{path}{name}]]" if many else f"[{path}{name}]"
     about = " ".join(filter(None, [*inspect.cleandoc(model.__doc__ or "").split("\n"), *more]))
+    # Keys that several sections share have a table of their own.
     shared = {key for base in common if issubclass(model, base) for key in base.model_fields}
     own = [key for key in model.key_names() if key not in shared]
     yield f"`{title}`: {about[0].lower()}{about[1:]}\n\n{keys_table(model, own)}"
@@ -169,6 +170,7 @@ def _default_text(key: FieldInfo, is_size: bool) -> str:
     value: Any = key.get_default(call_default_factory=True)
     if value is None or value is PydanticUndefined:
         return "none"
+    # An empty list, or a table with defaults alone.
     if value in ([], {}) or (isinstance(value, BaseModel) and value == type(value)()):
         return "empty"
     if isinstance(value, int) and is_size:
@@ -176,11 +178,9 @@ def _default_text(key: FieldInfo, is_size: bool) -> str:
         return f'`"{value // scale} {_SIZES[scale]}"`' if scale > 1 else str(value)
     if isinstance(value, str):
         return _literal_text(value)
-    if isinstance(value, list):
-        items = cast("list[Any]", value)
+    if isinstance(value, list | tuple):
+        items = cast("Sequence[Any]", value)
         return "`[" + ", ".join(f'"{item}"' if isinstance(item, str) else str(item) for item in items) + "]`"
-    if isinstance(value, tuple):
-        return "`[" + ", ".join(map(str, cast("tuple[Any, ...]", value))) + "]`"
     return f"{value:_}" if isinstance(value, int) and value >= 10_000 else str(value).lower()
 
 

@@ -124,6 +124,11 @@ def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> torch.
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
+def find_rank() -> tuple[int, int]:
+    """Return the number of this process among the ranks of a run, from 0, and how many ranks there are."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
 def wait_for_ranks() -> None:
     """Wait until every rank, with its own device, has reached this call."""
     if dist.is_initialized():

@@ -16,8 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -39,15 +37,13 @@ from shards.terminal.reporter import Note
 from shards.validation.manifest import check_manifest_totals
 from shards.validation.validate import validate
 from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftovers
-from trainer.checkpoint.load_tensors import load_training_state, load_weights
-from trainer.checkpoint.save import check_disk, save_checkpoint
+from trainer.checkpoint.tensors import check_disk, load_training_state, load_weights, save_checkpoint
 from trainer.device import choose_device, choose_precision, peak_flops, wait_for_ranks
 from trainer.evaluation.evaluate import Scorer, open_scorers
 from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.validation import find_text_scales, find_token_bytes
 from trainer.metrics import copy_metrics
-from trainer.model.decoder import LanguageModel, build_model
-from trainer.model.size import count_parameters, flops_per_token
+from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token
 from trainer.optim import build_optimizers
 from trainer.phases.pins import pin_to_mix
 from trainer.recipe import TrainRecipe, parse_recipe
@@ -96,23 +92,10 @@ class Session:
             self.recipe.train,
             self.precision,
             read_listed_file(self.shard_set.store, tokenizer.file, tokenizer.sha256),
-            tokenizer.sha256,
             self.shard_set.eos_id,
             self.shard_set.bos_id,
             self.shard_set,
-            self.rank,
-            self.ranks,
         )
-
-    @cached_property
-    def token_bytes(self) -> npt.NDArray[np.int64] | None:
-        """Bytes of text of each id; None if the tokenizer's entries have no fixed bytes."""
-        return find_token_bytes(self.shard_set)
-
-    @property
-    def text_scales(self) -> dict[str, float]:
-        """Bytes of a source's text for each byte of its tokens, of the sources whose text the tokenizer rewrote."""
-        return find_text_scales(self.shard_set)
 
     @property
     def mix_phases(self) -> dict[str, dict[str, int]]:
@@ -240,9 +223,9 @@ def open_session(
         optimizers = build_optimizers(model, recipe.optimizer)
         where = (device, precision, rank, ranks)
         session = Session(run, recipe, shard_set, order, model, forward, optimizers, *where, resources)
-        if session.token_bytes is None:
+        if find_token_bytes(shard_set) is None:
             say("bits per byte are not reported: the tokenizer's entries have no fixed bytes")
-        elif shard_set.vocabulary.keeps != "bytes" and not session.text_scales:
+        elif shard_set.vocabulary.keeps != "bytes" and not find_text_scales(shard_set):
             say("bits per byte count the rewritten text: the set does not say how long the text of its sources is")
         session.scorers = open_scorers(recipe.eval, session.evaluated, say)
         if found is not None:

@@ -22,6 +22,11 @@ from shards.terminal.display import print_json, print_lines, print_rows
 from shards.terminal.exit_status import WHOLE
 from shards.terminal.parser import Parser
 
+Row = dict[str, Any]
+"""A row of a table by its columns, or an object of JSON by its keys."""
+Part = str | list[Row]
+"""What a command prints: a line, or a table."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -34,7 +39,7 @@ class Outcome:
     """
 
     data: Mapping[str, Any]
-    shown: Iterable[str | list[dict[str, Any]]]
+    shown: Iterable[Part]
     status: int = WHOLE
 
 

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.html import Html
-from tokenmill.experiments.ablation_page import render_ablation
-from tokenmill.experiments.ablation_plot import average_score, draw_ablation
-from tokenmill.experiments.answer import Answer
+from tokenmill.experiments.ablation_page import average_score, draw_ablation, render_ablation
 from tokenmill.experiments.documents import COUNTED, summarize_record
 from trainer.recipe import load_train_recipe
 from trainer.results.runs import TrainingRun
@@ -45,16 +43,17 @@ def test_names_and_documents_are_escaped() -> None:
     record: dict[str, Any] = {"first": "a", "arm": "b", "same_set": False, "other_tokenizer": False, "counts": counts}
     record["examples"] = {"only_first": [example | {"whole": False}], "only_arm": [example | {"whole": True}]}
     mix = {"arm": "a", "source": HOSTILE, "requested": 0.5, "achieved": 0.25, "tokens": 10, "documents": 2, "epochs": 1}
-    answer = Answer(
-        [make_row("a"), make_row("b", 0.1, 0.05)],
-        [{"arm": "a", "trainings": 2, "tokens": 10, "hours": 0.5, "dollars": None}],
-        [{"arm": "b", "key": HOSTILE, "value": HOSTILE}],
-        [mix, mix],
-        [summarize_record(record)],
-        [{"arm": "b", "seed": 1, "why": HOSTILE}],
-        [HOSTILE],
-    )
-    page = render_ablation(HOSTILE, answer, [record], b"<svg/>")
+    answer: dict[str, Any] = {
+        "name": HOSTILE,
+        "scores": [make_row("a"), make_row("b", 0.1, 0.05)],
+        "costs": [{"arm": "a", "trainings": 2, "tokens": 10, "hours": 0.5, "dollars": None}],
+        "changes": [{"arm": "b", "key": HOSTILE, "value": HOSTILE}],
+        "mixes": [mix, mix],
+        "documents": [summarize_record(record)],
+        "failed": [{"arm": "b", "seed": 1, "why": HOSTILE}],
+        "notes": [HOSTILE],
+    }
+    page = render_ablation(answer, [record], b"<svg/>")
     assert "<script" not in page
     assert "\u202e" not in page
     html = Html(page)  # whole: each element is closed
@@ -66,10 +65,10 @@ def test_names_and_documents_are_escaped() -> None:
 
 def test_the_mean_of_seeds_is_taken_where_all_have_a_score() -> None:
     found = average_score([make_run(3.0, 2.0, 1.0), make_run(1.0, 4.0)], "held_out_bpb")
-    assert found.tokens == [100, 200]
-    assert found.mean == [2.0, 3.0]
-    assert found.spread == pytest.approx([2**0.5, 2**0.5])
-    assert average_score([make_run(3.0)], "held_out_bpb").spread == [0.0]
+    assert found.x == [100, 200]
+    assert found.y == [2.0, 3.0]
+    assert found.stderr == pytest.approx([2**0.5, 2**0.5])
+    assert average_score([make_run(3.0)], "held_out_bpb").stderr == [0.0]
 
 
 def test_each_arm_has_its_curve_and_its_interval() -> None:

@@ -11,7 +11,7 @@ from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
 from tests.support.ablations import TRAIN, write_ablation
 from tokenmill.experiments.ablation import Ablation
-from tokenmill.experiments.answer import Answer, answer_ablation, show_scores
+from tokenmill.experiments.answer import answer_ablation, show_scores
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import load_ablation
 
@@ -32,14 +32,15 @@ def result(value: float, *, score: str = "held_out_bpb", text: str = "a") -> Pro
     return ProxyResult(scores={score: {"value": value, "stderr": 0.1}}, texts=texts, trained_seconds=1800.0)
 
 
-def answer(folder: Path, first: list[Any], other: list[Any], **keys: Any) -> Answer:
+def answer(folder: Path, first: list[Any], other: list[Any], **keys: Any) -> dict[str, Any]:
     """Return the answer of an ablation whose two arms have these values, or results, one for each seed."""
     (folder / "items.jsonl").touch()
     evals: dict[str, Any] = TRAIN["eval"] | {"tasks": [ITEMS]}
     file = write_ablation(folder, *ARMS, train={"eval": evals}, **({"seeds": list(range(1, len(first) + 1))} | keys))
     ablation = Ablation(file, load_ablation(file), folder / "out", LocalExecutor(1), Progress(quiet=True))
-    given = [one if isinstance(one, ProxyResult) else result(one) for one in (*first, *other)]
-    return answer_ablation(ablation, given)
+    for training, one in zip(ablation.trainings, (*first, *other), strict=True):
+        training.result = one if isinstance(one, ProxyResult) else result(one)
+    return answer_ablation(ablation)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +72,10 @@ def test_the_words_say_what_the_numbers_support(
     tmp_path: Path, other: list[Any], keys: dict[str, Any], words: str
 ) -> None:
     found = answer(tmp_path, FIRST[: len(other)], other, scores=["held_out_bpb"], **keys)
-    assert [row["answer"] for row in found.scores] == ["the first arm", words]
-    shown = show_scores(found.scores)
+    assert [row["answer"] for row in found["scores"]] == ["the first arm", words]
+    shown = show_scores(found["scores"])
     assert [row["score"] for row in shown] == ["held_out_bpb", ""]
-    assert ("[" in (shown[1]["difference"] or "")) == (found.scores[1]["low"] is not None)
+    assert ("[" in (shown[1]["difference"] or "")) == (found["scores"][1]["low"] is not None)
 
 
 def test_of_an_accuracy_more_is_better(tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_of_an_accuracy_more_is_better(tmp_path: Path) -> None:
         [result(value, score="held_out_2_acc") for value in values] for values in ([0.2, 0.21], [0.4, 0.41])
     )
     found = answer(tmp_path, first, other, scores=["held_out_2_acc"])
-    assert found.scores[1]["answer"] == "better"
+    assert found["scores"][1]["answer"] == "better"
 
 
 def test_costs_count_what_was_trained(tmp_path: Path) -> None:
@@ -90,10 +91,10 @@ def test_costs_count_what_was_trained(tmp_path: Path) -> None:
     repeating.tokens_repeated = 700
     found = answer(tmp_path, FIRST, [repeating, result(2.4), ProxyResult(failed="lost")], scores=["held_out_bpb"])
     tokens = 12 * 128
-    assert found.costs == [
+    assert found["costs"] == [
         {"arm": "plain", "trainings": 3, "tokens": 3 * tokens, "repeated": 0, "hours": 1.5, "dollars": 5.4},
         {"arm": "other", "trainings": 2, "tokens": 2 * tokens, "repeated": 700, "hours": 1.0, "dollars": 3.6},
     ]
-    assert found.failed == [{"arm": "other", "seed": 3, "why": "lost"}]
-    assert any(note.startswith("arm other: of 3,072 tokens, 700 are repeated") for note in found.notes)
-    assert any(note.startswith("failed: arm other, seed 3: lost.") for note in found.notes)
+    assert found["failed"] == [{"arm": "other", "seed": 3, "why": "lost"}]
+    assert any(note.startswith("arm other: of 3,072 tokens, 700 are repeated") for note in found["notes"])
+    assert any(note.startswith("failed: arm other, seed 3: lost.") for note in found["notes"])

@@ -17,7 +17,6 @@ from shards import ShardSet, open_set
 from shards.stores.open import open_writable_store
 from tests.support.ablations import write_ablation
 from tests.support.shard_sets import Document, Plan, write_set
-from tokenmill.experiments import documents
 from tokenmill.experiments.arms import resolve_arms
 from tokenmill.experiments.documents import compare_documents, record_documents, summarize_record
 from tokenmill.experiments.schema import load_ablation
@@ -60,9 +59,7 @@ def sets(tmp_path: Path) -> tuple[ShardSet, ShardSet]:
     return first, arm
 
 
-@pytest.mark.parametrize("most", [1, 2, 1 << 20])
-def test_documents_and_tokens_are_counted_by_source(sets, most, monkeypatch) -> None:
-    monkeypatch.setattr(documents, "PARTITION_DOCUMENTS", most)  # ranges of hashes do not change the result
+def test_documents_and_tokens_are_counted_by_source(sets) -> None:
     rows, examples = compare_documents(*sets)
     assert rows == [
         {
@@ -98,7 +95,7 @@ def test_documents_and_tokens_are_counted_by_source(sets, most, monkeypatch) -> 
     )
 
 
-def test_the_examples_are_the_documents_with_the_lowest_hashes_of_each_source(tmp_path, monkeypatch) -> None:
+def test_the_examples_are_the_documents_with_the_lowest_hashes_of_each_source(tmp_path) -> None:
     texts = [f"text {number}" for number in range(40)]
     first = make_set(tmp_path / "first", "prose:same|code:1")
     arm = make_set(
@@ -108,11 +105,9 @@ def test_the_examples_are_the_documents_with_the_lowest_hashes_of_each_source(tm
     )
     hashes = {text: Document(text.encode(), np.empty(0), "", "", 0).hash.hex() for text in [*texts, "2"]}
     expected = [*sorted(texts, key=hashes.__getitem__)[:3], "2"]
-    for most in (1 << 20, 5):
-        monkeypatch.setattr(documents, "PARTITION_DOCUMENTS", most)
-        _, examples = compare_documents(first, arm)
-        assert [example["text"] for example in examples["only_arm"]] == expected
-        assert [example["hash"] for example in examples["only_arm"]] == [hashes[text] for text in expected]
+    _, examples = compare_documents(first, arm)
+    assert [example["text"] for example in examples["only_arm"]] == expected
+    assert [example["hash"] for example in examples["only_arm"]] == [hashes[text] for text in expected]
 
 
 def test_a_record_is_made_again_for_other_sets(sets, tmp_path) -> None:

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from tokenmill.mix_search.budget import split_rounds
-from tokenmill.mix_search.design import draw_near, list_candidates, spread_out
 from tokenmill.mix_search.fit import ScoreFit, find_best, find_interval, fit_score, fit_scores
 from tokenmill.mix_search.pictures import move_share
-from tokenmill.mix_search.space import MixSpace
+from tokenmill.mix_search.space import MixSpace, draw_near, list_candidates, spread_out
 
 SPACE = MixSpace(
     ({"web": 1.0}, {"maths": 1.0}, {"code": 0.75, "notes": 0.25}),

@@ -20,7 +20,8 @@ from tests.support.eval_task_rows import ROWS, write_lines
 from tests.trainer.conftest import RECIPE, TEXTS, build_set
 from trainer.__main__ import main
 from trainer.commands.trained_model import load_training_run
-from trainer.evaluation.item_scores import ItemScores, add_examples, encode_items, score_items
+from trainer.evaluation.eval_tasks import add_examples, encode_items, judge_items
+from trainer.evaluation.likelihoods import measure_likelihoods
 
 os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
 lm_eval = pytest.importorskip("lm_eval")
@@ -102,33 +103,31 @@ def describe(name: str, files: tuple[Path, Path]) -> str:
 def test_log_likelihoods_and_accuracies_agree(exported, item_files, shots, tmp_path):
     (tmp_path / "local.yaml").write_text(describe("local", item_files))
     theirs = run_harness(exported / "hf", tmp_path, ["local"], shots)["local"]
-    ours = score(exported, item_files, shots)
-    assert len(theirs) == len(ours.likelihoods) == ITEMS
+    judged, likelihoods, notes = score(exported, item_files, shots)
+    assert len(theirs) == len(likelihoods) == ITEMS
 
     furthest = 0.0
-    for sample, own in zip(theirs, ours.likelihoods, strict=True):
+    for sample, own in zip(theirs, likelihoods, strict=True):
         nats = np.array([float(nats) for ((nats, _),) in sample["resps"]])
         greedy = [bool(greedy) for ((_, greedy),) in sample["resps"]]
-        furthest = max(furthest, float(np.abs(own.nats - nats).max()))
-        assert own.greedy.tolist() == greedy
+        furthest = max(furthest, float(np.abs(own[0] - nats).max()))
+        assert own[1].tolist() == greedy
     assert furthest < 1e-3
-    assert ours.accuracy.tolist() == [sample["acc"] for sample in theirs]
-    assert ours.accuracy_norm.tolist() == [sample["acc_bytes"] for sample in theirs]
-    spread = np.concatenate([own.nats for own in ours.likelihoods]).std()
-    print(f"{shots}-shot: furthest {furthest:.1e}, spread {spread:.1f} nats, {ours.accuracy.mean()=}, {ours.notes}")
+    assert judged[:, 0].tolist() == [sample["acc"] for sample in theirs]
+    assert judged[:, 1].tolist() == [sample["acc_bytes"] for sample in theirs]
+    spread = np.concatenate([nats for nats, _ in likelihoods]).std()
+    print(f"{shots}-shot: furthest {furthest:.1e}, spread {spread:.1f} nats, {judged[:, 0].mean()=}, {notes}")
     assert spread > 1
 
 
-def score(exported: Path, files: tuple[Path, Path], shots: int) -> ItemScores:
+def score(exported: Path, files: tuple[Path, Path], shots: int) -> tuple[np.ndarray, list[np.ndarray], dict[str, int]]:
+    """Return the judgements of items, the likelihoods of their choices, and what is counted of them."""
     task = KNOWN_TASKS["arc_easy"]
     items, examples = (read_items(task, files=[path]).items for path in files)
     trained = load_training_run(exported / "run", print)
-    return score_items(
-        trained.model,
-        encode_items(trained, add_examples(items, examples, shots, "first")),
-        precision="fp32",
-        batch_tokens=1_000,
-    )
+    scored, groups, notes = encode_items(trained, add_examples(items, examples, shots, "first"))
+    likelihoods = measure_likelihoods(trained.model, groups, precision="fp32", batch_tokens=1_000)
+    return judge_items("arc_easy", scored, likelihoods), likelihoods, notes
 
 
 @pytest.mark.parametrize("name", KNOWN_TASKS)

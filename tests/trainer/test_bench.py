@@ -17,7 +17,7 @@ from shards.errors import InputError
 from trainer.commands import bench, fit
 from trainer.commands.bench_steps import time_steps, write_made_up_set
 from trainer.eval_config import EvalSetConfig
-from trainer.model.size import count_parameters, flops_per_token
+from trainer.model.decoder import count_parameters, flops_per_token
 from trainer.recipe import TrainRecipe, load_train_recipe
 from trainer.session import open_session
 

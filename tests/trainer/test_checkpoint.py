@@ -22,8 +22,7 @@ from trainer.checkpoint.folders import (
     list_checkpoints,
     read_checkpoint,
 )
-from trainer.checkpoint.load_tensors import load_training_state, load_weights
-from trainer.checkpoint.save import save_checkpoint
+from trainer.checkpoint.tensors import load_training_state, load_weights, save_checkpoint
 
 FILES = ["checksums.json", "state.json", "model.safetensors", "optimizer.safetensors", "rng.safetensors"]
 

@@ -63,14 +63,14 @@ def make_run(tmp_path, recipe_file) -> MakeRun:
 
 
 def rows_of(runs: list[Path], score: str) -> list[dict[str, Any]]:
-    return [row for row in compare_runs(read_runs(runs)).scores if row["score"] == score]
+    return [row for row in compare_runs(read_runs(runs))["scores"] if row["score"] == score]
 
 
 def test_every_score_has_its_difference_from_the_first_run_with_the_errors_of_both(make_run):
     bits = {"web_bpb": {"value": 1.5, "stderr": 0.03}, "arc_acc": {"value": 0.25, "stderr": None}}
     better = {"web_bpb": {"value": 1.25, "stderr": 0.04}, "arc_acc": {"value": 0.5, "stderr": 0.1}}
     runs = read_runs([make_run("a", scores=bits), make_run("b", scores=better, level=2.5)])
-    rows = {(row["score"], row["run"]): row for row in compare_runs(runs).scores}
+    rows = {(row["score"], row["run"]): row for row in compare_runs(runs)["scores"]}
     assert list(dict.fromkeys(score for score, _ in rows)) == ["val_loss", "val_bits_per_byte", "web_bpb", "arc_acc"]
     assert rows["val_loss", "a"]["value"] == 3 + 2 / STEPS
     assert rows["val_loss", "b"]["difference"] == pytest.approx(-0.5)
@@ -137,18 +137,18 @@ def test_keys_that_differ_are_shown_with_the_value_of_every_run(make_run):
         make_run("c", "optimizer.lr=0.5", 'train.precision="bf16"'),
     ]
     comparison = compare_runs(read_runs(runs))
-    assert comparison.changes == [
+    assert comparison["changes"] == [
         {"key": "train.precision", "a": "fp32", "b": "fp32", "c": "bf16"},
         {"key": "optimizer.lr", "a": 0.01, "b": 0.5, "c": 0.5},
     ]
-    assert comparison.notes == []
+    assert comparison["notes"] == []
 
 
 def test_tables_of_recipes_are_compared_by_name(make_run):
     smoke, long = '{name="smoke", until_step=8}', '{name="long", until_step=24}'
     goal = '{name="smoke", until_step=8, goal="val_loss < 4.0"}'
     runs = [make_run("a", f"phases=[{smoke}]"), make_run("b", f"phases=[{goal}, {long}]")]
-    assert compare_runs(read_runs(runs)).changes == [
+    assert compare_runs(read_runs(runs))["changes"] == [
         {"key": "phases.smoke.goal", "a": None, "b": "val_loss < 4.0"},
         {"key": "phases.long.until_step", "a": None, "b": 24},
     ]

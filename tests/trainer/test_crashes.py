@@ -125,7 +125,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(trainer, shard_set, recipe_f
     free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
     filler.write_bytes(b"x" * (free - 500_000))
     if not checked:  # so that the disk fills while the checkpoint is written
-        monkeypatch.setattr("trainer.checkpoint.save.check_disk", lambda *_: None)
+        monkeypatch.setattr("trainer.checkpoint.tensors.check_disk", lambda *_: None)
         monkeypatch.setattr("trainer.session.check_disk", lambda *_: None)
     done = trainer.run(*arguments)
     assert done.returncode == (2 if checked else 1)
@@ -138,7 +138,7 @@ def test_a_disk_too_small_for_one_checkpoint_is_refused_before_the_first_step(
     trainer, shard_set, recipe_file, tmp_path, monkeypatch
 ):
     usage = type("Usage", (), {"free": 1_500_000})
-    monkeypatch.setattr("trainer.checkpoint.save.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("trainer.checkpoint.tensors.shutil.disk_usage", lambda _: usage)
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--json")
     assert done.returncode == 2
     assert "MB are needed, 1.5 MB are free" in json.loads(done.stdout)["problems"][0]

@@ -18,9 +18,9 @@ from shards.format.manifest import EvalTaskEntry
 from shards.terminal.reporter import no_note, no_progress
 from tests.support.eval_task_rows import write_lines
 from trainer.eval_config import EvalTaskConfig
-from trainer.evaluation.eval_tasks import open_eval_task
+from trainer.evaluation.eval_tasks import judge_items, open_eval_task
 from trainer.evaluation.evaluated_model import EvaluatedModel
-from trainer.evaluation.item_scores import score_items
+from trainer.evaluation.likelihoods import measure_likelihoods
 from trainer.model.decoder import build_model
 from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe
 
@@ -36,7 +36,7 @@ def evaluated(shard_set) -> EvaluatedModel:
     tokenizer = shard_set.manifest.tokenizer
     content = (shard_set.path / tokenizer.file).read_bytes()
     train = TrainConfig(seq_len=24, global_batch=4, micro_batch=4, steps=1)
-    return EvaluatedModel(model, train, "fp32", content, tokenizer.sha256, shard_set.eos_id, None, shard_set)
+    return EvaluatedModel(model, train, "fp32", content, shard_set.eos_id, None, shard_set)
 
 
 def test_a_run_scores_its_tasks_and_its_goal_may_name_one(
@@ -77,11 +77,12 @@ def test_scores_are_means_with_their_standard_errors(evaluated, item_file):
     config = EvalTaskConfig(name="own", files=[str(item_file)])
     task = open_eval_task(config, evaluated, no_note)
     scores = task.score(evaluated, no_progress)
-    found = score_items(evaluated.model, task.encoded, precision="fp32", batch_tokens=100)
-    for name, values in (("acc", found.accuracy), ("acc_norm", found.accuracy_norm), ("bpb", found.bits_per_byte)):
-        score = scores.values[f"own_{name}"]
-        assert score.value == pytest.approx(values.mean())
-        assert score.stderr == pytest.approx(values.std(ddof=1) / np.sqrt(len(values)))
+    likelihoods = measure_likelihoods(evaluated.model, task.groups, precision="fp32", batch_tokens=100)
+    columns = judge_items("own", task.items, likelihoods).T
+    for name, values in zip(("acc", "acc_norm", "bpb"), columns, strict=True):
+        score = scores[f"own_{name}"]
+        assert score["value"] == pytest.approx(values.mean())
+        assert score["stderr"] == pytest.approx(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def test_items_that_training_holds_are_counted_where_the_manifest_knows_them(evaluated, tmp_path):
@@ -130,7 +131,7 @@ def test_items_that_cannot_be_used_are_refused(evaluated, item_file, tmp_path):
     ):
         open_eval_task(EvalTaskConfig(name="own", files=[str(path)]), evaluated, no_note)
     unknown = dataclasses.replace(evaluated, trained_on=None)
-    assert open_eval_task(config.model_copy(update={"num_fewshot": 0}), unknown, no_note).encoded.items
+    assert open_eval_task(config.model_copy(update={"num_fewshot": 0}), unknown, no_note).items
 
 
 @pytest.mark.parametrize(

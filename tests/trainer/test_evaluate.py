@@ -13,6 +13,7 @@ import torch
 from shards import ShardSet
 from shards.format.document_table import number_token_sources
 from shards.format.vocabulary import read_vocabulary
+from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.validation import evaluate, summarise_evaluation
 from trainer.model.decoder import LanguageModel, build_model
 from trainer.recipe import ModelConfig, TrainConfig
@@ -42,14 +43,9 @@ def model() -> LanguageModel:
 def run_evaluation(
     model: LanguageModel, shard_set: ShardSet, *, max_tokens: int, batch: int = 7
 ) -> dict[str, np.ndarray]:
-    return evaluate(
-        model,
-        shard_set,
-        TrainConfig(seq_len=SEQ_LEN, global_batch=batch, micro_batch=batch, steps=1),
-        max_tokens=max_tokens,
-        precision="fp32",
-        token_bytes=shard_set.vocabulary.text_lengths(),
-    )
+    train = TrainConfig(seq_len=SEQ_LEN, global_batch=batch, micro_batch=batch, steps=1)
+    evaluated = EvaluatedModel(model, train, "fp32", b"", shard_set.eos_id, None, shard_set)
+    return evaluate(evaluated, shard_set, max_tokens)
 
 
 def evaluate_naively(model: LanguageModel, shard_set: ShardSet, max_tokens: int) -> dict[str, tuple[float, int, int]]:

@@ -12,8 +12,7 @@ import torch
 from shards.errors import InputError
 from shards.terminal.arguments import parse_size
 from trainer.commands.fit import CONTEXT_BYTES, Points, estimate_memory, measure_memory, measure_step
-from trainer.model.decoder import build_model, padded_vocab_size
-from trainer.model.size import count_parameters
+from trainer.model.decoder import build_model, count_parameters, padded_vocab_size
 from trainer.recipe import TrainRecipe, load_train_recipe
 
 pytestmark = pytest.mark.long

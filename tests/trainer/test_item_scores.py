@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, normalizers
 from shards.errors import InputError, RunError
 from shards.eval_tasks.prompts import Item
 from tests.trainer.conftest import TEXTS, train_tokenizer
-from trainer.evaluation.item_scores import ItemScores, add_examples, encode_items, score_items
+from trainer.evaluation.eval_tasks import add_examples, encode_items, judge_items
 from trainer.evaluation.likelihoods import Text, measure_likelihoods
 from trainer.model.decoder import build_model
 from trainer.model.generate import TrainedModel
@@ -60,8 +60,11 @@ def make_item(rng: random.Random, choices: int = 4) -> Item:
     return Item((context,) * choices, tuple(picked), rng.randrange(choices), f"{context} {picked[0]}")
 
 
-def score(trained: TrainedModel, items: list[Item], batch_tokens: int = 200) -> ItemScores:
-    return score_items(trained.model, encode_items(trained, items), precision="fp32", batch_tokens=batch_tokens)
+def score(trained: TrainedModel, items: list[Item]) -> tuple[np.ndarray, list[np.ndarray], dict[str, int]]:
+    """Return the judgements of items, the likelihoods of their choices, and what is counted of them."""
+    scored, groups, notes = encode_items(trained, items)
+    likelihoods = measure_likelihoods(trained.model, groups, precision="fp32", batch_tokens=200)
+    return judge_items("eval task", scored, likelihoods), likelihoods, notes
 
 
 def log_likelihood(trained: TrainedModel, context: str, continuation: str) -> tuple[float, bool]:
@@ -86,22 +89,23 @@ def test_likelihoods_are_those_of_each_text_alone(trained):
     items.append(Item(("the mill turns", "the river turns"), ("a stream", "a stream"), 1, ""))
     items.append(Item(("grind the  \n", "grind the  \n"), ("grain", "press"), 0, ""))
     items.append(Item(("", ""), ("mill turns", "turns"), 0, ""))
-    found = score(trained, items)
-    assert found.notes["items"] == len(items) == len(found.likelihoods)
-    for place, (item, own) in enumerate(zip(items, found.likelihoods, strict=True)):
+    found, likelihoods, notes = score(trained, items)
+    accuracy, accuracy_norm, bits_per_byte = found.T
+    assert notes["items"] == len(items) == len(likelihoods)
+    for place, (item, own) in enumerate(zip(items, likelihoods, strict=True)):
         alone = [
             log_likelihood(trained, context, f" {choice}") for context, choice in zip(item[0], item[1], strict=True)
         ]
         nats = np.array([one for one, _ in alone])
-        np.testing.assert_allclose(own.nats, nats, atol=1e-4)
-        assert own.greedy.tolist() == [greedy for _, greedy in alone]
+        np.testing.assert_allclose(own[0], nats, atol=1e-4)
+        assert own[1].tolist() == [greedy for _, greedy in alone]
         sizes = np.array([len(choice.encode()) for choice in item.choices])
-        assert found.bits_per_byte[place] == pytest.approx(-nats[item.answer] / math.log(2) / sizes[item.answer], 1e-4)
+        assert bits_per_byte[place] == pytest.approx(-nats[item.answer] / math.log(2) / sizes[item.answer], 1e-4)
         if len(item.choices) > 1:
-            assert found.accuracy[place] == (nats.argmax() == item.answer)
-            assert found.accuracy_norm[place] == ((nats / sizes).argmax() == item.answer)
-    assert 0 < found.accuracy.mean() < 1
-    assert (found.accuracy != found.accuracy_norm).any()
+            assert accuracy[place] == (nats.argmax() == item.answer)
+            assert accuracy_norm[place] == ((nats / sizes).argmax() == item.answer)
+    assert 0 < accuracy.mean() < 1
+    assert (accuracy != accuracy_norm).any()
 
 
 def test_a_single_choice_is_right_if_each_token_is_the_likeliest(llama):
@@ -113,7 +117,7 @@ def test_a_single_choice_is_right_if_each_token_is_the_likeliest(llama):
             token = int(llama.model(torch.tensor([ids]))[0, -1].topk(2).indices[place])
         texts.append(Text([*ids, token], 1))
     likelihoods = measure_likelihoods(llama.model, [texts, texts[:1]], precision="fp32", batch_tokens=8)
-    assert [own.greedy.tolist() for own in likelihoods] == [[True, False], [True]]
+    assert [own[1].tolist() for own in likelihoods] == [[True, False], [True]]
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 64, 100_000])
@@ -124,14 +128,15 @@ def test_sharing_and_batches_change_nothing(trained, batch_tokens):
         shared = [rng.randrange(318) for _ in range(rng.randint(1, 20))]
         texts = [[*shared, *(rng.randrange(318) for _ in range(rng.randint(2, 20)))] for _ in range(rng.randint(1, 5))]
         groups.append([Text(ids, rng.randint(1, len(ids) - 1)) for ids in texts])
+    singles = [[text] for group in groups for text in group]
     together, alone = (
-        measure_likelihoods(trained.model, groups, precision="fp32", batch_tokens=batch_tokens, share=share)
-        for share in (True, False)
+        measure_likelihoods(trained.model, texts, precision="fp32", batch_tokens=batch_tokens)
+        for texts in (groups, singles)
     )
-    for one, other, group in zip(together, alone, groups, strict=True):
-        assert len(one.nats) == len(group)
-        np.testing.assert_allclose(one.nats, other.nats, atol=1e-4)
-        assert one.greedy.tolist() == other.greedy.tolist()
+    assert [own.shape for own in together] == [(2, len(group)) for group in groups]
+    one, other = np.concatenate(together, axis=1), np.concatenate(alone, axis=1)
+    np.testing.assert_allclose(one[0], other[0], atol=1e-4)
+    assert one[1].tolist() == other[1].tolist()
 
 
 def test_long_items_are_cut_at_their_beginning_or_left_out_and_counted(llama):
@@ -139,11 +144,11 @@ def test_long_items_are_cut_at_their_beginning_or_left_out_and_counted(llama):
     cut = Item((f"{long} turns",) * 2, ("a stream", "grain"), 0, "")
     too_long = Item(("the",) * 2, ("mill", long), 0, "")
     empty = Item(("the",) * 2, ("mill", ""), 0, "")
-    found = score(llama, [cut, too_long, short, empty])
-    assert found.notes == {"items": 4, "cut": 1, "too_long": 1, "empty": 1, "rewritten": 0}
-    assert len(found.accuracy) == 2
+    found, likelihoods, notes = score(llama, [cut, too_long, short, empty])
+    assert notes == {"items": 4, "cut": 1, "too_long": 1, "empty": 1, "rewritten": 0}
+    assert len(found) == 2
     alone = [log_likelihood(llama, cut.contexts[0], f" {choice}")[0] for choice in cut.choices]
-    np.testing.assert_allclose(found.likelihoods[0].nats, alone, atol=1e-4)
+    np.testing.assert_allclose(likelihoods[0][0], alone, atol=1e-4)
 
 
 def test_weights_that_are_not_finite_are_refused_and_rewritten_texts_counted(llama):
@@ -157,8 +162,8 @@ def test_weights_that_are_not_finite_are_refused_and_rewritten_texts_counted(lla
     tokenizer = Tokenizer.from_str(llama.tokenizer.to_str())
     tokenizer.normalizer = normalizers.Lowercase()
     rewriting = TrainedModel(llama.model, tokenizer, EOS, 1)
-    assert score(rewriting, items).notes["rewritten"] == 3
-    assert score(llama, items).notes["rewritten"] == 0
+    assert score(rewriting, items)[2]["rewritten"] == 3
+    assert score(llama, items)[2]["rewritten"] == 0
 
 
 def test_examples_come_before_the_question_and_never_hold_the_item(llama):

@@ -15,8 +15,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 from shards.torch.document_boundaries import number_documents
 from trainer.model.attention import KeyValueCache, attend, document_mask, rotary_tables, rotate
-from trainer.model.decoder import LanguageModel, build_model, padded_vocab_size
-from trainer.model.size import count_parameters, flops_per_token
+from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token, padded_vocab_size
 from trainer.recipe import ModelConfig, load_train_recipe
 
 ROOT = Path(__file__).parents[2]

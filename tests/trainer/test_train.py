@@ -15,7 +15,7 @@ from shards.errors import InputError, RunError
 from shards.torch import TokenWindows
 from shards.torch.document_boundaries import number_documents
 from trainer.metrics import MetricsLog, describe_step, read_metrics
-from trainer.model.size import flops_per_token
+from trainer.model.decoder import flops_per_token
 from trainer.optim import learning_rate
 from trainer.recipe import PhaseConfig, TrainRecipe, load_train_recipe
 from trainer.session import Session, open_session

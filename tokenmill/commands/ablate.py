@@ -9,21 +9,20 @@ command resumes, and the answer is a table of differences from the first arm wit
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.cli.engines import add_engine, open_executor
 from shards.terminal.arguments import parse_path
 from shards.terminal.exit_status import PROBLEMS, WHOLE
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Row
 from shards.terminal.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tokenmill.experiments.ablation import Ablation
-    from tokenmill.experiments.answer import Answer
 
 ANSWER_FILE = "ablation.json"
 
@@ -52,19 +51,19 @@ def run(options: argparse.Namespace) -> Outcome:
         from pipeline.engine.stage_progress import Progress
         from tokenmill.experiments.ablation import Ablation
         from tokenmill.experiments.ablation_page import write_ablation
-        from tokenmill.experiments.answer import answer_ablation
+        from tokenmill.experiments.answer import answer_ablation, show_tables
         from tokenmill.experiments.schema import SHIPPED, load_ablation
 
         file = find_recipe(options.file, SHIPPED)
         ablation = Ablation(file, load_ablation(file), options.out, executor, Progress(), keep=options.keep)
         if options.dry_run:
             return _price(ablation)
-        results = ablation.run(documents=True)
-        answer = answer_ablation(ablation, results)
-        pages = write_ablation(ablation, results, answer)
-    data = {"name": ablation.config.name, **answer._asdict()}
-    written = write_answer(ablation.out / ANSWER_FILE, data)
-    return Outcome(data, _show(ablation, answer, [written, *pages]), PROBLEMS if answer.failed else WHOLE)
+        ablation.run(documents=True)
+        answer = answer_ablation(ablation)
+        pages = write_ablation(ablation, answer)
+    tables = show_tables(answer)
+    shown = [tables[name] for name in ("scores", "changes", "documents", "costs")]
+    return tell_answer(answer, ablation.out / ANSWER_FILE, shown, pages)
 
 
 def _price(ablation: Ablation) -> Outcome:
@@ -82,23 +81,19 @@ def _price(ablation: Ablation) -> Outcome:
     return Outcome({"arms": rows, "hours": hours, "dollars": dollars}, [rows, notes])
 
 
-def write_answer(file: Path, data: dict[str, Any]) -> Path:
-    """Write an answer as JSON, and return its file."""
+def tell_answer(answer: Row, file: Path, tables: Sequence[list[Row]], pages: Sequence[Path]) -> Outcome:
+    """Write the answer of an experiment as JSON, and return it; exit status 1 if a training failed.
+
+    Args:
+        answer: the answer, with its `name`, `notes` and the trainings that `failed`.
+        file: the file to write.
+        tables: the answer as people read it.
+        pages: the other files that were written.
+    """
     import json
 
     from shards.stores.files import write_text
 
-    write_text(file, json.dumps(data, indent=2) + "\n")
-    return file
-
-
-def _show(ablation: Ablation, answer: Answer, files: list[Path]) -> Iterator[str | list[dict[str, Any]]]:
-    from tokenmill.experiments.answer import show_changes, show_documents, show_scores
-
-    yield ablation.config.name
-    yield show_scores(answer.scores)
-    yield show_changes(answer)
-    yield show_documents(answer)
-    yield answer.costs
-    yield from answer.notes
-    yield from map(str, files)
+    write_text(file, json.dumps(answer, indent=2) + "\n")
+    shown = [answer["name"], *tables, *answer["notes"], *map(str, [file, *pages])]
+    return Outcome(answer, shown, PROBLEMS if answer["failed"] else WHOLE)

@@ -7,6 +7,7 @@ anew: each stands between two comments that name its file.
 from __future__ import annotations
 
 import argparse
+import importlib
 from pathlib import Path
 
 from shards.errors import InputError
@@ -20,6 +21,12 @@ FILES = {
     "mix-search": "the file of a mix search",
 }
 """The files whose keys are listed, and what each is called."""
+MODELS = {
+    "train": "trainer.recipe:TrainRecipe",
+    "ablation": "tokenmill.experiments.schema:AblationConfig",
+    "mix-search": "tokenmill.mix_search.schema:MixSearchConfig",
+}
+"""The models of files but a data recipe, each imported only when it is asked for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,21 +52,11 @@ def run(options: argparse.Namespace) -> Outcome:
 
 def key_tables(file: str) -> str:
     """Return the tables of all keys of one of `FILES`."""
-    # Each model is imported only when it is asked for.
     from tokenmill.key_tables import file_tables
 
-    if file == "train":
-        from trainer.recipe import TrainRecipe
-
-        return file_tables(TrainRecipe)
-    if file == "ablation":
-        from tokenmill.experiments.schema import AblationConfig
-
-        return file_tables(AblationConfig)
-    if file == "mix-search":
-        from tokenmill.mix_search.schema import MixSearchConfig
-
-        return file_tables(MixSearchConfig)
+    if file != "data":
+        module, _, name = MODELS[file].partition(":")
+        return file_tables(getattr(importlib.import_module(module), name))
     from pipeline.recipe.clean_recipe import CleanRecipe
     from pipeline.recipe.presets import Preset
     from pipeline.recipe.schema import Recipe

@@ -10,21 +10,16 @@ their 95 % intervals, and writes the recipe with them, ready for `tokenmill buil
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.cli.engines import open_executor
 from shards.errors import plural
-from shards.terminal.exit_status import PROBLEMS, WHOLE
 from shards.terminal.program import Outcome
 from shards.terminal.shipped_recipes import find_recipe
-from tokenmill.commands.ablate import add_experiment, write_answer
+from tokenmill.commands.ablate import add_experiment, tell_answer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tokenmill.mix_search.answer import SearchAnswer
     from tokenmill.mix_search.search import MixSearch
 
 ANSWER_FILE, RECIPE_FILE = "mix-search.json", "recipe.toml"
@@ -40,7 +35,7 @@ def run(options: argparse.Namespace) -> Outcome:
     with closing(open_executor(options)) as executor:
         from pipeline.engine.stage_progress import Progress
         from tokenmill.experiments.schema import SHIPPED
-        from tokenmill.mix_search.answer import answer_search
+        from tokenmill.mix_search.answer import answer_search, show_tables
         from tokenmill.mix_search.pictures import draw_pictures
         from tokenmill.mix_search.recipe_file import write_found_recipe
         from tokenmill.mix_search.search import MixSearch
@@ -48,15 +43,11 @@ def run(options: argparse.Namespace) -> Outcome:
         search = MixSearch(find_recipe(options.file, SHIPPED), options.out, executor, Progress(), keep=options.keep)
         if options.dry_run:
             return _price(search)
-        found = search.run()
-    answer = answer_search(search, found)
-    data = {"name": search.config.name, **answer._asdict()}
-    files = [
-        write_answer(search.out / ANSWER_FILE, data),
-        write_found_recipe(search, found, search.out / RECIPE_FILE),
-        *draw_pictures(search, found, search.out),
-    ]
-    return Outcome(data, _show(search, answer, files), PROBLEMS if answer.failed else WHOLE)
+        search.run()
+    answer = answer_search(search)
+    files = [write_found_recipe(search, search.out / RECIPE_FILE), *draw_pictures(search, search.out)]
+    tables = [*show_tables(answer).values(), [answer["costs"]]]
+    return tell_answer(answer, search.out / ANSWER_FILE, tables, files)
 
 
 def _price(search: MixSearch) -> Outcome:
@@ -80,18 +71,3 @@ def _price(search: MixSearch) -> Outcome:
     total += "" if hours is None else f", {hours:.2f} hours of one device" + (f", ${dollars:,.2f}" if dollars else "")
     notes = f"{total}; eval tasks, samples and the building of sets are not counted"
     return Outcome(data, [mixes, notes])
-
-
-def _show(search: MixSearch, answer: SearchAnswer, files: list[Path]) -> Iterator[str | list[dict[str, Any]]]:
-    from tokenmill.experiments.answer import show_scores
-    from tokenmill.mix_search.answer import show_fits, show_objective, show_weights
-
-    yield search.config.name
-    yield show_weights(answer)
-    yield show_objective(answer)
-    if answer.comparison:
-        yield show_scores(answer.comparison)
-    yield show_fits(answer)
-    yield [answer.costs]
-    yield from answer.notes
-    yield from map(str, files)

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.builder.python_api import build_set
 from pipeline.engine.driver import Driver
@@ -27,9 +28,10 @@ from shards.errors import InputError, plural
 from shards.stores.files import lock_folder, write_text
 from shards.stores.open import open_writable_store
 from shards.terminal.amounts import format_size
+from shards.terminal.program import Row
 from tokenmill.experiments.arms import Arm, resolve_arms, with_tokenizer
 from tokenmill.experiments.documents import SAME_DOCUMENTS, record_documents, summarize_record
-from tokenmill.experiments.proxy import ProxyResult, ProxyTask, restore_run, train_proxy
+from tokenmill.experiments.proxy import ProxyResult, ProxyTask, find_change, restore_run, train_proxy
 from tokenmill.experiments.schema import AblationConfig
 
 _KEPT_BYTES = 1 << 62
@@ -39,12 +41,20 @@ _USABLE_DISK = 0.8
 _STAGE = "train"
 
 
-class Training(NamedTuple):
+@dataclass(slots=True)
+class Training:
     """The training of an arm with one seed."""
 
     arm: Arm
     seed: int
     task: Task
+    result: ProxyResult = field(default_factory=lambda: ProxyResult(failed="it has not run"))
+
+
+def list_failed(trainings: Iterable[Training]) -> list[Row]:
+    """Return the trainings that failed, each with its `arm`, `seed` and `why`."""
+    failed = [one for one in trainings if one.result.failed]
+    return [{"arm": one.arm.name, "seed": one.seed, "why": one.result.failed} for one in failed]
 
 
 class Ablation:
@@ -78,24 +88,27 @@ class Ablation:
         self.work = self.out / "work"
         self._progress, self._executor = progress, executor
         self._built: set[Path] = set()
+        # Trainings are tasks with receipts, in a work folder of their own.
         self.driver = Driver(open_writable_store(str(self.out / "trainings")), executor, progress)
-        self.arms = resolve_arms(file, config, open_writable_store(str(self.out / "trainings")), progress)
+        self.arms = resolve_arms(file, config, self.driver.work, progress)
         self.trainings = [Training(arm, seed, self._make_task(arm, seed)) for arm in self.arms for seed in arm.seeds]
 
     def find_pending(self) -> list[Training]:
         """Return the trainings that are not done; nothing runs."""
         _, pending, _ = self.driver.look_up(_STAGE, train_proxy, [one.task for one in self.trainings], None)
+        # Trainings of other arms may share a task.
         missing = {task.digest for task in pending}
         return [one for one in self.trainings if one.task.digest in missing]
 
-    def run(self, *, documents: bool = False) -> list[ProxyResult]:
-        """Build the sets and train the models, as far as they are missing.
+    def results(self, arm: str) -> list[ProxyResult]:
+        """Return the results of the trainings of an arm, in the order of its seeds."""
+        return [one.result for one in self.trainings if one.arm.name == arm]
+
+    def run(self, *, documents: bool = False) -> None:
+        """Build the sets and train the models, as far as they are missing. Each training has its result then.
 
         Args:
             documents: also record how the documents of the arms' sets differ, before any training.
-
-        Returns:
-            The result of each training, in order; some may have failed.
 
         Raises:
             InputError: a set cannot be built, or the folder is in use.
@@ -103,31 +116,37 @@ class Ablation:
         """
         (self.out / "trainings").mkdir(parents=True, exist_ok=True)  # other nodes look for it
         with lock_folder(self.out):
-            results: dict[str, ProxyResult] = {}
+            self._note_changes()
             for arms in self._divide_by_disk():
                 if documents:
                     self._record_documents(arms)
-                own = [one for one in self.trainings if one.arm in arms]
-                # Arms that share a seed may share a training.
-                tasks = list({one.task.digest: one.task for one in own}.values())
-
-                def build(pending: list[Task], own: Sequence[Training] = own) -> None:
-                    missing = {task.digest for task in pending}
-                    for data in dict.fromkeys(one.arm.data for one in own if one.task.digest in missing):
-                        self._build(self._first_with(data))
-
-                stage = self.driver.run_stage(_STAGE, train_proxy, tasks, unit="tokens", before=build)
-                results |= {task.digest: result for task, result in zip(tasks, stage.results, strict=True)}
-                for one in own:
-                    if results[one.task.digest].failed:
-                        # It has a receipt: without that, the next call tries again.
-                        self.driver.work.child(_STAGE).child(one.task.digest).delete_all()
-                    else:
-                        restore_run(self.results_folder(one), one.task)
+                self._train([one for one in self.trainings if one.arm in arms])
                 if not self.keep:
                     shutil.rmtree(self.out / "sets", ignore_errors=True)
                     self._built.clear()
-            return [results[one.task.digest] for one in self.trainings]
+
+    def _train(self, trainings: Sequence[Training]) -> None:
+        """Train the models of some arms, as far as they are missing."""
+        # Arms that share a seed may share a training.
+        tasks = {one.task.digest: one.task for one in trainings}
+        stage = self.driver.run_stage(_STAGE, train_proxy, [*tasks.values()], unit="tokens", before=self._build_for)
+        results = dict(zip(tasks, stage.results, strict=True))
+        for one in trainings:
+            one.result = results[one.task.digest]
+            if one.result.failed:
+                # It has a receipt: without that, the next call tries again.
+                self.driver.work.child(_STAGE).child(one.task.digest).delete_all()
+            else:
+                restore_run(self.results_folder(one), one.task)
+
+    def _note_changes(self) -> None:
+        """Say which trainings run again, and why: their run folders are those of other trainings."""
+        again: dict[str, list[str]] = {}
+        for one in self.find_pending():
+            if change := find_change(one.task):
+                again.setdefault(change, []).append(f"{one.arm.name} seed {one.seed}")
+        for change, names in again.items():
+            self._progress.note(f"{plural(len(names), 'training')} again, with {change}: {', '.join(names)}")
 
     def results_folder(self, training: Training) -> Path:
         """Return the folder of a finished training's result: its metrics and recipe, as in a run folder."""
@@ -193,11 +212,18 @@ class Ablation:
                 names = f"arm {arm.name} and {first.name}"
                 self._progress.note(f"{names}: the disk holds one of their sets at a time; documents are not compared")
 
+    def _build_for(self, pending: list[Task]) -> None:
+        """Build the sets that trainings need."""
+        missing = {task.digest for task in pending}
+        for data in dict.fromkeys(one.arm.data for one in self.trainings if one.task.digest in missing):
+            self._build(self._first_with(data))
+
     def _build(self, arm: Arm) -> Path:
         """Build the set of an arm unless it is there, with the tokenizer of the first arm unless it has its own."""
         folder = self.set_folder(arm)
         if folder in self._built:
             return folder
+        # Arms without a tokenizer of their own share that of the first.
         recipe = arm.recipe
         if not arm.own_tokenizer and recipe.tokenizer_file is None:
             recipe = with_tokenizer(recipe, self._find_tokenizer())

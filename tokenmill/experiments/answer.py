@@ -5,88 +5,73 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
 
 from shards.errors import plural
-from tokenmill.experiments.ablation import Ablation
+from shards.terminal.program import Row
+from tokenmill.experiments.ablation import Ablation, list_failed
 from tokenmill.experiments.arms import Arm
 from tokenmill.experiments.differences import CONFIDENCE, Difference, count_seeds, find_difference
 from tokenmill.experiments.documents import read_record, summarize_record
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import flatten_keys
+from trainer.evaluation.scores import show_score
+from trainer.results.comparison import name_once
 from trainer.results.curves import unit_of
 
 _LITTLE, _FAR = 0.01, 0.02
 """Sets that differ in a smaller part of their tokens, and shares that are off by more, are named in a note."""
 
 
-class Answer(NamedTuple):
-    """The answer of an ablation, as the rows of its tables. Values that are not known are None.
+def answer_ablation(ablation: Ablation) -> Row:
+    """Return the answer of an ablation that has run, as rows of tables. Values that are not known are None.
 
-    Attributes:
-        scores: for each score and arm its `score`, `arm`, `values` by seed, `mean`, `spread` (the standard deviation
+    Returns:
+        `name`: that of the ablation.
+        `scores`: for each score and arm its `score`, `arm`, `values` by seed, `mean`, `spread` (the standard deviation
             over seeds), and from the first arm the `difference`, its interval `low` to `high`, `p`, the smallest
             difference `visible` with these seeds, `seeds_needed` for the difference that was asked for, and `answer`.
-        costs: for each arm its `trainings` that did not fail, their `tokens`, how many of these were `repeated`,
+        `costs`: for each arm its `trainings` that did not fail, their `tokens`, how many of these were `repeated`,
             `hours` and `dollars`.
-        changes: for each key that an arm changes, its `arm`, `key` and `value`.
-        mixes: for each arm and source, its `requested` and `achieved` share of the training split, `tokens`,
+        `changes`: for each key that an arm changes, its `arm`, `key` and `value`.
+        `mixes`: for each arm and source, its `requested` and `achieved` share of the training split, `tokens`,
             `documents` and `epochs`.
-        documents: for each arm but the first, how its documents differ from those of the first arm: the sums of the
+        `documents`: for each arm but the first, how its documents differ from those of the first arm: the sums of the
             counts in OUT/documents/ARM.json.
-        failed: for each training that failed, its `arm`, `seed` and `why`.
-        notes: what a reader of the tables must know.
+        `failed`: for each training that failed, its `arm`, `seed` and `why`.
+        `notes`: what a reader of the tables must know.
     """
-
-    scores: list[dict[str, Any]]
-    costs: list[dict[str, Any]]
-    changes: list[dict[str, Any]]
-    mixes: list[dict[str, Any]]
-    documents: list[dict[str, Any]]
-    failed: list[dict[str, Any]]
-    notes: list[str]
-
-
-def answer_ablation(ablation: Ablation, results: Sequence[ProxyResult]) -> Answer:
-    """Return the answer of an ablation from the results of its trainings, in their order."""
-    by_arm: dict[str, list[ProxyResult]] = {arm.name: [] for arm in ablation.arms}
-    for training, result in zip(ablation.trainings, results, strict=True):
-        by_arm[training.arm.name].append(result)
-    failed = [
-        {"arm": one.arm.name, "seed": one.seed, "why": result.failed}
-        for one, result in zip(ablation.trainings, results, strict=True)
-        if result.failed
-    ]
     names = ablation.config.scores or ablation.arms[0].train.eval.score_names
-    scores = [row for name in names for row in _compare_arms(ablation, name, by_arm)]
-    # Arms that share a seed may share a training, which is paid once.
-    paid: dict[str, Arm] = {}
-    for training in ablation.trainings:
-        paid.setdefault(training.task.digest, training.arm)
-    own = {one.task.digest: result for one, result in zip(ablation.trainings, results, strict=True)}
-    costs = [add_up(arm, [own[digest] for digest, payer in paid.items() if payer is arm]) for arm in ablation.arms]
+    # Arms that share a seed may share a training, which is paid once, by the first of them.
+    paid = {one.task.digest: one for one in reversed(ablation.trainings)}.values()
     records = list_records(ablation)
-    mixes = [{"arm": record["arm"], **row} for record in records for row in record["mix"]]
-    documents = [summarize_record(record) for record in records if record["arm"] != record["first"]]
-    notes = [*_list_notes(ablation, scores, costs, failed), *_list_doubts(mixes, documents)]
-    return Answer(scores, costs, list(_list_changes(ablation)), mixes, documents, failed, notes)
+    answer: Row = {
+        "name": ablation.config.name,
+        "scores": [row for name in names for row in _compare_arms(ablation, name)],
+        "costs": [add_up(arm, [one.result for one in paid if one.arm is arm]) for arm in ablation.arms],
+        "changes": list(_list_changes(ablation)),
+        "mixes": [{"arm": record["arm"], **row} for record in records for row in record["mix"]],
+        "documents": [summarize_record(record) for record in records if record["arm"] != record["first"]],
+        "failed": list_failed(ablation.trainings),
+    }
+    return answer | {"notes": [*_list_notes(ablation, answer), *_list_doubts(answer)]}
 
 
-def list_records(ablation: Ablation) -> list[dict[str, Any]]:
+def list_records(ablation: Ablation) -> list[Row]:
     """Return the record of each arm's documents, in order, of the first arm that of its mix; without those unknown."""
     first = ablation.arms[0]
     found = (read_record(ablation.out, first, arm) for arm in ablation.arms)
     return [record for record in found if record is not None]
 
 
-def _compare_arms(ablation: Ablation, score: str, by_arm: dict[str, list[ProxyResult]]) -> Iterator[dict[str, Any]]:
+def _compare_arms(ablation: Ablation, score: str) -> Iterator[Row]:
     """Yield the row of each arm for one score."""
     first = ablation.arms[0]
+    base = ablation.results(first.name)
     for arm in ablation.arms:
-        own, base = by_arm[arm.name], by_arm[first.name]
+        own = ablation.results(arm.name)
         values = [_value(result, score) for result in own]
         known = [value for value in values if value is not None]
-        row: dict[str, Any] = {
+        row: Row = {
             "score": score,
             "unit": unit_of(score),
             "arm": arm.name,
@@ -97,11 +82,9 @@ def _compare_arms(ablation: Ablation, score: str, by_arm: dict[str, list[ProxyRe
         row |= dict.fromkeys(("difference", "low", "high", "p", "visible", "seeds_needed"))
         row["answer"] = "the first arm" if arm is first else None
         if arm is not first:
-            pairs = [
-                (a, b)
-                for a, b in zip([_value(result, score) for result in base], values, strict=True)
-                if a is not None and b is not None
-            ]
+            both = zip([_value(result, score) for result in base], values, strict=True)
+            # Seeds that failed in one of the arms have no pair.
+            pairs = [(a, b) for a, b in both if a is not None and b is not None]
             row |= _describe_pairs(ablation, score, pairs, [*base, *own])
             if 0 < len(pairs) < len(values):
                 row["answer"] += f" ({len(pairs)} of {plural(len(values), 'seed')}: the others failed)"
@@ -109,31 +92,31 @@ def _compare_arms(ablation: Ablation, score: str, by_arm: dict[str, list[ProxyRe
 
 
 def _value(result: ProxyResult, score: str) -> float | None:
-    return result.scores[score]["value"] if score in result.scores else None
+    return result.scores.get(score, {}).get("value")
 
 
 def _describe_pairs(
     ablation: Ablation, score: str, pairs: Sequence[tuple[float, float]], results: Sequence[ProxyResult]
-) -> dict[str, Any]:
+) -> Row:
     """Return what the pairs of values of two arms say."""
-    # The name of a score begins with that of its eval set or task, and may begin with that of another one.
-    names = [name for result in results for name in result.texts if score.startswith(f"{name}_")]
-    if len({result.texts.get(max(names, key=len)) for result in results if names and not result.failed}) > 1:
+    if len({result.text_of(score) for result in results if not result.failed}) > 1:
         return {"answer": "other text: the arms were not scored on the same documents or items"}
     if not pairs:
         return {"answer": "not known: its trainings failed"}
+    # The paired difference, and whether its interval leaves out 0.
     found = find_difference([a for a, _ in pairs], [b for _, b in pairs])
-    row: dict[str, Any] = {"difference": found.mean, "low": found.low, "high": found.high, "p": found.p}
+    row: Row = {"difference": found.mean, "low": found.low, "high": found.high, "p": found.p}
     row["visible"] = found.visible
     if found.is_seen is None:
         return row | {"answer": "one seed: what chance does is not known"}
     if found.is_seen:
+        # Of an accuracy more is better, of a loss less.
         better = (found.mean < 0) == (unit_of(score) != "accuracy")
         return row | {"answer": "better" if better else "worse"}
     return row | _describe_unseen(found, ablation.config.smallest_difference)
 
 
-def _describe_unseen(found: Difference, smallest: float | None) -> dict[str, Any]:
+def _describe_unseen(found: Difference, smallest: float | None) -> Row:
     """Return the answer if the interval holds 0: how many seeds would show the difference that matters."""
     size = abs(found.mean) if smallest is None else smallest
     if found.spread == 0:
@@ -143,12 +126,14 @@ def _describe_unseen(found: Difference, smallest: float | None) -> dict[str, Any
         return {"answer": "no difference seen"}
     if smallest is not None and found.visible is not None and found.visible <= smallest:
         return {"seeds_needed": seeds, "answer": f"no difference seen; one of {smallest:g} would show"}
+    # Without a smallest difference, the one that was measured is asked for.
     needed = "more than 10,000 seeds" if seeds is None else plural(seeds, "seed")
     return {"seeds_needed": seeds, "answer": f"no difference seen; it takes {needed} to show one of {size:.2g}"}
 
 
-def add_up(arm: Arm, results: Sequence[ProxyResult]) -> dict[str, Any]:
+def add_up(arm: Arm, results: Sequence[ProxyResult]) -> Row:
     """Return what trainings of an arm cost, or of arms like it."""
+    # What a failed training took is not known.
     results = [result for result in results if not result.failed]
     hours = sum(result.trained_seconds for result in results) / 3600
     price = arm.train.cost.gpu_usd_per_hour
@@ -162,19 +147,14 @@ def add_up(arm: Arm, results: Sequence[ProxyResult]) -> dict[str, Any]:
     }
 
 
-def _list_changes(ablation: Ablation) -> Iterator[dict[str, Any]]:
+def _list_changes(ablation: Ablation) -> Iterator[Row]:
     for arm in ablation.config.arms:
         for kind, tables in (("data", arm.data), ("train", arm.train)):
             for key, value in flatten_keys(tables):
                 yield {"arm": arm.name, "key": ".".join((kind, *key)), "value": value}
 
 
-def _list_notes(
-    ablation: Ablation,
-    scores: Sequence[dict[str, Any]],
-    costs: Sequence[dict[str, Any]],
-    failed: Sequence[dict[str, Any]],
-) -> Iterator[str]:
+def _list_notes(ablation: Ablation, answer: Row) -> Iterator[str]:
     seeds = len(ablation.config.seeds)
     if seeds == 1:
         yield "one seed: a difference may be chance, and no interval is known. Give at least three seeds."
@@ -184,12 +164,13 @@ def _list_notes(
             f"in brackets its {CONFIDENCE:.0%} interval (Student's t). One of twenty comparisons of equal arms claims "
             "a difference by chance."
         )
-    compared = sum(row["difference"] is not None and row["low"] is not None for row in scores)
+    # One of twenty comparisons claims a difference by chance.
+    compared = sum(row["difference"] is not None and row["low"] is not None for row in answer["scores"])
     if compared > 10:
         yield f"{compared} comparisons: expect about {compared / 20:.0f} by chance. Decide by a score chosen before."
-    for row in failed:
+    for row in answer["failed"]:
         yield f"failed: arm {row['arm']}, seed {row['seed']}: {row['why']}. Run the same command again to retry it."
-    for row in costs:
+    for row in answer["costs"]:
         if row["repeated"]:
             repeated = f"of {plural(row['tokens'], 'token')}, {row['repeated']:,} are repeated"
             yield f"arm {row['arm']}: {repeated}: its set holds fewer than it trains on"
@@ -197,9 +178,9 @@ def _list_notes(
         yield "arms with tokenizers of their own: tokens hold other amounts of text; bits per byte compare"
 
 
-def _list_doubts(mixes: Sequence[dict[str, Any]], documents: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _list_doubts(answer: Row) -> Iterator[str]:
     """Yield what is odd about the sets: arms that hardly differ, and shares far from those that were asked for."""
-    for row in documents:
+    for row in answer["documents"]:
         if row["both_tokens"] is None:
             continue
         other, both = row["only_first_tokens"] + row["only_arm_tokens"], row["both_tokens"]
@@ -208,48 +189,35 @@ def _list_doubts(mixes: Sequence[dict[str, Any]], documents: Sequence[dict[str, 
                 f"arm {row['arm']}: its set and that of the first arm differ in {plural(other, 'token')} of "
                 f"{other + both:,}: so little shows no difference, whatever the change does to more text"
             )
-    for row in mixes:
+    for row in answer["mixes"]:
         if abs(row["achieved"] - row["requested"]) > _FAR:
             found = f"{row['source']} has {row['achieved']:.1%} of the tokens, not {row['requested']:.1%}"
             yield f"arm {row['arm']}: {found}: its documents are long for so small a set. Give more tokens."
 
 
-def show_scores(scores: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def show_scores(scores: Sequence[Row]) -> list[Row]:
     """Return the table of the scores of an answer as people read it, a score's name once."""
-    rows: list[dict[str, Any]] = []
-    shown = ""
+    rows: list[Row] = []
     for row in scores:
         difference = None
         if row["difference"] is not None:
             interval = "" if row["low"] is None else f" [{row['low']:+.4f}, {row['high']:+.4f}]"
             difference = f"{row['difference']:+.4f}{interval}"
-        mean = "-" if row["mean"] is None else f"{row['mean']:.4f}"
-        spread = "" if row["spread"] is None else f" ± {row['spread']:.4f}"
-        name = "" if row["score"] == shown else row["score"]
-        shown = row["score"]
-        rows.append(
-            {"score": name, "arm": row["arm"], "mean": mean + spread, "difference": difference, "answer": row["answer"]}
-        )
-    return rows
+        shown = {"score": row["score"], "arm": row["arm"], "mean": show_score(row["mean"], row["spread"])}
+        rows.append(shown | {"difference": difference, "answer": row["answer"]})
+    return name_once(rows, "score")
 
 
-def show_documents(answer: Answer) -> list[dict[str, Any]]:
-    """Return the table of documents as people read it."""
-    columns = ("both_documents", "only_first_documents", "only_first_tokens", "only_arm_documents", "only_arm_tokens")
-    return [{key: row[key] for key in ("arm", *columns, "answer")} for row in answer.documents]
-
-
-def show_mixes(answer: Answer) -> list[dict[str, Any]]:
-    """Return the table of mixes as people read it, an arm's name once."""
-    names = [row["arm"] for row in answer.mixes]
-    return [
-        row
-        | {key: f"{row[key]:.2%}" for key in ("requested", "achieved")}
-        | {"arm": "" if names[number] in names[:number] else names[number]}
-        for number, row in enumerate(answer.mixes)
-    ]
-
-
-def show_changes(answer: Answer) -> list[dict[str, Any]]:
-    """Return the table of changed keys as people read it."""
-    return [row | {"value": json.dumps(row["value"])} for row in answer.changes]
+def show_tables(answer: Row) -> dict[str, list[Row]]:
+    """Return the tables of an answer as people read them, by the names of their rows."""
+    counts = ("both_documents", "only_first_documents", "only_first_tokens", "only_arm_documents", "only_arm_tokens")
+    # Shares in percent, and the counts that fit a line.
+    shares = ("requested", "achieved")
+    mixes = [row | {key: f"{row[key]:.2%}" for key in shares} for row in answer["mixes"]]
+    return {
+        "scores": show_scores(answer["scores"]),
+        "changes": [row | {"value": json.dumps(row["value"])} for row in answer["changes"]],
+        "documents": [{key: row[key] for key in ("arm", *counts, "answer")} for row in answer["documents"]],
+        "costs": answer["costs"],
+        "mixes": name_once(mixes, "arm"),
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +12,7 @@ from typing import Any, cast
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import digest_of
+from pipeline.recipe.raw_tables import table_of
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.kinds import list_files
@@ -22,7 +23,7 @@ from shards.stores.files import hash_file
 from shards.stores.store import WritableStore
 from tokenmill.experiments.proxy import scored_keys
 from tokenmill.experiments.schema import AblationConfig, ArmConfig, flatten_keys
-from trainer.eval_config import EVAL_PATH_KEYS
+from trainer.eval_config import EVAL_PATH_KEYS, EvalSetConfig, EvalTaskConfig
 from trainer.recipe import TrainRecipe, load_train_recipe
 
 _VALIDATION_PART, _VALIDATION_TOKENS = 0.02, 20_000
@@ -94,13 +95,18 @@ def _resolve(
     recipe = load_checked_recipe(
         locate_recipe(file, ablation.data), changes=_list_changes("data", arm.data), progress=progress
     )
+    # The set is as small as the training allows.
     tokens = config.steps * config.global_batch * config.seq_len
-    if ablation.tokens is not None and "tokens" not in _table(arm.data, "mix"):
+    if ablation.tokens is not None and "tokens" not in table_of(arm.data.get("mix")):
         recipe = _shrink(recipe, tokens, config.seq_len)
     if "split" not in arm.data:
         recipe = _shrink_validation(recipe, tokens)
+    if recipe.mix.tokens != "max" and recipe.mix.tokens < tokens:
+        found = f"trains on {plural(tokens, 'token')}, and mix.tokens = {recipe.mix.tokens:,} of its data recipe"
+        progress.note(f"arm {arm.name}: {found}: each is read {tokens / recipe.mix.tokens:.1f} times")
     recipe = pin_revisions(recipe, work)
     own_tokenizer = not earlier or "tokenizer" in arm.data
+    # Listing the files of equal recipes once is enough.
     equal = next((other for other in earlier if other.recipe == recipe), None)
     data = equal.data if equal else _digest_data(recipe, None if own_tokenizer else earlier[0])
     return Arm(arm.name, recipe, train, arm.seeds or ablation.seeds, own_tokenizer, data, _digest_eval_files(train))
@@ -128,11 +134,6 @@ def locate_recipe(file: Path, given: str) -> Path:
 
 def _list_changes(kind: str, tables: dict[str, Any]) -> Changes:
     return [(".".join((kind, *key)), key, value) for key, value in flatten_keys(tables)]
-
-
-def _table(tables: dict[str, Any], key: str) -> dict[str, Any]:
-    value = tables.get(key)
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _make_proxy(recipe: TrainRecipe, ablation: AblationConfig) -> TrainRecipe:
@@ -184,16 +185,34 @@ def _shrink_validation(recipe: Recipe, tokens: int) -> Recipe:
 
 
 def _digest_eval_files(recipe: TrainRecipe) -> str:
-    """Return a digest of the local files of eval sets and tasks: of a file its content, of a set its manifest."""
-    named: set[str] = set()
-    for table in (*recipe.eval.sets, *recipe.eval.tasks):
-        values = table.model_dump()
-        for key in EVAL_PATH_KEYS:
-            given: Any = values.get(key) or []
-            named.update([given] if isinstance(given, str) else cast("list[str]", given))
-    found = sorted(path for name in named if "://" not in name for path in glob.glob(name, recursive=True))
-    contents = (os.path.join(path, MANIFEST_FILE) if os.path.isdir(path) else path for path in found)
+    """Return a digest of the local files of eval sets and tasks: of a file its content, of a set its manifest.
+
+    Raises:
+        InputError: a path of an eval set or task matches no file.
+    """
+    problems: list[str] = []
+    found: set[str] = set()
+    for kind, tables in (("sets", recipe.eval.sets), ("tasks", recipe.eval.tasks)):
+        for table in tables:
+            for key, paths in list_eval_files(table):
+                found.update(paths)
+                if not paths and key != "exclude":
+                    problems.append(f"eval.{kind}.{table.name}.{key}: matches no file. Correct the path.")
+    if problems:
+        raise InputError(problems)
+    contents = (os.path.join(path, MANIFEST_FILE) if os.path.isdir(path) else path for path in sorted(found))
     return digest_of([hash_file(Path(path)) for path in contents if os.path.isfile(path)])
+
+
+def list_eval_files(table: EvalSetConfig | EvalTaskConfig) -> Iterator[tuple[str, list[str]]]:
+    """Yield each key of an eval set or task that names local files, and the files; addresses have no file here."""
+    values = table.model_dump()
+    for key in EVAL_PATH_KEYS:
+        given: Any = values.get(key) or []
+        names = [given] if isinstance(given, str) else cast("list[str]", given)
+        local = [name for name in names if "://" not in name]
+        if local:
+            yield key, [path for name in local for path in glob.glob(name, recursive=True)]
 
 
 def _check_scores(file: Path, ablation: AblationConfig, arms: Sequence[Arm]) -> None:
@@ -211,6 +230,7 @@ def _check_scores(file: Path, ablation: AblationConfig, arms: Sequence[Arm]) -> 
 
 def _check_differences(file: Path, arms: Sequence[Arm]) -> None:
     """Refuse two arms that would train the same models on the same bytes."""
+    # Two arms are one experiment if text, model and seeds are the same.
     seen: dict[Any, str] = {}
     problems: list[str] = []
     for arm in arms:

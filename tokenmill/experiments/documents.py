@@ -5,24 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from shards.format.content_hash import split_column
 from shards.format.document_table import iter_documents, number_sources, read_lengths
-from shards.format.equal_hashes import HashRange, divide_hashes, find_hashes, mark_first, sort_hashes
+from shards.format.equal_hashes import find_hashes, mark_first, sort_hashes
 from shards.format.manifest import Manifest
-from shards.format.reader import Shard, ShardSet, open_set
+from shards.format.reader import ShardSet, open_set
 from shards.report.shown_documents import read_shown_document
 from shards.stores.files import write_text
 from shards.terminal.display import format_json
+from shards.terminal.program import Row
 from shards.trace.locate import find_places
-from shards.validation.duplicates import PARTITION_DOCUMENTS
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from tokenmill.experiments.arms import Arm
 
 EXAMPLES = 3
@@ -39,20 +38,12 @@ COUNTED = (
 )
 """The counts of each source. Documents are distinct ones; tokens are those in the set, EOS and repeats included."""
 
-
-class _Documents(NamedTuple):
-    """The distinct documents of a set in one range of hashes, in hash order; each array `(documents,)`."""
-
-    high: npt.NDArray[np.uint64]
-    low: npt.NDArray[np.uint64]
-    source: npt.NDArray[np.int64]
-    tokens: npt.NDArray[np.int64]
-    """Of all its repeats."""
-    shard: npt.NDArray[np.int64]
-    row: npt.NDArray[np.int64]
+Documents = npt.NDArray[np.uint64]
+"""Documents of a set, `(documents, 6)`: both halves of the hash, source, tokens of all repeats, shard and row."""
+_SOURCE, _TOKENS, _PLACE = 2, 3, 4
 
 
-def record_documents(out: Path, first: Arm, arm: Arm, open_arm: Callable[[Arm], Path]) -> dict[str, Any]:
+def record_documents(out: Path, first: Arm, arm: Arm, open_arm: Callable[[Arm], Path]) -> Row:
     """Return what the training split of an arm's set holds, and how its documents differ from those of the first arm.
 
     The record is kept in OUT/documents/ARM.json; it is read from there if it is of the very same two sets.
@@ -71,21 +62,23 @@ def record_documents(out: Path, first: Arm, arm: Arm, open_arm: Callable[[Arm], 
     known = read_record(out, first, arm)
     if known is not None:
         return known
+    # The mix of the arm's set is recorded in any case; documents only of another set.
     ours = open_set(open_arm(arm))
-    record: dict[str, Any] = {"data": [first.data, arm.data], "first": first.name, "arm": arm.name}
+    record: Row = {"data": [first.data, arm.data], "first": first.name, "arm": arm.name}
     record |= {"same_set": first.data == arm.data, "other_tokenizer": False, "mix": describe_mix(ours.manifest)}
     record |= {"counts": [], "examples": {"only_first": [], "only_arm": []}}
     if not record["same_set"]:
         base = open_set(open_arm(first))
         record["other_tokenizer"] = base.manifest.tokenizer.sha256 != ours.manifest.tokenizer.sha256
         record["counts"], record["examples"] = compare_documents(base, ours)
+    # Read back, so that the first call and later ones return the same.
     file = _record_file(out, arm)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, format_json(record) + "\n")
     return read_record(out, first, arm) or record
 
 
-def read_record(out: Path, first: Arm, arm: Arm) -> dict[str, Any] | None:
+def read_record(out: Path, first: Arm, arm: Arm) -> Row | None:
     """Return the record of an arm's documents; None if there is none, or if it is of other sets or names."""
     try:
         record: Any = json.loads(_record_file(out, arm).read_text(encoding="utf-8"))
@@ -98,7 +91,7 @@ def read_record(out: Path, first: Arm, arm: Arm) -> dict[str, Any] | None:
     return known if all(known.get(key) == value for key, value in expected.items()) else None
 
 
-def summarize_record(record: dict[str, Any]) -> dict[str, Any]:
+def summarize_record(record: Row) -> Row:
     """Return a row of the table of documents: an arm, what is equal in its set, and the sums of its counts."""
     same = record["same_set"]
     sums = {key: None if same else sum(row[key] for row in record["counts"]) for key in COUNTED}
@@ -115,7 +108,7 @@ def _record_file(out: Path, arm: Arm) -> Path:
     return out / "documents" / f"{arm.name}.json"
 
 
-def describe_mix(manifest: Manifest) -> list[dict[str, Any]]:
+def describe_mix(manifest: Manifest) -> list[Row]:
     """Return a row for each source of a set's training split: shares, tokens, documents, epochs."""
     entry = manifest.splits.get("train")
     held = entry.sources if entry else {}
@@ -133,10 +126,8 @@ def describe_mix(manifest: Manifest) -> list[dict[str, Any]]:
     ]
 
 
-def compare_documents(first: ShardSet, arm: ShardSet) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
-    """Compare the training splits of two sets by the content hashes of their documents.
-
-    Hashes are compared one range after the other, so memory does not grow with the sets.
+def compare_documents(first: ShardSet, arm: ShardSet) -> tuple[list[Row], dict[str, list[Row]]]:
+    """Compare the training splits of two sets by the content hashes of their documents: 100 bytes of memory each.
 
     Returns:
         A row for each source with the keys `COUNTED`: a document that both hold counts for its source in the first
@@ -145,77 +136,61 @@ def compare_documents(first: ShardSet, arm: ShardSet) -> tuple[list[dict[str, An
     Raises:
         ShardSetError: a document table is not what the manifest says.
     """
-    sets = (first, arm)
-    names = list(dict.fromkeys(source.name for one in sets for source in one.manifest.sources))
-    counts = np.zeros((len(COUNTED), len(names)), np.int64)
-    chosen: list[list[tuple[int, int]]] = [[], []]  # of each set: places of examples, as shard and row
-    left = np.full((2, len(names)), EXAMPLES)
-    total = sum(shard.num_documents for one in sets for shard in one.splits.get("train", ()))
-    for hashes in divide_hashes(total, PARTITION_DOCUMENTS):
-        ours, theirs = (_read_documents(one.splits.get("train", ()), names, hashes) for one in sets)
-        found = find_hashes(ours.high, ours.low, theirs.high, theirs.low)
-        both, same = np.flatnonzero(found >= 0), found[found >= 0]
-        only_arm = np.ones(len(theirs.high), bool)
-        only_arm[same] = False
-        alone = (np.flatnonzero(found < 0), np.flatnonzero(only_arm))
+    names = list(dict.fromkeys(source.name for one in (first, arm) for source in one.manifest.sources))
+    ours, theirs = (_read_documents(one, names) for one in (first, arm))
+    found = find_hashes(*ours[:, :2].T.copy(), *theirs[:, :2].T.copy())
+    # Documents of both sets, then those of one alone.
+    same = found >= 0
+    both, in_arm = ours[same], theirs[found[same]]
+    alone = (ours[~same], np.delete(theirs, found[same], axis=0))
 
-        # Documents and tokens by source, in the order of COUNTED.
-        source = ours.source[both]
-        summed = [(source, None), (source, ours.tokens[both]), (source, theirs.tokens[same])]
-        for held, own in zip((ours, theirs), alone, strict=True):
-            summed += [(held.source[own], None), (held.source[own], held.tokens[own])]
-        counts += [_sum_by(sources, values, len(names)) for sources, values in summed]
-
-        # Ranges and documents come in hash order: the first ones have the lowest hashes.
-        for side, (held, own) in enumerate(zip((ours, theirs), alone, strict=True)):
-            for number in range(len(names)):
-                picked = own[held.source[own] == number][: left[side, number]]
-                left[side, number] -= len(picked)
-                chosen[side] += zip(held.shard[picked].tolist(), held.row[picked].tolist(), strict=True)
-    rows = [
-        {"source": name, **dict(zip(COUNTED, column, strict=True))}
-        for name, column in zip(names, counts.T.tolist(), strict=True)
-    ]
-    examples = [_read_examples(one, places, names) for one, places in zip(sets, chosen, strict=True)]
+    # Each source in turn: what is counted of it, and its examples. Documents come in hash order.
+    rows: list[Row] = []
+    chosen: tuple[list[list[int]], ...] = ([], [])
+    for number, name in enumerate(names):
+        is_own = both[:, _SOURCE] == number
+        only_first, only_arm = (documents[documents[:, _SOURCE] == number] for documents in alone)
+        counts = [int(is_own.sum()), *(_sum_tokens(documents[is_own]) for documents in (both, in_arm))]
+        for documents in (only_first, only_arm):
+            counts += [len(documents), _sum_tokens(documents)]
+        rows.append({"source": name, **dict(zip(COUNTED, counts, strict=True))})
+        for places, documents in zip(chosen, (only_first, only_arm), strict=True):
+            places += documents[:EXAMPLES, _PLACE:].tolist()
+    examples = [_read_examples(one, places, names) for one, places in zip((first, arm), chosen, strict=True)]
     return rows, dict(zip(("only_first", "only_arm"), examples, strict=True))
 
 
-def _sum_by(sources: npt.NDArray[np.int64], values: npt.NDArray[np.int64] | None, number: int) -> npt.NDArray[np.int64]:
-    """Return sums of whole numbers, or counts without them, by source."""
-    sums = np.zeros(number, np.int64)
-    np.add.at(sums, sources, 1 if values is None else values)  # not `bincount`, which adds in floats
-    return sums
+def _sum_tokens(documents: Documents) -> int:
+    return int(documents[:, _TOKENS].sum())
 
 
-def _read_documents(shards: tuple[Shard, ...], names: list[str], hashes: HashRange) -> _Documents:
-    """Return the distinct documents of some shards in a range of hashes."""
+def _read_documents(shard_set: ShardSet, names: list[str]) -> Documents:
+    """Return the distinct documents of the training split of a set, in hash order."""
     numbers = {name: index for index, name in enumerate(names)}
-    no_hashes, none = np.empty(0, np.uint64), np.empty(0, np.int64)
-    parts = [_Documents(no_hashes, no_hashes, none, none, none, none)]
-    for shard_number, shard in enumerate(shards):
+    parts = [np.empty((0, 6), np.uint64)]
+    for place, shard in enumerate(shard_set.splits.get("train", ())):
         first = 0
         for batch in iter_documents(shard, ["length", "source", "hash"]):
-            high, low = split_column(batch.column("hash")).T
-            own = np.flatnonzero(hashes.holds(high))
-            sources, lengths = number_sources(shard, batch, numbers)[own], read_lengths(batch)[own]
-            parts.append(
-                _Documents(high[own], low[own], sources, lengths, np.full(len(own), shard_number), own + first)
-            )
-            first += len(high)
-    columns: list[Any] = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    every = _Documents(*columns)
-    if not len(every.high):
+            hashes, lengths = split_column(batch.column("hash")), read_lengths(batch)
+            rows = np.arange(first, first + len(lengths))
+            sources = number_sources(shard, batch, numbers)
+            parts.append(np.array([*hashes.T, sources, lengths, np.full_like(rows, place), rows], np.uint64).T)
+            first += len(lengths)
+    every = np.concatenate(parts)
+    if not len(every):
         return every
-    # Repeats of a document follow each other in hash order.
-    order, _ = sort_hashes(every.high, every.low, bits=hashes.bits)
-    begins = np.flatnonzero(mark_first(every.high[order], every.low[order]))
-    distinct = _Documents(*(column[order[begins]] for column in columns))
-    return distinct._replace(tokens=np.add.reduceat(every.tokens[order], begins))
+    # Repeats of a document follow each other in hash order: their tokens are added up.
+    order, _ = sort_hashes(every[:, 0].copy(), every[:, 1].copy())
+    every = every[order]
+    begins = np.flatnonzero(mark_first(every[:, 0], every[:, 1]))
+    distinct = every[begins]
+    distinct[:, _TOKENS] = np.add.reduceat(every[:, _TOKENS], begins)
+    return distinct
 
 
-def _read_examples(shard_set: ShardSet, places: list[tuple[int, int]], names: list[str]) -> list[dict[str, Any]]:
+def _read_examples(shard_set: ShardSet, places: list[list[int]], names: list[str]) -> list[Row]:
     """Return documents with the beginnings of their texts, by source and hash."""
-    found: list[dict[str, Any]] = []
+    found: list[Row] = []
     for number in sorted({number for number, _ in places}):
         shard = shard_set.splits["train"][number]
         for place in find_places(shard, [row for own, row in places if own == number]):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from tokenizers import Tokenizer
 
 from pipeline.recipe.schema import Recipe
+from shards.terminal.program import Row
 from tokenmill.experiments.ablation import Ablation, Training
+from tokenmill.experiments.arms import list_eval_files
 from trainer.commands.bench import bench
 from trainer.recipe import TrainRecipe
 
@@ -18,7 +19,7 @@ _FORWARD_SHARE = 1 / 3
 """Of a training step's work, that of predicting as many tokens: the backward pass takes twice as much."""
 
 
-def price_ablation(ablation: Ablation, pending: Sequence[Training]) -> list[dict[str, Any]]:
+def price_ablation(ablation: Ablation, pending: Sequence[Training]) -> list[Row]:
     """Measure steps of each model on this machine, and return for each arm what its trainings take.
 
     Returns:
@@ -28,7 +29,7 @@ def price_ablation(ablation: Ablation, pending: Sequence[Training]) -> list[dict
     os.environ["OMP_NUM_THREADS"] = str(ablation.config.threads)
     speeds: dict[str, float | None] = {}
     counted: set[str] = set()  # arms that share a seed may share a training
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for arm in ablation.arms:
         recipe = _settle_vocabulary(arm.train, arm.recipe)
         # Rates change no speed, but made-up text may diverge with one of them.
@@ -38,11 +39,13 @@ def price_ablation(ablation: Ablation, pending: Sequence[Training]) -> list[dict
         key = steps.model_dump_json()
         if key not in speeds:
             speeds[key] = bench(steps, BENCH_STEPS).get("tokens_per_s")
+        # Arms with one model and batch have one speed.
         speed = speeds[key]
+        # Of the pending trainings, those that no arm before has paid.
         own = {one.task.digest for one in pending if one.arm.name == arm.name} - counted
         counted |= own
         to_run = len(own)
-        hours = None if not speed else to_run * (arm.tokens + _scored_tokens(recipe)) / speed / 3600
+        hours = None if not speed else to_run * (arm.tokens + _scored_tokens(recipe, arm.recipe)) / speed / 3600
         price = recipe.cost.gpu_usd_per_hour
         rows.append(
             {
@@ -58,10 +61,14 @@ def price_ablation(ablation: Ablation, pending: Sequence[Training]) -> list[dict
     return rows
 
 
-def _scored_tokens(recipe: TrainRecipe) -> float:
-    """Return the tokens of all validations of a training, at the most, as tokens of training steps."""
+def _scored_tokens(recipe: TrainRecipe, data: Recipe) -> float:
+    """Return the tokens of all validations of a training, about, as tokens of training steps."""
     validations = -(-recipe.train.steps // recipe.eval.every_steps)
-    tokens = recipe.eval.max_tokens + sum(one.max_tokens for one in recipe.eval.sets)
+    tokens = min(recipe.eval.max_tokens, data.split.val_tokens)
+    for one in recipe.eval.sets:
+        # A token is three or four bytes of text, and compressed text a third of it: about a token for each stored byte.
+        stored = sum(os.path.getsize(path) for _, paths in list_eval_files(one) for path in paths)
+        tokens += min(one.max_tokens, stored or one.max_tokens)
     return validations * tokens * _FORWARD_SHARE
 
 

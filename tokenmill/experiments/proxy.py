@@ -31,15 +31,18 @@ from shards.errors import InputError, plural
 from shards.stores.files import write_text
 from shards.terminal.display import say
 from shards.terminal.exit_status import COULD_NOT_RUN
+from shards.terminal.program import Row
 from trainer.metrics import METRICS_FILE, last_record, read_metrics
 from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE
 
 DIGEST_FILE, PROXY_FILE, LOG_FILE, OUTCOME_FILE = "proxy.txt", "proxy.json", "train.log", "outcome.json"
-"""In the run folder: the digest of the task whose run it is; its train recipe; what `train` said; and, when it is done,
-its result."""
+"""In the run folder: the digests of the task whose run it is, of its set and of what it scores; its train recipe; what
+`train` said; and, when it is done, its result."""
 _RESULT_FILES = (METRICS_FILE, RECIPE_FILE, SET_FILE, TOKENIZER_FILE)
 _WITHOUT_EFFECT = ("name", "checkpoint", "log", "cost", "phases")
 """Sections of a train recipe that do not change a score."""
+_MALLOC = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
+_NOT_INHERITED = (*_MALLOC, "RANK", "WORLD_SIZE", "LOCAL_RANK")
 _POLL_SECONDS = 0.25
 _ATTEMPTS = 2
 """How often a training that fails is started; it goes on from its last checkpoint."""
@@ -47,7 +50,7 @@ _SHOWN_LINES = 5
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def scored_keys(recipe: dict[str, Any], _payload: Any = None) -> dict[str, Any]:
+def scored_keys(recipe: Row, _payload: Any = None) -> Row:
     """Return the part of a train recipe that may change a score."""
     return {key: value for key, value in recipe.items() if key not in _WITHOUT_EFFECT}
 
@@ -62,7 +65,7 @@ class ProxyTask(Payload):
     """The digest of what decides the set."""
     evals: str
     """The digest of what decides the text of the eval sets and tasks."""
-    recipe: Annotated[dict[str, Any], InDigest(scored_keys)]
+    recipe: Annotated[Row, InDigest(scored_keys)]
     """The train recipe with the seed."""
     threads: int
     """Threads of the training on a CPU."""
@@ -80,12 +83,18 @@ class ProxyResult(Result):
 
     failed: str = ""
     """Why the training failed; empty if it did not."""
-    scores: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    scores: dict[str, Row] = field(default_factory=dict[str, Row])
     """Each score's `value` and `stderr`."""
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """By eval set or task, the digest of the text that was scored."""
     trained_seconds: float = 0.0
     tokens_repeated: int = 0
+
+    def text_of(self, score: str) -> str | None:
+        """Return the digest of the text of a score; None if it is not known."""
+        # The name of a score begins with that of its eval set or task, and may begin with that of another one.
+        names = [name for name in self.texts if score.startswith(f"{name}_")]
+        return self.texts[max(names, key=len)] if names else None
 
 
 def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult:
@@ -96,7 +105,7 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
         OSError: the run folder cannot be used.
     """
     run = Path(payload.run)
-    _prepare_run(run, digest_of_payload(payload))
+    _prepare_run(run, _identify(payload, digest_of_payload(payload)))
     failed = ""
     if not (run / OUTCOME_FILE).is_file():
         with hold_gpu(payload.recipe["train"]["device"]) as gpu:
@@ -110,8 +119,9 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
         if (run / name).is_file():
             result.files[name] = write_checksummed(folder / name, (run / name).read_bytes())
     if failed:
+        say(f"{run.parent.name} {run.name}: failed: {failed}")
         return result
-    outcome: dict[str, Any] = json.loads((run / OUTCOME_FILE).read_bytes())
+    outcome: Row = json.loads((run / OUTCOME_FILE).read_bytes())
     result.scores = outcome["scores"]
     result.texts = {name: note["sha256"] for name, note in outcome["score_notes"].items() if "sha256" in note}
     result.trained_seconds, result.tokens_repeated = outcome["seconds"], outcome["tokens_repeated"]
@@ -123,26 +133,45 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
     return result
 
 
-def _prepare_run(run: Path, digest: str) -> None:
+def _identify(payload: ProxyTask, digest: str) -> str:
+    """Return what the run folder says of its training: the digests of its task, of its set and of what it scores."""
+    return f"{digest}\n{payload.data}\n{payload.evals}\n"
+
+
+def find_change(task: Task) -> str | None:
+    """Return how a training differs from the one whose run its run folder holds; None if it does not, or holds none."""
+    payload, known = task.payload, Path(task.payload.run) / DIGEST_FILE
+    if not known.is_file():
+        return None
+    digest, *parts = known.read_text().split()
+    if digest == task.digest:
+        return None
+    if parts[:1] != [payload.data]:
+        return "another set"
+    return "other text to score" if parts[1:] != [payload.evals] else "another train recipe"
+
+
+def _prepare_run(run: Path, identity: str) -> None:
     """Make the run folder, empty if it holds the run of another task."""
     known = run / DIGEST_FILE
-    if run.is_dir() and not (known.is_file() and known.read_text() == digest):
+    if run.is_dir() and not (known.is_file() and known.read_text() == identity):
         shutil.rmtree(run)
     run.mkdir(parents=True, exist_ok=True)
-    write_text(known, digest)
+    write_text(known, identity)
 
 
 def restore_run(results: Path, task: Task) -> None:
     """Make the run folder of a finished training that of its result, if another training has had the folder since."""
     run, known = Path(task.payload.run), Path(task.payload.run) / DIGEST_FILE
-    if known.is_file() and known.read_text() == task.digest:
+    identity = _identify(task.payload, task.digest)
+    if known.is_file() and known.read_text() == identity:
         return
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir(parents=True)
     for name in _RESULT_FILES:
         if (results / name).is_file():
             shutil.copyfile(results / name, run / name)
-    write_text(known, task.digest)
+    write_text(known, identity)
 
 
 def _count_tokens(run: Path) -> int:
@@ -153,14 +182,13 @@ def _count_tokens(run: Path) -> int:
 
 def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tuple[str, bool]:
     """Run `train` to its end. Return why it failed, nothing if it did not, and whether another attempt may not."""
+    # The command is the one that a person would call.
     write_text(run / PROXY_FILE, json.dumps(payload.recipe))
     command = [sys.executable, "-m", "trainer", "train", str(run / PROXY_FILE), "--shards", payload.shards]
     command += ["--run", str(run), "--go-on", "--json"]
     environment = dict(os.environ, OMP_NUM_THREADS=str(payload.threads), MKL_NUM_THREADS=str(payload.threads))
     # Settings of a build's workers, or of ranks, are not those of a training.
-    for name in ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"):
-        environment.pop(name, None)
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+    for name in _NOT_INHERITED:
         environment.pop(name, None)
     if gpu is not None:
         environment["CUDA_VISIBLE_DEVICES"] = gpu
@@ -169,6 +197,7 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
         logged = log.tell()
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": log}
         process = subprocess.Popen(command, env=environment, preexec_fn=_end_with_parent, **streams)
+    # Progress comes from the metrics, until the process ends.
     try:
         while process.poll() is None:
             time.sleep(_POLL_SECONDS)
@@ -182,6 +211,10 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
         write_text(run / OUTCOME_FILE, outcome.read_text())
         outcome.unlink()
         return "", False
+    if process.returncode < 0:
+        name = signal.Signals(-process.returncode).name
+        return f"killed by {name}, which the system sends when memory is short; its log is {run / LOG_FILE}", True
+    # The errors of this attempt, or its last lines if it named none.
     lines = (run / LOG_FILE).read_bytes()[logged:].decode(errors="replace").splitlines()
     errors = [line for line in lines if line.startswith("error: ")] or lines
     why = f"exit status {process.returncode}: {' '.join(errors[-_SHOWN_LINES:])} (all of it in {run / LOG_FILE})"
@@ -219,6 +252,7 @@ def hold_gpu(device: str) -> Generator[str | None]:
             )
         yield None
         return
+    # The first GPU whose lock is free; none may be.
     while True:
         for gpu in filter(None, gpus):
             lock = FileLock(Path(tempfile.gettempdir()) / f"tokenmill-gpu-{gpu}.lock", mode=0o666)

@@ -3,69 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from shards.errors import plural
-from tokenmill.experiments.answer import add_up, answer_ablation
+from shards.terminal.program import Row
+from tokenmill.experiments.ablation import list_failed
+from tokenmill.experiments.answer import add_up, answer_ablation, show_scores
 from tokenmill.experiments.differences import CONFIDENCE
 from tokenmill.mix_search.fit import find_interval, predict_objective
-from tokenmill.mix_search.search import OBJECTIVE, OWN, WINNER, Found, MixSearch
+from tokenmill.mix_search.search import OBJECTIVE, OWN, WINNER, MixSearch
 from tokenmill.mix_search.space import DECIMALS
+from trainer.evaluation.scores import show_score
 
 _FAR_OFF = 2
 """A fit that misses the arms by this many times their noise has the wrong form for this score."""
 
 
-class SearchAnswer(NamedTuple):
-    """The answer of a mix search, as the rows of its tables. Values that are not known are None.
+def answer_search(search: MixSearch) -> Row:
+    """Return the answer of a mix search that has run, as rows of tables. Values that are not known are None.
 
-    Attributes:
-        weights: for each dimension of the search its `sources`, the recipe's `own` share, the `found` one with its
+    Returns:
+        `name`: that of the search.
+        `weights`: for each dimension of the search its `sources`, the recipe's `own` share, the `found` one with its
             interval `low` to `high`, the bounds `least` and `greatest`, and `epochs` of the real run, about.
-        objective: its value in the recipe's own mix and in the winner: `predicted` by the fit, with the interval `low`
-            to `high` of the resamples, and `measured`.
-        fits: for each score its `weight` in the objective, `exponent` and `pure` scores by dimension, `error` (root
+        `objective`: its value in the recipe's own mix and in the winner: `predicted` by the fit, with the interval
+            `low` to `high` of the resamples, and `measured`.
+        `fits`: for each score its `weight` in the objective, `exponent` and `pure` scores by dimension, `error` (root
             mean square of what the fit misses the arms by), and `noise` (the spread over seeds of an arm's mean).
-        comparison: the rows of the winner's difference from the recipe's own mix, as an ablation has them.
-        costs: of all trainings together, as an ablation has them of an arm.
-        arms: for each arm its shares by dimension, `shares`, and the mean of each score, `scores`.
-        failed: for each training that failed, its `arm`, `seed` and `why`.
-        notes: what a reader of the tables must know.
+        `comparison`: the rows of the winner's difference from the recipe's own mix, as an ablation has them.
+        `costs`: of all trainings together, as an ablation has them of an arm.
+        `arms`: for each arm its shares by dimension, `shares`, and the mean of each score, `scores`.
+        `failed`: for each training that failed, its `arm`, `seed` and `why`.
+        `notes`: what a reader of the tables must know.
     """
-
-    weights: list[dict[str, Any]]
-    objective: list[dict[str, Any]]
-    fits: list[dict[str, Any]]
-    comparison: list[dict[str, Any]]
-    costs: dict[str, Any]
-    arms: list[dict[str, Any]]
-    failed: list[dict[str, Any]]
-    notes: list[str]
-
-
-def answer_search(search: MixSearch, found: Found) -> SearchAnswer:
-    """Return the answer of a mix search."""
-    answer = answer_ablation(found.last, found.last_results) if found.last else None
-    comparison = answer.scores if answer else []
-    fits = list(_describe_fits(search, found))
-    weights = list(_describe_weights(search, found))
-    notes = list(_list_notes(search, found, weights, fits))
-    if answer:
-        notes += [note for note in answer.notes if not note.startswith("failed")]
-    notes += [f"failed: arm {one['arm']}, seed {one['seed']}: {one['why']}" for one in found.failed]
+    last: Row = {"scores": [], "notes": []}
+    if search.last:
+        last = answer_ablation(search.last)
+    paid = {one.task.digest: one.result for one in search.trainings}
+    costs = add_up(search.own, list(paid.values()))
+    del costs["arm"]
+    # What was measured of each arm.
+    means = {score: search.values(score).mean(axis=1) for score in search.config.objective}
     arms = [
         {
             "arm": name,
             "shares": dict(zip(search.space.names, map(float, mix), strict=True)),
-            "scores": {score: float(found.trained.values(score)[index].mean()) for score in search.config.objective},
+            "scores": {score: float(mean[index]) for score, mean in means.items()},
         }
-        for index, (name, mix) in enumerate(zip(found.trained.names, found.trained.mixes, strict=True))
+        for index, (name, mix) in enumerate(search.mixes.items())
     ]
-    objective = list(_describe_objective(search, found, comparison))
-    costs = {key: value for key, value in add_up(search.own, found.paid).items() if key != "arm"}
-    return SearchAnswer(weights, objective, fits, comparison, costs, arms, found.failed, notes)
+    answer: Row = {
+        "name": search.config.name,
+        "weights": list(_describe_weights(search)),
+        "objective": list(_describe_objective(search, last["scores"])),
+        "fits": list(_describe_fits(search)),
+        "comparison": last["scores"],
+        "costs": costs,
+        "arms": arms,
+        "failed": list_failed(search.trainings),
+    }
+    notes: list[str] = [
+        *_list_notes(search, answer),
+        *(note for note in last["notes"] if not note.startswith("failed")),
+    ]
+    notes += [f"failed: arm {one['arm']}, seed {one['seed']}: {one['why']}" for one in answer["failed"]]
+    return answer | {"notes": notes}
 
 
 def count_epochs(search: MixSearch, share: float, group: dict[str, float]) -> float | None:
@@ -78,11 +81,11 @@ def count_epochs(search: MixSearch, share: float, group: dict[str, float]) -> fl
     return max(known, default=None)
 
 
-def _describe_weights(search: MixSearch, found: Found) -> Iterator[dict[str, Any]]:
-    low, high = find_interval(found.fit.resampled_best)
+def _describe_weights(search: MixSearch) -> Iterator[Row]:
+    low, high = find_interval(search.fit.resampled_best)
     space = search.space
     for index, (name, group) in enumerate(zip(space.names, space.groups, strict=True)):
-        share = float(found.winner[index])
+        share = float(search.winner[index])
         yield {
             "sources": name,
             "own": float(space.own[index]),
@@ -95,24 +98,25 @@ def _describe_weights(search: MixSearch, found: Found) -> Iterator[dict[str, Any
         }
 
 
-def _describe_objective(search: MixSearch, found: Found, comparison: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _describe_objective(search: MixSearch, comparison: list[Row]) -> Iterator[Row]:
     parts = search.config.objective
     measured = {row["arm"]: row["mean"] for row in comparison if row["score"] == OBJECTIVE}
-    for name, mix in ((OWN, search.space.own), (WINNER, found.winner)):
-        resampled = [predict_objective(fits, parts, mix[None])[0] for fits in found.fit.resampled]
+    for name, mix in ((OWN, search.space.own), (WINNER, search.winner)):
+        # The interval comes from the fits of the resamples.
+        resampled = [predict_objective(fits, parts, mix[None])[0] for fits in search.fit.resampled]
         low, high = find_interval(resampled)
         yield {
             "mix": name,
-            "predicted": float(predict_objective(found.fit.scores, parts, mix[None])[0]),
+            "predicted": float(predict_objective(search.fit.scores, parts, mix[None])[0]),
             "low": float(low),
             "high": float(high),
             "measured": measured.get(name),
         }
 
 
-def _describe_fits(search: MixSearch, found: Found) -> Iterator[dict[str, Any]]:
+def _describe_fits(search: MixSearch) -> Iterator[Row]:
     for score, weight in search.config.objective.items():
-        fit, values = found.fit.scores[score], found.trained.values(score)
+        fit, values = search.fit.scores[score], search.values(score)
         # Residuals of a fit with p parameters are smaller than its errors, by (n - p) / n.
         free = max(1, len(values) - len(fit.pure) - 1)
         arms, seeds = values.shape
@@ -124,18 +128,21 @@ def _describe_fits(search: MixSearch, found: Found) -> Iterator[dict[str, Any]]:
             "weight": weight,
             "exponent": fit.exponent,
             "pure": dict(zip(search.space.names, map(float, fit.pure), strict=True)),
-            "error": float(np.sqrt((found.fit.residuals[score] ** 2).sum() / free)),
+            "error": float(np.sqrt((search.fit.residuals[score] ** 2).sum() / free)),
             "noise": None if noise is None else float(noise),
         }
 
 
-def _list_notes(
-    search: MixSearch, found: Found, weights: list[dict[str, Any]], fits: list[dict[str, Any]]
-) -> Iterator[str]:
+def _list_notes(search: MixSearch, answer: Row) -> Iterator[str]:
     yield (
         f"in brackets: {CONFIDENCE:.0%} intervals, by {plural(search.config.resamples, 'resample')} of arms and seeds. "
         "They hold if the fit has the right form, and for models of this size and these tokens."
     )
+    if len(search.config.seeds) == 1:
+        yield "one seed: the intervals do not hold what another seed would do. Give seeds of more than one number."
+    elif search.last and set(search.config.last_seeds) != set(search.config.seeds):
+        yield "measured: with other seeds than those of the fit. Seeds shift all mixes alike: compare differences."
+    # What a reader must know of the sources, the bounds and the fits.
     scarce = [name for name, size in search.sizes.items() if size.take < 1]
     if scarce:
         yield (
@@ -143,40 +150,44 @@ def _list_notes(
             f"{search.sizes[scarce[0]].take:.4g} of their documents"
         )
     at_bounds = [
-        row["sources"] for row in weights if min(row["found"] - row["least"], row["greatest"] - row["found"]) < 1e-3
+        row["sources"]
+        for row in answer["weights"]
+        if (row["found"] - row["least"] < 1e-3 and row["least"] > 0)
+        or (row["greatest"] - row["found"] < 1e-3 and row["greatest"] < 1)
     ]
     if at_bounds:
         yield f"at a bound: {', '.join(at_bounds)}. Beyond it may be better; one score alone always ends at bounds."
-    for row in fits:
+    for row in answer["fits"]:
         if row["noise"] and row["error"] > _FAR_OFF * row["noise"]:
             yield (
                 f"{row['score']}: it misses the arms by {row['error']:.4f}; their noise is {row['noise']:.4f}. "
                 "The fit is rough for it: trust what is measured, and search again within narrower bounds."
             )
-    yield from _note_best_arm(search, found)
+    yield from _note_best_arm(search)
     if not search.space.holds(search.space.own):
         yield "the recipe's own mix is out of the bounds"
-    if found.last is None:
+    if search.last is None:
         yield "the best mix is the recipe's own: there is nothing to compare"
 
 
-def _note_best_arm(search: MixSearch, found: Found) -> Iterator[str]:
+def _note_best_arm(search: MixSearch) -> Iterator[str]:
     """Yield a note if an arm is better than the fit says of the winner."""
-    parts, trained = search.config.objective, found.trained
-    means = [trained.values(score).mean(axis=1) for score in parts]
+    parts, names = search.config.objective, list(search.mixes)
+    means = [search.values(score).mean(axis=1) for score in parts]
     measured = np.average(means, axis=0, weights=list(parts.values()))
+    # The best of the arms, as measured.
     best = int(np.argmin(measured))
-    predicted = float(predict_objective(found.fit.scores, parts, found.winner[None])[0])
-    if measured[best] < predicted and trained.names[best] != OWN:  # the last comparison has the recipe's own mix
+    predicted = float(predict_objective(search.fit.scores, parts, search.winner[None])[0])
+    if measured[best] < predicted and names[best] != OWN:  # the last comparison has the recipe's own mix
         yield (
-            f"lowest of the arms: {trained.names[best]}, {measured[best]:.4f}: {search.describe(trained.mixes[best])}. "
+            f"lowest of the arms: {names[best]}, {measured[best]:.4f}: {search.describe(search.mixes[names[best]])}. "
             f"The fit says {predicted:.4f} of the winner: compare both in an ablation before you trust the fit."
         )
 
 
-def show_weights(answer: SearchAnswer) -> list[dict[str, Any]]:
-    """Return the table of weights as people read it."""
-    return [
+def show_tables(answer: Row) -> dict[str, list[Row]]:
+    """Return the tables of an answer as people read them, by the names of their rows."""
+    weights = [
         {
             "source": row["sources"],
             "recipe": f"{row['own']:.2%}",
@@ -184,30 +195,23 @@ def show_weights(answer: SearchAnswer) -> list[dict[str, Any]]:
             "bounds": f"{row['least']:.0%} to {row['greatest']:.0%}",
             "epochs": "below 1" if (row["epochs"] or 0) < 1 else f"about {row['epochs']:.1f}",
         }
-        for row in answer.weights
+        for row in answer["weights"]
     ]
-
-
-def show_objective(answer: SearchAnswer) -> list[dict[str, Any]]:
-    """Return the table of the objective as people read it."""
-    return [
+    objective = [
         {
             "mix": row["mix"],
             "predicted": f"{row['predicted']:.4f} [{row['low']:.4f}, {row['high']:.4f}]",
-            "measured": "-" if row["measured"] is None else f"{row['measured']:.4f}",
+            "measured": show_score(row["measured"], None),
         }
-        for row in answer.objective
+        for row in answer["objective"]
     ]
-
-
-def show_fits(answer: SearchAnswer) -> list[dict[str, Any]]:
-    """Return the table of fits as people read it."""
-    return [
+    fits = [
         {
             "score": row["score"],
             "weight": f"{row['weight']:g}",
-            "fit's error": f"{row['error']:.4f}",
-            "noise": "-" if row["noise"] is None else f"{row['noise']:.4f}",
+            "fit's error": show_score(row["error"], None),
+            "noise": show_score(row["noise"], None),
         }
-        for row in answer.fits
+        for row in answer["fits"]
     ]
+    return {"weights": weights, "objective": objective, "comparison": show_scores(answer["comparison"]), "fits": fits}

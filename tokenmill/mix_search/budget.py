@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def count_arms(file: Path, config: MixSearchConfig, own: Ablation, out: Path) ->
     """
     if config.arms is not None:
         return config.arms
+    # How many trainings the budget pays.
     tokens = own.arms[0].tokens
     if config.budget_tokens is not None:
         trainings = config.budget_tokens // tokens
@@ -48,6 +50,7 @@ def count_arms(file: Path, config: MixSearchConfig, own: Ablation, out: Path) ->
         price = _price_training(file, own, out)
         trainings = int(config.budget_usd / price)
         shown = f"budget_usd = {config.budget_usd:g}: a training takes about ${price:.4f}"
+    # The recipe's own mix and the winner come first; others take one training for each seed.
     arms = 2 + (trainings - count_trainings(config, 2)) // len(config.seeds)
     if arms < 3:
         raise InputError(
@@ -67,10 +70,12 @@ def _price_training(file: Path, own: Ablation, out: Path) -> float:
     arm = own.arms[0]
     if not arm.train.cost.gpu_usd_per_hour:
         raise InputError(f"{file}: budget_usd: the train recipe has no price. Give cost.gpu_usd_per_hour in it.")
+    # Measured once for a recipe and its threads.
     key = digest_of([arm.train.model_dump(mode="json"), own.config.threads])
     known = out / BUDGET_FILE
-    if known.is_file():
-        kept = json.loads(known.read_text())
+    # A file that is damaged is measured again.
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        kept = json.loads(known.read_bytes())
         if kept["key"] == key:
             return float(kept["usd"])
     row = price_ablation(own, own.trainings)[0]

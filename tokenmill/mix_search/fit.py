@@ -113,6 +113,7 @@ def fit_score(mixes: Shares, values: Values, weights: Values | None = None, star
             by_exponent = (mean - predicted) / exponent
         return scale[:, None] * np.column_stack([by_exponent, mixes * parts])
 
+    # The log-linear fit is where the search begins.
     linear, *_ = np.linalg.lstsq(scale[:, None] * mixes, scale * wanted, rcond=None)
     starts = [[start.exponent, *np.log(start.pure)]] if start else [[one, *linear] for one in _EXPONENTS]
     most = np.full(mixes.shape[1], _MOST_LOGARITHM)
@@ -150,6 +151,7 @@ def find_best(space: MixSpace, candidates: Shares, fits: Mapping[str, ScoreFit],
         "constraints": LinearConstraint(np.ones((1, len(space.own))), 1, 1),
         "options": {"ftol": 1e-12, "maxiter": 200},
     }
+    # From the best candidate down the slope.
     begin = candidates[int(np.argmin(predict_objective(fits, parts, candidates)))]
     found = minimize(objective, begin, jac=slope, **settings).x
     better = objective(found) <= objective(begin)

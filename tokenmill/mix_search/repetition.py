@@ -51,6 +51,7 @@ def measure_sources(file: Path, config: MixSearchConfig, recipe: Recipe, space: 
     sizes: dict[str, SourceSize] = {}
     problems: list[str] = []
     for source, found in zip(recipe.sources, planned.sources, strict=True):
+        # How often the real run would take the source at its greatest share.
         epochs = greatest[source.name] * target / max(1, found.tokens)
         if found.has_more or epochs <= 1:
             sizes[source.name] = SourceSize(None if found.has_more else found.tokens, source.take)
@@ -65,6 +66,7 @@ def measure_sources(file: Path, config: MixSearchConfig, recipe: Recipe, space: 
                 f"times, and mix.max_epochs is {recipe.mix.max_epochs}. Give it a bound of at most {share:.4f}, or "
                 "raise mix.max_epochs in the data recipe."
             )
+        # How many documents an arm would see.
         left = (found.documents or 0) * found.ratios.left_documents * config.tokens / target
         if found.documents is not None and left < _FEWEST_DOCUMENTS:
             problems.append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,16 +18,15 @@ from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
 from pipeline.recipe.schema import MAX_EPOCHS
 from shards.errors import InputError, RunError, plural
-from tokenmill.experiments.ablation import Ablation
+from tokenmill.experiments.ablation import Ablation, Training, list_failed
 from tokenmill.experiments.arms import locate_recipe
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import AblationConfig, ArmConfig
 from tokenmill.mix_search.budget import count_arms, count_trainings, split_rounds
-from tokenmill.mix_search.design import draw_near, list_candidates, spread_out
 from tokenmill.mix_search.fit import SearchFit, count_parameters, fit_scores
 from tokenmill.mix_search.repetition import find_target, measure_sources
 from tokenmill.mix_search.schema import load_mix_search
-from tokenmill.mix_search.space import DECIMALS, Shares, find_space
+from tokenmill.mix_search.space import DECIMALS, Shares, draw_near, find_space, list_candidates, spread_out
 from trainer.results.curves import unit_of
 
 OWN, WINNER = "recipe", "winner"
@@ -35,41 +34,18 @@ OWN, WINNER = "recipe", "winner"
 OBJECTIVE = "objective_bpb"
 
 
-class Trained(NamedTuple):
-    """The arms of a search that are trained so far."""
+class MixSearch:
+    """A mix search in its folder, and what it has found once it has run."""
 
-    names: list[str]
-    mixes: Shares
-    """Their shares, `(arms, dimensions)`."""
-    results: list[list[ProxyResult]]
-    """For each arm the result of each seed; arms with a failed training are left out."""
-    failed: list[dict[str, Any]]
-    """The trainings that failed, each with its `arm`, `seed` and `why`."""
-    paid: dict[str, ProxyResult]
-    """The result of each training by its digest: arms may share one."""
-
-    def values(self, score: str) -> Shares:
-        """Return a score of each arm and seed, `(arms, seeds)`."""
-        return np.array([[one.scores[score]["value"] for one in results] for results in self.results])
-
-
-class Found(NamedTuple):
-    """What a search found."""
-
-    trained: Trained
+    ablation: Ablation
+    """The arms of all rounds, trained."""
+    mixes: dict[str, Shares]
+    """The shares of the arms by name; arms with a failed training are left out."""
     fit: SearchFit
     winner: Shares
     """The best mix of the fit, rounded."""
-    last: Ablation | None
+    last: Ablation | None = None
     """The comparison of the winner with the recipe's own mix; None if they are the same."""
-    last_results: list[ProxyResult]
-    failed: list[dict[str, Any]]
-    paid: list[ProxyResult]
-    """The results of all trainings, each once."""
-
-
-class MixSearch:
-    """A mix search in its folder."""
 
     def __init__(self, file: Path, out: Path, executor: Executor, progress: Progress, *, keep: bool = False):
         """Read the file of the search, and check its recipes and bounds.
@@ -95,6 +71,7 @@ class MixSearch:
         self.target = find_target(file, self.config, self.recipe)
         self.sizes = measure_sources(file, self.config, self.recipe, self.space)
         self.candidates = list_candidates(self.space, self.config.design_seed)
+        # The recipe's own mix says what a training costs, and so how many arms are paid.
         own = self._open_mixes({OWN: self.space.own})
         self.own = own.arms[0]
         self.arms = count_arms(file, self.config, own, self.out)
@@ -105,52 +82,58 @@ class MixSearch:
         """The arms of each round, the recipe's own mix and the winner not counted."""
         return split_rounds(self.arms, self.config.rounds, count_parameters(len(self.space.own)))
 
+    @property
+    def trainings(self) -> list[Training]:
+        """All trainings; arms may share one."""
+        return [*self.ablation.trainings, *(self.last.trainings if self.last else [])]
+
+    def values(self, score: str) -> Shares:
+        """Return a score of each arm and seed, `(arms, seeds)`."""
+        return np.array([[one.scores[score]["value"] for one in self.ablation.results(arm)] for arm in self.mixes])
+
     def find_pending(self) -> tuple[Ablation, int]:
         """Return the arms of the first round that is not done, and how many trainings are missing, those of all later
         rounds with it; nothing is trained."""
-        mixes: dict[str, Shares] = {}
-        for arms in self._propose(run=False):
-            mixes, ablation = arms, self._open_mixes(arms)
+        for mixes in self._propose(run=False):
+            ablation = self._open_mixes(mixes)
             if pending := ablation.find_pending():
                 later = count_trainings(self.config, self.arms) - len(ablation.trainings)
                 return ablation, len(pending) + later
-        trained = self._train(mixes)
-        winner = self.space.round(self._fit(trained, 0).best)
-        last = None if self._is_own(winner) else self._open_last(winner)
-        return last or self._open_mixes(mixes), len(last.find_pending()) if last else 0
+            self._train(mixes)
+        self.winner = self.space.round(self._fit(0).best)
+        last = None if self._winner_is_own else self._open_last()
+        return last or self.ablation, len(last.find_pending()) if last else 0
 
-    def run(self) -> Found:
+    def run(self) -> None:
         """Train all arms, fit their scores, and train the winner beside the recipe's own mix.
 
         Raises:
             InputError: a set cannot be built, or the folder is in use.
             RunError: too few trainings succeeded to fit their scores; call again to go on.
         """
-        mixes: dict[str, Shares] = {}
-        for arms in self._propose(run=True):
-            mixes = arms
-        trained = self._train(mixes)
-        fit = self._fit(trained, self.config.resamples)
-        winner = self.space.round(fit.best)
-        if self._is_own(winner):
-            return Found(trained, fit, winner, None, [], trained.failed, [*trained.paid.values()])
-        self._progress.note(f"the winner: {self.describe(winner)}")
-        last = self._open_last(winner)
-        results = last.run()
-        failed, paid = trained.failed + list_failed(last, results), trained.paid | _by_digest(last, results)
-        results = [self._add_objective(one) for one in results]
-        last.config = last.config.model_copy(update={"scores": [OBJECTIVE, *self.config.objective]})
-        return Found(trained, fit, winner, last, results, failed, [*paid.values()])
+        for mixes in self._propose(run=True):
+            self._train(mixes)
+        # The fit of all arms, and the best mix by it.
+        self.fit = self._fit(self.config.resamples)
+        self.winner = self.space.round(self.fit.best)
+        if self._winner_is_own:
+            return
+        self._progress.note(f"the winner: {self.describe(self.winner)}")
+        self.last = self._open_last()
+        self.last.run()
+        self._check_texts(self.last)
+        # The comparison answers for the objective, too.
+        for training in self.last.trainings:
+            training.result = self._add_objective(training.result)
+        self.last.config = self.last.config.model_copy(update={"scores": [OBJECTIVE, *self.config.objective]})
 
     def _propose(self, *, run: bool) -> Iterator[dict[str, Shares]]:
-        """Yield the arms up to each round; those of a later round depend on the scores of these."""
+        """Yield the arms up to each round, for the caller to train: those of a later round depend on their scores."""
         mixes = {OWN: self.space.own}
         for number, count in enumerate(self.rounds, start=1):
             candidates = self.candidates
             if number > 1:
-                trained = self._train(mixes)
-                best = self._fit(trained, 0).best
-                candidates = draw_near(candidates, best, number)
+                candidates = draw_near(candidates, self._fit(0).best, number)
             chosen = spread_out(self.space, candidates, count, np.array(list(mixes.values())))
             if run:
                 fewer = f", not {count}: the bounds leave no others" if len(chosen) < count else ""
@@ -158,29 +141,40 @@ class MixSearch:
             mixes |= {f"mix-{len(mixes) + index:02d}": mix for index, mix in enumerate(chosen)}
             yield mixes
 
-    def _train(self, mixes: Mapping[str, Shares]) -> Trained:
-        """Train the arms that are missing, and return what is trained."""
-        ablation = self._open_mixes(mixes)
-        by_arm: dict[str, list[ProxyResult]] = {name: [] for name in mixes}
-        results = ablation.run()
-        for training, result in zip(ablation.trainings, results, strict=True):
-            by_arm[training.arm.name].append(result)
-        names = [name for name, own in by_arm.items() if not any(one.failed for one in own)]
-        failed = list_failed(ablation, results)
-        if len(names) < count_parameters(len(self.space.own)):
+    def _train(self, mixes: Mapping[str, Shares]) -> None:
+        """Train the arms that are missing."""
+        self.ablation = self._open_mixes(mixes)
+        self.ablation.run()
+        self._check_texts(self.ablation)
+        # Arms with a failed training say nothing.
+        failed = list_failed(self.ablation.trainings)
+        without = {one["arm"] for one in failed}
+        self.mixes = {name: mix for name, mix in mixes.items() if name not in without}
+        if len(self.mixes) < count_parameters(len(self.space.own)):
+            left = f"{plural(len(self.mixes), 'arm')} left: too few to fit"
             raise RunError(
                 [f"{one['arm']}, seed {one['seed']}: failed: {one['why']}" for one in failed]
-                + [f"{plural(len(names), 'arm')} left: too few to fit. Run the same command again to retry the others."]
+                + [f"{left}. Run the same command again to retry the others."]
             )
-        shares = np.array([mixes[name] for name in names])
-        return Trained(names, shares, [by_arm[name] for name in names], failed, _by_digest(ablation, results))
 
-    def _fit(self, trained: Trained, resamples: int) -> SearchFit:
+    def _check_texts(self, ablation: Ablation) -> None:
+        """Refuse scores of other text: arms leave out other documents of an eval set if their sources hold some."""
+        results = [one.result for one in ablation.trainings if not one.result.failed]
+        problems = [
+            f"{self.file}: objective.{score}: the arms were scored on other text each, because sources hold documents "
+            "of the eval set. Take them out of the sources or of the eval set, and run the search again."
+            for score in self.config.objective
+            if len({result.text_of(score) for result in results}) > 1
+        ]
+        if problems:
+            raise InputError(problems)
+
+    def _fit(self, resamples: int) -> SearchFit:
         return fit_scores(
             self.space,
             self.candidates,
-            trained.mixes,
-            {score: trained.values(score) for score in self.config.objective},
+            np.array(list(self.mixes.values())),
+            {score: self.values(score) for score in self.config.objective},
             self.config.objective,
             resamples=resamples,
             seed=self.config.design_seed,
@@ -194,6 +188,7 @@ class MixSearch:
             # As much less as the training; at least a token of the largest source, since a training validates.
             "split": {"val_tokens": max(2 * len(self.recipe.sources), int(self.recipe.split.val_tokens * part))},
         }
+        # An arm differs in its weights, and takes a part of scarce sources.
         arms: list[ArmConfig] = []
         for name, mix in mixes.items():
             sources: dict[str, Any] = {
@@ -214,12 +209,13 @@ class MixSearch:
         )
         return Ablation(self.file, config, self.out, self._executor, self._progress, keep=self._keep)
 
-    def _open_last(self, winner: Shares) -> Ablation:
+    def _open_last(self) -> Ablation:
         """Return the comparison of the winner, whose seeds are its own if the file says so."""
-        return self._open_mixes({OWN: self.space.own, WINNER: winner}, self.config.last_seeds)
+        return self._open_mixes({OWN: self.space.own, WINNER: self.winner}, self.config.last_seeds)
 
-    def _is_own(self, mix: Shares) -> bool:
-        return bool(np.abs(mix - self.space.own).max() < 10**-DECIMALS)
+    @property
+    def _winner_is_own(self) -> bool:
+        return bool(np.abs(self.winner - self.space.own).max() < 10**-DECIMALS)
 
     def _add_objective(self, result: ProxyResult) -> ProxyResult:
         """Return a result with the objective among its scores."""
@@ -260,17 +256,3 @@ class MixSearch:
     def describe(self, mix: Shares) -> str:
         """Return the shares of a mix in words."""
         return ", ".join(f"{name} {share:.2%}" for name, share in zip(self.space.names, mix, strict=True))
-
-
-def _by_digest(ablation: Ablation, results: Sequence[ProxyResult]) -> dict[str, ProxyResult]:
-    """Return the result of each training by its digest."""
-    return {one.task.digest: result for one, result in zip(ablation.trainings, results, strict=True)}
-
-
-def list_failed(ablation: Ablation, results: Sequence[ProxyResult]) -> list[dict[str, Any]]:
-    """Return the trainings that failed, each with its `arm`, `seed` and `why`."""
-    return [
-        {"arm": one.arm.name, "seed": one.seed, "why": result.failed}
-        for one, result in zip(ablation.trainings, results, strict=True)
-        if result.failed
-    ]

@@ -11,5 +11,5 @@ A checkpoint is written to a temporary folder, synced to disk and renamed; then 
 deleted. Bit rot and half-written copies are detected, named, and moved aside as `corrupt-step-...`. Tensors are saved
 whole even if they were split over ranks, so that a run may go on with another number of ranks.
 
-`folders` finds, reads and checks checkpoints without torch, `save` writes their tensors, `load_tensors` reads them.
+`folders` finds, reads and checks checkpoints without torch, `tensors` writes and reads their tensors.
 """

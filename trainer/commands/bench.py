@@ -15,13 +15,13 @@ import tempfile
 import traceback
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import parse_path, positive_number
 from shards.terminal.command_names import called_as
 from shards.terminal.exit_status import PROBLEMS, WHOLE
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Row
 from trainer.commands.fit import add_set_of_vocabulary, expect_memory, settle_vocabulary
 from trainer.commands.train import wait_without_spinning
 
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> Outcome:
     return Outcome({"recipes": rows}, shown, PROBLEMS if failed else WHOLE)
 
 
-def bench(recipe: TrainRecipe, steps: int) -> dict[str, Any]:
+def bench(recipe: TrainRecipe, steps: int) -> Row:
     """Measure a recipe in a process of its own.
 
     Returns:

@@ -23,6 +23,7 @@ from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.errors import RunError, plural
 from shards.format.manifest import Split, dtype_for
 from shards.terminal.display import say
+from shards.terminal.program import Row
 from shards.torch import TokenWindows
 from trainer.device import choose_device
 from trainer.recipe import TrainRecipe
@@ -53,7 +54,7 @@ def write_made_up_set(recipe: TrainRecipe, folder: Path) -> Path:
     return folder / "set"
 
 
-def time_steps(recipe: TrainRecipe, shards: Path, steps: int) -> dict[str, Any]:
+def time_steps(recipe: TrainRecipe, shards: Path, steps: int) -> Row:
     """Take `WARMUP` steps on a set's first windows, then time `steps`. Call it once per process.
 
     The clock is CUDA's events, for which nothing waits, or the host's. Peak memory is what torch allocated after the
@@ -120,11 +121,9 @@ def _resident(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(f"{field}:"))
 
 
-def take_our_steps(
-    session: Session, windows: TokenWindows, steps: int, mark: Callable[[], None]
-) -> list[dict[str, Any]]:
+def take_our_steps(session: Session, windows: TokenWindows, steps: int, mark: Callable[[], None]) -> list[Row]:
     """Take steps as a run does and return their records; `mark` is called after each."""
-    records: list[dict[str, Any]] = []
+    records: list[Row] = []
     fetched = 0
     for step in range(1, steps + 1):
         records.append(take_step(session, windows))

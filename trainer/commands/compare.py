@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
 from shards.terminal.arguments import add_runs, parse_path
-from shards.terminal.program import Outcome
-
-if TYPE_CHECKING:
-    from trainer.results.comparison import Comparison
+from shards.terminal.program import Outcome, Part, Row
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,20 +30,20 @@ def run(options: argparse.Namespace) -> Outcome:
     if len(options.runs) < 2:
         raise InputError(f"{options.runs[0]}: is one run. Expected two or more; `plot` draws one.")
     runs = read_runs(options.runs)
-    comparison = compare_runs(runs)
-    files: list[str] = []
+    data = compare_runs(runs) | {"files": list[str]()}
     if options.out is not None:
-        from trainer.results.comparison_page import write_comparison
+        from trainer.results.comparison_plot import write_comparison
 
-        files = [str(path) for path in write_comparison(runs, comparison, options.out)]
-    return Outcome({**comparison._asdict(), "files": files}, _show(comparison, files))
+        data["files"] = [str(path) for path in write_comparison(runs, data, options.out)]
+    return Outcome(data, _show(data))
 
 
-def _show(comparison: Comparison, files: list[str]) -> Iterator[str | list[dict[str, Any]]]:
-    from trainer.results.comparison import show_changes, show_runs, show_scores
+def _show(data: Row) -> Iterator[Part]:
+    from trainer.results.comparison import show_tables
 
-    yield show_scores(comparison)
-    yield show_runs(comparison)
-    yield show_changes(comparison) or "no key of the recipes differs"
-    yield from comparison.notes
-    yield from files
+    tables = show_tables(data)
+    yield tables["scores"]
+    yield tables["runs"]
+    yield tables["changes"] or "no key of the recipes differs"
+    yield from data["notes"]
+    yield from data["files"]

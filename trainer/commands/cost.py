@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import parse_path
 from shards.terminal.command_names import called_as
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Row
 
 if TYPE_CHECKING:
     from trainer.recipe import TrainRecipe
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> Outcome:
     return Outcome({"tokens": tokens, "gpus": costs}, [title, costs])
 
 
-def price(text: str, recipe: TrainRecipe, tokens: int) -> dict[str, Any]:
+def price(text: str, recipe: TrainRecipe, tokens: int) -> Row:
     """Return what tokens cost on a card, `NAME=USD_PER_HOUR:TOKENS_PER_S` or with a run's folder in the last place.
 
     Raises:

@@ -8,32 +8,24 @@ validation split and of eval sets with the most bits per byte: the quickest way 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import hashlib
-from collections.abc import Generator, Iterator
+import functools
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from shards.errors import InputError
 from shards.terminal.arguments import parse_path, parse_place, positive_number, whole_number
-from shards.terminal.program import Outcome
+from shards.terminal.display import printable, say
+from shards.terminal.program import Outcome, Part, Row
+from shards.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from shards import ShardSet
-    from shards.terminal.reporter import Progress
     from trainer.eval_config import EvalConfig
     from trainer.evaluation.evaluate import Scorer
     from trainer.evaluation.evaluated_model import EvaluatedModel
-    from trainer.evaluation.worst_documents import HardDocument
 
-
-class Subject(NamedTuple):
-    """A model to score, and what to score it on."""
-
-    evaluated: EvaluatedModel
-    config: EvalConfig
-    step: int | None
-    """The step of its training; None for an exported model."""
+_show = functools.partial(show_progress, unit="items")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,31 +60,27 @@ def run(options: argparse.Namespace) -> Outcome:
     """Return the scores of the model, its validation loss if its set is there, and its worst documents if asked to."""
     from trainer.evaluation.evaluate import evaluate_scores, open_scorers
 
-    subject = _load(options)
-    evaluated, config = subject.evaluated, subject.config
-    scorers = open_scorers(config, evaluated, _say())
+    evaluated, config, step = _load(options)
+    scorers = open_scorers(config, evaluated, say)
     if not scorers and evaluated.trained_on is None:
         raise InputError(
             f"{options.model}: there is nothing to score: the recipe has no [[eval.sets]] and no [[eval.tasks]], and "
             "the training set with its validation split is not known. Give --recipe FILE, or --shards SET."
         )
-    validation = _validate(subject)
-    scores = evaluate_scores(scorers, evaluated, _show)
-    data: dict[str, Any] = {"model": str(options.model), "step": subject.step, **validation, **scores.to_record()}
-    worst = _find_worst(subject, scorers, options.worst) if options.worst else []
+    data: Row = {"model": str(options.model), "step": step, **_validate(evaluated, config)}
+    data |= evaluate_scores(scorers, evaluated, _show)
     if options.worst:
-        data["worst"] = [document.to_dict() for document in worst]
-    return Outcome(data, _print(data, worst))
+        data["worst"] = _find_worst(evaluated, config, scorers, options.worst)
+    return Outcome(data, _print(data))
 
 
-def _load(options: argparse.Namespace) -> Subject:
-    """Load the model, and read what to score it on.
+def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int | None]:
+    """Load the model, and read what to score it on; the step of its training is None for an exported model.
 
     Raises:
         InputError: there is no model, or the recipe cannot be used.
     """
-    import torch
-
+    from trainer.checkpoint.folders import checkpoint_path, read_state
     from trainer.commands.export import CONFIG_FILE, read_exported_model
     from trainer.commands.trained_model import load_training_run
     from trainer.device import choose_device, choose_precision
@@ -104,33 +92,26 @@ def _load(options: argparse.Namespace) -> Subject:
     exported = (folder / CONFIG_FILE).is_file()
     if exported and options.step is not None:
         raise InputError(f"{folder}: is an exported model, which has one step. Leave --step out, or give the run.")
+    # An exported model does not say how it was trained: the recipe may.
     if exported:
         trained = read_exported_model(folder, choose_device())
-        train = {
-            "seq_len": trained.model.config.max_position_embeddings,
-            "global_batch": 8,
-            "micro_batch": 8,
-            "steps": 1,
-        }
-        recipe = read_eval_recipe(options.recipe, options.overrides, train=train, own=False)
+        length = trained.model.config.max_position_embeddings
+        train = {"seq_len": length, "global_batch": 8, "micro_batch": 8, "steps": 1}
     else:
-        checkpoint = _find_checkpoint(folder, options.step)
-        trained = load_training_run(folder, _say(), checkpoint)
-        train = _read_train_table(folder, trained.step)
-        recipe = read_eval_recipe(options.recipe or folder / RECIPE_FILE, options.overrides, train=train, own=True)
-    device = next(trained.model.parameters()).device
-    tokenizer_json = (folder / TOKENIZER_FILE).read_bytes()
+        trained = load_training_run(folder, say, _find_checkpoint(folder, options.step))
+        train = read_state(checkpoint_path(folder, trained.step)).recipe["train"]
+    file = options.recipe or (None if exported else folder / RECIPE_FILE)
+    recipe = read_eval_recipe(file, options.overrides, train=train, own=not exported)
     evaluated = EvaluatedModel(
         trained.model.eval(),
         recipe.train,
-        choose_precision(recipe.train.precision, torch.device(device)),
-        tokenizer_json,
-        hashlib.sha256(tokenizer_json).hexdigest(),
+        choose_precision(recipe.train.precision, next(trained.model.parameters()).device),
+        (folder / TOKENIZER_FILE).read_bytes(),
         trained.eos_id,
         trained.bos_id,
         _open_training_set(options, exported=exported),
     )
-    return Subject(evaluated, recipe.eval, None if exported else trained.step)
+    return evaluated, recipe.eval, None if exported else trained.step
 
 
 def _find_checkpoint(run: Path, step: int | None) -> Path | None:
@@ -147,13 +128,6 @@ def _find_checkpoint(run: Path, step: int | None) -> Path | None:
     raise InputError(f"{run}: has no checkpoint of step {step}; it has: {steps}. Milestones are kept: see [[phases]].")
 
 
-def _read_train_table(run: Path, step: int) -> dict[str, Any]:
-    """Return the table `[train]` with which a checkpoint was trained."""
-    from trainer.checkpoint.folders import checkpoint_path, read_state
-
-    return read_state(checkpoint_path(run, step)).recipe["train"]
-
-
 def _open_training_set(options: argparse.Namespace, *, exported: bool) -> ShardSet | None:
     """Return the set that the model was trained on; None if it is not known or not there, which is said.
 
@@ -168,7 +142,7 @@ def _open_training_set(options: argparse.Namespace, *, exported: bool) -> ShardS
     try:
         place = options.shards or (None if exported else find_training_set(options.model))
     except InputError as error:
-        _say()(f"{error} Without it, there is no validation loss, and documents that training holds are not known.")
+        say(f"{error} Without it, there is no validation loss, and documents that training holds are not known.")
         place = None
     if place is None:
         return None
@@ -179,83 +153,53 @@ def _open_training_set(options: argparse.Namespace, *, exported: bool) -> ShardS
     return shard_set
 
 
-def _validate(subject: Subject) -> dict[str, Any]:
+def _validate(evaluated: EvaluatedModel, config: EvalConfig) -> Row:
     """Return the loss on the validation split as training reports it; nothing if the set is not known.
 
     Raises:
         RunError: the loss of a source is not finite.
     """
     from trainer.evaluation.scores import check_finite
-    from trainer.evaluation.validation import evaluate, find_text_scales, find_token_bytes, summarise_evaluation
+    from trainer.evaluation.validation import evaluate, summarise_evaluation
 
-    evaluated = subject.evaluated
     shard_set = evaluated.trained_on
     if shard_set is None or not any(shard.num_tokens > 1 for shard in shard_set.splits.get("val", ())):
         return {}
-    sums = evaluate(
-        evaluated.model,
-        shard_set,
-        evaluated.train,
-        max_tokens=subject.config.max_tokens,
-        precision=evaluated.precision,
-        token_bytes=find_token_bytes(shard_set),
-        text_scales=find_text_scales(shard_set),
-    )
-    found = summarise_evaluation(sums)
+    found = summarise_evaluation(evaluate(evaluated, shard_set, config.max_tokens))
     check_finite("val_loss", {f"source {name}": loss for name, loss in found["val_loss_by_source"].items()})
     return found
 
 
-def _find_worst(subject: Subject, scorers: list[Scorer], limit: int) -> list[HardDocument]:
+def _find_worst(evaluated: EvaluatedModel, config: EvalConfig, scorers: list[Scorer], limit: int) -> list[Row]:
     """Return the documents of the validation split and of all eval sets with the most bits per byte."""
     import torch
 
-    from trainer.evaluation.eval_sets import EvalSet, read_documents
-    from trainer.evaluation.worst_documents import find_worst_documents
+    from trainer.evaluation.eval_sets import EvalSet, find_worst_documents, read_documents
 
-    evaluated = subject.evaluated
     groups = [(scorer.name, scorer.documents) for scorer in scorers if isinstance(scorer, EvalSet)]
     shard_set = evaluated.trained_on
     if shard_set is not None and shard_set.splits.get("val"):
-        groups.insert(0, ("val", read_documents(shard_set, "val", subject.config.max_tokens, "eval")))
-    found: list[HardDocument] = []
+        groups.insert(0, ("val", read_documents(shard_set, "val", config.max_tokens, "eval")))
+    found: list[Row] = []
     with torch.no_grad():
         for name, documents in groups:
             with _show(f"worst of {name}") as progress:
                 found += find_worst_documents(evaluated, name, documents, limit, progress)
-    return sorted(found, key=lambda document: -document.bits_per_byte)[:limit]
+    return sorted(found, key=lambda document: -document["bits_per_byte"])[:limit]
 
 
-def _print(data: dict[str, Any], worst: list[HardDocument]) -> Iterator[str | list[dict[str, Any]]]:
+def _print(data: Row) -> Iterator[Part]:
     """Yield a table of the losses and scores, then the worst documents, each with the beginning of its text."""
-    from shards.terminal.display import printable
+    from trainer.evaluation.eval_sets import describe_origin
     from trainer.evaluation.evaluate import describe_counts
 
     step = "" if data["step"] is None else f", step {data['step']}"
     yield f"{data['model']}{step}"
-    losses = [(name, data.get(name)) for name in ("val_loss", "val_bits_per_byte")]
-    rows: list[dict[str, Any]] = [
-        {"score": name, "value": value, "stderr": None} for name, value in losses if value is not None
-    ]
-    scores: dict[str, dict[str, Any]] = data.get("scores", {})
-    rows += [{"score": name, **score} for name, score in scores.items()]
-    yield rows
+    losses = {name: {"value": data.get(name), "stderr": None} for name in ("val_loss", "val_bits_per_byte")}
+    scores: dict[str, Row] = losses | data.get("scores", {})
+    yield [{"score": name, **score} for name, score in scores.items() if score["value"] is not None]
     yield from describe_counts(data.get("score_notes", {}))
-    for document in worst:
-        size = f"{document.bits_per_byte:.3f} bits a byte of {document.text_bytes:,}"
-        yield f"# {document.group}: {size}: {document.origin}, hash {document.hash}"
-        yield f"  {printable(document.excerpt)}"
-
-
-@contextlib.contextmanager
-def _show(name: str) -> Generator[Progress]:
-    from shards.terminal.progress import show_progress
-
-    with show_progress(name, unit="items") as meter:
-        yield meter
-
-
-def _say() -> Any:
-    from shards.terminal.display import say
-
-    return say
+    for document in data.get("worst", []):
+        size = f"{document['bits_per_byte']:.3f} bits a byte of {document['bytes']:,}"
+        yield f"# {document['set']}: {size}: {describe_origin(document)}, hash {document['hash']}"
+        yield f"  {printable(document['excerpt'])}"

@@ -16,11 +16,11 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shards.errors import InputError
 from shards.terminal.arguments import add_new_folder, add_run
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Row
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
     from shards.stores.files import write_folder, write_text
     from shards.terminal.display import say
-    from trainer.checkpoint.save import write_tensors
+    from trainer.checkpoint.tensors import write_tensors
     from trainer.commands.trained_model import load_training_run
     from trainer.run_folder import TOKENIZER_FILE
 
@@ -140,7 +140,7 @@ def _rename(name: str, names: dict[str, str]) -> str:
 
 def describe_export_files(
     config: ModelConfig, vocab_size: int, eos_id: int, tokens: dict[str, int], dtype: str, *, bos_id: int | None = None
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Row]:
     """Return the JSON files that go with weights and tokenizer, by name; `tokens` are the special ones and their ids.
 
     If the set has no BOS, an EOS came before each document, so EOS is named as the token that begins one.
@@ -155,7 +155,7 @@ def describe_export_files(
     common |= {"vocab_size": vocab_size, "tie_word_embeddings": config.tie_word_embeddings}
     if config.kind == "llama":
         name = LLAMA_CLASSES[config.hidden_act, config.use_qk_norm]
-        model: dict[str, Any] = {
+        model: Row = {
             "architectures": [f"{name}ForCausalLM"],
             "model_type": name.lower(),
             "hidden_act": config.hidden_act,
@@ -192,7 +192,7 @@ def read_exported_model(folder: Path, device: torch.device) -> TrainedModel:
 
     if missing := [name for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE) if not (folder / name).is_file()]:
         raise InputError(f"{folder}: has no {missing[0]}. Expected a folder that export-model wrote.")
-    content: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_bytes())
+    content: Row = json.loads((folder / CONFIG_FILE).read_bytes())
     config = read_exported_config(content, folder)
     model = LanguageModel(config, content["vocab_size"])
     state = import_weights(safetensors.torch.load_file(folder / WEIGHTS_FILE), config)
@@ -210,7 +210,7 @@ def read_exported_model(folder: Path, device: torch.device) -> TrainedModel:
     return TrainedModel(model.to(device).eval(), tokenizer, eos_id, 0, None if bos_id == eos_id else bos_id)
 
 
-def read_exported_config(content: dict[str, Any], folder: Path) -> ModelConfig:
+def read_exported_config(content: Row, folder: Path) -> ModelConfig:
     """Return the model that a config.json describes: the reverse of `describe_export_files`.
 
     Raises:

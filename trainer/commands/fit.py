@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from shards.errors import plural
 from shards.terminal.arguments import add_recipe, parse_place, parse_size
 from shards.terminal.exit_status import PROBLEMS, WHOLE
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Part, Row
 
 if TYPE_CHECKING:
     from trainer.recipe import TrainRecipe
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> Outcome:
     return Outcome(result, _show(recipe, result), PROBLEMS if result["recommended"] is None else WHOLE)
 
 
-def _show(recipe: TrainRecipe, result: dict[str, Any]) -> Iterator[str | list[dict[str, Any]]]:
+def _show(recipe: TrainRecipe, result: Row) -> Iterator[Part]:
     """Yield the parts of a step's memory in GB, each micro-batch, and what to choose."""
     best = result["recommended"]
     yield f"{recipe.name}: {plural(result['parameters'], 'parameter')}; in GB:"
@@ -140,7 +140,7 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
         return peak["Total"] - 2 * weights
 
 
-def estimate_memory(recipe: TrainRecipe, memory: int, points: Points) -> dict[str, Any]:
+def estimate_memory(recipe: TrainRecipe, memory: int, points: Points) -> Row:
     """Return all parts in bytes, an estimate for each micro-batch and choice measured, and the largest that fits.
 
     `activations` are the layers', `logits` the rest of a step: logits, their gradient, the embeddings. Recomputation is
@@ -151,7 +151,7 @@ def estimate_memory(recipe: TrainRecipe, memory: int, points: Points) -> dict[st
     usable = int(memory * (1 - MARGIN))
     layers = recipe.model.num_hidden_layers
     recommended = None
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for choice, (layer_sequence, layer, sequence, once) in points.items():
         # Larger and larger micro-batches, until one does not fit.
         fitting = None

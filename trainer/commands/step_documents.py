@@ -6,15 +6,14 @@ ranks. Reads the document tables of the batch's shards, and the text of the docu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from shards.errors import InputError, plural
 from shards.format.reader import ShardSet
 from shards.format.windows.order import NEWEST_ORDER, Window, order_split
+from shards.terminal.program import Row
 from shards.trace.excerpt import Excerpt, read_excerpt
 from shards.trace.locate import Place
 from shards.trace.window_documents import find_window_documents
@@ -24,7 +23,7 @@ from trainer.recipe import FIXED_BY_CHECKPOINT, TrainConfig, find_changes, load_
 from trainer.run_folder import RECIPE_FILE, read_set_record
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    pass
 
 
 class RowDocument(NamedTuple):
@@ -42,7 +41,7 @@ class RowDocument(NamedTuple):
     excerpt: Excerpt
     """Their text, and some of the document's text before and after."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Row:
         """Return the JSON object of the document in its row."""
         return {
             "batch_row": self.batch_row,
@@ -54,40 +53,6 @@ class RowDocument(NamedTuple):
             "in_window": self.in_window,
             **self.excerpt.to_dict(),
         }
-
-
-@dataclass
-class Batch:
-    """The documents of a step's batch, or of one row of it."""
-
-    run: Path
-    step: int
-    row: int | None
-    taken: bool
-    """Whether the run's metrics or a checkpoint show that the step was taken."""
-    notes: list[str]
-    rows: int = 0
-    tokens: int = 0
-    documents: int = 0
-    sources: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    """The `documents` of each source, each counted once, and their `tokens` in the batch."""
-    parts: int = 0
-    """Documents of each row, added up: a document in two rows counts twice."""
-    shown: list[RowDocument] = field(default_factory=list[RowDocument])
-    """The first documents, row by row."""
-    hashes: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 16), np.uint8))
-    """Of all documents, each once, uint8 `(documents, 16)`."""
-
-    @property
-    def asked(self) -> str:
-        """The arguments of the command that asks for this batch."""
-        row = "" if self.row is None else f" --row {self.row}"
-        return f"trainer trace {self.run} --step {self.step}{row}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object that `trace --json` prints."""
-        figures = {name: value for name, value in vars(self).items() if name != "hashes"}
-        return figures | {"run": str(self.run), "shown": [document.to_dict() for document in self.shown]}
 
 
 @dataclass(frozen=True)
@@ -141,7 +106,7 @@ def read_training_run(folder: Path) -> TracedRun:
 
 def find_step_documents(
     shard_set: ShardSet, run: TracedRun, step: int, row: int | None = None, *, limit: int | None = 20
-) -> Batch:
+) -> tuple[Row, list[RowDocument], list[str]]:
     """Find the documents of a step's global batch.
 
     Args:
@@ -150,6 +115,13 @@ def find_step_documents(
         step: the step, from 1 as in metrics; up to the last of the run's recipe, taken or not.
         row: a row of the global batch, from 0; every row if None.
         limit: how many documents to describe; all if None. All are counted.
+
+    Returns:
+        The batch: its `run`, `step` and `row`, whether metrics or a checkpoint show that the step was `taken`, `notes`,
+            its `rows`, `tokens` and `documents`, for each of its `sources` the `documents`, each counted once, and
+            their `tokens` in the batch, and `parts`, the documents of each row added up.
+        The first documents, row by row.
+        The content hashes of all documents, in hex and in order.
 
     Raises:
         InputError: the set is not the run's, there is no such step or row, or the tokenizer is not a byte-level one.
@@ -162,37 +134,35 @@ def find_step_documents(
         notes.append(
             f"{run.folder} records {plural(run.taken, 'step')} taken; step {step} has, or would have, this batch"
         )
-    batch = Batch(run.folder, step, row, step <= run.taken, notes)
-    try:
-        vocabulary = shard_set.vocabulary
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    vocabulary = shard_set.vocabulary
     # The same order that the run went through.
     shards = shard_set.splits["train"]
     version = run.train.order_version or NEWEST_ORDER
     order = order_split(shard_set, seq_len=run.train.seq_len, seed=run.train.seed, version=version)
 
-    batch.rows = run.train.global_batch if row is None else 1
+    rows = run.train.global_batch if row is None else 1
     first_window = (step - 1) * run.train.global_batch + (row or 0)
-    hashes: set[str] = set()
-    for number, (window, places) in enumerate(find_window_documents(shards, order, first_window, batch.rows), row or 0):
+    parts, hashes = 0, set[str]()
+    sources: dict[str, dict[str, int]] = {}
+    found: list[RowDocument] = []
+    for number, (window, places) in enumerate(find_window_documents(shards, order, first_window, rows), row or 0):
         for place in places:
             # The part of the document that is in the window, in tokens of the document.
             first = max(window.start - place.start, 0)
             last = min(window.stop - place.start, place.tokens)
-            counts = batch.sources.setdefault(place.source, {"documents": 0, "tokens": 0})
+            counts = sources.setdefault(place.source, {"documents": 0, "tokens": 0})
             counts["tokens"] += last - first
             counts["documents"] += place.hash not in hashes
             hashes.add(place.hash)
-            batch.parts += 1
-            if limit is None or len(batch.shown) < limit:
+            parts += 1
+            if limit is None or len(found) < limit:
                 _, excerpt = read_excerpt(shards[window.shard], place, first, last, vocabulary=vocabulary)
-                batch.shown.append(RowDocument(number, window, place, first, last - first, excerpt))
+                found.append(RowDocument(number, window, place, first, last - first, excerpt))
     # Counts are of all documents, whatever is shown.
-    batch.tokens = sum(counts["tokens"] for counts in batch.sources.values())
-    batch.documents = len(hashes)
-    batch.hashes = np.frombuffer(bytes.fromhex("".join(sorted(hashes))), np.uint8).reshape(-1, 16)
-    return batch
+    asked: Row = {"run": str(run.folder), "step": step, "row": row, "taken": step <= run.taken, "notes": notes}
+    tokens = sum(counts["tokens"] for counts in sources.values())
+    batch = asked | {"rows": rows, "tokens": tokens, "documents": len(hashes), "sources": sources, "parts": parts}
+    return batch, found, sorted(hashes)
 
 
 def _check_request(shard_set: ShardSet, run: TracedRun, step: int, row: int | None) -> None:

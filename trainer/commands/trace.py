@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import add_run, parse_path, parse_place, positive_number, whole_number
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Part, Row
 
 if TYPE_CHECKING:
-    from trainer.commands.step_documents import Batch
+    from trainer.commands.step_documents import RowDocument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Return the documents of the batch, and write the block list if asked to."""
+    import numpy as np
+
     from shards.format.reader import open_set
     from shards.terminal.display import say
     from shards.trace.block_list import check_block_list_path, write_block_list
@@ -60,14 +62,16 @@ def run(options: argparse.Namespace) -> Outcome:
     if options.out is not None:
         check_block_list_path(options.out, shards if isinstance(shards, Path) else None)
     shard_set = open_set(shards)
-    batch = find_step_documents(shard_set, traced, options.step, options.row, limit=options.limit or None)
-    for note in batch.notes:
+    row, limit = options.row, options.limit or None
+    batch, documents, hashes = find_step_documents(shard_set, traced, options.step, row, limit=limit)
+    for note in batch["notes"]:
         say(note)
-    written: dict[str, Any] = {}
+    data = batch | {"shown": [document.to_dict() for document in documents]}
     if options.out is not None:
-        listed = write_block_list(options.out, batch.hashes, shard_set, asked=batch.asked)
-        written = {"out": str(options.out), "hashes": listed}
-    return Outcome(batch.to_dict() | written, _show(batch, written))
+        asked = f"trainer trace {options.run} --step {options.step}" + ("" if row is None else f" --row {row}")
+        listed = np.frombuffer(bytes.fromhex("".join(hashes)), np.uint8).reshape(-1, 16)
+        data |= {"out": str(options.out), "hashes": write_block_list(options.out, listed, shard_set, asked=asked)}
+    return Outcome(data, _show(data, documents))
 
 
 def find_training_set(run: Path) -> Path | str:
@@ -87,13 +91,13 @@ def find_training_set(run: Path) -> Path | str:
     return place
 
 
-def _show(batch: Batch, written: dict[str, Any]) -> Iterator[str | list[dict[str, Any]]]:
+def _show(data: Row, documents: list[RowDocument]) -> Iterator[Part]:
     """Yield each row's documents, the text of the row between >>> and <<<, then counts by source and a summary."""
     from shards.cli.trace import show_place
     from shards.terminal.display import describe_shown
 
     row = None
-    for document in batch.shown:
+    for document in documents:
         # A line for each new row, then its documents.
         place, window, last = document.place, document.window, document.position + document.in_window
         if document.batch_row != row:
@@ -102,9 +106,9 @@ def _show(batch: Batch, written: dict[str, Any]) -> Iterator[str | list[dict[str
             yield f"row {row}: {place.shard} {tokens}"
         where = f"tokens {document.position} to {last - 1} of {place.tokens} in this row"
         yield from show_place(place, where, document.excerpt)
-    yield [{"source": name, **counts} for name, counts in batch.sources.items()]
-    parts = f"{plural(batch.tokens, 'token')} of {plural(batch.documents, 'document')}"
-    shown = describe_shown(len(batch.shown), batch.parts)
-    yield f"step {batch.step} of {batch.run}: {plural(batch.rows, 'row')}, {parts}{shown}"
-    if written:
-        yield f"block list: {written['out']}, {plural(written['hashes'], 'hash')}"
+    yield [{"source": name, **counts} for name, counts in data["sources"].items()]
+    size = f"{plural(data['tokens'], 'token')} of {plural(data['documents'], 'document')}"
+    shown = describe_shown(len(documents), data["parts"])
+    yield f"step {data['step']} of {data['run']}: {plural(data['rows'], 'row')}, {size}{shown}"
+    if "out" in data:
+        yield f"block list: {data['out']}, {plural(data['hashes'], 'hash')}"

@@ -11,14 +11,14 @@ import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shards.errors import InputError, remedy_of
 from shards.terminal.amounts import format_amount
 from shards.terminal.arguments import add_recipe, parse_path, parse_place, parse_size
 from shards.terminal.display import say
 from shards.terminal.exit_status import WHOLE
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Row
 
 if TYPE_CHECKING:
     from shards.stores.cache import Cache
@@ -161,7 +161,7 @@ def describe_outcome(outcome: TrainingLoop, exit_status: int) -> Outcome:
     """Return how a run ended: its totals, then its phases and those of the set's mix."""
     from shards.format.windows.token_account import account_tokens
     from trainer.evaluation.evaluate import describe_counts
-    from trainer.evaluation.scores import Score
+    from trainer.evaluation.scores import show_score
     from trainer.phases.ledger import summarise_phases
     from trainer.phases.mix_phases import summarise_mix
 
@@ -171,7 +171,7 @@ def describe_outcome(outcome: TrainingLoop, exit_status: int) -> Outcome:
     validation = outcome.log.last("val_loss")
     status = "stopped" if outcome.off_ramp else "interrupted" if outcome.interrupted_by else "complete"
     names = [source.name for source in session.shard_set.manifest.sources]
-    result: dict[str, Any] = {
+    result: Row = {
         "status": status,
         "run": str(session.run),
         "checkpoint": str(session.saved),
@@ -190,7 +190,7 @@ def describe_outcome(outcome: TrainingLoop, exit_status: int) -> Outcome:
     mix = summarise_mix(outcome.log.records)
     data = {**result, "phases": phases} | ({"mix_phases": mix} if mix else {})
     # A table has a row for each score, with its error; below it is what was counted.
-    scores = {name: str(Score(**score)) for name, score in result.get("scores", {}).items()}
+    scores = {name: show_score(**score) for name, score in result.get("scores", {}).items()}
     cells = {name: value for name, value in result.items() if name not in ("scores", "score_notes")} | scores
     totals = [{"name": name.replace("_", " "), "value": value} for name, value in cells.items() if value is not None]
     by_mix = [{key: value for key, value in row.items() if not key.endswith("_by_source")} for row in mix]

@@ -11,7 +11,7 @@ from shards.stores.files import hash_file
 from shards.terminal.command_names import called_as
 from shards.terminal.reporter import Note
 from trainer.checkpoint.folders import find_newest_checkpoint, read_checkpoint
-from trainer.checkpoint.load_tensors import load_weights
+from trainer.checkpoint.tensors import load_weights
 from trainer.device import choose_device
 from trainer.model.decoder import LanguageModel
 from trainer.model.generate import TrainedModel

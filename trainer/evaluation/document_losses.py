@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from shards.terminal.reporter import Progress
 from shards.torch.document_boundaries import number_documents
-from trainer.device import autocast
+from trainer.device import autocast, find_rank
 from trainer.evaluation.evaluated_model import EvaluatedModel
 
 LENGTH_MULTIPLE = 64
@@ -61,17 +61,17 @@ def measure_documents(
     sums = torch.zeros(len(lengths), dtype=torch.float64, device=device)
 
     # Sharded weights are gathered by all ranks at once: a rank without work repeats the first batch.
-    done = 0
-    for first in range(0, len(batches), evaluated.ranks):
-        mine = first + evaluated.rank
+    done, (rank, ranks) = 0, find_rank()
+    for first in range(0, len(batches), ranks):
+        mine = first + rank
         batch = batches[mine] if mine < len(batches) else batches[0]
         losses = _score_windows(evaluated, tokens, bounds, batch, before)
         if mine < len(batches):
             numbers = torch.tensor([window.document for window in batch], device=device)
             sums.index_add_(0, numbers, losses)
-        done += sum(map(len, batches[first : first + evaluated.ranks]))
+        done += sum(map(len, batches[first : first + ranks]))
         progress(done * len(lengths) // len(windows), len(lengths))
-    if evaluated.ranks > 1:
+    if ranks > 1:
         dist.all_reduce(sums)
     return sums.cpu().numpy()
 

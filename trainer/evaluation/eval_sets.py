@@ -4,47 +4,44 @@ A document is scored whole, as `trainer.evaluation.document_losses` describes. B
 documents, end-of-document tokens included, over the bytes of their text: it compares models with different
 vocabularies. Where the tokenizer rewrites text, the bytes of tokens are scaled to those of the source's own text, as
 for the validation split. The documents that are scored stay in memory: 2 or 4 bytes a token, 30 a document.
+
+Documents that the training set holds too are found by content hash: the column of hashes of every document table of the
+training split is read once, batch by batch, so that memory grows with the eval set only.
 """
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import math
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Generator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from shards import ShardSet, open_set
 from shards.errors import InputError, plural
-from shards.format.content_hash import split_hashes
-from shards.format.document_table import iter_checked_documents, read_hashes, read_lengths
+from shards.format.content_hash import split_column
+from shards.format.document_table import iter_checked_documents, iter_documents
 from shards.format.manifest import Split
-from shards.format.reader import Shard
+from shards.format.vocabulary import read_vocabulary
 from shards.terminal.arguments import parse_place
+from shards.terminal.program import Row
+from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note, Progress
+from trainer.device import find_rank
 from trainer.eval_config import EvalSetConfig
 from trainer.evaluation.document_losses import measure_documents
 from trainer.evaluation.eval_set_builds import build_text_set
 from trainer.evaluation.evaluated_model import EvaluatedModel
-from trainer.evaluation.held_documents import find_held_documents
-from trainer.evaluation.scores import Scores, check_finite, estimate_ratio
+from trainer.evaluation.scores import Score, check_finite, estimate_ratio
 from trainer.evaluation.validation import find_text_scales
 
-
-class Origin(NamedTuple):
-    """Where a document of an eval set is from."""
-
-    source: str
-    unit: str
-    row: int
-
-    def __str__(self) -> str:
-        return f"{self.source} {self.unit} row {self.row}"
+EXCERPT_BYTES = 200
+"""Bytes of a document's text that are shown, from its beginning."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +53,31 @@ class Documents:
     """Where each begins in `tokens`, and where the last one ends, `(documents + 1,)`."""
     text_bytes: npt.NDArray[np.float64]
     """The bytes of their text, `(documents,)`."""
-    hashes: npt.NDArray[np.uint64]
-    """The halves of their content hashes, `(documents, 2)`."""
-    origins: list[Origin]
+    rows: pa.Table
+    """Their rows of the document tables: `source`, `unit`, `row` and `hash`."""
 
     def __len__(self) -> int:
-        return len(self.origins)
+        return len(self.rows)
+
+    def row(self, at: int) -> Row:
+        """Return the row of a document, with its hash in hex."""
+        row = self.rows.slice(at, 1).to_pylist()[0]
+        return row | {"hash": row["hash"].hex()}
 
     def only(self, mask: npt.NDArray[np.bool_]) -> Documents:
         """Return some of the documents."""
         lengths = np.diff(self.bounds)
-        bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[mask])])
-        origins = [origin for origin, kept in zip(self.origins, mask.tolist(), strict=True) if kept]
-        tokens = self.tokens[np.repeat(mask, lengths)]
-        return Documents(tokens, bounds, self.text_bytes[mask], self.hashes[mask], origins)
+        tokens, bounds = self.tokens[np.repeat(mask, lengths)], _find_bounds(lengths[mask])
+        return Documents(tokens, bounds, self.text_bytes[mask], self.rows.filter(pa.array(mask)))
+
+
+def _find_bounds(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def describe_origin(row: Row) -> str:
+    """Return in words where the document of a row is from."""
+    return f"{row['source']} {row['unit']} row {row['row']}"
 
 
 @dataclass(frozen=True)
@@ -78,17 +86,17 @@ class EvalSet:
 
     name: str
     documents: Documents
-    notes: dict[str, Any]
+    notes: Row
     """`sha256` of the content hashes of the documents, which tells them from others; then what was counted: documents
     that are scored, their tokens and bytes, and documents that are not."""
 
-    def score(self, evaluated: EvaluatedModel, progress: Progress) -> Scores:
-        """Return bits per byte; see `Scorer.score`."""
+    def score(self, evaluated: EvaluatedModel, progress: Progress) -> dict[str, Score]:
+        """Return bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
         score_name, documents = f"{self.name}_bpb", self.documents
         nats = measure_documents(evaluated, documents.tokens, documents.bounds, progress)
-        check_finite(score_name, {str(documents.origins[at]): nats[at] for at in np.flatnonzero(~np.isfinite(nats))})
-        bits = nats / math.log(2)
-        return Scores({score_name: estimate_ratio(bits, documents.text_bytes)}, {self.name: self.notes})
+        broken: list[int] = np.flatnonzero(~np.isfinite(nats)).tolist()
+        check_finite(score_name, {describe_origin(documents.row(at)): nats[at] for at in broken})
+        return {score_name: estimate_ratio(nats / math.log(2), documents.text_bytes)}
 
 
 def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -> EvalSet:
@@ -116,14 +124,14 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
         in_split = sum(shard.num_documents for shard in shard_set.splits.get(split, ()))
     held = np.zeros(len(documents), np.bool_)
     if evaluated.trained_on is not None:
-        held = find_held_documents(evaluated.trained_on, documents.hashes, config.name, show=evaluated.rank == 0)
+        held = find_held_documents(evaluated.trained_on, documents, config.name, show=find_rank()[0] == 0)
     kept = documents.only(~held)
     if not len(kept):
         found = f"the training set holds all {plural(len(documents), 'document')} of it"
         remedy = "Leave its text out of the data recipe's sources, or evaluate on other text."
         raise InputError(f"{place}: {found}, by content hash. {remedy}")
     notes = {
-        "sha256": hashlib.sha256(kept.hashes.tobytes()).hexdigest(),
+        "sha256": hashlib.sha256(split_column(kept.rows["hash"].combine_chunks()).tobytes()).hexdigest(),
         "documents": len(kept),
         "tokens": len(kept.tokens),
         "bytes": round(kept.text_bytes.sum()),
@@ -136,7 +144,7 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
     return EvalSet(config.name, kept, notes)
 
 
-def describe_notes(notes: dict[str, Any]) -> str:
+def describe_notes(notes: Row) -> str:
     """Return in words what an eval set counts."""
     size = f"{plural(notes['bytes'], 'byte')} in {plural(notes['tokens'], 'token')}"
     parts = [f"{plural(notes['documents'], 'document')} of {size}"]
@@ -161,65 +169,32 @@ def read_documents(shard_set: ShardSet, split: Split, max_tokens: int, place: st
         InputError: the split has no document, or the tokenizer's entries have no fixed bytes.
         ShardSetError: a file is not what the manifest says.
     """
-    shards = shard_set.splits.get(split, ())
-    tokens, lengths = list[npt.NDArray[np.unsignedinteger]](), [np.empty(0, np.int64)]
-    hashes, origins = [np.empty((0, 2), np.uint64)], list[Origin]()
-    left = max_tokens
-    for shard in shards:
-        taken = _read_rows(shard, left, at_least=0 if origins else 1)
-        count = int(taken.lengths.sum())
-        tokens.append(shard.read(0, count))
-        lengths.append(taken.lengths)
-        hashes.append(taken.hashes)
-        origins += taken.origins
-        left -= count
-        if len(taken.lengths) < shard.num_documents:
+    tables: list[pa.Table] = []
+    parts: list[npt.NDArray[np.unsignedinteger]] = []
+    room = max_tokens
+    for shard in shard_set.splits.get(split, ()):
+        if not shard.num_documents:
+            continue
+        # The rows that still fit; of the first shard with documents one row in any case.
+        batches = iter_checked_documents(shard, ["length", "source", "unit", "row", "hash"])
+        table = pa.Table.from_batches(batches)
+        ends = np.cumsum(table["length"].to_numpy(), dtype=np.int64)
+        count = max(int(np.searchsorted(ends, room, "right")), 0 if tables else 1)
+        tables.append(table.slice(0, count))
+        parts.append(shard.read(0, int(ends[count - 1]) if count else 0))
+        room -= len(parts[-1])
+        if count < len(ends):
             break
-    if not origins:
+    if not tables:
         raise InputError(f"{place}: {shard_set.store} has no document in its {split} split. Give it text.")
-    content, bounds = (
-        np.concatenate(tokens),
-        np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))]),
-    )
-    return Documents(
-        content, bounds, _measure_text(shard_set, content, bounds, origins), np.concatenate(hashes), origins
-    )
+    rows, tokens = pa.concat_tables(tables).unify_dictionaries().combine_chunks(), np.concatenate(parts)
+    bounds = _find_bounds(rows["length"].to_numpy())
 
-
-class _Rows(NamedTuple):
-    lengths: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.uint64]
-    origins: list[Origin]
-
-
-def _read_rows(shard: Shard, most_tokens: int, *, at_least: int) -> _Rows:
-    """Return the first rows of a shard's document table, with no more tokens than that, but `at_least` so many rows."""
-    rows = _Rows(np.empty(0, np.int64), np.empty((0, 2), np.uint64), [])
-    for batch in iter_checked_documents(shard, ["length", "source", "unit", "row", "hash"]):
-        lengths = read_lengths(batch)
-        room = most_tokens - int(rows.lengths.sum())
-        count = max(int(np.searchsorted(np.cumsum(lengths), room, "right")), at_least - len(rows.lengths))
-        table: dict[str, list[Any]] = batch.slice(0, count).select(["source", "unit", "row"]).to_pydict()
-        rows = _Rows(
-            np.concatenate([rows.lengths, lengths[:count]]),
-            np.concatenate([rows.hashes, split_hashes(read_hashes(batch))[:count]]),
-            [*rows.origins, *map(Origin, table["source"], table["unit"], table["row"])],
-        )
-        if count < len(lengths):
-            break
-    return rows
-
-
-def _measure_text(
-    shard_set: ShardSet,
-    tokens: npt.NDArray[np.unsignedinteger],
-    bounds: npt.NDArray[np.int64],
-    origins: Sequence[Origin],
-) -> npt.NDArray[np.float64]:
-    """Return the bytes of each document's text, as its source has it if the tokenizer rewrote it, `(documents,)`."""
+    # The bytes of each document's text, as its source has it if the tokenizer rewrote it.
     sizes = np.add.reduceat(shard_set.vocabulary.text_lengths()[tokens], bounds[:-1]).astype(np.float64)
     scales = find_text_scales(shard_set)
-    return sizes * [scales.get(origin.source, 1.0) for origin in origins]
+    text_bytes = sizes * [scales.get(str(source), 1.0) for source in rows["source"].to_pylist()]
+    return Documents(tokens, bounds, text_bytes, rows.drop_columns(["length"]))
 
 
 @contextlib.contextmanager
@@ -235,3 +210,70 @@ def _open_shard_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note)
     except (InputError, OSError) as error:
         raise InputError(f"eval.sets.{config.name}.shards = {config.shards!r}: {error}") from error
     yield shard_set
+
+
+def find_held_documents(
+    shard_set: ShardSet, documents: Documents, name: str, *, show: bool = True
+) -> npt.NDArray[np.bool_]:
+    """Return which documents the training split of a set holds, bool `(documents,)`.
+
+    Args:
+        shard_set: the training set.
+        documents: the documents.
+        name: the eval set, for the progress.
+        show: whether this process shows progress.
+
+    Raises:
+        ShardSetError: a document table is not what the manifest says.
+    """
+    import pyarrow.compute as pc
+
+    hashes = documents.rows["hash"].combine_chunks()
+    found = [hashes.slice(0, 0)]
+    shards = shard_set.splits.get("train", ())
+    with show_progress(f"eval set {name}: documents held by training", unit="documents", show=show) as progress:
+        done, total = 0, sum(shard.num_documents for shard in shards)
+        for shard in shards:
+            for batch in iter_documents(shard, ["hash"]):
+                own = batch.column("hash")
+                found.append(own.filter(pc.is_in(own, value_set=hashes)))
+                done += len(own)
+                progress(done, total)
+    return pc.is_in(hashes, value_set=pa.concat_arrays(found)).to_numpy(zero_copy_only=False)
+
+
+def find_worst_documents(
+    evaluated: EvaluatedModel, group: str, documents: Documents, limit: int, progress: Progress
+) -> list[Row]:
+    """Return the documents with the most bits per byte, the worst first; a loss that is not finite is worst of all.
+
+    Args:
+        evaluated: the model, in evaluation mode, without gradients.
+        group: the name of the eval set, or `val`.
+        documents: the documents.
+        limit: how many to return.
+        progress: told how many documents are done, and of how many.
+
+    Returns:
+        For each its `set` (the group), `bits_per_byte`, `bytes` of its text, `source`, `unit` and `row`, `hash` in hex,
+        and an `excerpt`, the beginning of its text; bytes that are not UTF-8 are lone surrogates.
+    """
+    nats = measure_documents(evaluated, documents.tokens, documents.bounds, progress)
+    bits = np.full(len(documents), np.inf)
+    np.divide(nats / math.log(2), documents.text_bytes, out=bits, where=documents.text_bytes > 0)
+    bits[~np.isfinite(bits)] = np.inf
+    vocabulary = replace(read_vocabulary(evaluated.tokenizer_json), bos=evaluated.bos_id)
+    found: list[Row] = []
+    for at in np.argsort(-bits, kind="stable")[:limit].tolist():
+        begin, end = documents.bounds[at], documents.bounds[at + 1]
+        text = vocabulary.decode_document(documents.tokens[begin : min(end - 1, begin + EXCERPT_BYTES)])
+        found.append(
+            {
+                "set": group,
+                "bits_per_byte": float(bits[at]),
+                "bytes": round(float(documents.text_bytes[at])),
+                **documents.row(at),
+                "excerpt": text[:EXCERPT_BYTES].decode("utf-8", "surrogateescape"),
+            }
+        )
+    return found

@@ -1,6 +1,11 @@
 """Eval tasks of a recipe: their items are read and encoded once, then scored as often as asked.
 
-Each score is a mean over items, and its standard error that of a mean over a random sample.
+The scores are accuracy, accuracy normalised by bytes, and bits per byte of the right answer. Each is a mean over items,
+and its standard error that of a mean over a random sample.
+
+Texts are cut into tokens as lm-evaluation-harness cuts them: context and choice are encoded together, and split after
+as many tokens as the context has alone; spaces at the end of a context go to the choice. An item that is longer than
+the model's context loses tokens at its beginning, as there; it is counted.
 """
 
 from __future__ import annotations
@@ -8,22 +13,27 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Generator
+import math
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from shards.errors import InputError, plural
-from shards.eval_tasks.prompts import Item
+from shards.eval_tasks.prompts import DELIMITER, Item
 from shards.eval_tasks.read import TaskItems, read_items
+from shards.terminal.program import Row
 from shards.terminal.reporter import Note, Progress
 from trainer.eval_config import EvalTaskConfig
 from trainer.evaluation.evaluated_model import EvaluatedModel
-from trainer.evaluation.item_scores import EncodedItems, add_examples, encode_items, score_items
-from trainer.evaluation.scores import Scores, estimate_ratio
+from trainer.evaluation.likelihoods import Text, measure_likelihoods
+from trainer.evaluation.scores import Score, check_finite, estimate_ratio
 from trainer.model.generate import TrainedModel
 
 LEAST_BATCH_TOKENS = 2048
@@ -35,8 +45,10 @@ class OpenTask:
     """An eval task whose items are read and encoded."""
 
     config: EvalTaskConfig
-    encoded: EncodedItems
-    notes: dict[str, Any]
+    items: list[Item]
+    groups: list[list[Text]]
+    """The tokens of each item's choices."""
+    notes: Row
     """Where the items are from, `sha256` of their texts, which tells them from others, and what is counted of them."""
 
     @property
@@ -44,23 +56,16 @@ class OpenTask:
         """The name in the recipe."""
         return self.config.name
 
-    def score(self, evaluated: EvaluatedModel, progress: Progress) -> Scores:
-        """Return accuracy and bits per byte; see `Scorer.score`."""
-        train = evaluated.train
-        found = score_items(
-            evaluated.model,
-            self.encoded,
-            precision=evaluated.precision,
-            batch_tokens=max(train.micro_batch * train.seq_len, LEAST_BATCH_TOKENS),
-            name=self.name,
-            report=progress,
+    def score(self, evaluated: EvaluatedModel, progress: Progress) -> dict[str, Score]:
+        """Return accuracy and bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
+        tokens = max(evaluated.train.micro_batch * evaluated.train.seq_len, LEAST_BATCH_TOKENS)
+        likelihoods = measure_likelihoods(
+            evaluated.model, self.groups, precision=evaluated.precision, batch_tokens=tokens, progress=progress
         )
-        values = (found.accuracy, found.accuracy_norm, found.bits_per_byte)
+        accuracy, normalised, bits_per_byte = judge_items(self.name, self.items, likelihoods).T
         names = self.config.score_names
-        if len(names) < len(values):
-            values = (found.accuracy, found.bits_per_byte)
-        means = [estimate_ratio(own, np.ones(len(own))) for own in values]
-        return Scores(dict(zip(names, means, strict=True)), {self.name: self.notes})
+        values = [accuracy, *([normalised] if len(names) > 2 else []), bits_per_byte]
+        return {name: estimate_ratio(own, np.ones(len(own))) for name, own in zip(names, values, strict=True)}
 
 
 def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note) -> OpenTask:
@@ -84,15 +89,14 @@ def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note)
     # Encoded now, so that what cannot be scored is known before training starts.
     tokenizer = Tokenizer.from_buffer(evaluated.tokenizer_json)
     trained = TrainedModel(evaluated.model, tokenizer, evaluated.eos_id, 0, evaluated.bos_id)
-    encoded = encode_items(trained, items)
-    texts = json.dumps([(one.contexts, one.choices, one.answer) for one in encoded.items])
-    notes: dict[str, Any] = {"place": read.place, "sha256": hashlib.sha256(texts.encode()).hexdigest()}
-    notes |= encoded.notes | _count_held(read, encoded.items, evaluated)
-    if not encoded.items:
-        counts = describe_task(notes)
-        raise InputError(f"eval task {config.name}: no item can be scored: {counts}. Choose other items.")
+    scored, groups, counts = encode_items(trained, items)
+    texts = json.dumps([(one.contexts, one.choices, one.answer) for one in scored])
+    notes: Row = {"place": read.place, "sha256": hashlib.sha256(texts.encode()).hexdigest()}
+    notes |= counts | _count_held(read, scored, evaluated)
+    if not scored:
+        raise InputError(f"eval task {config.name}: no item can be scored: {describe_task(notes)}. Choose other items.")
     say(f"eval task {config.name}: {describe_task(notes)}")
-    return OpenTask(config, encoded, notes)
+    return OpenTask(config, scored, groups, notes)
 
 
 @contextlib.contextmanager
@@ -104,7 +108,7 @@ def _name_place(place: str) -> Generator[None]:
         raise InputError(f"{place}{error}") from error
 
 
-def _count_held(read: TaskItems, scored: list[Item], evaluated: EvaluatedModel) -> dict[str, Any]:
+def _count_held(read: TaskItems, scored: list[Item], evaluated: EvaluatedModel) -> Row:
     """Return how many of the scored items the training split holds, and how many its builder did not search for.
 
     Both are None if the set does not know, with the reason: only its builder, told of the same items, could find them
@@ -127,7 +131,7 @@ def _count_held(read: TaskItems, scored: list[Item], evaluated: EvaluatedModel) 
     }
 
 
-def describe_task(notes: dict[str, Any]) -> str:
+def describe_task(notes: Row) -> str:
     """Return in words what an eval task counts."""
     parts = [f"{plural(notes['items'], 'item')} of {notes['place']}"]
     if (held := notes["held_by_training"]) is not None:
@@ -147,3 +151,132 @@ COUNTED = {
     "not_searched_for": "too short to be searched for in the training text",
 }
 """What is counted of the items of an eval task, in words."""
+
+
+FEWSHOT_DELIMITER = "\n\n"
+"""The text after each few-shot example. Source: lm-evaluation-harness."""
+
+Draw = Literal["fixed", "first"]
+
+
+def add_examples(items: Sequence[Item], pool: Sequence[Item], number: int, draw: Draw) -> list[Item]:
+    """Return items whose contexts begin with few-shot examples. An item is never its own example.
+
+    Args:
+        items: the items.
+        pool: the items to take examples from.
+        number: how many examples each item gets.
+        draw: `first`: the first of the pool, for every item, as the sampler `first_n` of lm-evaluation-harness.
+            `fixed`: others for each item, which depend on the item and the pool alone.
+
+    Raises:
+        InputError: the pool has too few items.
+    """
+    if number == 0:
+        return list(items)
+    found: list[Item] = []
+    for item in items:
+        others = (pool[place] for place in _draw_places(item, len(pool), draw) if pool[place] != item)
+        examples = list(islice(others, number))
+        if len(examples) < number:
+            raise InputError(
+                f"num_fewshot = {number}: found {plural(len(examples), 'item')} to take examples from, the scored one "
+                "left out. Lower num_fewshot, or name another split or more files."
+            )
+        before = "".join(example.example + FEWSHOT_DELIMITER for example in examples)
+        found.append(item._replace(contexts=tuple(before + context for context in item.contexts)))
+    return found
+
+
+def _draw_places(item: Item, size: int, draw: Draw) -> Iterator[int]:
+    """Yield the places of a pool, each once, in the order in which an item takes examples from it."""
+    if draw == "first":
+        yield from range(size)
+        return
+    seen: set[int] = set()
+    for number in count():
+        if len(seen) == size:
+            return
+        digest = blake2b(f"{number} {item.text}".encode(), digest_size=8).digest()
+        place = int.from_bytes(digest, "big") % size
+        if place not in seen:
+            seen.add(place)
+            yield place
+
+
+def encode_items(trained: TrainedModel, items: Sequence[Item]) -> tuple[list[Item], list[list[Text]], dict[str, int]]:
+    """Encode items; leave out what cannot be scored, and cut what is longer than the model's context.
+
+    Args:
+        trained: the model and its tokenizer; each text begins as a document of the model's training does.
+        items: the items, with their few-shot examples.
+
+    Returns:
+        The items that can be scored; the tokens of each one's choices; and how many `items` there are, and how many of
+        them are `cut` at their beginning, left out because a choice is `too_long` or has no text or no token (`empty`),
+        `rewritten` by the tokenizer.
+    """
+    scored: list[Item] = []
+    groups: list[list[Text]] = []
+    notes: dict[str, int] = {"items": len(items)}
+    notes |= dict.fromkeys(("cut", "too_long", "empty", "rewritten"), 0)
+    context = trained.model.config.max_position_embeddings
+    for item, texts, rewritten in _encode(trained, items):
+        if any(text.scored <= 0 for text in texts) or "" in item.choices:
+            notes["empty"] += 1
+        elif any(text.scored > context for text in texts):
+            notes["too_long"] += 1
+        else:
+            # The last token is only predicted, so that a text may have one more than the context.
+            notes["cut"] += any(len(text.ids) > context + 1 for text in texts)
+            notes["rewritten"] += rewritten
+            scored.append(item)
+            groups.append([text._replace(ids=text.ids[-(context + 1) :]) for text in texts])
+    return scored, groups, notes
+
+
+def judge_items(
+    name: str, items: Sequence[Item], likelihoods: Sequence[npt.NDArray[np.float64]]
+) -> npt.NDArray[np.float64]:
+    """Judge each item of an eval task by the likelihoods of its choices.
+
+    Args:
+        name: the name of the eval task, for messages.
+        items: the items.
+        likelihoods: of `measure_likelihoods`, one array for each item.
+
+    Returns:
+        float64 `(items, 3)`: 1 where the likeliest choice is right, else 0; the same for the choice with the most
+        likelihood for each of its bytes; and the bits per byte of the right choice, without the delimiter before it. A
+        single choice is right where each of its tokens is the likeliest.
+
+    Raises:
+        RunError: a log-likelihood is not finite.
+    """
+    check_finite(name, {item.text: nats.sum() for item, (nats, _) in zip(items, likelihoods, strict=True)})
+    rows = np.empty((len(items), 3))
+    for row, item, (nats, greedy) in zip(rows, items, likelihoods, strict=True):
+        sizes = np.array([len(choice.encode()) for choice in item.choices])
+        right = item.answer
+        is_best = [greedy[0], greedy[0]]
+        if len(item.choices) > 1:
+            is_best = [nats.argmax() == right, (nats / sizes).argmax() == right]
+        row[:] = [*is_best, -nats[right] / math.log(2) / sizes[right]]
+    return rows
+
+
+def _encode(trained: TrainedModel, items: Sequence[Item]) -> Iterator[tuple[Item, list[Text], bool]]:
+    """Yield each item with the tokens of its choices, and whether the tokenizer rewrites the right one."""
+    for item in items:
+        # Spaces at the end of a context belong to the first token of the choice.
+        contexts = [context.rstrip() for context in item.contexts]
+        wholes = [whole + DELIMITER + choice for whole, choice in zip(item.contexts, item.choices, strict=True)]
+        encoded = trained.encode([*dict.fromkeys(contexts), *wholes])
+        sizes = {context: len(own) for context, own in zip(dict.fromkeys(contexts), encoded, strict=False)}
+        ids = encoded[len(sizes) :]
+        texts = [
+            Text([trained.begin_id, *own], len(own) - sizes[context])
+            for own, context in zip(ids, contexts, strict=True)
+        ]
+        decoded = trained.tokenizer.decode(ids[item.answer], skip_special_tokens=False)
+        yield item, texts, decoded != wholes[item.answer]

@@ -1,7 +1,7 @@
 """The scores of a recipe's eval sets and eval tasks: opened once, before training starts, then taken as often as asked.
 
-Whoever scores (a `Scorer`) is opened by `open_scorers`, which refuses what cannot be scored, and asked by
-`evaluate_scores`. Every rank asks, takes its part of the work, and has the same scores.
+Whoever scores is opened by `open_scorers`, which refuses what cannot be scored, and asked by `evaluate_scores`. Every
+rank asks, takes its part of the work, and has the same scores.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -9,42 +9,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
 
 import torch
 
+from shards.terminal.program import Row
 from shards.terminal.reporter import Note, Progress
 from trainer.eval_config import EvalConfig
-from trainer.evaluation.eval_sets import describe_notes, open_eval_set
-from trainer.evaluation.eval_tasks import describe_task, open_eval_task
+from trainer.evaluation.eval_sets import EvalSet, describe_notes, open_eval_set
+from trainer.evaluation.eval_tasks import OpenTask, describe_task, open_eval_task
 from trainer.evaluation.evaluated_model import EvaluatedModel
-from trainer.evaluation.scores import Scores
+from trainer.evaluation.scores import Score
 
+Scorer = EvalSet | OpenTask
+"""An eval set or an eval task, ready to be scored. It has
 
-class Scorer(Protocol):
-    """An eval set or an eval task, ready to be scored."""
-
-    @property
-    def name(self) -> str:
-        """The name in the recipe."""
-        ...
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        """`sha256` of what is scored, which tells it from other text, and what was counted."""
-        ...
-
-    def score(self, evaluated: EvaluatedModel, progress: Progress) -> Scores:
-        """Return the scores of a model; every rank calls it, the model in evaluation mode, without gradients.
-
-        Args:
-            evaluated: the model that the scorer was opened for, with the weights of now.
-            progress: told how many documents or items are done, and of how many.
-
-        Raises:
-            RunError: a number of a score is not finite.
-        """
-        ...
+- `name`: that in the recipe;
+- `notes`: `sha256` of what is scored, which tells it from other text, and what was counted;
+- `score(evaluated, progress)`: returns the scores of the model, with its weights of now.
+  Every rank calls it, the model in evaluation mode, without gradients. A number that is not finite is a `RunError`.
+"""
 
 
 def open_scorers(config: EvalConfig, evaluated: EvaluatedModel, say: Note) -> list[Scorer]:
@@ -61,7 +44,7 @@ def evaluate_scores(
     scorers: Sequence[Scorer],
     evaluated: EvaluatedModel,
     show: Callable[[str], contextlib.AbstractContextManager[Progress]],
-) -> Scores:
+) -> Row:
     """Score a model; its mode does not change. Every rank calls it, and has the same scores.
 
     Args:
@@ -69,23 +52,25 @@ def evaluate_scores(
         evaluated: the model.
         show: called with the name of each; its context shows the progress.
 
+    Returns:
+        The fields of a validation line in metrics.jsonl, none without scorers: the `scores` by name, and `score_notes`
+        by eval set or task: what was counted, such as documents that were left out.
+
     Raises:
         RunError: a number of a score is not finite.
     """
-    scores = Scores({}, {})
+    scores: dict[str, Score] = {}
     model = evaluated.model
     was_training = model.training
     model.eval()
     with torch.no_grad():
         for scorer in scorers:
             with show(scorer.name) as progress:
-                found = scorer.score(evaluated, progress)
-            scores.values.update(found.values)
-            scores.notes.update(found.notes)
+                scores |= scorer.score(evaluated, progress)
     model.train(was_training)
-    return scores
+    return {"scores": scores, "score_notes": {one.name: one.notes for one in scorers}} if scores else {}
 
 
-def describe_counts(notes: dict[str, dict[str, Any]]) -> list[str]:
+def describe_counts(notes: dict[str, Row]) -> list[str]:
     """Return a line for each eval set and eval task, by the notes of its scores: what was counted of it."""
     return [f"{name}: {(describe_task if 'place' in own else describe_notes)(own)}" for name, own in notes.items()]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from shards import ShardSet
@@ -20,11 +22,13 @@ class EvaluatedModel:
     precision: Literal["fp32", "bf16"]
     tokenizer_json: bytes
     """The content of `tokenizer.json`."""
-    tokenizer_sha256: str
     eos_id: int
     bos_id: int | None
     """The token that begins each document, in a set that has one; else an EOS came before each document."""
     trained_on: ShardSet | None
     """The set that the model was trained on; None if it is not known."""
-    rank: int = 0
-    ranks: int = 1
+
+    @cached_property
+    def tokenizer_sha256(self) -> str:
+        """The digest of `tokenizer.json`."""
+        return hashlib.sha256(self.tokenizer_json).hexdigest()

@@ -8,7 +8,7 @@ same length go through the model together. The ranks of a run share the rows.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -17,12 +17,10 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from trainer.device import autocast
+from shards.terminal.reporter import Progress, no_progress
+from trainer.device import autocast, find_rank
 from trainer.model.attention import Branches
 from trainer.model.decoder import LanguageModel
-
-Report = Callable[[int, int], None]
-"""Told how many rows are done, and of how many."""
 
 
 class Text(NamedTuple):
@@ -32,15 +30,6 @@ class Text(NamedTuple):
     """Its tokens, from the one that begins a document."""
     scored: int
     """How many of the last ones are scored; at least one is not."""
-
-
-class Likelihoods(NamedTuple):
-    """What a model says of the texts of a group, in their order."""
-
-    nats: npt.NDArray[np.float64]
-    """The log-likelihood of the scored tokens of each, `(texts,)`."""
-    greedy: npt.NDArray[np.bool_]
-    """Whether each scored token was the likeliest one, `(texts,)`."""
 
 
 class _Row(NamedTuple):
@@ -60,9 +49,8 @@ def measure_likelihoods(
     *,
     precision: Literal["fp32", "bf16"],
     batch_tokens: int,
-    share: bool = True,
-    report: Report = lambda done, total: None,
-) -> list[Likelihoods]:
+    progress: Progress = no_progress,
+) -> list[npt.NDArray[np.float64]]:
     """Return the log-likelihoods of each group's texts. Under torchrun every rank calls it, and gets all of them.
 
     Args:
@@ -70,15 +58,18 @@ def measure_likelihoods(
         groups: texts that begin alike. No text has more tokens than the model's context and one more.
         precision: arithmetic of the forward pass.
         batch_tokens: tokens in one forward pass, but at least one row.
-        share: whether the beginning of a group is computed once; the result is the same but for rounding.
-        report: told about progress.
+        progress: told how many groups are done, and of how many.
+
+    Returns:
+        For each group float64 `(2, texts)`: the log-likelihood of the scored tokens of each text in nats, and 1 where
+        each of these tokens was the likeliest one, else 0.
     """
     device, was_training = next(model.parameters()).device, model.training
-    rows = list(_rows_of(groups, share=share))
-    found = torch.zeros(2, sum(map(len, groups)), dtype=torch.float64)
+    edges = np.cumsum([0, *map(len, groups)]).tolist()
+    rows = list(zip(edges, map(_lay_out, groups), strict=False))  # each with the place of its first text among all
+    found = torch.zeros(2, edges[-1], dtype=torch.float64)
     batches = list(_batch(rows, batch_tokens))
-    ranks = dist.get_world_size() if dist.is_initialized() else 1
-    rank = dist.get_rank() if ranks > 1 else 0
+    rank, ranks = find_rank()
 
     model.eval()
     done = 0
@@ -90,24 +81,14 @@ def measure_likelihoods(
             for (place, _), own in zip(batch, scores, strict=True):
                 found[:, place : place + own.shape[1]] = own
         done += sum(len(one) for one in batches[first : first + ranks])
-        report(done, len(rows))
+        progress(done, len(rows))
     model.train(was_training)
 
     if ranks > 1:
         found = found.to(device)
         dist.all_reduce(found)
     values = found.cpu().numpy()
-    edges = np.cumsum([0, *map(len, groups)]).tolist()
-    return [Likelihoods(values[0, start:stop], values[1, start:stop] > 0) for start, stop in itertools.pairwise(edges)]
-
-
-def _rows_of(groups: Sequence[Sequence[Text]], *, share: bool) -> Iterator[tuple[int, _Row]]:
-    """Yield the rows, each with the place of its first text among all texts."""
-    place = 0
-    for group in groups:
-        for texts in [group] if share else [[text] for text in group]:
-            yield place, _lay_out(texts)
-            place += len(texts)
+    return [values[:, start:stop] for start, stop in itertools.pairwise(edges)]
 
 
 def _lay_out(texts: Sequence[Text]) -> _Row:

@@ -1,10 +1,10 @@
-"""Scores of a model, with standard errors: their form in metrics.jsonl, and on a terminal."""
+"""Scores of a model with their standard errors: as metrics.jsonl has them, and as people read them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,34 +14,16 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-class Score(NamedTuple):
-    """A number that says how good a model is on an eval set or an eval task."""
-
-    value: float
-    stderr: float | None
-    """The standard error; None if it is not known, as of a single document."""
-
-    def __str__(self) -> str:
-        return f"{self.value:.4f}" if self.stderr is None else f"{self.value:.4f} ± {self.stderr:.4f}"
+Score = dict[str, Any]
+"""A number that says how good a model is on an eval set or an eval task: its `value`, and its standard error `stderr`,
+which is None if it is not known, as of a single document."""
 
 
-class Scores(NamedTuple):
-    """The scores of some eval sets and eval tasks."""
-
-    values: dict[str, Score]
-    """By the name of the score, such as `web_bpb`."""
-    notes: dict[str, dict[str, Any]]
-    """By the name of the eval set or task: what was counted, such as documents that were left out."""
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the fields of a validation line in metrics.jsonl; none if there are no scores."""
-        if not self.values:
-            return {}
-        return {"scores": {name: score._asdict() for name, score in self.values.items()}, "score_notes": self.notes}
-
-    def describe(self) -> str:
-        """Return the scores in one line."""
-        return ", ".join(f"{name} {score}" for name, score in self.values.items())
+def show_score(value: float | None, stderr: float | None, sign: str = "") -> str | None:
+    """Return a score, or with the sign `+` a difference of scores, as people read it; None without a value."""
+    if value is None:
+        return None
+    return f"{value:{sign}.4f}" + ("" if stderr is None else f" ± {stderr:.4f}")
 
 
 def estimate_ratio(parts: npt.NDArray[np.float64], wholes: npt.NDArray[np.float64]) -> Score:
@@ -60,9 +42,9 @@ def estimate_ratio(parts: npt.NDArray[np.float64], wholes: npt.NDArray[np.float6
     items, whole = len(parts), float(wholes.sum())
     ratio = float(parts.sum()) / whole
     if items < 2:
-        return Score(ratio, None)
+        return {"value": ratio, "stderr": None}
     squares = float(((parts - ratio * wholes) ** 2).sum())
-    return Score(ratio, math.sqrt(items / (items - 1) * squares) / whole)
+    return {"value": ratio, "stderr": math.sqrt(items / (items - 1) * squares) / whole}
 
 
 def check_finite(name: str, values: Mapping[str, float]) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,41 +24,31 @@ import torch.nn.functional as F
 from shards import ShardSet
 from shards.errors import InputError
 from shards.format.document_table import number_token_sources
+from shards.terminal.program import Row
 from shards.torch.document_boundaries import number_documents
 from trainer.device import autocast
-from trainer.model.decoder import LanguageModel
-from trainer.recipe import TrainConfig
+from trainer.evaluation.evaluated_model import EvaluatedModel
 
 Sums = dict[str, npt.NDArray[np.float64]]
 """For each source that had targets: their summed loss in nats, their number, the bytes of their text, `(3,)`."""
 
 
-def evaluate(
-    model: LanguageModel,
-    shard_set: ShardSet,
-    train: TrainConfig,
-    *,
-    max_tokens: int,
-    precision: Literal["fp32", "bf16"],
-    token_bytes: npt.NDArray[np.int64] | None,
-    text_scales: dict[str, float] | None = None,
-) -> Sums:
-    """Evaluate a model on the val split.
+def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) -> Sums:
+    """Evaluate a model on the val split of a set.
 
     Args:
-        model: the model; its mode does not change.
+        evaluated: the model, whose mode does not change. `train` says the targets in a window (`seq_len`), the windows
+            in a forward pass (`micro_batch`) and `document_mask`.
         shard_set: the set; its val split holds at least two tokens.
-        train: targets in a window (`seq_len`), windows in a forward pass (`micro_batch`), `document_mask`.
         max_tokens: number of targets; fewer if the split is smaller.
-        precision: arithmetic of the forward pass.
-        token_bytes: text bytes of each id, int64 `(vocab_size,)`; None if not known.
-        text_scales: bytes of text for each byte of tokens, by source; 1 for sources that are absent.
 
     Raises:
         ShardSetError: a shard is corrupt.
     """
     names = [source.name for source in shard_set.manifest.sources]
     sums = np.zeros((3, len(names)))
+    token_bytes, text_scales = find_token_bytes(shard_set), find_text_scales(shard_set)
+    model = evaluated.model
     was_training = model.training
     model.eval()
     for shard in shard_set.splits["val"]:
@@ -69,12 +58,12 @@ def evaluate(
         max_tokens -= targets
         # The first token of a shard has nothing before it: it is never a target.
         content = shard.read(0, targets + 1).astype(np.int64)
-        losses = _token_losses(model, torch.from_numpy(content), train, precision, shard_set.eos_id)
+        losses = _token_losses(evaluated, torch.from_numpy(content))
         sources = number_token_sources(shard, names, targets + 1)[1:]
         sizes = token_bytes[content[1:]] if token_bytes is not None else np.zeros(targets)
         sums += [np.bincount(sources, weights, minlength=len(names)) for weights in (losses, np.ones(targets), sizes)]
     # Where the tokenizer rewrote text, its tokens have other bytes than the text of the source.
-    sums[2] *= [(text_scales or {}).get(name, 1.0) for name in names]
+    sums[2] *= [text_scales.get(name, 1.0) for name in names]
     model.train(was_training)
     return {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
 
@@ -99,7 +88,7 @@ def find_text_scales(shard_set: ShardSet) -> dict[str, float]:
     return {name: own.text_bytes / own.token_bytes for name, own in counted.items() if own and own.token_bytes}
 
 
-def summarise_evaluation(sums: Sums, mixes: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
+def summarise_evaluation(sums: Sums, mixes: Mapping[str, Mapping[str, int]] | None = None) -> Row:
     """Return the fields of a validation line in metrics.jsonl; bits per byte are None if no bytes are known.
 
     Args:
@@ -108,7 +97,7 @@ def summarise_evaluation(sums: Sums, mixes: Mapping[str, Mapping[str, int]] | No
             so that losses before and after a border can be compared; None if a source of it was not evaluated.
     """
     total = sum(sums.values(), start=np.zeros(3))
-    found: dict[str, Any] = {"val_tokens": int(total[1]), "val_loss": _loss(total), "val_bits_per_byte": _bits(total)}
+    found: Row = {"val_tokens": int(total[1]), "val_loss": _loss(total), "val_bits_per_byte": _bits(total)}
     in_mix = {name: _mix_sums(sums, tokens) for name, tokens in (mixes or {}).items()}
     for group, rows in (("source", sums), ("mix", in_mix)):
         if rows:
@@ -134,18 +123,17 @@ def _mix_sums(sums: Sums, tokens: Mapping[str, int]) -> npt.NDArray[np.float64] 
 
 
 @torch.no_grad()
-def _token_losses(
-    model: LanguageModel, content: torch.Tensor, train: TrainConfig, precision: Literal["fp32", "bf16"], eos_id: int
-) -> npt.NDArray[np.float64]:
+def _token_losses(evaluated: EvaluatedModel, content: torch.Tensor) -> npt.NDArray[np.float64]:
     """Return the loss of each token but the first, float64 `(len(content) - 1,)`."""
-    device, targets = next(model.parameters()).device, len(content) - 1
+    model, train, targets = evaluated.model, evaluated.train, len(content) - 1
+    device = next(model.parameters()).device
     # The last window is padded. Attention is causal, so the padding changes no loss before it; its losses are cut off.
     padded = F.pad(content, (0, -targets % train.seq_len))
     parts: list[torch.Tensor] = []
     for windows in padded.unfold(0, train.seq_len + 1, train.seq_len).split(train.micro_batch):
         ids, wanted = windows[:, :-1].to(device), windows[:, 1:].to(device)
-        documents = number_documents(ids, eos_id) if train.document_mask else None
-        with autocast(precision, device):
+        documents = number_documents(ids, evaluated.eos_id) if train.document_mask else None
+        with autocast(evaluated.precision, device):
             losses = model(ids, wanted, reduction="none", documents=documents)
         parts.append(losses.double().cpu())
     return torch.cat(parts).flatten()[:targets].numpy()

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from trainer.model.norm import RMSNorm
 from trainer.recipe import ModelConfig
 
 Mask = Tensor | BlockMask
@@ -152,3 +151,17 @@ class Attention(nn.Module):
             key, value = cache.extend(self.layer, key, value)
         attended = attend(query, key, value, mask)
         return self.o_proj(attended.transpose(1, 2).reshape(batch, length, width))
+
+
+class RMSNorm(nn.RMSNorm):
+    """Root-mean-square normalisation, in float32 whatever the residual stream is in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x `(..., features)` to the same shape and dtype."""
+        return super().forward(x.float()).to(x.dtype)
+
+
+def build_norm(config: ModelConfig) -> nn.Module:
+    """Build the normalisation of the residual stream for the model's kind."""
+    kind = nn.LayerNorm if config.kind == "gpt2" else RMSNorm
+    return kind(config.hidden_size, eps=config.rms_norm_eps)

@@ -67,6 +67,18 @@ class TrainedModel:
     bos_id: int | None = None
     """The id that begins each document of its set; None if none does, and an EOS comes before a document."""
 
+    @property
+    def begin_id(self) -> int:
+        """The id before the text of a document: BOS, or the end of the document before."""
+        return self.eos_id if self.bos_id is None else self.bos_id
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the ids of plain texts: what spells a special token is encoded as these characters."""
+        self.tokenizer.encode_special_tokens = True
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        return [one.ids for one in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
+
 
 def generate_texts(
     trained: TrainedModel,
@@ -88,11 +100,7 @@ def generate_texts(
     """
     # Encode the prompts, each after what begins a document: BOS, or the end of the one before.
     tokenizer = trained.tokenizer
-    tokenizer.encode_special_tokens = True
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    begin = trained.eos_id if trained.bos_id is None else trained.bos_id
-    prompt_ids = [[begin, *tokenizer.encode(text, add_special_tokens=False).ids] for text in prompts]
+    prompt_ids = [[trained.begin_id, *ids] for ids in trained.encode(prompts)]
     context = trained.model.config.max_position_embeddings
     if (longest := max(map(len, prompt_ids))) >= context:
         found = f"the longest has {plural(longest, 'token')} with the one that begins a document"

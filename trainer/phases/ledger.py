@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import operator
 import statistics
-from typing import Any
 
+from shards.terminal.program import Row
 from trainer.metrics import Record, count_until, last_record
 from trainer.recipe import PhaseConfig
 
@@ -22,7 +22,7 @@ MEAN_STEPS = 50
 RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
-def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[dict[str, Any]]:
+def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[Row]:
     """Return a row for each phase that has steps in the metrics' lines, which are in order of steps.
 
     Returns:
@@ -32,7 +32,7 @@ def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[d
         score that it names) and `goal_met` (both None if the phase has no goal or has not ended, or if the metrics lack
         the score), and `over_budget`.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     began = 0
     for phase in phases:
         row = _summarise_phase(phase, records, began=began)
@@ -42,7 +42,7 @@ def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[d
     return rows
 
 
-def _summarise_phase(phase: PhaseConfig, records: list[Record], *, began: int) -> dict[str, Any] | None:
+def _summarise_phase(phase: PhaseConfig, records: list[Record], *, began: int) -> Row | None:
     # The lines of the phase, and those before it.
     start = count_until(records, began)
     before = records[:start]

@@ -10,8 +10,8 @@ import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from shards.terminal.program import Row
 from trainer.metrics import Record, count_until, last_record
 from trainer.phases.ledger import MEAN_STEPS
 
@@ -44,7 +44,7 @@ def list_stretches(records: list[Record]) -> list[Stretch]:
     return stretches
 
 
-def summarise_mix(records: list[Record]) -> list[dict[str, Any]]:
+def summarise_mix(records: list[Record]) -> list[Row]:
     """Summarise the mix phases of a run: return a row for each stretch.
 
     Returns:
@@ -52,7 +52,7 @@ def summarise_mix(records: list[Record]) -> list[dict[str, Any]]:
         two phases is in both), the training `loss` at its end (the mean of its last 50 steps, if possible without
         windows of another phase), and the result of the last validation in it, None if there was none.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for stretch in list_stretches(records):
         # Whole steps around the stretch.
         first, last = int(stretch.begin), math.ceil(stretch.end)

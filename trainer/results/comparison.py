@@ -6,8 +6,9 @@ import json
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
 
+from shards.terminal.program import Row
+from trainer.evaluation.scores import show_score
 from trainer.metrics import last_record
 from trainer.recipe import list_keys
 from trainer.results.curves import VALIDATION_SCORES, read_curve, unit_of
@@ -21,32 +22,28 @@ EXPLANATIONS = {
 }
 
 
-class Comparison(NamedTuple):
-    """A comparison, as the rows of its tables. Values that are not known are None.
+def compare_runs(runs: Sequence[TrainingRun]) -> Row:
+    """Compare runs with the first of them: return the rows of tables. Values that are not known are None.
 
-    Attributes:
-        runs: for each run its `run` (the name), `folder`, `steps`, `tokens`, `hours`, `dollars` and `tokens_per_s`, the
-            median of its steps.
-        scores: for each score and run its `score`, `run`, `value`, `stderr`, `at_step`, the `difference` from the first
-            run, its `difference_stderr` as if the two errors were independent, and `why_no_difference`.
-        changes: for each key of the recipes that is not the same in all runs, and for the set and the tokenizer, its
+    Returns:
+        `runs`: for each run its `run` (the name), `folder`, `steps`, `tokens`, `hours`, `dollars` and `tokens_per_s`,
+            the median of its steps.
+        `scores`: for each score and run its `score`, `run`, `value`, `stderr`, `at_step`, the `difference` from the
+            first run, its `difference_stderr` as if the two errors were independent, and `why_no_difference`.
+        `changes`: for each key of the recipes that is not the same in all runs, and for the set and the tokenizer, its
             `key` and the value of each run by name.
-        notes: what is odd about the runs, and about comparing them.
+        `notes`: what is odd about the runs, and about comparing them.
     """
-
-    runs: list[dict[str, Any]]
-    scores: list[dict[str, Any]]
-    changes: list[dict[str, Any]]
-    notes: list[str]
-
-
-def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
-    """Compare runs with the first of them."""
     scores = list(_compare_scores(runs))
-    return Comparison([_measure_run(run) for run in runs], scores, _list_changes(runs), list(_list_notes(runs, scores)))
+    return {
+        "runs": [_measure_run(run) for run in runs],
+        "scores": scores,
+        "changes": _list_changes(runs),
+        "notes": list(_list_notes(runs, scores)),
+    }
 
 
-def _measure_run(run: TrainingRun) -> dict[str, Any]:
+def _measure_run(run: TrainingRun) -> Row:
     seconds, speeds = run.last("seconds"), read_curve(run.records, "tokens_per_s").y
     return {
         "run": run.name,
@@ -59,7 +56,7 @@ def _measure_run(run: TrainingRun) -> dict[str, Any]:
     }
 
 
-def _compare_scores(runs: Sequence[TrainingRun]) -> Iterator[dict[str, Any]]:
+def _compare_scores(runs: Sequence[TrainingRun]) -> Iterator[Row]:
     """Yield a row for each score and run, scores in the order in which the runs have them."""
     for score in dict.fromkeys(name for run in runs for name in run.scores):
         first = _last_score(runs[0], score)
@@ -77,7 +74,7 @@ def _compare_scores(runs: Sequence[TrainingRun]) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _last_score(run: TrainingRun, score: str) -> dict[str, Any]:
+def _last_score(run: TrainingRun, score: str) -> Row:
     curve = read_curve(run.records, score)
     if not curve.y:
         return {"value": None, "stderr": None, "at_step": None}
@@ -96,7 +93,7 @@ def _find_obstacle(score: str, first: TrainingRun, other: TrainingRun) -> str | 
     return OTHER_TEXT if all(texts) and texts[0] != texts[1] else None
 
 
-def _describe_text(score: str, run: TrainingRun) -> dict[str, Any]:
+def _describe_text(score: str, run: TrainingRun) -> Row:
     """Return what tells the text of a run's last score from other text, as far as the metrics know it."""
     if score in VALIDATION_SCORES:
         return {"val_tokens": last_record(run.records, score).get("val_tokens")}
@@ -106,7 +103,7 @@ def _describe_text(score: str, run: TrainingRun) -> dict[str, Any]:
     return {key: value for key, value in notes.get(name, {}).items() if key == "sha256"}
 
 
-def _list_changes(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
+def _list_changes(runs: Sequence[TrainingRun]) -> list[Row]:
     """Return a row for each key of the recipes that differs between runs, then for the set and the tokenizer."""
     values = [dict(list_keys(run.recipe.model_dump(mode="json"))) for run in runs]
     # A table that only some runs have is told by its other keys.
@@ -121,7 +118,7 @@ def _list_changes(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
     return [row for row in rows if any(row[run.name] != row[runs[0].name] for run in runs)]
 
 
-def _list_notes(runs: Sequence[TrainingRun], scores: list[dict[str, Any]]) -> Iterator[str]:
+def _list_notes(runs: Sequence[TrainingRun], scores: list[Row]) -> Iterator[str]:
     """Yield what is odd about each run, then about comparing them."""
     for run in runs:
         yield from (f"{run.name} {oddity}" for oddity in run.describe_oddities())
@@ -135,39 +132,25 @@ def _list_notes(runs: Sequence[TrainingRun], scores: list[dict[str, Any]]) -> It
         yield "±: one standard error; of a difference, as if the errors of both runs were independent"
 
 
-def show_scores(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the table of scores as people read it: values and differences with their errors, a score's name once."""
-    rows: list[dict[str, Any]] = []
-    for row in comparison.scores:
-        named = any(row["score"] == shown["score"] for shown in comparison.scores[: len(rows)])
+def show_tables(comparison: Row) -> dict[str, list[Row]]:
+    """Return the tables of a comparison as people read them, by the names of their rows; lists as JSON."""
+    scores: list[Row] = []
+    for row in comparison["scores"]:
         nats = f", {row['unit']}" if row["unit"] == "nats per token" else ""  # other names say their unit
-        rows.append(
-            {
-                "score": "" if named else row["score"] + nats,
-                "run": row["run"],
-                "value": _show_number(row["value"], row["stderr"]),
-                "difference": row["why_no_difference"]
-                or _show_number(row["difference"], row["difference_stderr"], "+"),
-                "at_step": row["at_step"],
-            }
-        )
-    return rows
+        difference = show_score(row["difference"], row["difference_stderr"], "+")
+        shown = {"score": row["score"] + nats, "run": row["run"], "value": show_score(row["value"], row["stderr"])}
+        scores.append(shown | {"difference": row["why_no_difference"] or difference, "at_step": row["at_step"]})
+    return {
+        "scores": name_once(scores, "score"),
+        "runs": [{key: value for key, value in row.items() if key != "folder"} for row in comparison["runs"]],
+        "changes": [
+            {key: json.dumps(value) if isinstance(value, list | dict) else value for key, value in row.items()}
+            for row in comparison["changes"]
+        ],
+    }
 
 
-def _show_number(value: float | None, stderr: float | None, sign: str = "") -> str | None:
-    if value is None:
-        return None
-    return f"{value:{sign}.4f}" + ("" if stderr is None else f" ± {stderr:.4f}")
-
-
-def show_runs(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the table of what the runs took as people read it."""
-    return [{key: value for key, value in row.items() if key != "folder"} for row in comparison.runs]
-
-
-def show_changes(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the table of the keys that differ as people read it: lists as JSON."""
-    return [
-        {key: json.dumps(value) if isinstance(value, list | dict) else value for key, value in row.items()}
-        for row in comparison.changes
-    ]
+def name_once(rows: Sequence[Row], key: str) -> list[Row]:
+    """Return rows of a table, of which those with the same name as the row before have an empty one."""
+    before = [None, *(row[key] for row in rows)]
+    return [row | {key: "" if row[key] == name else row[key]} for row, name in zip(rows, before, strict=False)]

@@ -1,13 +1,23 @@
-"""The plot of several runs: each of some numbers over steps, tokens, time or dollars, with a colour for each run."""
+"""The files of a comparison of runs: a picture as PNG and SVG, and a page that needs no network.
+
+The picture has each of some numbers over steps, tokens, time or dollars, with a colour for each run.
+"""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownVariableType=false
 from __future__ import annotations
 
+import base64
+import io
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from shards.report.render import TEMPLATES, make_render_environment, read_style
+from shards.stores.files import atomic_open
+from shards.terminal.program import Row
+from trainer.results.comparison import show_tables
 from trainer.results.curves import (
     BLUE,
     COLOURS,
@@ -43,25 +53,20 @@ LINES = ("lr", "tokens_per_s", "usd")
 SMOOTHED = ("loss", "tokens_per_s")
 
 
-class Against(NamedTuple):
-    """What numbers are drawn over: its key in metrics.jsonl, how many of its units are one of the axis, the label."""
-
-    key: str
-    scale: float
-    label: str
+Against = tuple[str, float, str]
+"""What numbers are drawn over: its key in metrics.jsonl, how many of its units are one of the axis, the label."""
 
 
 def choose_axes(runs: Sequence[TrainingRun]) -> dict[str, Against]:
     """Return what the numbers of runs can be drawn over; dollars only if a run has a price."""
     hours = max(run.last("seconds") or 0.0 for run in runs) >= 3600
-    axes = {
-        "steps": Against("step", 1, "steps"),
-        "tokens": Against("tokens", 1, "tokens"),
-        "time": Against("seconds", 3600 if hours else 60, "hours" if hours else "minutes"),
-        "dollars": Against("usd", 1, "US dollars"),
+    axes: dict[str, Against] = {
+        "steps": ("step", 1, "steps"),
+        "tokens": ("tokens", 1, "tokens"),
+        "time": ("seconds", 3600, "hours") if hours else ("seconds", 60, "minutes"),
     }
-    if not any(run.last("usd") for run in runs):
-        del axes["dollars"]
+    if any(run.last("usd") for run in runs):
+        axes["dollars"] = ("usd", 1, "US dollars")
     return axes
 
 
@@ -112,10 +117,11 @@ def draw_runs(runs: Sequence[TrainingRun], panels: Sequence[str], axes: Sequence
 def _draw_panel(axis: Axes, runs: Sequence[TrainingRun], panel: str, against: Against) -> None:
     from matplotlib.ticker import EngFormatter
 
+    key, scale, _ = against
     for run, (style, colour) in zip(runs, itertools.cycle(RUN_STYLES), strict=False):
-        curve = read_curve(run.records, panel, against.key)
-        moments = spread_steps(curve.x) if against.key in ("seconds", "usd") else curve.x
-        curve = curve._replace(x=[moment / against.scale for moment in moments])
+        curve = read_curve(run.records, panel, key)
+        moments = spread_steps(curve.x) if key in ("seconds", "usd") else curve.x
+        curve = curve._replace(x=[moment / scale for moment in moments])
         look: dict[str, Any] = {"linestyle": style}
         if panel in run.scores:
             draw_score(axis, curve, run.name, colour, **look)
@@ -148,7 +154,8 @@ def label_axis(axis: Axes, against: Against) -> None:
     """Label the axis that a number is drawn over, from 0."""
     from matplotlib.ticker import EngFormatter, FuncFormatter, StrMethodFormatter
 
-    axis.set_xlabel(against.label)
+    key, _, label = against
+    axis.set_xlabel(label)
     axis.set_xlim(left=0)
     formats = {
         "step": FuncFormatter(lambda step, _: f"{step:,.0f}"),
@@ -156,4 +163,61 @@ def label_axis(axis: Axes, against: Against) -> None:
         "seconds": StrMethodFormatter("{x:g}"),
         "usd": StrMethodFormatter("${x:g}"),
     }
-    axis.xaxis.set_major_formatter(formats[against.key])
+    axis.xaxis.set_major_formatter(formats[key])
+
+
+COLUMN_INCHES, PAGE_INCHES = 3.6, 9.0
+"""Widths of a column of the picture, and of a picture of the page."""
+
+
+def write_comparison(runs: Sequence[TrainingRun], comparison: Row, out: Path) -> list[Path]:
+    """Write compare.html, compare.png and compare.svg to a folder, and return their paths.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    panels, axes = list_panels(runs), choose_axes(runs)
+    # The picture shows what the page lets its reader choose: all that numbers are drawn over, side by side.
+    figure = draw_runs(runs, panels, list(axes.values()), width=1 + COLUMN_INCHES * len(axes))
+    pictures = {
+        name: render_figure(draw_runs(runs, panels, [against], width=PAGE_INCHES)) for name, against in axes.items()
+    }
+    names = [run.name for run in runs]
+    values: Row = {
+        "title": " and ".join(names if len(runs) < 4 else [names[0], f"{len(runs) - 1} more"]),
+        "notes": comparison["notes"],
+        "pictures": {name: base64.b64encode(picture).decode("ascii") for name, picture in pictures.items()},
+    }
+    page = render_results(Path(__file__).parent / "templates", "compare", values | show_tables(comparison))
+    return write_page(out / "compare.html", page, figure)
+
+
+def render_results(templates: Path, name: str, values: Mapping[str, Any]) -> str:
+    """Return a page of results, by the template and the style sheet of its name in a folder."""
+    template = make_render_environment(templates).get_template(f"{name}.html.jinja")
+    return template.render({**values, **read_style(TEMPLATES / "style.css", templates / f"{name}.css")})
+
+
+def write_page(page: Path, content: str, figure: Figure) -> list[Path]:
+    """Write a page, and beside it a picture as PNG and SVG, and return the paths of the three files.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    contents = {
+        page: content.encode(),
+        page.with_suffix(".png"): render_figure(figure, "png"),
+        page.with_suffix(".svg"): render_figure(figure),
+    }
+    page.parent.mkdir(parents=True, exist_ok=True)
+    for path, written in contents.items():
+        with atomic_open(path) as file:
+            file.write(written)
+    return list(contents)
+
+
+def render_figure(figure: Figure, suffix: str = "svg") -> bytes:
+    """Return a picture as a file, SVG or PNG."""
+    file = io.BytesIO()
+    figure.savefig(file, format=suffix, dpi=120)
+    return file.getvalue()

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shards.errors import plural
+from shards.terminal.program import Row
 from trainer.metrics import Record
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ RASTER_FROM_POINTS = 5_000
 """A raw curve with more points is drawn as pixels in the SVG, which would take megabytes otherwise."""
 VALIDATION_SCORES = ("val_loss", "val_bits_per_byte")
 """Scores of the validation split, which are keys of a validation line by themselves."""
-MARKED: dict[str, Any] = {"marker": "o", "markersize": 3.5, "clip_on": False}
+MARKED: Row = {"marker": "o", "markersize": 3.5, "clip_on": False}
 """The style of a curve with few points."""
 
 
@@ -56,7 +57,7 @@ def read_curve(records: Iterable[Record], key: str, against: str = "step") -> Cu
     curve = Curve([], [], [])
     for record in records:
         # A score has a standard error; every other number stands in the line by itself.
-        score: dict[str, Any] = (record.get("scores") or {}).get(key) or {"value": record.get(key), "stderr": None}
+        score: Row = (record.get("scores") or {}).get(key) or {"value": record.get(key), "stderr": None}
         if score["value"] is not None and against in record:
             curve.x.append(record[against])
             curve.y.append(score["value"])

@@ -9,14 +9,15 @@ throughput and dollars. The set's phases are marked in every panel.
 # pyright: reportUnknownVariableType=false
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError, plural
 from trainer.metrics import Record, last_record
 from trainer.phases.ledger import summarise_phases
-from trainer.phases.mix_phases import list_stretches
+from trainer.phases.mix_phases import Stretch, list_stretches
 from trainer.recipe import PhaseConfig
 from trainer.results.curves import (
     BLUE,
@@ -35,7 +36,6 @@ from trainer.results.curves import (
     scale_score,
     unit_of,
 )
-from trainer.results.marks import mark_mix, mark_phases
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,6 +55,8 @@ LINE_PANELS = {
     "usd": ("US dollars", GREEN),
 }
 """Panels of one number of each step, from 0, with the words at their axes and their colours."""
+Curves = dict[str, Curve]
+"""Curves by the names of what they are of."""
 
 
 def draw_run(records: list[Record], phases: list[PhaseConfig], *, title: str) -> Figure:
@@ -66,70 +68,85 @@ def draw_run(records: list[Record], phases: list[PhaseConfig], *, title: str) ->
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
-    # Choose the panels: one for each kind of number that the run has.
-    curves = {key: read_curve(records, key) for key in ("loss", "val_loss", *LINE_PANELS)}
-    sources = {key: _read_groups(records, f"{key}_by_source") for key in GROUP_PANELS}
-    scores = _read_scores(records)
     stretches = list_stretches(records)
-    heights = {
-        "loss": 3.0 if curves["loss"].y or curves["val_loss"].y else 0,
-        **{f"{key}_by_source": 2.0 if len(sources[key]) > 1 else 0 for key in GROUP_PANELS},
-        **{unit: 2.0 if scores[unit] else 0 for unit in SCORE_PANELS},
-        **{key: 1.0 if any(curves[key].y) else 0 for key in LINE_PANELS},
-    }
-    panels = [panel for panel, height in heights.items() if height]
+    panels = list(_list_panels(records, phases, [stretch.begin for stretch in stretches[1:]]))
     if not panels:
         raise InputError("metrics.jsonl: no step is logged yet; nothing to draw")
-
     with plot_style():
-        ratios = [heights[panel] for panel in panels]
-        figure = Figure(figsize=(11, 1.2 + 1.35 * sum(ratios)), layout="constrained")
-        axes = figure.subplot_mosaic([[panel] for panel in panels], sharex=True, height_ratios=ratios)
-        if "loss" in axes:
-            borders = [stretch.begin for stretch in stretches[1:]]
-            draw_steps(axes["loss"], curves["loss"], "training loss", BLUE, borders=borders)
-            if curves["val_loss"].y:
-                draw_score(axes["loss"], curves["val_loss"], "validation loss", ORANGE)
-            scale_score(axes["loss"], "nats per token")
-            axes["loss"].set_ylabel("loss, nats per token")
+        heights = [height for _, height, _ in panels]
+        figure = Figure(figsize=(11, 1.2 + 1.35 * sum(heights)), layout="constrained")
+        grid = figure.subplots(len(panels), sharex=True, height_ratios=heights, squeeze=False)
+        axes: list[Axes] = [row[0] for row in grid]
+        for axis, (label, _, draw) in zip(axes, panels, strict=True):
+            draw(axis)
+            axis.set_ylabel(label)
 
-        # Every source has its colour in both panels; the mix of a phase is a dashed line that no border makes jump.
-        colours = _choose_colours(sources["val_loss"], COLOURS)
-        for key in GROUP_PANELS:
-            if (axis := axes.get(f"{key}_by_source")) is not None:
-                _draw_groups(axis, sources[key], colours, "", marker=".", markersize=6)
-                mixes = _read_groups(records, f"{key}_by_mix")
-                dashed: dict[str, Any] = {"linestyle": (0, (4, 2)), "marker": ""}
-                _draw_groups(axis, mixes, _choose_colours(mixes, MIX_COLOURS), "in the mix of ", **dashed)
-                scale_score(axis, unit_of(key))
-                axis.set_ylabel(GROUP_PANELS[key])
-        for unit in SCORE_PANELS.keys() & axes.keys():
-            _draw_groups(axes[unit], scores[unit], _choose_colours(scores[unit], COLOURS), "")
-            scale_score(axes[unit], unit)
-            axes[unit].set_ylabel(SCORE_PANELS[unit])
-        for key in LINE_PANELS.keys() & axes.keys():
-            _draw_line(axes[key], curves[key], key)
-
-        # Goals and phases of the run, phases of the set, legends, and the axis of steps.
-        drawn = {"loss": ["loss", "val_loss"], **{unit: list(scores[unit]) for unit in SCORE_PANELS}}
-        for panel in drawn.keys() & axes.keys():
-            _draw_goals(axes[panel], records, phases, drawn[panel])
+        # Phases of the run and of the set, legends, and the axis of steps.
         steps = records[0]["step"] - 1, records[-1]["step"]
-        rows = mark_phases([axes[panel] for panel in panels], phases, steps)
-        mark_mix([axes[panel] for panel in panels], stretches, steps, row=rows)
-        for axis in axes.values():
+        rows = mark_phases(axes, phases, steps)
+        mark_mix(axes, stretches, steps, row=rows)
+        for axis in axes:
             axis.margins(x=0)
             axis.grid(visible=True, alpha=0.25)
             axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small")
-        last = axes[panels[-1]]
-        last.set_xlabel("step")
-        last.set_xlim(*steps)
-        last.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+        axes[-1].set_xlabel("step")
+        axes[-1].set_xlim(*steps)
+        axes[-1].xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
         figure.suptitle(describe_run(records, title), x=0.01, ha="left", fontweight="bold")
     return figure
 
 
-def _read_groups(records: list[Record], key: str) -> dict[str, Curve]:
+Panel = tuple[str, float, Callable[["Axes"], None]]
+"""The words at a panel's axis, its height, and what draws it."""
+
+
+def _list_panels(records: list[Record], phases: list[PhaseConfig], borders: list[float]) -> Iterator[Panel]:
+    """Yield the panels for which the run has numbers; losses of steps on two sides of a border are not averaged."""
+    loss, validation = read_curve(records, "loss"), read_curve(records, "val_loss")
+
+    def draw_losses(axis: Axes) -> None:
+        draw_steps(axis, loss, "training loss", BLUE, borders=borders)
+        if validation.y:
+            draw_score(axis, validation, "validation loss", ORANGE)
+        scale_score(axis, "nats per token")
+        _draw_goals(axis, records, phases, ["loss", "val_loss"])
+
+    if loss.y or validation.y:
+        yield "loss, nats per token", 3.0, draw_losses
+
+    # Every source has its colour in both panels; the mix of a phase is a dashed line that no border makes jump.
+    colours = _choose_colours(_read_groups(records, "val_loss_by_source"), COLOURS)
+    for key, label in GROUP_PANELS.items():
+        sources, mixes = (_read_groups(records, f"{key}_by_{group}") for group in ("source", "mix"))
+
+        def draw_sources(axis: Axes, key: str = key, sources: Curves = sources, mixes: Curves = mixes) -> None:
+            _draw_groups(axis, sources, colours, "", marker=".", markersize=6)
+            dashed: dict[str, Any] = {"linestyle": (0, (4, 2)), "marker": ""}
+            _draw_groups(axis, mixes, _choose_colours(mixes, MIX_COLOURS), "in the mix of ", **dashed)
+            scale_score(axis, unit_of(key))
+
+        if len(sources) > 1:
+            yield label, 2.0, draw_sources
+
+    # Scores of eval sets and tasks by unit, then one number of each step.
+    names = [name for name in list_scores(records) if name not in VALIDATION_SCORES]
+    for unit, label in SCORE_PANELS.items():
+        scores = _sort_curves({name: read_curve(records, name) for name in names if unit_of(name) == unit})
+
+        def draw_scores(axis: Axes, unit: str = unit, scores: Curves = scores) -> None:
+            _draw_groups(axis, scores, _choose_colours(scores, COLOURS), "")
+            scale_score(axis, unit)
+            _draw_goals(axis, records, phases, list(scores))
+
+        if scores:
+            yield label, 2.0, draw_scores
+    for key, (label, _) in LINE_PANELS.items():
+        curve = read_curve(records, key)
+        if any(curve.y):
+            yield label, 1.0, functools.partial(_draw_line, curve=curve, key=key)
+
+
+def _read_groups(records: list[Record], key: str) -> Curves:
     """Return the curves of each source or mix, such as `val_loss_by_source`, the highest at the end first."""
     lines = [{**record[key], " step": record["step"]} for record in records if record.get(key)]
     names = dict.fromkeys(name for line in lines for name in line if name != " step")
@@ -137,16 +154,7 @@ def _read_groups(records: list[Record], key: str) -> dict[str, Curve]:
     return _sort_curves({name: curve for name, curve in curves.items() if curve.y})
 
 
-def _read_scores(records: list[Record]) -> dict[str, dict[str, Curve]]:
-    """Return the curves of each eval set's and task's scores, by unit."""
-    names = [name for name in list_scores(records) if name not in VALIDATION_SCORES]
-    return {
-        unit: _sort_curves({name: read_curve(records, name) for name in names if unit_of(name) == unit})
-        for unit in SCORE_PANELS
-    }
-
-
-def _sort_curves(curves: dict[str, Curve]) -> dict[str, Curve]:
+def _sort_curves(curves: Curves) -> Curves:
     return dict(sorted(curves.items(), key=lambda item: -item[1].y[-1]))
 
 
@@ -154,7 +162,7 @@ def _choose_colours(names: Iterable[str], colours: Sequence[str]) -> dict[str, s
     return dict(zip(sorted(names), itertools.cycle(colours), strict=False))
 
 
-def _draw_groups(axis: Axes, curves: dict[str, Curve], colours: dict[str, str], prefix: str, **style: Any) -> None:
+def _draw_groups(axis: Axes, curves: Curves, colours: dict[str, str], prefix: str, **style: Any) -> None:
     """Draw a curve for each name; the legend has its last value."""
     for name, curve in curves.items():
         stderr = "" if curve.stderr[-1] is None else f" ± {curve.stderr[-1]:.3f}"
@@ -171,7 +179,6 @@ def _draw_line(axis: Axes, curve: Curve, key: str) -> None:
         axis.yaxis.set_major_formatter(EngFormatter(sep=" "))
     else:
         axis.plot(curve.x, curve.y, color=colour, label=f"cost so far: ${curve.y[-1]:,.2f}" if key == "usd" else label)
-    axis.set_ylabel(label)
     axis.set_ylim(bottom=0)
 
 
@@ -200,3 +207,83 @@ def _draw_goals(axis: Axes, records: list[Record], phases: list[PhaseConfig], sc
             end = min(phase.until_step, records[-1]["step"])
             axis.plot([began, end], [float(bound)] * 2, color=colour, linestyle=":", label=label)
         began = phase.until_step
+
+
+PURPLE = "#882255"
+NAMED_STRETCHES = 12
+"""Of a run of many epochs, which goes through the phases again and again, the names would only hide each other."""
+
+Steps = tuple[int, int]
+"""The ends of the axis of steps."""
+
+
+def mark_phases(axes: Sequence[Axes], phases: list[PhaseConfig], steps: Steps) -> int:
+    """Mark where the run's phases end, and name those that have begun above the first panel; return the rows of names.
+
+    Args:
+        axes: the panels, from the top.
+        phases: the phases of the recipe.
+        steps: the ends of the axis.
+    """
+    first, last = steps
+    # A line where a phase ends, a name over the part that is drawn.
+    spans: list[tuple[str, float, float]] = []
+    began = first
+    for phase in phases:
+        end = min(phase.until_step, last)
+        if began < end:
+            spans.append((phase.name, began, end))
+        if first < phase.until_step <= last:
+            for axis in axes:
+                axis.axvline(phase.until_step, color="0.5", linestyle="--", linewidth=0.8)
+        began = max(began, end)
+    return _name(axes[0], spans, steps, colour="black", row=0)
+
+
+def mark_mix(axes: Sequence[Axes], stretches: list[Stretch], steps: Steps, *, row: int) -> None:
+    """Mark the borders of the mix's phases, shade every other phase, and name them above the first panel.
+
+    Args:
+        axes: the panels, from the top.
+        stretches: the phases of the mix as the run went through them.
+        steps: the ends of the axis.
+        row: the first row that is free for names.
+    """
+    for number, stretch in enumerate(stretches):
+        for axis in axes:
+            if number:
+                axis.axvline(stretch.begin, color=PURPLE, linestyle="-.", linewidth=1.0)
+            if number % 2:
+                axis.axvspan(stretch.begin, stretch.end, color=PURPLE, alpha=0.06, linewidth=0)
+    if len(stretches) <= NAMED_STRETCHES:
+        spans = [(f"mix: {stretch.name}", stretch.begin, stretch.end) for stretch in stretches]
+        _name(axes[0], spans, steps, colour=PURPLE, row=row)
+
+
+def _name(axis: Axes, spans: list[tuple[str, float, float]], steps: Steps, *, colour: str, row: int) -> int:
+    """Write names above spans of steps, from a row on, in rows that do not overlap; return how many rows are taken."""
+    first, last = steps
+    width_of_steps = max(1, last - first)
+    ends: list[float] = []
+    """Where each row of names is free, as a part of the width."""
+    for name, begin, end in spans:
+        # About as wide as the name is drawn.
+        width = 0.0115 * (len(name) + 1)
+        middle = (begin + end) / 2
+        left = min(max((middle - first) / width_of_steps - width / 2, 0.0), 1.0 - width)
+        taken = next((index for index, free in enumerate(ends) if free <= left), len(ends))
+        if taken == len(ends):
+            ends.append(0.0)
+        ends[taken] = left + width
+        axis.annotate(
+            name,
+            (left + width / 2, 1.0),
+            xycoords="axes fraction",
+            xytext=(0, 3 + 12 * (row + taken)),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize="small",
+            color=colour,
+        )
+    return row + len(ends)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -39,17 +39,16 @@ from shards.torch import TokenWindows
 from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_of_checkpoint
 from trainer.device import wait_for_ranks
 from trainer.evaluation.evaluate import evaluate_scores
+from trainer.evaluation.scores import show_score
 from trainer.evaluation.validation import evaluate, summarise_evaluation
-from trainer.metrics import MetricsLog, describe_step, last_record
+from trainer.metrics import MetricsLog, Record, describe_step, last_record
+from trainer.model.decoder import count_parameters
 from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts
-from trainer.model.size import count_parameters
 from trainer.phases.ledger import summarise_phases
 from trainer.phases.mix_phases import describe_borders
 from trainer.run_folder import SAMPLES_FOLDER
 from trainer.session import Session
-from trainer.train.batch_losses import rank_batch_documents
-from trainer.train.loss_checks import REMEDY, find_loss_fault
-from trainer.train.out_of_memory import describe_out_of_memory
+from trainer.train.faults import REMEDY, describe_out_of_memory, find_loss_fault, rank_batch_documents
 from trainer.train.step import accumulate_gradients, clip_gradients, fetch_losses, open_training_windows, take_step
 from trainer.train.trackers import open_trackers
 
@@ -169,7 +168,7 @@ class TrainingLoop:
     """The number of the signal that ended it; 0 if no signal did."""
     off_ramp: str | None = None
     """Why it stopped at a phase's end or over a phase's budget; None if it did not."""
-    taken: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    taken: list[Record] = field(default_factory=list[Record])
     """Steps whose losses are still on the device."""
     began: float = field(default_factory=time.perf_counter)
     mark: float = field(default_factory=time.perf_counter)
@@ -305,7 +304,7 @@ class TrainingLoop:
         first = session.windows + session.rank * micro_batch
         batch = self.windows.read(range(first, first + micro_batch))
         loss = accumulate_gradients(session, batch, 1)
-        trial: dict[str, Any] = {"loss": loss, "grad_norm": clip_gradients(session, math.inf)}
+        trial: Record = {"loss": loss, "grad_norm": clip_gradients(session, math.inf)}
         for optimizer in session.optimizers:
             optimizer.zero_grad(set_to_none=True)
         fetch_losses(session, [trial])
@@ -316,19 +315,11 @@ class TrainingLoop:
     def _validate(self) -> bool:
         """Validate, log and print the result; return whether it is the best so far."""
         session, recipe = self.session, self.session.recipe
-        sums = evaluate(
-            session.model,
-            session.shard_set,
-            recipe.train,
-            max_tokens=recipe.eval.max_tokens,
-            precision=session.precision,
-            token_bytes=session.token_bytes,
-            text_scales=session.text_scales,
-        )
+        sums = evaluate(session.evaluated, session.shard_set, recipe.eval.max_tokens)
         found = summarise_evaluation(sums, session.mix_phases)
         scores = evaluate_scores(session.scorers, session.evaluated, self._show_scoring)
         best = all(found["val_loss"] < record.get("val_loss", math.inf) for record in self.log.records)
-        self.log.write({"step": session.step, **found, **scores.to_record(), **self._timing()})
+        self.log.write({"step": session.step, **found, **scores, **self._timing()})
         bits = found["val_bits_per_byte"]
         per_byte = f" ({bits:.3f} bits per byte)" if bits is not None else ""
         sources = ", ".join(f"{name} {loss:.3f}" for name, loss in found["val_loss_by_source"].items())
@@ -336,8 +327,9 @@ class TrainingLoop:
         mixes = [f"{name!r} {loss:.3f}" for name, loss in found.get("val_loss_by_mix", {}).items() if loss is not None]
         if mixes:
             self.say(f"step {session.step}  val loss in the mix of {', '.join(mixes)}")
-        if scores.values:
-            self.say(f"step {session.step}  {scores.describe()}")
+        if scores:
+            shown = ", ".join(f"{name} {show_score(**score)}" for name, score in scores["scores"].items())
+            self.say(f"step {session.step}  {shown}")
         return self._largest(int(best)) > 0  # all ranks save, or none
 
     @contextlib.contextmanager
@@ -377,7 +369,7 @@ class TrainingLoop:
             return None
         return reason or f"phase {phase.name!r}: another rank found its budget spent"
 
-    def _report_phase(self, row: dict[str, Any]) -> None:
+    def _report_phase(self, row: Record) -> None:
         """Log and print a phase's results, and sample, unless an earlier process did so."""
         session = self.session
         if self.log.last("phase").get("step") == session.step:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +18,7 @@ from shards.format.windows.order import NEWEST_ORDER
 from shards.torch import TokenWindows
 from shards.torch.windows import Sample
 from trainer.device import autocast
+from trainer.metrics import Record
 from trainer.optim import set_learning_rates
 from trainer.recipe import TrainConfig
 from trainer.session import Session
@@ -41,7 +41,7 @@ def open_training_windows(shard_set: ShardSet, train: TrainConfig, *, stop: int)
         )
 
 
-def take_step(session: Session, windows: TokenWindows) -> dict[str, Any]:
+def take_step(session: Session, windows: TokenWindows) -> Record:
     """Take one optimizer step on the next `global_batch` windows, without waiting for the device.
 
     A rank reads the micro-batches `rank`, `rank + ranks`, ... of the global batch.
@@ -116,7 +116,7 @@ def clip_gradients(session: Session, max_norm: float) -> torch.Tensor:
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
-def fetch_losses(session: Session, taken: list[dict[str, Any]]) -> None:
+def fetch_losses(session: Session, taken: list[Record]) -> None:
     """Replace the tensors of steps by numbers, the mean over all ranks, in one transfer."""
     figures = torch.stack([torch.stack((step["loss"].float(), step["grad_norm"].float())) for step in taken])
     if session.ranks > 1:

@@ -1,4 +1,4 @@
-"""Save a checkpoint: weights, optimizer state, torch's random generators, whole or not at all."""
+"""The tensors of a checkpoint: weights, optimizer state, torch's random generators, saved whole or not at all."""
 
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 from __future__ import annotations
@@ -9,12 +9,13 @@ import os
 import shutil
 from collections.abc import Collection
 from pathlib import Path
+from typing import cast
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from shards.stores.files import write_folder, write_text
 from shards.terminal.amounts import format_size
@@ -24,6 +25,8 @@ from trainer.checkpoint.folders import (
     OPTIMIZER_FILE,
     RNG_FILE,
     STATE_FILE,
+    Checkpoint,
+    CheckpointError,
     CheckpointState,
     checkpoint_path,
     hash_files,
@@ -108,3 +111,39 @@ def _rng_tensors() -> dict[str, torch.Tensor]:
     if torch.cuda.is_available():
         tensors["cuda"] = torch.cuda.get_rng_state()
     return tensors
+
+
+def load_weights(checkpoint: Checkpoint, model: nn.Module) -> None:
+    """Load the weights; every name and shape must match.
+
+    Raises:
+        CheckpointError: they do not match.
+    """
+    try:
+        model.load_state_dict(safetensors.torch.load_file(checkpoint.path / MODEL_FILE))
+    except RuntimeError as error:
+        raise CheckpointError(f"{checkpoint.path / MODEL_FILE}: {error}") from error
+
+
+def load_training_state(checkpoint: Checkpoint, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
+    """Load the optimizers' state and torch's random generators."""
+    # Each tensor belongs to a parameter, and the parameter to one of the optimizers.
+    tensors = safetensors.torch.load_file(checkpoint.path / OPTIMIZER_FILE)
+    parameters = dict(model.named_parameters())
+    owners: dict[nn.Parameter, torch.optim.Optimizer] = {}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            owners.update(dict.fromkeys(cast("list[nn.Parameter]", group["params"]), optimizer))
+    for name, tensor in tensors.items():
+        key, _, parameter_name = name.partition(".")
+        parameter = parameters[parameter_name]
+        # A fused AdamW keeps its step count in fp32 on the parameter's device, like the rest of its state.
+        tensor = tensor.to(parameter.device)
+        if isinstance(parameter, DTensor) and tensor.shape == parameter.shape:
+            tensor = distribute_tensor(tensor, parameter.device_mesh, parameter.placements)
+        owners[parameter].state[parameter][key] = tensor
+
+    generators = safetensors.torch.load_file(checkpoint.path / RNG_FILE)
+    torch.set_rng_state(generators["cpu"])
+    if torch.cuda.is_available() and "cuda" in generators:
+        torch.cuda.set_rng_state(generators["cuda"])

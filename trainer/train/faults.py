@@ -1,0 +1,182 @@
+"""What stops training: losses that are not finite, spikes, a model that does not learn at all, and full memory.
+
+A fault of a step's loss comes with the documents of its batch, by how much each raises the loss: the batch is read once
+more, without gradients, by the weights of now: those after the step, or a few steps later. Ranks share the forward
+passes. After a micro-batch that did not fit in memory, the next smaller one that fits is found.
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+from shards.errors import plural
+from shards.terminal.command_names import called_as
+from shards.torch import TokenWindows
+from shards.trace.locate import Place
+from shards.trace.window_documents import find_window_documents
+from trainer.device import autocast
+from trainer.metrics import Record
+from trainer.recipe import TrainConfig
+from trainer.session import Session
+from trainer.train.step import accumulate_gradients
+
+REMEDY = "Lower optimizer.lr or raise schedule.warmup_steps"
+SPIKE_STEPS, SPIKE_LEAST_STEPS = 50, 20
+"""A loss is compared with the median of the last 50 steps, once there are 20."""
+SMOKE_MEAN_STEPS = 10
+"""At the end of the smoke test, the mean of this many steps is compared with the first."""
+
+
+def find_loss_fault(
+    record: Record,
+    earlier: list[Record],
+    train: TrainConfig,
+    vocab_size: int,
+    *,
+    go_on: bool,
+    say: Callable[[str], None],
+) -> str | None:
+    """Return the fault of a step's loss, with a remedy; None if there is no fault.
+
+    Args:
+        record: the step's metrics.
+        earlier: the metrics' lines before it.
+        train: the settings of the checks.
+        vocab_size: gives the loss of guessing.
+        go_on: ignore every fault but numbers that are not finite.
+        say: called with a message if the smoke test is passed.
+    """
+    step, loss = record["step"], record["loss"]
+    if not math.isfinite(loss) or not math.isfinite(record["grad_norm"]):
+        return f"loss {loss}, gradient norm {record['grad_norm']}; expected finite numbers. {REMEDY}"
+    if go_on:
+        return None
+
+    # 10 lines more than steps: validations and phases have lines too.
+    recent = [line["loss"] for line in earlier[-SPIKE_STEPS - 10 :] if "loss" in line][-SPIKE_STEPS:]
+    if len(recent) >= SPIKE_LEAST_STEPS:
+        usual = statistics.median(recent)
+        if loss > usual + train.spike_nats:
+            return f"loss {loss:.3f}, a spike over the last steps' {usual:.3f}. {REMEDY}, or pass it with --go-on"
+
+    guess = math.log(vocab_size)
+    if step == 1 and train.smoke_steps and abs(loss - guess) > 1:
+        return f"smoke test: loss {loss:.3f}; expected about ln({vocab_size}) = {guess:.3f}. {REMEDY}"
+    first = next((line for line in earlier if "loss" in line), record)
+    if step == train.smoke_steps > 1 and first["step"] == 1:
+        mean = statistics.fmean([*recent[-(SMOKE_MEAN_STEPS - 1) :], loss])
+        if mean >= first["loss"]:
+            return f"smoke test: the loss did not fall, from {first['loss']:.3f} to {mean:.3f}. {REMEDY}"
+        say(f"smoke test passed: loss {first['loss']:.3f} at step 1 (guessing: {guess:.3f}), {mean:.3f} at step {step}")
+    return None
+
+
+def describe_out_of_memory(session: Session) -> str:
+    """Return the message for a step that ran out of memory; it names the next smaller micro-batch that fits."""
+    fits = find_fitting_micro_batch(session)
+    smaller = f"Choose a smaller one (`{called_as('trainer', 'fit')}` says what fits a GPU)"
+    remedy = f"The next smaller that fits is {fits}" if fits else smaller
+    return (
+        f"step {session.step + 1}: train.micro_batch = {session.recipe.train.micro_batch}: out of memory. {remedy}: "
+        f"--set train.micro_batch={fits or 'N'}, or more train.activation_checkpointing. {session.describe_saved()}"
+    )
+
+
+def find_fitting_micro_batch(session: Session) -> int | None:
+    """Try smaller micro-batches than the one out of memory, the largest first; return the first that fits, or None.
+
+    With several ranks nothing is tried: all ranks would have to try together, and only this one is here.
+    """
+    train = session.recipe.train
+    sizes = [size for size in range(1, train.micro_batch) if train.global_batch % size == 0]
+    fields = ("input_ids", "labels", *(["document_ids"] if train.document_mask else []))
+    moments: list[torch.Tensor] = []
+    for size in reversed(sizes if session.ranks == 1 else []):
+        with contextlib.suppress(torch.OutOfMemoryError):
+            # The optimizer allocates its two moments at the end of the first step; every later step has them.
+            if not session.step and not moments:
+                moments = [torch.empty_like(weight) for weight in session.model.parameters() for _ in range(2)]
+            zeros = torch.zeros(size, train.seq_len, dtype=torch.int64)
+            # A step of smaller micro-batches has at least two; all after the first have its gradients beside them.
+            for _ in range(2):
+                accumulate_gradients(session, dict.fromkeys(fields, zeros), 2)
+            return size
+    return None
+
+
+class DocumentLoss(NamedTuple):
+    """The part of a document in a row of a batch, and its loss."""
+
+    row: int
+    """The row of the global batch, from 0."""
+    place: Place
+    targets: int
+    """How many of the row's targets are tokens of the document."""
+    nats: float
+    """Their loss, summed."""
+
+    def __str__(self) -> str:
+        place, tokens = self.place, plural(self.place.tokens, "token")
+        where = f"{place.source} {place.unit} row {place.row} ({place.shard}, row {self.row} of the batch)"
+        return f"{self.nats / self.targets:.3f} nats a token over {self.targets} of {tokens}: {where}"
+
+
+def rank_batch_documents(session: Session, windows: TokenWindows, step: int) -> list[DocumentLoss]:
+    """Return the documents of a step's batch, the one that raises the loss most first; every rank calls it.
+
+    A document raises the loss by its own loss, less what as many tokens have at the batch's usual loss: the median of
+    the documents' means. Losses that are not finite come first.
+
+    Raises:
+        ShardSetError: a shard is corrupt.
+    """
+    batch = session.recipe.train.global_batch
+    first = (step - 1) * batch
+    losses = _measure_targets(session, windows, first, batch)
+    found: list[DocumentLoss] = []
+    shards = session.shard_set.splits["train"]
+    for row, (window, places) in enumerate(find_window_documents(shards, session.order, first, batch)):
+        for place in places:
+            # The first token of a window has nothing before it: it is never a target.
+            start = max(place.start, window.start + 1) - window.start - 1
+            stop = min(place.start + place.tokens, window.stop) - window.start - 1
+            if stop > start:
+                found.append(DocumentLoss(row, place, stop - start, float(losses[row, start:stop].sum())))
+    means = np.array([own.nats / own.targets for own in found])
+    usual = float(np.median(means[np.isfinite(means)])) if np.isfinite(means).any() else 0.0
+
+    def rise(own: DocumentLoss) -> float:
+        excess = own.nats - own.targets * usual
+        return excess if math.isfinite(excess) else math.inf
+
+    return sorted(found, key=rise, reverse=True)
+
+
+def _measure_targets(session: Session, windows: TokenWindows, first: int, batch: int) -> npt.NDArray[np.float64]:
+    """Return the loss of each target of a batch in nats, float64 `(batch, seq_len)`."""
+    train, device = session.recipe.train, session.device
+    losses = torch.zeros((batch, train.seq_len), dtype=torch.float64, device=device)
+    was_training = session.model.training
+    session.model.eval()
+    # Micro-batches in turns: all ranks make equally many passes, which sharded weights need.
+    with torch.no_grad(), autocast(session.precision, device):
+        for row in range(session.rank * train.micro_batch, batch, session.ranks * train.micro_batch):
+            numbers = range(first + row, first + row + train.micro_batch)
+            sample = {name: tensor.to(device) for name, tensor in windows.read(numbers).items()}
+            documents = sample.get("document_ids")
+            own = session.model(sample["input_ids"], sample["labels"], reduction="none", documents=documents)
+            losses[row : row + train.micro_batch] = own
+    session.model.train(was_training)
+    if session.ranks > 1:
+        dist.all_reduce(losses)
+    return losses.cpu().numpy()
