@@ -124,7 +124,7 @@ def _describe_fits(search: MixSearch, found: Found) -> Iterator[dict[str, Any]]:
             "weight": weight,
             "exponent": fit.exponent,
             "pure": dict(zip(search.space.names, map(float, fit.pure), strict=True)),
-            "error": float(np.sqrt((found.fit.residuals[score] ** 2).sum() / free)),
+            "error": float(np.sqrt((found.fit.arm_weights * found.fit.residuals[score] ** 2).sum() / free)),
             "noise": None if noise is None else float(noise),
         }
 
