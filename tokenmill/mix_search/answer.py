@@ -128,7 +128,7 @@ def _describe_fits(search: MixSearch) -> Iterator[Row]:
             "weight": weight,
             "exponent": fit.exponent,
             "pure": dict(zip(search.space.names, map(float, fit.pure), strict=True)),
-            "error": float(np.sqrt((search.fit.residuals[score] ** 2).sum() / free)),
+            "error": float(np.sqrt((search.fit.arm_weights * search.fit.residuals[score] ** 2).sum() / free)),
             "noise": None if noise is None else float(noise),
         }
 

@@ -9,7 +9,8 @@ log-linear form cannot. It is a power law of the effective amount of data, to wh
 arXiv:2102.01293), with the exponent -1 / exponent.
 
 One score only rises or falls along a line of mixes, so by one score the best mix is at a bound; a mean of several
-scores may have its best between.
+scores may have its best between. No form holds everywhere: a score that rises again because its source is repeated
+too often has none. So arms count less the worse their objective is, and the fit is best where the best mix is.
 """
 
 # scipy ships no complete types.
@@ -79,6 +80,8 @@ class SearchFit(NamedTuple):
     """The best mix of each resample, `(resamples, dimensions)`."""
     residuals: dict[str, Values]
     """For each score, the mean of each arm less the fit."""
+    arm_weights: Values
+    """How much each arm counts, `(arms,)`, 1 on average."""
 
 
 def count_parameters(dimensions: int) -> int:
@@ -158,6 +161,17 @@ def find_best(space: MixSpace, candidates: Shares, fits: Mapping[str, ScoreFit],
     return np.asarray(found) if better and space.holds(found, 1e-6) else begin
 
 
+def weigh_arms(means: Mapping[str, Values], parts: Mapping[str, float]) -> Values:
+    """Return how much each arm counts in a fit, `(arms,)`, 1 on average.
+
+    The weight of an arm falls by a factor of e for each mean excess by which its objective is above the lowest.
+    """
+    objective = np.average([means[name] for name in parts], axis=0, weights=list(parts.values()))
+    excess = objective - objective.min()
+    weights = np.exp(-excess / max(excess.mean(), np.finfo(np.float64).tiny))
+    return weights / weights.mean()
+
+
 def fit_scores(
     space: MixSpace,
     candidates: Shares,
@@ -183,14 +197,17 @@ def fit_scores(
         seed: of the resamples.
     """
     means = {name: table.mean(axis=1) for name, table in values.items()}
-    fits = {name: fit_score(mixes, mean) for name, mean in means.items()}
+    counts = weigh_arms(means, parts)
+    fits = {name: fit_score(mixes, mean, counts) for name, mean in means.items()}
     generator = np.random.default_rng(seed)
     arms, seeds = next(iter(values.values())).shape
-    # Residuals of a fit with p parameters are smaller than its errors: weights that vary more make up for it.
-    spread = max(1, arms - count_parameters(mixes.shape[1])) / arms
+    # Residuals of a fit with p parameters are smaller than its errors: weights that vary more make up for it. As many
+    # equal arms as these unequal ones are worth (Kish 1965).
+    worth = arms / (counts**2).mean()
+    spread = max(1, worth - count_parameters(mixes.shape[1])) / worth
     resampled: list[dict[str, ScoreFit]] = []
     for _ in range(resamples):
-        arm_weights = generator.dirichlet(np.full(arms, spread)) * arms
+        arm_weights = generator.dirichlet(np.full(arms, spread)) * arms * counts
         seed_weights = generator.dirichlet(np.ones(seeds))
         resampled.append(
             {name: fit_score(mixes, table @ seed_weights, arm_weights, fits[name]) for name, table in values.items()}
@@ -201,6 +218,7 @@ def fit_scores(
         resampled,
         np.array([find_best(space, candidates, one, parts) for one in resampled]).reshape(resamples, len(space.own)),
         {name: mean - fits[name].predict(mixes) for name, mean in means.items()},
+        counts,
     )
 
 
