@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     # Names for the types of numpy arrays, by their items.
     Bools = npt.NDArray[np.bool_]
     UInt8s = npt.NDArray[np.uint8]
+    Int32s = npt.NDArray[np.int32]
     UInt32s = npt.NDArray[np.uint32]
     UInt64s = npt.NDArray[np.uint64]
     Int64s = npt.NDArray[np.int64]
     Integers = npt.NDArray[np.integer]
+    UIntegers = npt.NDArray[np.unsignedinteger]
     Float32s = npt.NDArray[np.float32]
     Float64s = npt.NDArray[np.float64]
     Rows = npt.NDArray[np.void]
@@ -32,13 +34,13 @@ def wrap_numbers(kind: pa.DataType, values: npt.NDArray[Any]) -> Any:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values).data)])
 
 
-def wrap_mask(mask: npt.NDArray[np.bool_]) -> Any:
+def wrap_mask(mask: Bools) -> Any:
     """Wrap a numpy mask as a boolean Arrow array, which `filter` expects."""
     bits = np.packbits(mask, bitorder="little")
     return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(bits.data)])
 
 
-def unwrap_mask(values: Any) -> npt.NDArray[np.bool_]:
+def unwrap_mask(values: Any) -> Bools:
     """Turn a boolean Arrow array without nulls into a numpy mask."""
     if not len(values):
         return np.zeros(0, bool)

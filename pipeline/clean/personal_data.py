@@ -24,8 +24,7 @@ from pipeline.clean.tally import Documents, Tally
 from shards.format.content_hash import hash_document
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from pipeline.arrow_arrays import Int64s
     from pipeline.recipe.filters import PersonalKind
     from pipeline.recipe.schema import SourceRecipe
 
@@ -157,7 +156,7 @@ def _join_hints(kinds: Sequence[Kind]) -> str:
     return "|".join(f"(?:{kind.hint})" for kind in kinds)
 
 
-def _buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], memoryview]:
+def _buffers(text: pa.LargeStringArray) -> tuple[Int64s, memoryview]:
     """Return the offsets of the documents, int64 `(documents + 1,)`, and the bytes that they point into."""
     documents = Documents(text, np.zeros(0, np.uint32))
     return documents.offsets, documents.data

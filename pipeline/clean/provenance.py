@@ -25,7 +25,7 @@ from pipeline.sources.kinds import list_files, list_spans, read_span
 from shards.format.content_hash import hash_document, hash_documents
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import UInt32s
 
 
 def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:
@@ -162,7 +162,7 @@ def _search(source: SourceRecipe, span: Span, bounds: tuple[int, int]) -> Iterat
                 yield int(rows[index]), bytes(documents.data[start:stop])
 
 
-def _without_nulls(batch: TextBatch) -> tuple[pa.LargeBinaryArray, npt.NDArray[np.uint32]]:
+def _without_nulls(batch: TextBatch) -> tuple[pa.LargeBinaryArray, UInt32s]:
     text = as_large_binary(batch.text)
     if not text.null_count:
         return text, batch.rows

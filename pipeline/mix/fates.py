@@ -25,9 +25,7 @@ from shards.stores.open import open_store
 from shards.stores.store import Store
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from pipeline.arrow_arrays import Bools, Integers, UInt8s
+    from pipeline.arrow_arrays import Bools, Integers, UInt8s, UIntegers
 
 FATES_FILE = "fates.bin"
 EDGES_FILE = "edges.bin"
@@ -55,7 +53,7 @@ class Fate(IntEnum):
 class Fates:
     """The fates of all documents. Memory: 16 bytes for each run and partition, and a bit per document asked for."""
 
-    def __init__(self, edges: npt.NDArray[np.unsignedinteger], read: Callable[[int], UInt8s]):
+    def __init__(self, edges: UIntegers, read: Callable[[int], UInt8s]):
         """Set the parts.
 
         Args:
@@ -104,7 +102,7 @@ class Fates:
 class FateScratch:
     """The fates of a mix at work, partition by partition, in a file without a name that ends with the process."""
 
-    def __init__(self, edges: npt.NDArray[np.unsignedinteger], folder: Path | None):
+    def __init__(self, edges: UIntegers, folder: Path | None):
         """Make the file.
 
         Args:

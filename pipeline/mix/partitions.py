@@ -26,9 +26,7 @@ from shards.errors import RunError
 from shards.format.equal_hashes import HashRange, count_range_bits
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from pipeline.arrow_arrays import Bools, Int64s, UInt32s, UInt64s
+    from pipeline.arrow_arrays import Bools, Int64s, UInt32s, UInt64s, UIntegers
 
 PARTITION_DOCUMENTS = 1 << 24
 """A partition has about as many documents at most."""
@@ -88,7 +86,7 @@ class Partitions:
         """
         total = sum(run.num_documents for run in runs)
         self.bits = count_range_bits(total, PARTITION_DOCUMENTS)
-        self.edges: npt.NDArray[np.unsignedinteger] = np.zeros((1 + (1 << self.bits), len(runs)), np.uint64)
+        self.edges: UIntegers = np.zeros((1 + (1 << self.bits), len(runs)), np.uint64)
         """The index of each run's first document of each partition, `(partitions + 1, runs)`."""
         self._file = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115 the finalizer closes it
         weakref.finalize(self, self._file.close)
@@ -98,7 +96,7 @@ class Partitions:
     def _write(self, runs: list[Run], first: int, last: int) -> _Group:
         """Write the chunks of the runs [first, last), and note where their partitions end."""
         starts = np.array([HashRange(part, self.bits).start for part in range(1, 1 << self.bits)], np.uint64)
-        columns: list[tuple[npt.NDArray[np.unsignedinteger], ...]] = []
+        columns: list[tuple[UIntegers, ...]] = []
         for i in range(first, last):
             # A run is in hash order: its partitions are ranges of it.
             rows = runs[i].read_documents(0, runs[i].num_documents)

@@ -35,7 +35,7 @@ from shards.eval_tasks.read import read_items as read_task_items
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Bools, Int64s, Rows, UInt32s, UInt64s
 
 NGRAM_WORDS = 5
 """Words of an n-gram: one changed word spoils five of them, and the words on either side of it are still found."""
@@ -90,15 +90,15 @@ class EvaluationsTask(Payload):
 class Items:
     """The items of all evaluation sets, and their n-grams."""
 
-    rows: npt.NDArray[np.void]
+    rows: Rows
     """`ITEM_DTYPE (items,)`."""
-    ngrams: npt.NDArray[np.uint64]
+    ngrams: UInt64s
     """Hashes of the distinct n-grams, in order, `(ngrams,)`."""
-    beginnings: npt.NDArray[np.uint64]
+    beginnings: UInt64s
     """Hashes of the distinct first `LEAST_WORDS` words of short items, `(beginnings,)`."""
-    of_items: npt.NDArray[np.int64]
+    of_items: Int64s
     """The n-grams of each item in the order of its text, as places in `ngrams`, item by item, `(pairs,)`."""
-    offsets: npt.NDArray[np.int64]
+    offsets: Int64s
     """The n-grams of item i are `of_items[offsets[i]:offsets[i + 1]]`, `(items + 1,)`."""
 
     @property
@@ -106,7 +106,7 @@ class Items:
         """The sizes of short items that there are, in words."""
         return sorted(set(self.rows["size"][self.rows["words"] < LONG_WORDS].tolist()) - {0})
 
-    def find_whole(self) -> npt.NDArray[np.bool_]:
+    def find_whole(self) -> Bools:
         """Return which n-grams are all words of a short item, `(ngrams,)`."""
         whole = np.zeros(len(self.ngrams), bool)
         short = (self.rows["size"] > 0) & (self.rows["words"] < LONG_WORDS)
@@ -187,12 +187,12 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
     Raises:
         SourceError: a file cannot be read as the recipe says, or a set holds no item to search for.
     """
-    rows: list[npt.NDArray[np.void]] = []
-    ngrams: list[npt.NDArray[np.uint64]] = []
+    rows: list[Rows] = []
+    ngrams: list[UInt64s] = []
     counts: list[ReadItems] = []
     text_bytes = 0
     for number, (evaluation, spans) in enumerate(zip(task.evaluations, task.spans, strict=True)):
-        own: list[npt.NDArray[np.void]] = []
+        own: list[Rows] = []
         known: dict[str, Any] = {}
         if evaluation.task:
             # The items of an eval task are those that a training run scores.
@@ -223,11 +223,11 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
 
 def _describe(
     number: int,
-    places: npt.NDArray[np.uint32],
-    rows: npt.NDArray[np.uint32],
+    places: UInt32s,
+    rows: UInt32s,
     texts: Iterable[memoryview],
-    ngrams: list[npt.NDArray[np.uint64]],
-) -> npt.NDArray[np.void]:
+    ngrams: list[UInt64s],
+) -> Rows:
     """Return the rows of items of an evaluation set, `ITEM_DTYPE (items,)`; their n-grams go to the end of a list."""
     found = np.zeros(len(rows), ITEM_DTYPE)
     found["evaluation"], found["span"], found["row"] = number, places, rows
@@ -237,7 +237,7 @@ def _describe(
     return found
 
 
-def _read(evaluation: EvaluationRecipe, stream: DocumentStream) -> Iterator[tuple[npt.NDArray[np.uint32], Documents]]:
+def _read(evaluation: EvaluationRecipe, stream: DocumentStream) -> Iterator[tuple[UInt32s, Documents]]:
     try:
         yield from stream
     except SourceError as error:
@@ -259,7 +259,7 @@ def load_items(task: str) -> Items:
         return Items(**{name: arrays[name] for name in arrays})
 
 
-def find_item_ngrams(text: memoryview) -> tuple[int, int, npt.NDArray[np.uint64]]:
+def find_item_ngrams(text: memoryview) -> tuple[int, int, UInt64s]:
     """Return what is searched for an item of an evaluation set: its words, the size of its n-grams, and these.
 
     The n-grams are in the order of the text, uint64 `(ngrams, 2)`: each with its beginning, which is 0 for those of
@@ -279,7 +279,7 @@ def find_item_ngrams(text: memoryview) -> tuple[int, int, npt.NDArray[np.uint64]
     return len(words), size, np.stack([hashes, beginnings], axis=1)
 
 
-def collect_items(rows: npt.NDArray[np.void], ngrams: list[npt.NDArray[np.uint64]]) -> Items:
+def collect_items(rows: Rows, ngrams: list[UInt64s]) -> Items:
     """Return items from their rows, and from the n-grams that `find_item_ngrams` gave for each."""
     # Items share n-grams: each is kept once, with the items that it is of.
     pairs = np.concatenate([*ngrams, np.zeros((0, 2), np.uint64)])
@@ -288,9 +288,7 @@ def collect_items(rows: npt.NDArray[np.void], ngrams: list[npt.NDArray[np.uint64
     return Items(rows, hashes, beginnings, of_items, np.cumsum([0, *map(len, ngrams)]))
 
 
-def _count(
-    evaluation: EvaluationRecipe, items: npt.NDArray[np.void], dropped: Counter[str], labels: list[str]
-) -> ReadItems:
+def _count(evaluation: EvaluationRecipe, items: Rows, dropped: Counter[str], labels: list[str]) -> ReadItems:
     short = int((items["size"] == 0).sum())
     if short == len(items):
         why = f"all {short:,} are shorter than {LEAST_WORDS} words" if short else "its files hold none"

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Int32s, Int64s, UInt8s
 
 UNICODE_VERSION = unicodedata.unidata_version
 """Another version of Unicode may have other letters."""
@@ -55,19 +55,17 @@ _STAYS, _GAP, _REPLACED = 1, 2, 3
 class Edits:
     """The characters and HTML entities of a text that other characters, or none, replace; in the order of the text."""
 
-    starts: npt.NDArray[np.int64]
+    starts: Int64s
     """First byte of each, `(edits,)`."""
-    sizes: npt.NDArray[np.int64]
+    sizes: Int64s
     """Bytes of each."""
-    kinds: npt.NDArray[np.int64]
+    kinds: Int64s
     """The number of each one's replacement."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def apply(
-        self, data: npt.NDArray[np.uint8], shift: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    def apply(self, data: UInt8s, shift: Int64s) -> tuple[UInt8s, Int64s]:
         """Replace them in some stretches of the text, which hold all of them.
 
         Args:
@@ -99,7 +97,7 @@ class _Characters:
         self._sizes, self._begins = np.zeros((2, 0), np.int64)
         self._pool = np.zeros(0, np.uint8)
 
-    def find_kinds(self, characters: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    def find_kinds(self, characters: Int64s) -> Int32s:
         """Return what becomes of characters: that they stay, that they are gaps, or the number of a replacement."""
         kinds = self._kinds[characters]
         if not kinds.all():
@@ -117,7 +115,7 @@ class _Characters:
             self._replacements.append(text)
         return self._numbers[text]
 
-    def join(self, kinds: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    def join(self, kinds: Int64s) -> tuple[Int64s, UInt8s]:
         """Return the sizes of replacements, `(replacements,)`, and their bytes, one after the other."""
         if len(self._sizes) != len(self._replacements):
             self._sizes = np.array([len(text) for text in self._replacements], np.int64)
@@ -130,7 +128,7 @@ class _Characters:
 _characters = lru_cache(maxsize=1)(_Characters)
 
 
-def find_edits(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint8], Edits]:
+def find_edits(data: UInt8s, offsets: Int64s) -> tuple[UInt8s, Edits]:
     """Make the letters of documents small, clear all gaps, and find what must be replaced.
 
     Args:
@@ -163,7 +161,7 @@ def find_edits(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> t
     return small, Edits(found[:, 0], found[:, 1], found[:, 2])
 
 
-def _find_entities(text: bytes, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _find_entities(text: bytes, offsets: Int64s) -> Int64s:
     """Return the HTML entities of documents: first byte, size and kind, `(entities, 3)`."""
     if b"&" not in text:
         return np.zeros((0, 3), np.int64)
@@ -207,7 +205,7 @@ def _normalise_part(character: str) -> bytes:
     return GAP
 
 
-def spread(begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def spread(begins: Int64s, sizes: Int64s) -> Int64s:
     """Return the numbers of ranges that begin at `begins` and have `sizes` numbers each, one after the other."""
     ends = np.cumsum(sizes)
     return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begins - (ends - sizes), sizes)

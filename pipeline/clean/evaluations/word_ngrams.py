@@ -18,7 +18,7 @@ import xxhash
 from pipeline.clean.evaluations.normal_form import find_edits, spread
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Int64s, UInt8s, UInt64s
 
 _WORD_BASE = np.uint64(0x9E3779B97F4A7C15)
 _NGRAM_BASE = np.uint64(0xD1B54A32D192ED03)
@@ -31,9 +31,7 @@ _LONG_WORD_BYTES = 512
 """Longer words, such as encoded images, are hashed one by one."""
 
 
-def find_hashed_words(
-    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+def find_hashed_words(data: UInt8s, offsets: Int64s) -> tuple[UInt64s, Int64s]:
     """Find the words of documents; none goes on from one document to the next.
 
     Args:
@@ -70,9 +68,7 @@ def find_hashed_words(
     return hashes, np.stack([np.insert(starts, before, places[:, 0]), np.insert(stops, before, places[:, 1])], axis=1)
 
 
-def _find_runs(
-    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _find_runs(data: UInt8s, offsets: Int64s) -> tuple[Int64s, Int64s]:
     """Return where the runs of bytes that are not 0 begin and end; none goes on from one document to the next."""
     # Edges of runs: a byte that is inside, next to one that is not.
     inside = data != 0
@@ -85,9 +81,7 @@ def _find_runs(
     return np.flatnonzero(begins), np.flatnonzero(ends)
 
 
-def _hash_words(
-    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-) -> npt.NDArray[np.uint64]:
+def _hash_words(data: UInt8s, starts: Int64s, sizes: Int64s) -> UInt64s:
     """Return the hash of each word: of its bytes, eight at a time."""
     # Overlapping numbers of eight bytes: the bytes at a word are one look-up.
     padded = np.append(data, np.zeros(8, np.uint8))
@@ -108,26 +102,26 @@ def _hash_words(
 class Ngrams:
     """The n-grams of a sequence of words. n-grams of different sizes have different hashes."""
 
-    def __init__(self, words: npt.NDArray[np.uint64]):
+    def __init__(self, words: UInt64s):
         self._powers, self._inverses = _powers(int(_NGRAM_BASE), len(words))
         self._sums = np.zeros(len(words) + 1, np.uint64)
         np.cumsum(words * self._powers[: len(words)], out=self._sums[1:])
 
-    def hash_all(self, size: int) -> npt.NDArray[np.uint64]:
+    def hash_all(self, size: int) -> UInt64s:
         """Return the hash of each n-gram of `size` words, in order, `(max(0, words - size + 1),)`."""
         if size >= len(self._sums):
             return np.zeros(0, np.uint64)
         sums = self._sums[size:] - self._sums[:-size]
         return _mix(sums * self._inverses[: len(sums)] + np.uint64(size))
 
-    def hash_at(self, begins: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.uint64]:
+    def hash_at(self, begins: Int64s, size: int) -> UInt64s:
         """Return the hashes of those that begin at given words and end at the last one or before, `(begins,)`."""
         sums = self._sums[begins + size] - self._sums[begins]
         return _mix(sums * self._inverses[begins] + np.uint64(size))
 
 
 @lru_cache(maxsize=4)
-def _powers_up_to(base: int, size: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+def _powers_up_to(base: int, size: int) -> tuple[UInt64s, UInt64s]:
     powers, inverses = (
         np.multiply.accumulate(np.concatenate([[np.uint64(1)], np.full(size - 1, factor, np.uint64)]))
         for factor in (base, pow(base, -1, 1 << 64))
@@ -135,12 +129,12 @@ def _powers_up_to(base: int, size: int) -> tuple[npt.NDArray[np.uint64], npt.NDA
     return powers, inverses
 
 
-def _powers(base: int, size: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+def _powers(base: int, size: int) -> tuple[UInt64s, UInt64s]:
     """Return the powers of a base and of its inverse modulo 2^64, `(size or more,)` each."""
     return _powers_up_to(base, 1 << max(10, (size - 1).bit_length()))
 
 
-def _mix(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mix(hashes: UInt64s) -> UInt64s:
     hashes ^= hashes >> np.uint64(30)
     hashes *= _MIX
     hashes ^= hashes >> np.uint64(31)

@@ -21,8 +21,7 @@ from pipeline.clean.measures.names import ENCODED_RUN_BYTES, NAME_BYTES, NAME_LI
 from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from pipeline.arrow_arrays import Int32s
     from pipeline.clean.measures.characters import Bytes
     from pipeline.clean.measures.hashes import Blocks, Keys
     from pipeline.clean.measures.lines import Lines
@@ -91,7 +90,7 @@ def measure_code_names(document: Bytes, blocks: Blocks, lines: Lines) -> float:
 
 
 @compiled
-def _find_names(document: Bytes, blocks: Blocks) -> tuple[Keys, npt.NDArray[np.int32]]:
+def _find_names(document: Bytes, blocks: Blocks) -> tuple[Keys, Int32s]:
     """Find the names of at least `NAME_BYTES` that do not begin with a digit.
 
     Returns:

@@ -19,11 +19,10 @@ from pipeline.clean.measures.words import find_words, measure_words
 from pipeline.numba_compiler import compiled, compiled_and_kept
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from pipeline.arrow_arrays import Bools, Float32s, Float64s, Int64s
     from pipeline.clean.measures.characters import Bytes
 
-    Row = npt.NDArray[np.float32]
+    Row = Float32s
     """The measures of a document, in the order of `MEASURES`."""
 
 (
@@ -34,9 +33,7 @@ if TYPE_CHECKING:
 
 
 @compiled_and_kept
-def measure_families(
-    data: Bytes, offsets: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_], found: npt.NDArray[np.float32]
-) -> None:
+def measure_families(data: Bytes, offsets: Int64s, wanted: Bools, found: Float32s) -> None:
     """Measure documents.
 
     Args:
@@ -50,7 +47,7 @@ def measure_families(
 
 
 @compiled
-def _measure_text(document: Bytes, wanted: npt.NDArray[np.bool_], row: Row) -> None:
+def _measure_text(document: Bytes, wanted: Bools, row: Row) -> None:
     blocks = read_blocks(document)
     words = find_words(document, blocks)
     lines = find_lines(document, words)
@@ -78,6 +75,6 @@ def _measure_text(document: Bytes, wanted: npt.NDArray[np.bool_], row: Row) -> N
 
 
 @compiled
-def _store(row: Row, first: np.intp, measures: Sequence[float] | npt.NDArray[np.float64]) -> None:
+def _store(row: Row, first: np.intp, measures: Sequence[float] | Float64s) -> None:
     for index in range(len(measures)):
         row[first + index] = measures[index]

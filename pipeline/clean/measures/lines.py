@@ -13,8 +13,7 @@ from pipeline.clean.measures.names import PUNCTUATION, SHORT_CHARS
 from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from pipeline.arrow_arrays import Int32s
     from pipeline.clean.measures.characters import Bytes
     from pipeline.clean.measures.hashes import Blocks
     from pipeline.clean.measures.words import Words
@@ -30,9 +29,9 @@ _MOST_BYTES = 4
 class Lines(NamedTuple):
     """The lines of a document that are not blank, in order."""
 
-    firsts: npt.NDArray[np.int32]
+    firsts: Int32s
     """The first word of each line, and the number of words, `(lines + 1,)`."""
-    paragraphs: npt.NDArray[np.int32]
+    paragraphs: Int32s
     """The first line of each paragraph, and the number of lines, `(paragraphs + 1,)`; blank lines are between them."""
     num_lines: int
 

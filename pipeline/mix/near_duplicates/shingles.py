@@ -14,9 +14,7 @@ import numpy as np
 from shards.audit.ngrams import NO_NGRAM, finalize, hash_ngrams
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from pipeline.arrow_arrays import Int64s, UInt64s
+    from pipeline.arrow_arrays import Int64s, UInt64s, UIntegers
 
 WIDTH = 5
 """Tokens in a shingle, as the words in FineWeb's (Penedo et al. 2024, section 3.4)."""
@@ -25,7 +23,7 @@ _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9,
 """One for each place of a short document: odd, with well-spread bits."""
 
 
-def hash_shingles(tokens: npt.NDArray[np.unsignedinteger], lengths: Int64s, values: UInt64s) -> tuple[UInt64s, Int64s]:
+def hash_shingles(tokens: UIntegers, lengths: Int64s, values: UInt64s) -> tuple[UInt64s, Int64s]:
     """Hash the shingles of documents, repeated ones included.
 
     Args:
@@ -48,7 +46,7 @@ def hash_shingles(tokens: npt.NDArray[np.unsignedinteger], lengths: Int64s, valu
 
 
 def _hash_short(
-    tokens: npt.NDArray[np.unsignedinteger],
+    tokens: UIntegers,
     starts: Int64s,
     lengths: Int64s,
     values: UInt64s,

@@ -26,9 +26,7 @@ from shards.stores.store import Store
 from shards.terminal.workers import map_in_threads
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from pipeline.arrow_arrays import Int64s, Rows, UInt32s, UInt64s
+    from pipeline.arrow_arrays import Int64s, Rows, UInt32s, UInt64s, UIntegers
 
 FLOOR = 0.5
 """The lowest similarity that is written: `min_jaccard` may move above it, and nothing is compared again."""
@@ -232,7 +230,7 @@ def _read_rows(piece: tuple[Run, Int64s]) -> Rows:
     return run.read_documents(first, int(places[-1]) + 1)[places - first]
 
 
-def _read_tokens(piece: tuple[Run, Rows]) -> npt.NDArray[np.unsignedinteger]:
+def _read_tokens(piece: tuple[Run, Rows]) -> UIntegers:
     """Read the tokens of documents of a run with one read, those between them included, and leave these out."""
     run, rows = piece
     tokens = run.read_tokens(rows)
