@@ -98,7 +98,7 @@ def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict
     if tokens == "max" or not any(has_more):
         return {}
     demand = Demand(recipe)
-    axes = [index.source_axis(source) for source in range(len(has_more))]
+    axes = [Axis(index, source) for source in range(len(has_more))]
     # Sources that were read whole bound the set: nothing more is read than it can use.
     reach = tokens
     for s, axis in enumerate(axes):
@@ -132,7 +132,7 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
     """
     # Validation takes the beginning of each axis.
     demand = Demand(recipe)
-    axes = [index.source_axis(source) for source in range(len(recipe.sources))]
+    axes = [Axis(index, source) for source in range(len(recipe.sources))]
     has_more = has_more or (False,) * len(axes)
     _check_validation(demand, axes, [drops.dropped() for drops in index.drops], has_more)
     val_cuts, _ = _cut_shards(
@@ -383,7 +383,7 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
         if task.evaluations:
             findings = find_contamination(folder, task.evaluations, recipe, runs, own, task.similar)
         limits = open_limits(recipe.sources)
-        index = Index(list(own), len(names), Blocked(task.block_lists, findings.dropped), limits, folder)
+        index = Index(list(own), len(names), Blocked(task.block_lists, findings.list_dropped()), limits, folder)
         for run in runs:
             read = index.drops[run.source].read
             read.documents += run.num_documents

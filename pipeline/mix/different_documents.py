@@ -30,8 +30,8 @@ class DifferentDocuments:
         self._gone, self._kept = np.zeros((2, 0), np.uint64)
         if similar is not None:
             documents = similar.read()
-            dropped = choose_dropped(documents, np.ones(len(documents.hi), bool))
-            self._gone, self._kept = documents.hi[dropped.document], documents.hi[dropped.kept]
+            gone, kept, _ = choose_dropped(documents, np.ones(len(documents.hi), bool))
+            self._gone, self._kept = documents.hi[gone], documents.hi[kept]
 
     def identify(self, hi: UInt64s) -> UInt64s:
         """Return a number for each document, the same for those that are one.

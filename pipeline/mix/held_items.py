@@ -39,19 +39,16 @@ STRETCH = 2
 """How many times the item's bytes the stretch of a document may have in which its words are found."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldItem:
-    """A document that holds an item."""
-
-    document: int
-    """Place in its run."""
-    item: int
-    share: float
-    """Of the item's words; without those of common phrases if they did not count."""
-    start: int
-    """First byte in the document's text of what was found."""
-    stop: int
-    """One past the last."""
+HELD_DTYPE = np.dtype(
+    [
+        ("document", "<u4"),  # its place in the run
+        ("item", "<u4"),
+        ("share", "<f4"),  # of the item's words; without those of common phrases if they did not count
+        ("start", "<u8"),  # first byte in the document's text of what was found
+        ("stop", "<u8"),  # one past the last
+    ]
+)
+"""A document and an item that it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +125,8 @@ class HeldItems:
         self._items_by_ngram = pairs & 0xFFFFFFFF
         self._words: dict[int, _Words] = {}
 
-    def find(self, hits: Rows) -> list[HeldItem]:
-        """Return the documents of a run that hold items, in their order.
+    def find(self, hits: Rows) -> Rows:
+        """Return the documents of a run that hold items, in their order, `HELD_DTYPE (held,)`.
 
         Args:
             hits: the run's hits, `HIT_DTYPE (hits,)`, in the order of documents.
@@ -144,7 +141,7 @@ class HeldItems:
         # Count the hits of each document and item, and weigh those that can be enough.
         document = hits["document"][owner].astype(np.int64)
         places, found = np.unique(document << 32 | item, return_counts=True)
-        held: list[HeldItem] = []
+        held: list[tuple[float, ...]] = []
         for place, count in zip(places.tolist(), found.tolist(), strict=True):
             number, words = place >> 32, self._find_words(place & 0xFFFFFFFF)
             size = int(self._items.rows["size"][place & 0xFFFFFFFF])
@@ -154,8 +151,8 @@ class HeldItems:
             begin, end = hits["document"].searchsorted([number, number + 1])
             best = self._find_best(hits[begin:end], place & 0xFFFFFFFF, words)
             if best is not None:
-                held.append(HeldItem(number, place & 0xFFFFFFFF, *best))
-        return held
+                held.append((number, place & 0xFFFFFFFF, *best))
+        return np.array(held, HELD_DTYPE)
 
     def _find_words(self, item: int) -> _Words:
         """Return the words of an item, which are found once."""

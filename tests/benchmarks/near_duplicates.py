@@ -19,8 +19,7 @@ from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import write_receipt
 from pipeline.mix.near_duplicates import bands, pairs
 from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
-from pipeline.mix.near_duplicates.shingles import hash_shingles
-from pipeline.mix.near_duplicates.signatures import BANDS, band_keys
+from pipeline.mix.near_duplicates.signatures import BANDS, band_keys, hash_shingles
 from shards.audit.ngrams import token_values
 from shards.stores.store import FolderStore
 from tests.benchmarks.harness import MB, Figures, build, in_process, run_python
@@ -132,7 +131,7 @@ def _find_pairs(folder: Path, runs: list[Run], rows: int) -> Figures:
         own.mkdir()
         task = pairs.PairsTask(listed.address, f"{folder}/bands", number, ranges)
         result = pairs.find_pairs(own, task, lambda done, made: None)
-        found, left_out = found + result.pairs, left_out + result.cut.pairs
+        found, left_out = found + result.pairs, left_out + result.cut["pairs"]
     return {"wall_s": time.perf_counter() - begun, "pairs": found, "left_out": left_out}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ from pipeline.mix.near_duplicates import bands, similar
 from pipeline.mix.near_duplicates import pairs as pairs_module
 from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandsTask, bands_digest, find_range, read_rows, write_bands
 from pipeline.mix.near_duplicates.pairs import CENTERS, PairsTask, find_pairs, read_pairs
-from pipeline.mix.near_duplicates.shingles import hash_shingles
-from pipeline.mix.near_duplicates.signatures import BANDS, SLOTS, band_keys, make_signatures
+from pipeline.mix.near_duplicates.signatures import BANDS, SLOTS, band_keys, hash_shingles, make_signatures
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SimilarTask, compare_pairs
 from pipeline.mix.near_duplicates.survivors import SimilarDocuments, choose_dropped
 from shards.audit.ngrams import token_values
@@ -236,7 +234,7 @@ def pairs_of_rows(folder: Path, runs: list[Run], ranges: int) -> tuple[list[tupl
         own.mkdir()
         result = find_pairs(own, PairsTask(listed.address, f"{folder}/bands", number, ranges), lambda done, made: None)
         write_receipt(own, result)
-        cut.update(asdict(result.cut))
+        cut.update(result.cut)
         found += read_pairs(FolderStore(own), 0, pairs_module.PARTITIONS).tolist()
     return found, cut
 
@@ -316,24 +314,22 @@ def test_selection(drawn: tuple[SimilarDocuments, Any]) -> None:
     assert sorted(zip(documents.hi.tolist(), documents.lo.tolist(), strict=True)) == list(
         zip(documents.hi.tolist(), documents.lo.tolist(), strict=True)
     )
-    dropped = choose_dropped(documents, alive)
-    gone = set(dropped.document.tolist())
+    dropped, stays, jaccard = choose_dropped(documents, alive)
+    gone = set(dropped.tolist())
     pairs = {
         frozenset(pair): value
         for *pair, value in zip(
             documents.first.tolist(), documents.second.tolist(), documents.jaccard.tolist(), strict=True
         )
     }
-    assert len(gone) == len(dropped.document)
-    assert dropped.document.tolist() == sorted(gone)
+    assert len(gone) == len(dropped)
+    assert dropped.tolist() == sorted(gone)
 
     def precedence(place: int) -> tuple[int, int, int]:
         return -int(documents.lengths[place]), int(documents.hi[place]), int(documents.lo[place])
 
     # A dropped document is similar to a kept one that goes before it; the evidence names the most similar.
-    for document, kept, value in zip(
-        dropped.document.tolist(), dropped.kept.tolist(), dropped.jaccard.tolist(), strict=True
-    ):
+    for document, kept, value in zip(dropped.tolist(), stays.tolist(), jaccard.tolist(), strict=True):
         assert alive[document]
         assert alive[kept]
         assert kept not in gone
@@ -358,9 +354,9 @@ def test_a_chain_is_not_closed() -> None:
     pairs["length_a"], pairs["length_b"] = 100 - np.arange(9), 99 - np.arange(9)
     pairs["jaccard"] = 0.9
     documents = SimilarDocuments.of(pairs)
-    assert choose_dropped(documents, np.ones(10, bool)).document.tolist() == [1, 3, 5, 7, 9]
+    assert choose_dropped(documents, np.ones(10, bool))[0].tolist() == [1, 3, 5, 7, 9]
     alive = np.arange(10) != 4
-    assert choose_dropped(documents, alive).document.tolist() == [1, 3, 6, 8]
+    assert choose_dropped(documents, alive)[0].tolist() == [1, 3, 6, 8]
 
 
 @pytest.mark.parametrize("bits", [0, 2])

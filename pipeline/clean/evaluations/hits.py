@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from pipeline.clean.evaluations.items import LEAST_WORDS, LONG_WORDS, NGRAM_WORDS, Items, load_items
-from pipeline.clean.evaluations.word_ngrams import Ngrams, find_hashed_words
+from pipeline.clean.evaluations.word_ngrams import find_hashed_words, hash_ngrams
 from pipeline.clean.tally import Documents
 
 if TYPE_CHECKING:
@@ -110,41 +110,28 @@ class HitFinder:
 
     def _match(self, words: UInt64s, places: Int64s, offsets: Int64s) -> Rows:
         """Return the hits among words, given the offsets of their documents."""
-        ngrams = Ngrams(words)
-        # Long items by n-grams of one size, short ones by n-grams of their own size.
-        hashes = ngrams.hash_all(NGRAM_WORDS)
-        likely = self._likely.find(hashes)
-        parts = [self._locate(likely, hashes[likely], NGRAM_WORDS, places, offsets)]
-        beginnings = self._likely_beginnings.find(ngrams.hash_all(LEAST_WORDS)) if self._whole_sizes else likely
-        for size in self._whole_sizes:
-            if size != NGRAM_WORDS:
+        # Long items by n-grams of one size, short ones by n-grams of their own size, where their beginnings are.
+        parts: list[tuple[Int64s, UInt64s, Int64s]] = []
+        beginnings = self._likely_beginnings.find(hash_ngrams(words, LEAST_WORDS)) if self._whole_sizes else None
+        for size in {NGRAM_WORDS, *self._whole_sizes}:
+            begins = None
+            if size != NGRAM_WORDS and beginnings is not None:
                 begins = beginnings[: np.searchsorted(beginnings, len(words) - size, "right")]
-                hashes = ngrams.hash_at(begins, size)
-                likely = self._likely.find(hashes)
-                parts.append(self._locate(begins[likely], hashes[likely], size, places, offsets))
-        rows = np.concatenate(parts)
-        return rows[np.lexsort((rows["stop"], rows["start"], rows["document"]))]
-
-    def _locate(
-        self,
-        begins: Int64s,
-        hashes: UInt64s,
-        size: int,
-        places: Int64s,
-        offsets: Int64s,
-    ) -> Rows:
-        """Return the hits among the n-grams of `size` words that begin at given words and have given hashes."""
+            hashes = hash_ngrams(words, size, begins)
+            likely = self._likely.find(hashes)
+            first = likely if begins is None else begins[likely]
+            parts.append((first, hashes[likely], first + size - 1))
+        firsts, hashes, lasts = (np.concatenate(column) for column in zip(*parts, strict=True))
         # The filter lets some through that are of no item.
         found = np.minimum(np.searchsorted(self._ngrams, hashes), len(self._ngrams) - 1)
         held = self._ngrams[found] == hashes
-        begins, found = begins[held], found[held]
-        starts, stops = places[begins, 0], places[begins + size - 1, 1]
+        starts, stops = places[firsts[held], 0], places[lasts[held], 1]
         document = cast("Int64s", offsets.searchsorted(starts, "right")) - 1
         inside = stops <= offsets[document + 1]  # not from one document into the next
         rows = np.zeros(int(inside.sum()), HIT_DTYPE)
-        rows["document"], rows["ngram"] = document[inside], found[inside]
+        rows["document"], rows["ngram"] = document[inside], found[held][inside]
         rows["start"], rows["stop"] = ((edge - offsets[document])[inside] for edge in (starts, stops))
-        return rows
+        return rows[np.lexsort((rows["stop"], rows["start"], rows["document"]))]
 
     def _find_dense(self, rows: Rows) -> Bools:
         """Return which hits count: short items, and those of which `LEAST_HITS` are close together.

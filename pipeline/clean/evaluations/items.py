@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,12 +20,12 @@ import numpy as np
 
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.evaluations.normal_form import UNICODE_VERSION
-from pipeline.clean.evaluations.word_ngrams import Ngrams, find_hashed_words
+from pipeline.clean.evaluations.word_ngrams import find_hashed_words, hash_ngrams
 from pipeline.clean.reading_keys import files_by_name, reading_keys
 from pipeline.clean.tally import Documents
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
-from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report
 from pipeline.recipe.schema import EvaluationRecipe, Recipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import ALLOW, SourceError, Span
@@ -75,7 +75,7 @@ def _files(spans: tuple[tuple[Span, ...], ...], task: EvaluationsTask) -> dict[s
 class EvaluationsTask(Payload):
     """The input of the task that reads the evaluation sets; plain data."""
 
-    CODE: ClassVar = (2, UNICODE_VERSION)
+    CODE: ClassVar = (3, UNICODE_VERSION)
     """Increase it, too, when documents would have other hits."""
     LIBRARIES: ClassVar = ("pyarrow",)
 
@@ -176,7 +176,7 @@ class ItemsResult(Result):
     evaluations: list[ReadItems]
 
 
-def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int], None]) -> ItemsResult:
+def read_items(folder: Path, task: EvaluationsTask, report: Report) -> ItemsResult:
     """Read the items of all evaluation sets into `folder`.
 
     Args:
@@ -273,9 +273,8 @@ def find_item_ngrams(text: memoryview) -> tuple[int, int, UInt64s]:
     long = len(words) >= LONG_WORDS
     # A long item by its n-grams, a short one by all of its words at once.
     size = NGRAM_WORDS if long else len(words)
-    ngrams = Ngrams(words)
-    hashes = ngrams.hash_all(size)
-    beginnings = np.zeros(len(hashes), np.uint64) if long else ngrams.hash_all(LEAST_WORDS)[:1]
+    hashes = hash_ngrams(words, size)
+    beginnings = np.zeros(len(hashes), np.uint64) if long else hash_ngrams(words, LEAST_WORDS)[:1]
     return len(words), size, np.stack([hashes, beginnings], axis=1)
 
 

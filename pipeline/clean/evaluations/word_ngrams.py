@@ -9,7 +9,6 @@ Hashes are mixed; those of n-grams are polynomials modulo 2^64. Two given n-gram
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 _WORD_BASE = np.uint64(0x9E3779B97F4A7C15)
 _NGRAM_BASE = np.uint64(0xD1B54A32D192ED03)
-"""Odd numbers, so that they have inverses modulo 2^64."""
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 """The first multiplier of splitmix64's finaliser. Source: Steele, Lea and Flood 2014."""
 _CHUNK_MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
@@ -99,39 +97,20 @@ def _hash_words(data: UInt8s, starts: Int64s, sizes: Int64s) -> UInt64s:
     return hashes
 
 
-class Ngrams:
-    """The n-grams of a sequence of words. n-grams of different sizes have different hashes."""
+def hash_ngrams(words: UInt64s, size: int, begins: Int64s | None = None) -> UInt64s:
+    """Hash n-grams of words; those of different sizes have different hashes.
 
-    def __init__(self, words: UInt64s):
-        self._powers, self._inverses = _powers(int(_NGRAM_BASE), len(words))
-        self._sums = np.zeros(len(words) + 1, np.uint64)
-        np.cumsum(words * self._powers[: len(words)], out=self._sums[1:])
-
-    def hash_all(self, size: int) -> UInt64s:
-        """Return the hash of each n-gram of `size` words, in order, `(max(0, words - size + 1),)`."""
-        if size >= len(self._sums):
-            return np.zeros(0, np.uint64)
-        sums = self._sums[size:] - self._sums[:-size]
-        return _mix(sums * self._inverses[: len(sums)] + np.uint64(size))
-
-    def hash_at(self, begins: Int64s, size: int) -> UInt64s:
-        """Return the hashes of those that begin at given words and end at the last one or before, `(begins,)`."""
-        sums = self._sums[begins + size] - self._sums[begins]
-        return _mix(sums * self._inverses[begins] + np.uint64(size))
-
-
-@lru_cache(maxsize=4)
-def _powers_up_to(base: int, size: int) -> tuple[UInt64s, UInt64s]:
-    powers, inverses = (
-        np.multiply.accumulate(np.concatenate([[np.uint64(1)], np.full(size - 1, factor, np.uint64)]))
-        for factor in (base, pow(base, -1, 1 << 64))
-    )
-    return powers, inverses
-
-
-def _powers(base: int, size: int) -> tuple[UInt64s, UInt64s]:
-    """Return the powers of a base and of its inverse modulo 2^64, `(size or more,)` each."""
-    return _powers_up_to(base, 1 << max(10, (size - 1).bit_length()))
+    Args:
+        words: the hashes of the words, `(words,)`.
+        size: words in an n-gram.
+        begins: the first word of each; all n-grams in order when None, `(max(0, words - size + 1),)`.
+    """
+    count = max(0, len(words) - size + 1)
+    hashes = np.full(count if begins is None else len(begins), size, np.uint64)
+    for place in range(size):
+        hashes *= _NGRAM_BASE
+        hashes += words[place : place + count] if begins is None else words[begins + place]
+    return _mix(hashes)
 
 
 def _mix(hashes: UInt64s) -> UInt64s:

@@ -27,45 +27,13 @@ from shards.stores.open import open_store
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipeline.arrow_arrays import Float64s, Int64s
+    from pipeline.arrow_arrays import Int64s
     from pipeline.encode.run import Run
     from pipeline.mix.index import Index
 
 EVIDENCE_FILE = "near_duplicates.parquet"
 SHOWN = 20
 """Pairs of each source that the result lists: of the lowest hashes, a random draw; and of the lowest similarity."""
-
-
-@dataclass(frozen=True, slots=True)
-class PairEnd:
-    """A document of a pair, to show."""
-
-    hash: str
-    place: str
-    """The label of its span."""
-    run: str
-    index: int
-    row: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A near-duplicate, and the similar document that stays."""
-
-    jaccard: float
-    dropped: PairEnd
-    kept: PairEnd
-
-
-@dataclass(frozen=True, slots=True)
-class ShownPairs:
-    """Some near-duplicates of a source."""
-
-    shown: list[Pair]
-    """Those of the lowest hashes, a random draw."""
-    nearest: list[Pair]
-    """Those of the lowest similarity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +44,9 @@ class NearDuplicates:
     """Pairs that were compared."""
     pairs: int
     """Those at or above `min_jaccard`."""
-    sources: list[ShownPairs]
+    sources: list[dict[str, list[dict[str, Any]]]]
+    """Of each source some near-duplicates, each with the document that stays, as JSON values: `shown`, those of the
+    lowest hashes, a random draw, and `nearest`, those of the lowest similarity."""
 
 
 def _last_parts(places: tuple[str, ...], _payload: Any) -> list[str | None]:
@@ -122,15 +92,15 @@ def drop_near_duplicates(
     # Only documents that are still kept take part.
     documents = task.read()
     found = index.find(documents.hi, documents.lo)
-    dropped = choose_dropped(documents, found.runs >= 0)
-    gone, kept = (Found(*(column[places] for column in found)) for places in (dropped.document, dropped.kept))
-    lengths = documents.lengths[dropped.document]
+    dropped, stays, jaccard = choose_dropped(documents, found.runs >= 0)
+    gone, kept = (Found(*(column[places] for column in found)) for places in (dropped, stays))
+    lengths = documents.lengths[dropped]
     index.drop_near_duplicates(gone, kept, lengths, report=task.action == "report")
 
     # The evidence has a row for each near-duplicate, in the order of hashes.
-    columns: dict[str, Any] = {"jaccard": wrap_numbers(pa.float64(), dropped.jaccard)}
+    columns: dict[str, Any] = {"jaccard": wrap_numbers(pa.float64(), jaccard)}
     digests = [run.digest for run in runs]
-    for end, places, own in (("dropped", dropped.document, gone), ("kept", dropped.kept, kept)):
+    for end, places, own in (("dropped", dropped, gone), ("kept", stays, kept)):
         hashes = join_hashes(documents.hi[places], documents.lo[places])
         columns[f"{end}_hash"] = wrap_numbers(pa.binary(16), hashes)
         columns[f"{end}_tokens"] = wrap_numbers(pa.uint32(), documents.lengths[places].astype(np.uint32))
@@ -141,31 +111,25 @@ def drop_near_duplicates(
         columns[f"{end}_index"] = wrap_numbers(pa.uint32(), own.places.astype(np.uint32))
     table = pa.table(columns)
     pq.write_table(table, folder / EVIDENCE_FILE, compression="zstd")
-    shown = [
-        _choose_shown(table, np.flatnonzero(index.sources[gone.runs] == source), dropped.jaccard)
-        for source in range(len(names))
-    ]
+    # Some of each source, to show.
+    shown: list[dict[str, list[dict[str, Any]]]] = []
+    for source in range(len(names)):
+        own = np.flatnonzero(index.sources[gone.runs] == source)
+        nearest = own[np.argsort(jaccard[own], kind="stable")]
+        orders = {"shown": own, "nearest": nearest}
+        shown.append({name: list(map(_show, table.take(rows[:SHOWN]).to_pylist())) for name, rows in orders.items()})
     files = {EVIDENCE_FILE: checksum_file(folder / EVIDENCE_FILE)}
     return NearDuplicates(task.compared, len(documents.first), shown), files
 
 
-def _choose_shown(table: pa.Table, own: Int64s, jaccard: Float64s) -> ShownPairs:
-    """Return some near-duplicates of a source.
-
-    Args:
-        table: the evidence.
-        own: the rows of the source's near-duplicates.
-        jaccard: the similarity in each row.
-    """
-    nearest = own[np.argsort(jaccard[own], kind="stable")]
-    return ShownPairs(*(list(map(to_pair, table.take(rows[:SHOWN]).to_pylist())) for rows in (own, nearest)))
-
-
-def to_pair(row: dict[str, Any]) -> Pair:
-    """Return the pair of a row of the evidence."""
-    names = ("unit", "run", "index", "row", "tokens")
-    ends = (PairEnd(row[f"{end}_hash"].hex(), *(row[f"{end}_{name}"] for name in names)) for end in ("dropped", "kept"))
-    return Pair(row["jaccard"], *ends)
+def _show(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of the evidence, to show."""
+    names = {"place": "unit", "run": "run", "index": "index", "row": "row", "tokens": "tokens"}
+    ends = {
+        end: {"hash": row[f"{end}_hash"].hex()} | {name: row[f"{end}_{column}"] for name, column in names.items()}
+        for end in ("dropped", "kept")
+    }
+    return {"jaccard": row["jaccard"], **ends}
 
 
 def _name_units(runs: Sequence[Run], documents: Found) -> Any:

@@ -7,7 +7,7 @@ of its partitions, and one batch of tokens, or one pair of longer documents.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -17,9 +17,9 @@ import numpy as np
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Run, distinct_runs, load_runs
 from pipeline.engine.checksums import BLOCK_BYTES, ChecksummedWriter
 from pipeline.engine.receipts import Result, TaskOutput
-from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, last_part
+from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report, last_part
 from pipeline.mix.near_duplicates.pairs import PARTITIONS, PairsTask, distinct_pairs, pairs_digest, read_pairs
-from pipeline.mix.near_duplicates.shingles import hash_shingles
+from pipeline.mix.near_duplicates.signatures import hash_shingles
 from shards.audit.ngrams import token_values
 from shards.stores.open import open_store
 from shards.stores.store import Store
@@ -85,7 +85,7 @@ class SimilarResult(Result):
     similar: int
 
 
-def compare_pairs(folder: Path, task: SimilarTask, report: Callable[[int, int], None]) -> SimilarResult:
+def compare_pairs(folder: Path, task: SimilarTask, report: Report) -> SimilarResult:
     """Write the pairs with a Jaccard similarity of at least `FLOOR`.
 
     Args:
