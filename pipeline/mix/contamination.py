@@ -7,7 +7,6 @@ which common phrases in other documents did not count. `pipeline.mix.held_items`
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +18,13 @@ import pyarrow.parquet as pq
 
 from pipeline.clean.drops.table import ITEM_REASON, Counts, SourceDrops
 from pipeline.clean.evaluations.items import ITEM_DTYPE, Items, ItemsResult, ReadItems, load_items
-from pipeline.encode.run import HashKey, Run
+from pipeline.encode.run import END_HASH, HashKey, Run
 from pipeline.engine.checksums import WrittenFile, checksum_file
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.block_lists import ListedHashes
 from pipeline.mix.different_documents import DifferentDocuments
 from pipeline.mix.fates import Fate, Fates
-from pipeline.mix.held_items import HELD_DTYPE, HeldItems
+from pipeline.mix.held_items import HELD_DTYPE, OF_DOCUMENT, HeldItems
 from pipeline.mix.mix_plan import MixPlan
 from shards.errors import plural
 from shards.format.manifest import EvalTaskEntry
@@ -58,19 +57,6 @@ class ItemCounts:
     found: int
 
 
-_FOUND_DTYPE = np.dtype(
-    [
-        *((name, HELD_DTYPE[name]) for name in ("document", "item")),
-        ("run", "<u4"),
-        ("source", "<u4"),
-        ("hash_hi", "<u8"),
-        ("hash_lo", "<u8"),
-        ("length", "<u4"),
-    ]
-)
-"""A document and an item that it holds, in which run and source; with its hash and its tokens."""
-
-
 @dataclass(frozen=True)
 class Findings:
     """The findings for all evaluation sets; empty without any."""
@@ -79,29 +65,29 @@ class Findings:
     read: Sequence[ReadItems] = ()
     items: Rows = field(default_factory=lambda: np.zeros(0, ITEM_DTYPE))
     """All items, `ITEM_DTYPE (items,)`."""
-    found: Rows = field(default_factory=lambda: np.zeros(0, _FOUND_DTYPE))
-    """The documents that hold them, `_FOUND_DTYPE (found,)`."""
+    held: Rows = field(default_factory=lambda: np.zeros(0, HELD_DTYPE))
+    """The documents that hold them, `HELD_DTYPE (held,)`."""
     notes: list[str] = field(default_factory=list[str])
     """One for each set, for the user."""
     counts: list[ItemCounts] = field(default_factory=list[ItemCounts])
     files: dict[str, WrittenFile] = field(default_factory=dict[str, WrittenFile])
     """The entries of both tables for the receipt."""
 
-    def found_of(self, number: int) -> Rows:
-        """Return the findings of an evaluation set, by its number."""
-        return self.found[self.items["evaluation"][self.found["item"]] == number]
+    def held_of(self, number: int) -> Rows:
+        """Return the documents and items of an evaluation set, by its number."""
+        return self.held[self.items["evaluation"][self.held["item"]] == number]
 
     def documents_of(self, number: int) -> Rows:
-        """Return a finding for each document that holds items of an evaluation set."""
-        found = self.found_of(number)
-        return found[np.unique(found[["run", "document"]], return_index=True)[1]]
+        """Return each document that holds items of an evaluation set once."""
+        held = self.held_of(number)
+        return held[np.unique(held[["run", "document"]], return_index=True)[1]]
 
     def list_dropped(self) -> list[ListedHashes]:
         """Return the documents of each set with `action = "drop"`."""
         listed: list[ListedHashes] = []
         for number, one in enumerate(self.evaluations):
             if one.action == "drop":
-                own = self.found_of(number)
+                own = self.held_of(number)
                 hashes = np.unique(np.stack([own["hash_hi"], own["hash_lo"]], axis=1), axis=0)
                 listed.append(ListedHashes(f"{ITEM_REASON} {one.name}", Fate.HOLDS_ITEM, hashes))
         return listed
@@ -119,15 +105,16 @@ class Findings:
 
     def list_eval_tasks(self, plan: MixPlan, fates: Fates) -> tuple[EvalTaskEntry, ...]:
         """Return which items of each eval task are in documents of the training split."""
-        trained = _join_slices(plan)
+        # Training takes one range of each source, shard by shard.
+        trained: dict[int, tuple[HashKey, HashKey]] = {}
+        for piece in (piece for shard in plan.shards if shard.split == "train" for piece in shard.slices):
+            start, stop = trained.get(piece.source, (piece.start, piece.stop))
+            trained[piece.source] = min(start, piece.start), max(stop, piece.stop)
 
-        def is_trained(found: np.void) -> bool:
-            key, run, document = (
-                (int(found["hash_hi"]), int(found["hash_lo"])),
-                int(found["run"]),
-                int(found["document"]),
-            )
-            inside = any(start <= key < stop for start, stop in trained[int(found["source"])])
+        def is_trained(held: np.void) -> bool:
+            start, stop = trained.get(int(held["source"]), (END_HASH, END_HASH))
+            inside = start <= (int(held["hash_hi"]), int(held["hash_lo"])) < stop
+            run, document = int(held["run"]), int(held["document"])
             return inside and bool(fates.kept(run, document, document + 1)[0])
 
         # Two evaluation sets may be of one task: they hold the same.
@@ -136,32 +123,17 @@ class Findings:
         for task, number in known.items():
             read, rows = self.read[number], self.items["row"]
             short = np.flatnonzero((self.items["evaluation"] == number) & (self.items["size"] == 0))
-            held = {int(found["item"]) for found in self.found_of(number) if is_trained(found)}
+            held = {int(one["item"]) for one in self.held_of(number) if is_trained(one)}
             entries.append(
                 EvalTaskEntry(
                     task=task,
                     items=read.items,
                     items_sha256=read.sha256,
-                    too_short=sorted({read.hashes[rows[item]] for item in short}),
-                    held=sorted({read.hashes[rows[item]] for item in held}),
+                    too_short=sorted({read.hashes[row] for row in rows[short].tolist()}),
+                    held=sorted({read.hashes[row] for row in rows[list(held)].tolist()}),
                 )
             )
         return tuple(entries)
-
-
-def _join_slices(plan: MixPlan) -> defaultdict[int, list[tuple[HashKey, HashKey]]]:
-    """Return the ranges of hashes that the training split takes of each source."""
-    slices = {
-        (piece.source, piece.start, piece.stop) for one in plan.shards if one.split == "train" for piece in one.slices
-    }
-    joined: defaultdict[int, list[tuple[HashKey, HashKey]]] = defaultdict(list)
-    for source, start, stop in sorted(slices):
-        own = joined[source]
-        if own and start <= own[-1][1]:
-            own[-1] = own[-1][0], max(own[-1][1], stop)
-        else:
-            own.append((start, stop))
-    return joined
 
 
 def find_contamination(
@@ -187,23 +159,21 @@ def find_contamination(
     # Common n-grams are told by all runs together, before any document is judged.
     different = DifferentDocuments(similar)
     rule = HeldItems(items, different.count(len(items.ngrams), rows), sum(run.num_documents for run in rows))
-    parts = [np.zeros(0, _FOUND_DTYPE)]
+    parts = [np.zeros(0, HELD_DTYPE)]
     with pq.ParquetWriter(folder / CONTAMINATION_FILE, _SCHEMA, compression="zstd") as table:
         for number, (run, own) in enumerate(zip(runs, rows, strict=True)):
             if not own.num_hits or not len(held := rule.find(own.read_hits())):
                 continue
-            numbers, which = np.unique(held["document"], return_inverse=True)
-            documents = np.concatenate([own.read_documents(one, one + 1) for one in numbers.tolist()])[which]
-            table.write_batch(_to_batch(held, run, documents, recipe.sources[run.source].name, items, read))
-            found = np.zeros(len(held), _FOUND_DTYPE)
-            found["run"], found["source"] = number, run.source
-            for names, columns in ((("document", "item"), held), (("hash_hi", "hash_lo", "length"), documents)):
-                for name in names:
-                    found[name] = columns[name]
-            parts.append(found)
-    found = np.concatenate(parts)
+            held["run"], held["source"] = number, run.source
+            documents, which = np.unique(held["document"], return_inverse=True)
+            read_rows = np.concatenate([own.read_documents(one, one + 1) for one in documents.tolist()])
+            for name in OF_DOCUMENT:
+                held[name] = read_rows[name][which]
+            table.write_batch(_to_batch(held, run, recipe.sources[run.source].name, items, read))
+            parts.append(held)
+    held = np.concatenate(parts)
     # The same document in several places, or nearly the same, tells of an item once.
-    pairs = np.stack([found["item"].astype(np.uint64), different.identify(found["hash_hi"])], axis=1)
+    pairs = np.stack([held["item"].astype(np.uint64), different.identify(held["hash_hi"])], axis=1)
     held_in = np.bincount(np.unique(pairs, axis=0)[:, 0].astype(np.int64), minlength=len(items.rows))
     # Items whose common phrases did not count are evidence, too.
     excused = np.maximum(rule.count_excused() - held_in, 0)
@@ -216,7 +186,7 @@ def find_contamination(
     excused_table = pa.Table.from_pylist(listed, schema=_EXCUSED_SCHEMA)
     pq.write_table(excused_table, folder / EXCUSED_FILE, compression="zstd")
     files = {name: checksum_file(folder / name) for name in (CONTAMINATION_FILE, EXCUSED_FILE)}
-    findings = Findings(recipe.evaluations, read, items.rows, found, counts=counts, files=files)
+    findings = Findings(recipe.evaluations, read, items.rows, held, counts=counts, files=files)
     for number, count in enumerate(counts):
         findings.notes.append(_describe(count, len(findings.documents_of(number)), listed))
     return findings
@@ -275,28 +245,20 @@ _EXCUSED_SCHEMA = pa.schema(
 )
 
 
-def _to_batch(
-    held: Rows,
-    run: Run,
-    documents: Rows,
-    source: str,
-    items: Items,
-    read: list[ReadItems],
-) -> pa.RecordBatch:
+def _to_batch(held: Rows, run: Run, source: str, items: Items, read: list[ReadItems]) -> pa.RecordBatch:
     """Return the rows of the evidence table for one run."""
     labels = run.labels
     table = [
         _name_item(items, read, int(one["item"]))
-        | {name: one[name] for name in ("share", "start", "stop")}
+        | {name: one[name] for name in ("share", "start", "stop", "row")}
         | {
             "source": source,
-            "unit": labels[int(document["span"])],
-            "row": document["row"],
-            "hash": f"{document['hash_hi']:016x}{document['hash_lo']:016x}",
+            "unit": labels[int(one["span"])],
+            "hash": f"{one['hash_hi']:016x}{one['hash_lo']:016x}",
             "run": run.digest,
             "index": one["document"],
         }
-        for one, document in zip(held, documents, strict=True)
+        for one in held
     ]
     return pa.RecordBatch.from_pylist(table, schema=_SCHEMA)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.clean.evaluations.items import LONG_WORDS, Items
+from pipeline.encode.run import DOCUMENT_DTYPE
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int64s, Rows
@@ -39,6 +40,7 @@ STRETCH = 2
 """How many times the item's bytes the stretch of a document may have in which its words are found."""
 
 
+OF_DOCUMENT = ("hash_hi", "hash_lo", "length", "span", "row")
 HELD_DTYPE = np.dtype(
     [
         ("document", "<u4"),  # its place in the run
@@ -46,6 +48,9 @@ HELD_DTYPE = np.dtype(
         ("share", "<f4"),  # of the item's words; without those of common phrases if they did not count
         ("start", "<u8"),  # first byte in the document's text of what was found
         ("stop", "<u8"),  # one past the last
+        ("run", "<u4"),  # from here on what the mix knows of the document; `HeldItems` leaves it 0
+        ("source", "<u4"),
+        *((name, DOCUMENT_DTYPE[name]) for name in OF_DOCUMENT),
     ]
 )
 """A document and an item that it holds."""
@@ -152,7 +157,10 @@ class HeldItems:
             best = self._find_best(hits[begin:end], place & 0xFFFFFFFF, words)
             if best is not None:
                 held.append((number, place & 0xFFFFFFFF, *best))
-        return np.array(held, HELD_DTYPE)
+        rows = np.zeros(len(held), HELD_DTYPE)
+        found = ["document", "item", "share", "start", "stop"]
+        rows[found] = np.array(held, rows[found].dtype)
+        return rows
 
     def _find_words(self, item: int) -> _Words:
         """Return the words of an item, which are found once."""
