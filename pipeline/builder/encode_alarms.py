@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.clean.drops.alarm import Excess, find_excess
 from pipeline.clean.drops.malformed import (
     NULL,
     Examples,
@@ -19,6 +18,7 @@ from pipeline.clean.drops.malformed import (
     null_remedy,
     null_share,
 )
+from pipeline.clean.drops.table import Excess, find_excess
 from pipeline.clean.patterns import SHOWN_MATCHES, find_excess_of_patterns, pattern_reason
 from pipeline.clean.tally import SHOWN, Tally
 from pipeline.sources.base import SourceError

@@ -9,8 +9,7 @@ from typing import Any
 
 from pipeline.builder.encode_alarms import check_cleaning
 from pipeline.builder.running_build import RunningBuild
-from pipeline.clean.drops.alarm import Excess
-from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE, StepDrops
+from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE, Excess, StepDrops
 from pipeline.clean.tally import SHOWN, TEXT_CHARACTERS, DroppedDocument
 from pipeline.encode.run import Run
 from pipeline.encode.run_text import read_run_start

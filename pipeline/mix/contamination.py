@@ -129,8 +129,8 @@ class Findings:
                     task=task,
                     items=read.items,
                     items_sha256=read.sha256,
-                    too_short=sorted({read.hashes[row] for row in rows[short].tolist()}),
-                    held=sorted({read.hashes[row] for row in rows[list(held)].tolist()}),
+                    too_short=sorted({read.hashes[int(row)] for row in rows[short]}),
+                    held=sorted({read.hashes[int(row)] for row in rows[list(held)]}),
                 )
             )
         return tuple(entries)

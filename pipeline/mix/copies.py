@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -95,7 +94,7 @@ class Outcomes:
         self._output, self._recipe = TaskOutput(folder, MixResult), recipe
         self._fates = read_fates(folder, runs)
         self._plan = self._output.result.plan
-        self._read_table = cache(lambda name: pq.read_table(pa.BufferReader(self._output.read(name))))
+        self._tables: dict[str, pa.Table] = {}
 
     def find(self, copies: Sequence[Copy]) -> list[dict[str, Any]]:
         """Return what became of the copies of one document, as JSON values.
@@ -160,9 +159,11 @@ class Outcomes:
         """Return the rows of a table of evidence with these values; none if the mix wrote no such table."""
         if name not in self._output.result.files:
             return []
-        table = self._read_table(name)
+        if name not in self._tables:
+            self._tables[name] = pq.read_table(pa.BufferReader(self._output.read(name)))
+        table = self._tables[name]
         for column, value in own.items():
-            table = table.filter(pc.equal(table[column], pa.scalar(value, table[column].type)))
+            table = table.filter(pc.equal(table[column], pa.scalar(value, table.schema.field(column).type)))
         return table.to_pylist()
 
     def _find_lists(self, copy: Copy) -> list[Reason]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipeline.arrow_arrays import spread
 from pipeline.clean.evaluations.items import LONG_WORDS, Items
 from pipeline.encode.run import DOCUMENT_DTYPE
 
@@ -142,7 +143,7 @@ class HeldItems:
         first = self._by_ngram[hits["ngram"][telling]]
         counts = self._by_ngram[hits["ngram"][telling] + 1] - first
         owner = np.repeat(telling, counts)
-        item = self._items_by_ngram[np.arange(len(owner)) + np.repeat(first - (np.cumsum(counts) - counts), counts)]
+        item = self._items_by_ngram[spread(first, counts)]
         # Count the hits of each document and item, and weigh those that can be enough.
         document = hits["document"][owner].astype(np.int64)
         places, found = np.unique(document << 32 | item, return_counts=True)

@@ -24,7 +24,7 @@ from shards.format.equal_hashes import HashRange, find_copies, find_hashes, sort
 from shards.format.manifest import BlockListEntry
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s, Integers, UInt8s, UInt32s, UInt64s
+    from pipeline.arrow_arrays import Int64s, Integers, Rows, UInt8s, UInt32s, UInt64s
 
 FAR_OFF = 0.05
 """Largest excess of one source, as a part of all validation tokens, at which the cut of version 0.1.0 is kept, so that
@@ -32,17 +32,15 @@ sets keep their bytes. With 200,000 tokens of validation it is 10,000."""
 DUPLICATE_ELSEWHERE = DUPLICATE + ELSEWHERE
 
 
-class Found(NamedTuple):
-    """The kept documents with given content hashes; -1 where none is kept; each `(hashes,)`."""
-
-    runs: Int64s
-    """The number of each one's run."""
-    places: Int64s
-    """Its place in the run."""
-    spans: Int64s
-    """The number of its span in the run's unit."""
-    rows: Int64s
-    """Its row in the span."""
+FOUND_DTYPE = np.dtype(
+    [
+        ("run", "<i8"),  # the number of the document's run; -1 if none is kept
+        ("index", "<i8"),  # its place in the run
+        ("span", "<i8"),  # the number of its span in the run's unit
+        ("row", "<i8"),  # its row in the span
+    ]
+)
+"""A kept document with a given content hash."""
 
 
 class Index:
@@ -156,28 +154,27 @@ class Index:
         self._count(reason, sources[inside], lengths[inside])
         self._count(reason + ELSEWHERE, sources[~inside], lengths[~inside])
 
-    def find(self, hi: UInt64s, lo: UInt64s) -> Found:
-        """Find the kept documents with given content hashes; the hashes are distinct and in hash order."""
-        result = Found(*(np.full(len(hi), -1, np.int64) for _ in range(4)))
+    def find(self, hi: UInt64s, lo: UInt64s) -> Rows:
+        """Find the kept documents with given content hashes, distinct and in hash order, `FOUND_DTYPE (hashes,)`."""
+        result = np.full(len(hi), -1, np.int64).astype(FOUND_DTYPE)
         for number in range(1 << self.bits if len(hi) else 0):
             # Partition by partition: where the kept documents with these hashes are.
             part, own = self._partitions.read(number), np.flatnonzero(self._read_fates(number) == Fate.KEPT)
             found = find_hashes(part.hi[own], part.lo[own], hi, lo)
             own, found = own[found >= 0], found[found >= 0]
             runs = np.searchsorted(np.cumsum(self._partitions.sizes(number)), own, "right")
-            result.runs[found] = runs
             begins, starts = self._partitions.begins(number), self._partitions.edges[number].astype(np.int64)
-            result.places[found] = own - begins[runs] + starts[runs]
+            result["run"][found], result["index"][found] = runs, own - begins[runs] + starts[runs]
         # Then run by run: the spans and rows of those that were found.
-        for i in sorted(set(result.runs.tolist()) - {-1}):
-            found = np.flatnonzero(result.runs == i)
-            places = result.places[found]
-            first = int(places.min())
-            rows = self._runs[int(i)].read_documents(first, int(places.max()) + 1)[places - first]
-            result.spans[found], result.rows[found] = rows["span"], rows["row"]
+        for run in np.unique(result["run"][result["run"] >= 0]).tolist():
+            found = np.flatnonzero(result["run"] == run)
+            index = result["index"][found]
+            first = int(index.min())
+            rows = self._runs[int(run)].read_documents(first, int(index.max()) + 1)[index - first]
+            result["span"][found], result["row"][found] = rows["span"], rows["row"]
         return result
 
-    def drop_near_duplicates(self, gone: Found, kept: Found, lengths: Int64s, *, report: bool) -> None:
+    def drop_near_duplicates(self, gone: Rows, kept: Rows, lengths: Int64s, *, report: bool) -> None:
         """Count near-duplicates that `find` has found, and take them out of what is kept unless they are only reported.
 
         Args:
@@ -186,15 +183,15 @@ class Index:
             lengths: tokens of the near-duplicates, `(documents,)`.
             report: whether they stay.
         """
-        sources = self.sources[gone.runs]
+        sources = self.sources[gone["run"]]
         for source, drops in enumerate(self.drops):
             drops.steps[NEAR_DUPLICATE] = StepDrops(came=self.count_kept(source), reports=report)
-        self._count_copies(NEAR_DUPLICATE, sources, self.sources[kept.runs], lengths)
+        self._count_copies(NEAR_DUPLICATE, sources, self.sources[kept["run"]], lengths)
         for number in range(0 if report else 1 << self.bits):
             edges = self._partitions.edges[number : number + 2].astype(np.int64)
-            own = (gone.places >= edges[0, gone.runs]) & (gone.places < edges[1, gone.runs])
-            runs, fates = gone.runs[own], self._read_fates(number)
-            fates[self._partitions.begins(number)[runs] + gone.places[own] - edges[0, runs]] = Fate.NEAR_DUPLICATE
+            own = gone[(gone["index"] >= edges[0, gone["run"]]) & (gone["index"] < edges[1, gone["run"]])]
+            runs, fates = own["run"], self._read_fates(number)
+            fates[self._partitions.begins(number)[runs] + own["index"] - edges[0, runs]] = Fate.NEAR_DUPLICATE
             self._write_fates(number, fates, self._partitions.read(number).lengths)
 
     def drop_from(self, source: int, end: int, reason: str) -> None:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import xxhash
 from tokenizers import Tokenizer
 
+from pipeline.arrow_arrays import split_by_size
 from pipeline.encode.run import Run, RunList, RunResult
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import write_receipt
@@ -55,7 +56,7 @@ def _bench_signatures(files: list[Path], tokenizer: Path) -> Figures:
 
     def once() -> float:
         begun = time.process_time()
-        for first, last in bands.split_documents(lengths):
+        for first, last in split_by_size(lengths, bands.CHUNK_TOKENS):
             band_keys(*hash_shingles(tokens[edges[first] : edges[last]], lengths[first:last], values))
         return time.process_time() - begun
 

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.arrow_arrays import split_by_size
 from pipeline.encode.run import Run, RunList, RunResult
 from pipeline.engine.receipts import TaskOutput, write_receipt
 from pipeline.engine.tasks import digest_of_payload
 from pipeline.mix.block_lists import Blocked, BlockList
-from pipeline.mix.index import Found, Index
+from pipeline.mix.index import Index
 from pipeline.mix.near_duplicates import bands, similar
 from pipeline.mix.near_duplicates import pairs as pairs_module
 from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandsTask, bands_digest, find_range, read_rows, write_bands
@@ -197,7 +198,7 @@ def test_bands_do_not_depend_on_chunks_and_leave_copies_out(tmp_path: Path) -> N
         for number, (first, last) in enumerate(edges):
             assert {int(key) * ranges >> 64 for key in rows["key"][first:last]} <= {number}
     # Chunks of one document give the same.
-    chunks = list(bands.split_documents(documents["length"], 1))
+    chunks = list(split_by_size(documents["length"], 1))
     assert chunks == [(place, place + 1) for place in range(len(documents))]
     alone = [band_keys(*own_hashes(tokens[key]))[0] for key in sorted(hashes)]
     assert np.array_equal(np.sort(np.concatenate(alone)), rows["key"])
@@ -380,7 +381,8 @@ def test_dropping_from_an_index_is_like_a_block_list(
     hi, lo = chosen[0]
     absent = [(hi, lo - 1), (hi, lo + 1)]  # the same beginning
     asked = np.array(sorted([*chosen, *absent]), np.uint64)
-    numbers, places, spans, rows = plain.find(asked[:, 0], asked[:, 1])
+    every = plain.find(asked[:, 0], asked[:, 1])
+    numbers, places, spans, rows = (every[name] for name in ("run", "index", "span", "row"))
     missing = np.flatnonzero(numbers < 0)
     assert [tuple(asked[place].tolist()) for place in missing] == absent
     found = numbers >= 0
@@ -389,7 +391,7 @@ def test_dropping_from_an_index_is_like_a_block_list(
         assert (row["hash_hi"], row["hash_lo"]) == tuple(asked[place])
         assert (row["span"], row["row"]) == (spans[place], rows[place])
     lengths = np.array([1 + int(lo) % 90 for lo in asked[found, 1].tolist()])
-    gone = Found(*(column[found] for column in (numbers, places, spans, rows)))
+    gone = every[found]
     plain.drop_near_duplicates(gone, gone, lengths, report=True)
     assert plain.count_kept(0).documents == plain.drops[0].steps["near-duplicate"].came.documents
     plain.drop_near_duplicates(gone, gone, lengths, report=False)
@@ -399,7 +401,7 @@ def test_dropping_from_an_index_is_like_a_block_list(
     for number, run in enumerate(runs):
         own = (number, 0, run.num_documents)
         assert np.array_equal(plain.fates.kept(*own), expected.fates.kept(*own))
-    assert (plain.find(asked[:, 0], asked[:, 1])[0] == -1).all()
+    assert (plain.find(asked[:, 0], asked[:, 1])["run"] == -1).all()
 
 
 def test_shingles_of_the_reference() -> None:

@@ -7,12 +7,12 @@ so many items, and about 15 bytes for each byte of a slice of text, up to 100 wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from pipeline.arrow_arrays import split_by_size
 from pipeline.clean.evaluations.items import LEAST_WORDS, LONG_WORDS, NGRAM_WORDS, Items, load_items
 from pipeline.clean.evaluations.word_ngrams import find_hashed_words, hash_ngrams
 from pipeline.clean.tally import Documents
@@ -74,7 +74,8 @@ class HitFinder:
         """Return the hits in documents, `HIT_DTYPE (hits,)`, in their order; `document` is the place in `documents`."""
         data = np.frombuffer(documents.data, np.uint8)
         parts = [np.zeros(0, HIT_DTYPE)]
-        for first, edges in _cut(documents.offsets):
+        for first, last in split_by_size(np.diff(documents.offsets), SLICE_BYTES):
+            edges = documents.offsets[first : last + 1]
             own = data[edges[0] : edges[-1]]
             if len(own) > SLICE_BYTES:
                 rows = self._find_in_long(own)
@@ -157,15 +158,6 @@ def load_finder(task: str) -> HitFinder:
         WorkFileDamagedError: as `load_items`.
     """
     return HitFinder(load_items(task))
-
-
-def _cut(offsets: Int64s) -> Iterator[tuple[int, Int64s]]:
-    """Yield slices of about `SLICE_BYTES`, one document at least: the first one's number, and their offsets."""
-    first = 0
-    while first < len(offsets) - 1:
-        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + SLICE_BYTES, "right")) - 1)
-        yield first, offsets[first : last + 1]
-        first = last
 
 
 def _find_end(data: UInt8s, start: int, stop: int) -> int:

@@ -17,11 +17,12 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from pipeline.arrow_arrays import spread
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int32s, Int64s, UInt8s
@@ -49,42 +50,6 @@ _SIZES = ((2, 0xC0, 0xE0), (3, 0xE0, 0xF0), (4, 0xF0, 0x100))
 """Bytes of a character outside ASCII, the lowest first byte, and one past the highest."""
 _STAYS, _GAP, _REPLACED = 1, 2, 3
 """Kinds of characters: one that stays, one that is a gap, and the first replacement. 0 is not yet known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edits:
-    """The characters and HTML entities of a text that other characters, or none, replace; in the order of the text."""
-
-    starts: Int64s
-    """First byte of each, `(edits,)`."""
-    sizes: Int64s
-    """Bytes of each."""
-    kinds: Int64s
-    """The number of each one's replacement."""
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def apply(self, data: UInt8s, shift: Int64s) -> tuple[UInt8s, Int64s]:
-        """Replace them in some stretches of the text, which hold all of them.
-
-        Args:
-            data: the stretches, one after the other, `(bytes,)`.
-            shift: how many bytes before its place in the text each edit is in `data`, `(edits,)`.
-
-        Returns:
-            The normal form, and how many bytes of it each byte of `data` gives, `(bytes,)`: all bytes of a replacement
-            come from the first byte of what it replaces.
-        """
-        starts = self.starts - shift
-        lengths, replacements = _characters().join(self.kinds)
-        # How many bytes each byte gives: none inside what is replaced, all of the replacement at its first.
-        counts = np.ones(len(data), np.int64)
-        counts[spread(starts, self.sizes)] = 0
-        counts[starts] = lengths
-        normal = np.repeat(data, counts)
-        normal[spread(np.cumsum(counts)[starts] - lengths, lengths)] = replacements
-        return normal, counts
 
 
 class _Characters:
@@ -128,7 +93,7 @@ class _Characters:
 _characters = lru_cache(maxsize=1)(_Characters)
 
 
-def find_edits(data: UInt8s, offsets: Int64s) -> tuple[UInt8s, Edits]:
+def find_edits(data: UInt8s, offsets: Int64s) -> tuple[UInt8s, Int64s]:
     """Make the letters of documents small, clear all gaps, and find what must be replaced.
 
     Args:
@@ -136,7 +101,9 @@ def find_edits(data: UInt8s, offsets: Int64s) -> tuple[UInt8s, Edits]:
         offsets: where each document begins in it, and where the last one ends, `(documents + 1,)`.
 
     Returns:
-        The text, 0 for each byte of a gap, but for none of what must be replaced; and that.
+        The text, 0 for each byte of a gap, but for none of what must be replaced; and that, in the order of the text,
+        the characters and HTML entities that other characters, or none, replace: first byte, size in bytes and number
+        of the replacement, `(edits, 3)`.
     """
     text = data.tobytes()
     small = np.frombuffer(bytearray(text.translate(_ASCII)), np.uint8)
@@ -157,8 +124,29 @@ def find_edits(data: UInt8s, offsets: Int64s) -> tuple[UInt8s, Edits]:
             small[gaps + place] = 0
         parts.append(np.stack([at[replaced], np.full(int(replaced.sum()), size), kinds[replaced]], axis=1))
     found = np.concatenate(parts)
-    found = found[np.argsort(found[:, 0], kind="stable")]
-    return small, Edits(found[:, 0], found[:, 1], found[:, 2])
+    return small, found[np.argsort(found[:, 0], kind="stable")]
+
+
+def apply_edits(data: UInt8s, edits: Int64s) -> tuple[UInt8s, Int64s]:
+    """Replace what must be replaced in a text.
+
+    Args:
+        data: the text, `(bytes,)`.
+        edits: what `find_edits` has found, by its place in `data`, `(edits, 3)`.
+
+    Returns:
+        The normal form, and how many bytes of it each byte of `data` gives, `(bytes,)`: all bytes of a replacement
+        come from the first byte of what it replaces.
+    """
+    starts, sizes, kinds = edits.T
+    lengths, replacements = _characters().join(kinds)
+    # How many bytes each byte gives: none inside what is replaced, all of the replacement at its first.
+    counts = np.ones(len(data), np.int64)
+    counts[spread(starts, sizes)] = 0
+    counts[starts] = lengths
+    normal = np.repeat(data, counts)
+    normal[spread(np.cumsum(counts)[starts] - lengths, lengths)] = replacements
+    return normal, counts
 
 
 def _find_entities(text: bytes, offsets: Int64s) -> Int64s:
@@ -203,9 +191,3 @@ def _normalise_part(character: str) -> bytes:
     if category[0] in "LNM" and ord(character) not in _APOSTROPHES:
         return character.encode()
     return GAP
-
-
-def spread(begins: Int64s, sizes: Int64s) -> Int64s:
-    """Return the numbers of ranges that begin at `begins` and have `sizes` numbers each, one after the other."""
-    ends = np.cumsum(sizes)
-    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begins - (ends - sizes), sizes)

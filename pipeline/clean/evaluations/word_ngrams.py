@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
-from pipeline.clean.evaluations.normal_form import find_edits, spread
+from pipeline.arrow_arrays import spread
+from pipeline.clean.evaluations.normal_form import apply_edits, find_edits
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int64s, UInt8s, UInt64s
@@ -45,18 +46,20 @@ def find_hashed_words(data: UInt8s, offsets: Int64s) -> tuple[UInt64s, Int64s]:
     if not len(edits):
         return hashes, np.stack([starts, stops], axis=1)
     # Only the words that hold what is replaced are made again; there may be several of one, or none.
-    owner = starts.searchsorted(edits.starts, "right") - 1
+    owner = starts.searchsorted(edits[:, 0], "right") - 1
     edited = owner[np.append(True, owner[1:] != owner[:-1])]
     sizes = (stops - starts)[edited]
     ends = np.cumsum(sizes)
     given = spread(starts[edited], sizes)
     shift = starts[edited] - (ends - sizes)
-    normal, counts = edits.apply(small[given], shift[np.searchsorted(edited, owner)])
+    moved = edits.copy()
+    moved[:, 0] -= shift[np.searchsorted(edited, owner)]
+    normal, counts = apply_edits(small[given], moved)
     firsts, lasts = _find_runs(normal, np.append(0, np.cumsum(counts)[ends - 1]))
     origins = np.repeat(given, counts)
     places = np.stack([origins[firsts], origins[lasts - 1] + 1], axis=1)
-    at = np.minimum(edits.starts.searchsorted(origins[lasts - 1]), len(edits) - 1)
-    places[:, 1] += np.where(edits.starts[at] == origins[lasts - 1], edits.sizes[at] - 1, 0)
+    at = np.minimum(edits[:, 0].searchsorted(origins[lasts - 1]), len(edits) - 1)
+    places[:, 1] += np.where(edits[at, 0] == origins[lasts - 1], edits[at, 1] - 1, 0)
     # Put them in place of the others.
     plain = np.ones(len(starts), bool)
     plain[edited] = False

@@ -1,4 +1,4 @@
-"""Characters of UTF-8 text, read from its bytes: white space, letters, the last one before a position.
+"""Characters of UTF-8 text, read from its bytes: white space, letters, the last one before a position; and shares.
 
 White space is what Python's `str.split` takes for it. Documents are valid UTF-8: what follows a first byte is there.
 """
@@ -122,3 +122,9 @@ def begins_with(document: Bytes, at: int, stop: int, phrase: Bytes) -> bool:
         if byte != phrase[index] and (not ASCII_LETTERS[byte] or byte | 0x20 != phrase[index]):
             return False
     return True
+
+
+@compiled
+def divide(part: float, whole: float) -> float:
+    """Return the division of a part of a document by the whole; 0 if the whole is 0."""
+    return part / whole if whole else 0.0

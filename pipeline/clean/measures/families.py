@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.code import measure_alphanumeric, measure_code_names, measure_encoded
+from pipeline.clean.measures.code import measure_alphanumeric, measure_code_names, measure_encoded, measure_literals
 from pipeline.clean.measures.hashes import read_blocks
-from pipeline.clean.measures.lines import find_lines, measure_lines
-from pipeline.clean.measures.literals import measure_literals
+from pipeline.clean.measures.lines import find_lines, measure_lines, measure_sentences
 from pipeline.clean.measures.names import FAMILIES
 from pipeline.clean.measures.phrases import find_phrases, measure_generated, measure_phrases
 from pipeline.clean.measures.repetition import measure_ngrams, measure_repeated_lines
-from pipeline.clean.measures.sentences import measure_sentences
 from pipeline.clean.measures.words import find_words, measure_words
 from pipeline.numba_compiler import compiled, compiled_and_kept
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipeline.clean.measures.characters import ASCII_LETTERS, DIGITS, NEWLINE, begins_with
-from pipeline.clean.measures.division import divide
+from pipeline.clean.measures.characters import ASCII_LETTERS, DIGITS, NEWLINE, begins_with, divide
 from pipeline.clean.measures.names import HEAD_LINES
 from pipeline.numba_compiler import compiled
 

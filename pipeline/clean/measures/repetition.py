@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.division import divide
+from pipeline.clean.measures.characters import divide
 from pipeline.clean.measures.hashes import chain, find_first, make_table
 from pipeline.clean.measures.names import DUPLICATE_SIZES, TOP_SIZES
 from pipeline.numba_compiler import compiled

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipeline.clean.measures.characters import ASCII_LETTERS, BEGINS_WHITE, NEWLINE, find_runs, is_letter, wide_white
-from pipeline.clean.measures.division import divide
+from pipeline.clean.measures.characters import (
+    ASCII_LETTERS,
+    BEGINS_WHITE,
+    NEWLINE,
+    divide,
+    find_runs,
+    is_letter,
+    wide_white,
+)
 from pipeline.clean.measures.hashes import read_block, read_stretch
 from pipeline.clean.measures.names import STOP_WORDS
 from pipeline.numba_compiler import compiled

@@ -8,13 +8,13 @@ Scratch: 280 bytes per document.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
+from pipeline.arrow_arrays import split_by_size
 from pipeline.encode.run import Run
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
@@ -25,7 +25,7 @@ from shards.audit.ngrams import token_values
 from shards.format.equal_hashes import mark_first
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Integers, Rows
+    from pipeline.arrow_arrays import Rows
 
 BANDS_FILE = "bands.bin"
 EDGES_FILE = "edges.bin"
@@ -89,7 +89,7 @@ def write_bands(folder: Path, task: BandsTask, report: Report) -> BandsResult:
     keys = np.zeros((len(rows), BANDS), np.uint64)
     done = 0
     # The keys of all documents, chunk by chunk.
-    for first, last in split_documents(rows["length"]):
+    for first, last in split_by_size(rows["length"], CHUNK_TOKENS):
         tokens = run.read_tokens(rows[first:last])
         keys[first:last] = band_keys(*hash_shingles(tokens, rows["length"][first:last].astype(np.int64), values))
         done += len(tokens)
@@ -114,16 +114,6 @@ def write_bands(folder: Path, task: BandsTask, report: Report) -> BandsResult:
     edges = np.append(0, np.cumsum(counts)).astype(_EDGE_DTYPE)
     files = {BANDS_FILE: file.facts(), EDGES_FILE: write_checksummed(folder / EDGES_FILE, edges.tobytes())}
     return BandsResult(documents=len(distinct), rows=int(edges[-1]), files=files)
-
-
-def split_documents(lengths: Integers, chunk_tokens: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of a run's documents whose bands are made at once: `chunk_tokens` at most, or one document."""
-    ends = np.cumsum(lengths, dtype=np.int64)
-    first = done = 0
-    while first < len(ends):
-        last = max(first + 1, int(np.searchsorted(ends, done + chunk_tokens, "right")))
-        yield first, last
-        first, done = last, int(ends[last - 1])
 
 
 def find_range(bands: TaskOutput[Any], number: int, ranges: int) -> tuple[int, int]:

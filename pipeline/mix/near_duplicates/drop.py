@@ -18,7 +18,6 @@ import pyarrow as pa
 from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.engine.checksums import WrittenFile, checksum_file
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
-from pipeline.mix.index import Found
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, read_similar
 from pipeline.mix.near_duplicates.survivors import SimilarDocuments, choose_dropped
 from shards.format.content_hash import join_hashes
@@ -27,7 +26,7 @@ from shards.stores.open import open_store
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipeline.arrow_arrays import Int64s
+    from pipeline.arrow_arrays import Int64s, Rows
     from pipeline.encode.run import Run
     from pipeline.mix.index import Index
 
@@ -92,10 +91,9 @@ def drop_near_duplicates(
     # Only documents that are still kept take part.
     documents = task.read()
     found = index.find(documents.hi, documents.lo)
-    dropped, stays, jaccard = choose_dropped(documents, found.runs >= 0)
-    gone, kept = (Found(*(column[places] for column in found)) for places in (dropped, stays))
-    lengths = documents.lengths[dropped]
-    index.drop_near_duplicates(gone, kept, lengths, report=task.action == "report")
+    dropped, stays, jaccard = choose_dropped(documents, found["run"] >= 0)
+    gone, kept = found[dropped], found[stays]
+    index.drop_near_duplicates(gone, kept, documents.lengths[dropped], report=task.action == "report")
 
     # The evidence has a row for each near-duplicate, in the order of hashes.
     columns: dict[str, Any] = {"jaccard": wrap_numbers(pa.float64(), jaccard)}
@@ -104,17 +102,17 @@ def drop_near_duplicates(
         hashes = join_hashes(documents.hi[places], documents.lo[places])
         columns[f"{end}_hash"] = wrap_numbers(pa.binary(16), hashes)
         columns[f"{end}_tokens"] = wrap_numbers(pa.uint32(), documents.lengths[places].astype(np.uint32))
-        columns[f"{end}_source"] = _name(names, index.sources[own.runs])
+        columns[f"{end}_source"] = _name(names, index.sources[own["run"]])
         columns[f"{end}_unit"] = _name_units(runs, own)
-        columns[f"{end}_row"] = wrap_numbers(pa.uint32(), own.rows.astype(np.uint32))
-        columns[f"{end}_run"] = _name(digests, own.runs)
-        columns[f"{end}_index"] = wrap_numbers(pa.uint32(), own.places.astype(np.uint32))
+        columns[f"{end}_row"] = wrap_numbers(pa.uint32(), own["row"].astype(np.uint32))
+        columns[f"{end}_run"] = _name(digests, own["run"])
+        columns[f"{end}_index"] = wrap_numbers(pa.uint32(), own["index"].astype(np.uint32))
     table = pa.table(columns)
     pq.write_table(table, folder / EVIDENCE_FILE, compression="zstd")
     # Some of each source, to show.
     shown: list[dict[str, list[dict[str, Any]]]] = []
     for source in range(len(names)):
-        own = np.flatnonzero(index.sources[gone.runs] == source)
+        own = np.flatnonzero(index.sources[gone["run"]] == source)
         nearest = own[np.argsort(jaccard[own], kind="stable")]
         orders = {"shown": own, "nearest": nearest}
         shown.append({name: list(map(_show, table.take(rows[:SHOWN]).to_pylist())) for name, rows in orders.items()})
@@ -132,12 +130,11 @@ def _show(row: dict[str, Any]) -> dict[str, Any]:
     return {"jaccard": row["jaccard"], **ends}
 
 
-def _name_units(runs: Sequence[Run], documents: Found) -> Any:
+def _name_units(runs: Sequence[Run], documents: Rows) -> Any:
     """Return the labels of documents' spans as a dictionary array, each label once."""
-    pairs = np.stack([documents.runs, documents.spans], axis=1)
-    distinct, codes = np.unique(pairs, axis=0, return_inverse=True)
+    distinct, codes = np.unique(documents[["run", "span"]], return_inverse=True)
     spans: list[tuple[int, int]] = distinct.tolist()
-    return _name([runs[run].labels[span] for run, span in spans], codes.reshape(-1))
+    return _name([runs[run].labels[span] for run, span in spans], codes)
 
 
 def _name(names: Sequence[str], numbers: Int64s) -> Any:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
+from pipeline.arrow_arrays import split_by_size, spread
 from pipeline.encode.run import CONNECTIONS, distinct_runs, load_runs
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
@@ -163,20 +164,14 @@ def _pair_up(documents: UInt64s, sizes: Int64s) -> Iterator[Rows]:
     starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
     places = np.arange(len(documents)) - starts
     partners = np.where(np.repeat(sizes > MOST_MEMBERS, sizes), np.minimum(places, CENTERS), places)
-    ends = np.cumsum(partners)
-    first = 0
     # Yield parts of about `PART_PAIRS` pairs; one document's pairs stay together.
-    while first < len(documents):
-        done = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, done + PART_PAIRS, "right")))
+    for first, last in split_by_size(partners, PART_PAIRS):
         counts = partners[first:last]
-        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        pairs = np.empty(len(within), PAIR_DTYPE)
-        pairs["longer"] = documents[np.repeat(starts[first:last], counts) + within]
+        pairs = np.empty(int(counts.sum()), PAIR_DTYPE)
+        pairs["longer"] = documents[spread(starts[first:last], counts)]
         pairs["shorter"] = np.repeat(documents[first:last], counts)
         if len(pairs):
             yield pairs
-        first = last
 
 
 def _sort_part(pairs: Rows) -> tuple[Rows, Int64s]:
