@@ -4,7 +4,7 @@ Everything is read from the work folder: rows of the runs, found by their hash; 
 wrote; the block lists. Tokens are not read. Costs a few small reads for each run, and the evidence tables.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -10,7 +10,8 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +23,6 @@ from pipeline.clean.documents import DocumentStream
 from pipeline.clean.evaluations.normal_form import UNICODE_VERSION
 from pipeline.clean.evaluations.word_ngrams import find_hashed_words, hash_ngrams
 from pipeline.clean.reading_keys import files_by_name, reading_keys
-from pipeline.clean.tally import Documents
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report
@@ -120,23 +120,15 @@ def source_of(evaluation: EvaluationRecipe, folder: str) -> FilesSource:
     return FilesSource(weight=1.0, **given).in_folder(Path(folder))
 
 
-def _list_spans(evaluation: EvaluationRecipe, folder: str) -> tuple[Span, ...]:
-    """List the spans of an evaluation set's files.
-
-    Raises:
-        SourceError: a file cannot be read, or has no such column.
-    """
-    source = source_of(evaluation, folder)
-    try:
-        return tuple(list_spans(source, list_files(source)))
-    except SourceError as error:
-        raise _in_own_words(evaluation, error) from error
-
-
-def _in_own_words(evaluation: EvaluationRecipe, error: SourceError) -> SourceError:
+@contextmanager
+def _own_words(evaluation: EvaluationRecipe) -> Generator[None]:
     """Turn the error of a source into the error of an evaluation set, which has fewer keys."""
-    text = str(error).replace(ALLOW, "").removeprefix(f"source {evaluation.name!r}: ")
-    return SourceError(re.sub(r"(?m)^source ", "evaluation set ", f"source {evaluation.name!r}: {text}"))
+    try:
+        yield
+    except SourceError as error:
+        text = str(error).replace(ALLOW, "").removeprefix(f"source {evaluation.name!r}: ")
+        text = re.sub(r"(?m)^source ", "evaluation set ", f"source {evaluation.name!r}: {text}")
+        raise SourceError(text) from error
 
 
 def make_items_task(recipe: Recipe) -> EvaluationsTask:
@@ -146,8 +138,12 @@ def make_items_task(recipe: Recipe) -> EvaluationsTask:
         SourceError: a file cannot be read, or has no such column.
     """
     folder = str(recipe.folder)
-    spans = tuple(() if one.task else _list_spans(one, folder) for one in recipe.evaluations)
-    return EvaluationsTask(tuple(recipe.evaluations), folder, spans)
+    spans: list[tuple[Span, ...]] = []
+    for one in recipe.evaluations:
+        with _own_words(one):
+            source = None if one.task else source_of(one, folder)
+            spans.append(tuple(list_spans(source, list_files(source))) if source else ())
+    return EvaluationsTask(tuple(recipe.evaluations), folder, tuple(spans))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +202,11 @@ def read_items(folder: Path, task: EvaluationsTask, report: Report) -> ItemsResu
         else:
             # Another evaluation set is read as a source is; its documents are the items.
             stream = DocumentStream(source_of(evaluation, task.folder), spans)
-            for places, documents in _read(evaluation, stream):
-                own.append(_describe(number, places, documents.rows, documents, ngrams))
-                text_bytes += documents.num_bytes
-                report(text_bytes, 0)
+            with _own_words(evaluation):
+                for places, documents in stream:
+                    own.append(_describe(number, places, documents.rows, documents, ngrams))
+                    text_bytes += documents.num_bytes
+                    report(text_bytes, 0)
             dropped, labels = stream.tally.dropped, [span.label("file") for span in spans]
         items = np.concatenate([*own, np.zeros(0, ITEM_DTYPE)])
         counts.append(replace(_count(evaluation, items, dropped, labels), **known))
@@ -235,13 +232,6 @@ def _describe(
         found["words"][place], found["size"][place], own = find_item_ngrams(text)
         ngrams.append(own)
     return found
-
-
-def _read(evaluation: EvaluationRecipe, stream: DocumentStream) -> Iterator[tuple[UInt32s, Documents]]:
-    try:
-        yield from stream
-    except SourceError as error:
-        raise _in_own_words(evaluation, error) from error
 
 
 @lru_cache(maxsize=1)
