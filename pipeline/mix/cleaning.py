@@ -105,6 +105,9 @@ def _keep_lowest(
             own = own[near | ((distance[own] == last["distance"]) & (block.hi[own] <= last["hi"]))]
         if not len(own):
             continue
+        # Few of them are low enough to become rows.
+        own = own[np.lexsort((block.place[own], block.run[own], block.lo[own], block.hi[own], distance[own]))]
+        own = own[mark_first(block.hi[own], block.lo[own])][:EXAMPLES]
         rows = np.zeros(len(own), found.dtype)
         columns = (distance, block.hi, block.lo, block.run, block.place, block.lengths, values, fallen.T)
         for name, column in zip(rows.dtype.names or (), columns, strict=True):

@@ -67,8 +67,6 @@ class Index:
         # Of the documents that are kept, by partition and source.
         self.tokens, self.longest, self._kept = np.zeros((3, 1 << self.bits, num_sources), np.int64)
         self.drops = [SourceDrops() for _ in range(num_sources)]
-        self.fates = Fates(self._partitions.edges, self._read_fates)
-        """The fates of all documents so far."""
         for number in range(1 << self.bits):
             self._decide(number, limits or {})
 
@@ -76,6 +74,11 @@ class Index:
     def documents(self) -> Int64s:
         """How many documents of each source are kept, `(sources,)`."""
         return self._kept.sum(axis=0)
+
+    @property
+    def fates(self) -> Fates:
+        """The fates of all documents so far; what is dropped later is not in them."""
+        return Fates(self._partitions.edges, self._read_fates)
 
     def _read_fates(self, number: int) -> UInt8s:
         """Read the fates of a partition; they may be changed and written again."""
