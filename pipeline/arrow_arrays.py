@@ -70,7 +70,8 @@ def as_large_binary(column: pa.Array[Any]) -> pa.LargeBinaryArray:
 def spread(begins: Int64s, sizes: Int64s) -> Int64s:
     """Return the numbers of ranges that begin at `begins` and have `sizes` numbers each, one after the other."""
     ends = np.cumsum(sizes)
-    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begins - (ends - sizes), sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(begins - (ends - sizes), sizes)
 
 
 def split_by_size(sizes: Integers, most: int) -> Iterator[tuple[int, int]]:

@@ -76,7 +76,8 @@ def mask_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind],
     # A new column from what stayed and what was masked: text that is not changed is copied once.
     mask = np.zeros(len(text), bool)
     mask[list(changed)] = True
-    return pc.replace_with_mask(text, wrap_mask(mask), wrap_texts(pa.large_string(), list(changed.values())))
+    masked = wrap_texts(pa.large_string(), list(changed.values()))
+    return pc.replace_with_mask(text, wrap_mask(mask), masked)
 
 
 def mask_text(original: bytes, kinds: Sequence[Kind], tally: Tally | None = None) -> bytes:

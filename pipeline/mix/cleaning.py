@@ -102,18 +102,21 @@ def _keep_lowest(
             # Most documents are above the highest one found, and need not be sorted.
             last = found[-1]
             near = distance[own] < last["distance"]
-            own = own[near | ((distance[own] == last["distance"]) & (block.hi[own] <= last["hi"]))]
+            equal = distance[own] == last["distance"]
+            own = own[near | (equal & (block.hi[own] <= last["hi"]))]
         if not len(own):
             continue
         # Few of them are low enough to become rows.
-        own = own[np.lexsort((block.place[own], block.run[own], block.lo[own], block.hi[own], distance[own]))]
+        order = (block.place, block.run, block.lo, block.hi, distance)
+        own = own[np.lexsort([column[own] for column in order])]
         own = own[mark_first(block.hi[own], block.lo[own])][:EXAMPLES]
         rows = np.zeros(len(own), found.dtype)
         columns = (distance, block.hi, block.lo, block.run, block.place, block.lengths, values, fallen.T)
         for name, column in zip(rows.dtype.names or (), columns, strict=True):
             rows[name] = column[own]
         rows = np.concatenate([found, rows])
-        rows = rows[np.lexsort([rows[name] for name in ("index", "run", "lo", "hi", "distance")])]
+        order = [rows[name] for name in ("index", "run", "lo", "hi", "distance")]
+        rows = rows[np.lexsort(order)]
         found = rows[mark_first(rows["hi"], rows["lo"])][:EXAMPLES]
     return found
 
@@ -167,7 +170,11 @@ class SourceLimits:
                 others[value] += int(np.count_nonzero(replace(limit, value=value).find_fallen(values)))
             distance = np.abs(values.astype(np.float64) - np.float32(limit.value))
             hit, rest = np.flatnonzero(own), np.flatnonzero(~own)
-            orders = ((hit, np.zeros(len(values))), (hit, distance), (rest, distance))
+            orders = (
+                (hit, np.zeros(len(values))),
+                (hit, distance),
+                (rest, distance),
+            )
             for name, (places, order) in zip(_SHOWN, orders, strict=True):
                 shown[name] = _keep_lowest(shown[name], block, places, order, values, fallen)
         return ~stays
@@ -178,6 +185,7 @@ class SourceLimits:
         def describe(example: np.void) -> dict[str, Any]:
             run, index = int(example["run"]), int(example["index"])
             (row,) = rows[run].read_documents(index, index + 1)
+            broken = np.flatnonzero(example["reasons"]).tolist()
             return {
                 "hash": f"{example['hi']:016x}{example['lo']:016x}",
                 "run": runs[run].digest,
@@ -186,7 +194,7 @@ class SourceLimits:
                 "row": int(row["row"]),
                 "tokens": int(example["tokens"]),
                 "value": float(example["value"]),
-                "reasons": [self._limits[number].reason for number in np.flatnonzero(example["reasons"]).tolist()],
+                "reasons": [self._limits[number].reason for number in broken],
             }
 
         return {

@@ -88,7 +88,8 @@ class Findings:
         for number, one in enumerate(self.evaluations):
             if one.action == "drop":
                 own = self.held_of(number)
-                hashes = np.unique(np.stack([own["hash_hi"], own["hash_lo"]], axis=1), axis=0)
+                halves = np.stack([own["hash_hi"], own["hash_lo"]], axis=1)
+                hashes = np.unique(halves, axis=0)
                 listed.append(ListedHashes(f"{ITEM_REASON} {one.name}", Fate.HOLDS_ITEM, hashes))
         return listed
 
@@ -174,7 +175,8 @@ def find_contamination(
     held = np.concatenate(parts)
     # The same document in several places, or nearly the same, tells of an item once.
     pairs = np.stack([held["item"].astype(np.uint64), different.identify(held["hash_hi"])], axis=1)
-    held_in = np.bincount(np.unique(pairs, axis=0)[:, 0].astype(np.int64), minlength=len(items.rows))
+    distinct = np.unique(pairs, axis=0)
+    held_in = np.bincount(distinct[:, 0].astype(np.int64), minlength=len(items.rows))
     # Items whose common phrases did not count are evidence, too.
     excused = np.maximum(rule.count_excused() - held_in, 0)
     counts: list[ItemCounts] = []

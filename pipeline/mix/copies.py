@@ -122,7 +122,11 @@ class Outcomes:
 
     def _describe_place(self, copy: Copy) -> dict[str, Any]:
         name = self._recipe.sources[copy.run.source].name
-        return {"source": name, "unit": copy.run.labels[int(copy.row["span"])], "row": int(copy.row["row"])}
+        return {
+            "source": name,
+            "unit": copy.run.labels[int(copy.row["span"])],
+            "row": int(copy.row["row"]),
+        }
 
     def _explain(self, copy: Copy, fate: Fate, last: list[Copy]) -> dict[str, Any]:
         shards: list[str] = []
@@ -163,7 +167,8 @@ class Outcomes:
             self._tables[name] = pq.read_table(pa.BufferReader(self._output.read(name)))
         table = self._tables[name]
         for column, value in own.items():
-            table = table.filter(pc.equal(table[column], pa.scalar(value, table.schema.field(column).type)))
+            kind = table.schema.field(column).type
+            table = table.filter(pc.equal(table[column], pa.scalar(value, kind)))
         return table.to_pylist()
 
     def _find_lists(self, copy: Copy) -> list[Reason]:
@@ -234,4 +239,5 @@ class Outcomes:
             f"nothing drops it, but the mix takes {plural(requested, 'training token')} of the source {source!r}, "
             f"which has {left.tokens:,}. {where}"
         )
-        return [], [_reason("budget", text, requested_tokens=requested, tokens_available=left.tokens, cut=cut)]
+        facts = {"requested_tokens": requested, "tokens_available": left.tokens, "cut": cut}
+        return [], [_reason("budget", text, **facts)]

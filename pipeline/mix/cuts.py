@@ -320,8 +320,10 @@ def _shard_plans(split: str, cuts: list[_Cuts], starts: list[Cut], phases: Seque
             begin, end = own[k], own[k + 1]
             for epoch in range(begin[0], end[0] + 1):
                 first = begin[1].key if epoch == begin[0] else start.key
-                pieces.append(Slice(s, epoch, first, end[1].key if epoch == end[0] else END_HASH))
-        plans.append(ShardPlan(split, k, tuple(piece for piece in pieces if piece.start < piece.stop), phase))
+                last = end[1].key if epoch == end[0] else END_HASH
+                pieces.append(Slice(s, epoch, first, last))
+        held = tuple(piece for piece in pieces if piece.start < piece.stop)
+        plans.append(ShardPlan(split, k, held, phase))
     return plans
 
 
@@ -360,7 +362,8 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
         if task.evaluations:
             findings = find_contamination(folder, task.evaluations, recipe, runs, own, task.similar)
         limits = open_limits(recipe.sources)
-        index = Index(list(own), len(names), Blocked(task.block_lists, findings.list_dropped()), limits, folder)
+        blocked = Blocked(task.block_lists, findings.list_dropped())
+        index = Index(list(own), len(names), blocked, limits, folder)
         for run in runs:
             read = index.drops[run.source].read
             read.documents += run.num_documents

@@ -112,7 +112,8 @@ class Index:
         for place, listed in enumerate(self._blocked.lists):
             own = np.flatnonzero(found == place)
             fates[own] = listed.fate
-            self._count(listed.reason, self.sources[np.searchsorted(ends, own, "right")], part.lengths[own])
+            sources = self.sources[np.searchsorted(ends, own, "right")]
+            self._count(listed.reason, sources, part.lengths[own])
         # Who falls by a limit may leave a copy of another source.
         for source, own in limits.items():
             for places, block in self._read_blocks(number, source, part):
@@ -130,7 +131,8 @@ class Index:
 
     def _read_blocks(self, number: int, source: int, part: Part) -> Iterator[tuple[Int64s, Block]]:
         """Yield a source's documents of a partition with their measures, block by block, and their places in it."""
-        sizes, starts = self._partitions.sizes(number), self._partitions.edges[number].astype(np.int64)
+        sizes = self._partitions.sizes(number)
+        starts = self._partitions.edges[number].astype(np.int64)
         runs = np.flatnonzero((self.sources == source) & (sizes > 0))
         ends = np.cumsum(sizes[runs])
         for first in range(0, int(sizes[runs].sum()), BLOCK_DOCUMENTS):
@@ -162,19 +164,23 @@ class Index:
         result = np.full(len(hi), -1, np.int64).astype(FOUND_DTYPE)
         for number in range(1 << self.bits if len(hi) else 0):
             # Partition by partition: where the kept documents with these hashes are.
-            part, own = self._partitions.read(number), np.flatnonzero(self._read_fates(number) == Fate.KEPT)
+            part = self._partitions.read(number)
+            own = np.flatnonzero(self._read_fates(number) == Fate.KEPT)
             found = find_hashes(part.hi[own], part.lo[own], hi, lo)
             own, found = own[found >= 0], found[found >= 0]
             runs = np.searchsorted(np.cumsum(self._partitions.sizes(number)), own, "right")
-            begins, starts = self._partitions.begins(number), self._partitions.edges[number].astype(np.int64)
-            result["run"][found], result["index"][found] = runs, own - begins[runs] + starts[runs]
+            begins = self._partitions.begins(number)
+            starts = self._partitions.edges[number].astype(np.int64)
+            result["run"][found] = runs
+            result["index"][found] = own - begins[runs] + starts[runs]
         # Then run by run: the spans and rows of those that were found.
         for run in np.unique(result["run"][result["run"] >= 0]).tolist():
             found = np.flatnonzero(result["run"] == run)
             index = result["index"][found]
             first = int(index.min())
             rows = self._runs[int(run)].read_documents(first, int(index.max()) + 1)[index - first]
-            result["span"][found], result["row"][found] = rows["span"], rows["row"]
+            result["span"][found] = rows["span"]
+            result["row"][found] = rows["row"]
         return result
 
     def drop_near_duplicates(self, gone: Rows, kept: Rows, lengths: Int64s, *, report: bool) -> None:
@@ -192,9 +198,11 @@ class Index:
         self._count_copies(NEAR_DUPLICATE, sources, self.sources[kept["run"]], lengths)
         for number in range(0 if report else 1 << self.bits):
             edges = self._partitions.edges[number : number + 2].astype(np.int64)
-            own = gone[(gone["index"] >= edges[0, gone["run"]]) & (gone["index"] < edges[1, gone["run"]])]
-            runs, fates = own["run"], self._read_fates(number)
-            fates[self._partitions.begins(number)[runs] + own["index"] - edges[0, runs]] = Fate.NEAR_DUPLICATE
+            first, last = edges[0, gone["run"]], edges[1, gone["run"]]
+            inside = (gone["index"] >= first) & (gone["index"] < last)
+            begins = self._partitions.begins(number)[gone["run"]]
+            fates = self._read_fates(number)
+            fates[(begins + gone["index"] - first)[inside]] = Fate.NEAR_DUPLICATE
             self._write_fates(number, fates, self._partitions.read(number).lengths)
 
     def drop_from(self, source: int, end: int, reason: str) -> None:
@@ -210,7 +218,8 @@ class Index:
 
     def count_kept(self, source: int) -> Counts:
         """Return the documents and tokens of a source that are kept."""
-        return Counts(int(self._kept[:, source].sum()), int(self.tokens[:, source].sum()))
+        documents, tokens = (int(table[:, source].sum()) for table in (self._kept, self.tokens))
+        return Counts(documents, tokens)
 
     def block_lists(self) -> tuple[BlockListEntry, ...]:
         """Return how many hashes of each block list were found, and how many documents were dropped for them."""
@@ -219,7 +228,8 @@ class Index:
     def partition(self, number: int, source: int) -> Part:
         """Return a source's kept documents in a partition."""
         own = np.repeat(self.sources == source, self._partitions.sizes(number))
-        return self._partitions.read(number, source).only(self._read_fates(number)[own] == Fate.KEPT)
+        kept = self._read_fates(number)[own] == Fate.KEPT
+        return self._partitions.read(number, source).only(kept)
 
 
 class Cut(NamedTuple):

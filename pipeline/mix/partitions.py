@@ -11,6 +11,7 @@ group, 8 bytes for each run and partition, and 300 for each chunk.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
@@ -61,7 +62,8 @@ class ScratchChunks:
 
     def write(self, key: Any, arrays: Iterable[Any]) -> None:
         """Write arrays, one after the other, as the chunk of a key: the first time, or again as many bytes."""
-        begin = self._file.seek(*((self._places[key][0],) if key in self._places else (0, 2)))
+        known = self._places.get(key)
+        begin = self._file.seek(known[0]) if known else self._file.seek(0, os.SEEK_END)
         hashing = xxhash.xxh3_64()
         for array in arrays:
             self._file.write(array.data)
@@ -147,7 +149,8 @@ class Partitions:
                 data = self.scratch.read((number, first))
                 size = len(data) // CHUNK_BYTES
                 hi, lo = np.frombuffer(data, np.uint64, 2 * size).reshape(2, size)
-                parts.append(Part(hi, lo, np.frombuffer(data, np.uint32, offset=hi.nbytes + lo.nbytes)))
+                lengths = np.frombuffer(data, np.uint32, offset=hi.nbytes + lo.nbytes)
+                parts.append(Part(hi, lo, lengths))
         return Part._make(map(np.concatenate, zip(*parts, strict=True)))
 
 

@@ -58,8 +58,9 @@ def find_hashed_words(data: UInt8s, offsets: Int64s) -> tuple[UInt64s, Int64s]:
     firsts, lasts = _find_runs(normal, np.append(0, np.cumsum(counts)[ends - 1]))
     origins = np.repeat(given, counts)
     places = np.stack([origins[firsts], origins[lasts - 1] + 1], axis=1)
-    at = np.minimum(edits[:, 0].searchsorted(origins[lasts - 1]), len(edits) - 1)
-    places[:, 1] += np.where(edits[at, 0] == origins[lasts - 1], edits[at, 1] - 1, 0)
+    ends_at = origins[lasts - 1]
+    at = np.minimum(edits[:, 0].searchsorted(ends_at), len(edits) - 1)
+    places[:, 1] += np.where(edits[at, 0] == ends_at, edits[at, 1] - 1, 0)
     # Put them in place of the others.
     plain = np.ones(len(starts), bool)
     plain[edited] = False

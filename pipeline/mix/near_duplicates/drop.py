@@ -114,20 +114,25 @@ def drop_near_duplicates(
     for source in range(len(names)):
         own = np.flatnonzero(index.sources[gone["run"]] == source)
         nearest = own[np.argsort(jaccard[own], kind="stable")]
-        orders = {"shown": own, "nearest": nearest}
-        shown.append({name: list(map(_show, table.take(rows[:SHOWN]).to_pylist())) for name, rows in orders.items()})
+        pairs: dict[str, list[dict[str, Any]]] = {}
+        for name, rows in (("shown", own), ("nearest", nearest)):
+            first = table.take(rows[:SHOWN])
+            pairs[name] = list(map(_show, first.to_pylist()))
+        shown.append(pairs)
     files = {EVIDENCE_FILE: checksum_file(folder / EVIDENCE_FILE)}
     return NearDuplicates(task.compared, len(documents.first), shown), files
 
 
 def _show(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of the evidence, to show."""
-    names = {"place": "unit", "run": "run", "index": "index", "row": "row", "tokens": "tokens"}
-    ends = {
-        end: {"hash": row[f"{end}_hash"].hex()} | {name: row[f"{end}_{column}"] for name, column in names.items()}
-        for end in ("dropped", "kept")
-    }
-    return {"jaccard": row["jaccard"], **ends}
+    shown: dict[str, Any] = {"jaccard": row["jaccard"]}
+    for end in ("dropped", "kept"):
+        shown[end] = {
+            "hash": row[f"{end}_hash"].hex(),
+            "place": row[f"{end}_unit"],
+            **{name: row[f"{end}_{name}"] for name in ("run", "index", "row", "tokens")},
+        }
+    return shown
 
 
 def _name_units(runs: Sequence[Run], documents: Rows) -> Any:

@@ -155,7 +155,11 @@ def _count_cut(sizes: Int64s) -> dict[str, int]:
     """Count what large buckets leave out: pairs of two documents that are both no centers."""
     large = sizes[sizes > MOST_MEMBERS].astype(np.int64)
     left_out = (large - CENTERS) * (large - CENTERS - 1) // 2
-    return {"buckets": len(large), "documents": int(large.sum()), "pairs": int(left_out.sum())}
+    return {
+        "buckets": len(large),
+        "documents": int(large.sum()),
+        "pairs": int(left_out.sum()),
+    }
 
 
 def _pair_up(documents: UInt64s, sizes: Int64s) -> Iterator[Rows]:

@@ -191,8 +191,10 @@ class _Documents:
 
 def _split(runs: Int64s, starts: Int64s, ends: Int64s, size: int) -> list[slice]:
     """Divide places of items of `size` bytes, in order of runs, into parts that are read at once: close, not long."""
-    apart = (runs[1:] != runs[:-1]) | (starts[1:] - ends[:-1] > BLOCK_BYTES // size)
-    apart |= starts[1:] // (READ_BYTES // size) != starts[:-1] // (READ_BYTES // size)
+    apart = runs[1:] != runs[:-1]
+    apart |= starts[1:] - ends[:-1] > BLOCK_BYTES // size
+    stretch = starts // (READ_BYTES // size)
+    apart |= stretch[1:] != stretch[:-1]
     edges = [0, *(np.flatnonzero(apart) + 1).tolist(), len(runs)]
     return [slice(first, last) for first, last in itertools.pairwise(edges) if first < last]
 
@@ -207,7 +209,9 @@ def _read_tokens(piece: tuple[Run, Rows]) -> UIntegers:
     """Read the tokens of documents of a run with one read, those between them included, and leave these out."""
     run, rows = piece
     tokens = run.read_tokens(rows)
-    return tokens[spread((rows["start"] - rows["start"][0]).astype(np.int64), rows["length"].astype(np.int64))]
+    starts = (rows["start"] - rows["start"][0]).astype(np.int64)
+    lengths = rows["length"].astype(np.int64)
+    return tokens[spread(starts, lengths)]
 
 
 def read_similar(store: Store, min_jaccard: float) -> Rows:
