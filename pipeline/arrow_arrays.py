@@ -1,4 +1,4 @@
-"""Arrow arrays around existing buffers, without a copy and without pandas.
+"""Arrow arrays around existing buffers, without a copy and without pandas; ranges of numbers.
 
 `pa.array` loads pandas to find out whether its argument is a pandas object: 0.2 to 0.4 s in each worker, measured.
 """
@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
     # Names for the types of numpy arrays, by their items.
     Bools = npt.NDArray[np.bool_]
     UInt8s = npt.NDArray[np.uint8]
+    Int32s = npt.NDArray[np.int32]
     UInt32s = npt.NDArray[np.uint32]
     UInt64s = npt.NDArray[np.uint64]
     Int64s = npt.NDArray[np.int64]
     Integers = npt.NDArray[np.integer]
+    UIntegers = npt.NDArray[np.unsignedinteger]
     Float32s = npt.NDArray[np.float32]
     Float64s = npt.NDArray[np.float64]
     Rows = npt.NDArray[np.void]
@@ -32,13 +35,13 @@ def wrap_numbers(kind: pa.DataType, values: npt.NDArray[Any]) -> Any:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values).data)])
 
 
-def wrap_mask(mask: npt.NDArray[np.bool_]) -> Any:
+def wrap_mask(mask: Bools) -> Any:
     """Wrap a numpy mask as a boolean Arrow array, which `filter` expects."""
     bits = np.packbits(mask, bitorder="little")
     return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(bits.data)])
 
 
-def unwrap_mask(values: Any) -> npt.NDArray[np.bool_]:
+def unwrap_mask(values: Any) -> Bools:
     """Turn a boolean Arrow array without nulls into a numpy mask."""
     if not len(values):
         return np.zeros(0, bool)
@@ -62,3 +65,20 @@ def as_large_binary(column: pa.Array[Any]) -> pa.LargeBinaryArray:
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
     return cast("pa.LargeBinaryArray", column.cast(pa.large_binary()))
+
+
+def spread(begins: Int64s, sizes: Int64s) -> Int64s:
+    """Return the numbers of ranges that begin at `begins` and have `sizes` numbers each, one after the other."""
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(begins - (ends - sizes), sizes)
+
+
+def split_by_size(sizes: Integers, most: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges [first, last) of neighbours whose sizes are at most `most` together, or of a single larger one."""
+    ends = np.cumsum(sizes, dtype=np.int64)
+    first = done = 0
+    while first < len(ends):
+        last = max(first + 1, int(np.searchsorted(ends, done + most, "right")))
+        yield first, last
+        first, done = last, int(ends[last - 1])

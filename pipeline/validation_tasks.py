@@ -8,7 +8,7 @@ fetched; or the documents of a range.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.engine.receipts import Result
+from pipeline.engine.tasks import Report
 from pipeline.engine.timer import Timer
 from shards.format.equal_hashes import HashRange
 from shards.format.manifest import CarriedEntry, ShardEntry
@@ -93,7 +94,7 @@ class CompareResult(Result):
     faults: EqualDocuments
 
 
-def validate_shards(folder: Path, task: ValidateTask, report: Callable[[int, int], None]) -> ValidateResult:
+def validate_shards(folder: Path, task: ValidateTask, report: Report) -> ValidateResult:
     """Run a validation task: check its shards, one after the other."""
     timer, done = Timer(), 0
     findings: list[ShardFindings] = []
@@ -112,7 +113,7 @@ def validate_shards(folder: Path, task: ValidateTask, report: Callable[[int, int
     return ValidateResult(findings=findings, seconds=timer.seconds, core_seconds=timer.core_seconds)
 
 
-def compare_documents(folder: Path, task: CompareTask, report: Callable[[int, int], None]) -> CompareResult:
+def compare_documents(folder: Path, task: CompareTask, report: Report) -> CompareResult:
     """Run a validation task: compare the documents of one range of hashes, to find equal ones."""
     timer = Timer()
     shards = _open_shards(task.address, task.shards, task.dtype, task.carried)

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from pipeline.builder.running_build import RunningBuild
-from pipeline.clean.drops.alarm import Excess, find_excess
 from pipeline.clean.drops.malformed import (
     NULL,
     Examples,
@@ -21,12 +21,12 @@ from pipeline.clean.drops.malformed import (
     null_remedy,
     null_share,
 )
-from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE, SourceDrops, StepDrops
+from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE, Excess, SourceDrops, StepDrops, find_excess
 from pipeline.clean.patterns import SHOWN_MATCHES, find_excess_of_patterns, pattern_reason
 from pipeline.clean.tally import SHOWN, TEXT_CHARACTERS, DroppedDocument, Tally
 from pipeline.encode.run_text import read_run_start
 from pipeline.mix.cleaning import read_cleaning
-from pipeline.mix.near_duplicates.drop import NearDuplicates, Pair, PairEnd
+from pipeline.mix.near_duplicates.drop import NearDuplicates
 from pipeline.recipe.filters import Filter
 from pipeline.recipe.presets import Preset
 from pipeline.recipe.schema import SourceRecipe
@@ -229,7 +229,7 @@ def _check_near_duplicates(build: RunningBuild, near: NearDuplicates) -> None:
             faults += [
                 f"source {source.name!r}: clean.near_duplicates drops {_describe_near(step)}, more than max_dropped = "
                 f"{settings.max_dropped} allows. Examples:",
-                *_show_pairs(build, examples.shown[:SHOWN]),
+                *_show_pairs(build, examples["shown"][:SHOWN]),
                 f"Raise min_jaccard, then the set is mixed again; or set max_dropped = {excess.enough} in "
                 "[clean.near_duplicates] to go on without them. Nothing is encoded again.",
             ]
@@ -255,16 +255,16 @@ def _describe_near(step: StepDrops) -> str:
     return counted.describe(more=f", {plural(step.found.tokens, 'token')}")
 
 
-def _show_pairs(build: RunningBuild, shown: list[Pair]) -> Iterator[str]:
+def _show_pairs(build: RunningBuild, shown: list[dict[str, Any]]) -> Iterator[str]:
     """Yield lines that show near-duplicates with the documents that stay."""
     vocabulary = read_vocabulary(build.tokenizer.text.encode())
     by_digest = {run.digest: run for run in build.runs}
 
-    def show(document: PairEnd) -> str:
-        run = replace(by_digest[document.run])  # that reads its receipt now: it may have been repaired
-        text = read_run_start(run, document.index, vocabulary, characters=TEXT_CHARACTERS)
-        return f"{printable(document.place)} row {document.row} ({document.hash}): {printable(text)}"
+    def show(document: dict[str, Any]) -> str:
+        run = replace(by_digest[document["run"]])  # that reads its receipt now: it may have been repaired
+        text = read_run_start(run, document["index"], vocabulary, characters=TEXT_CHARACTERS)
+        return f"{printable(document['place'])} row {document['row']} ({document['hash']}): {printable(text)}"
 
     for pair in shown:
-        dropped, kept = (build.driver.read(partial(show, end)) for end in (pair.dropped, pair.kept))
-        yield f"  {dropped}\n    similar by {pair.jaccard:.3f} to {kept}"
+        dropped, kept = (build.driver.read(partial(show, end)) for end in (pair["dropped"], pair["kept"]))
+        yield f"  {dropped}\n    similar by {pair['jaccard']:.3f} to {kept}"

@@ -20,8 +20,7 @@ from pipeline.sources.kinds import read_span
 from shards.errors import plural
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from pipeline.arrow_arrays import UInt32s
     from pipeline.recipe.schema import SourceRecipe
     from pipeline.sources.base import Span
 
@@ -45,7 +44,7 @@ class DocumentStream:
         self.read_bytes = 0
         """For a span of bytes: the stored bytes of the last span that were read so far."""
 
-    def __iter__(self) -> Iterator[tuple[npt.NDArray[np.uint32], Documents]]:
+    def __iter__(self) -> Iterator[tuple[UInt32s, Documents]]:
         """Yield documents, possibly none, with the index of each one's span. Small batches are joined, also over spans.
 
         Raises:
@@ -94,7 +93,7 @@ class DocumentStream:
     def _locate(self, place: int) -> tuple[Span, int]:
         return self._open[place >> _SPAN_SHIFT], place & ((1 << _SPAN_SHIFT) - 1)
 
-    def _clean(self, pending: list[TextBatch]) -> tuple[npt.NDArray[np.uint32], Documents]:
+    def _clean(self, pending: list[TextBatch]) -> tuple[UInt32s, Documents]:
         # One batch of all that waited, cleaned at once.
         batch, carried = pending[0], [part.carried for part in pending if part.carried is not None]
         if len(pending) > 1:

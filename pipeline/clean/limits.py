@@ -16,15 +16,12 @@ from pipeline.clean.measures import measure
 from pipeline.clean.tally import Documents, Tally
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from pipeline.arrow_arrays import Bools, Float32s, UInt32s
     from pipeline.recipe.presets import Limit
     from pipeline.recipe.schema import SourceRecipe
 
 
-def find_fallen(
-    values: npt.NDArray[np.float32], names: Sequence[str], limits: Sequence[Limit]
-) -> npt.NDArray[np.bool_]:
+def find_fallen(values: Float32s, names: Sequence[str], limits: Sequence[Limit]) -> Bools:
     """Return which documents each limit drops.
 
     Args:
@@ -42,7 +39,7 @@ def find_fallen(
 
 
 def describe_fallen(
-    values: npt.NDArray[np.float32], names: Sequence[str], limits: Sequence[Limit]
+    values: Float32s, names: Sequence[str], limits: Sequence[Limit]
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return every limit that drops one document, as text and as JSON values.
 
@@ -61,9 +58,7 @@ def describe_fallen(
     return found
 
 
-def count_fallen(
-    drops: SourceDrops, limits: Sequence[Limit], fallen: npt.NDArray[np.bool_], lengths: npt.NDArray[np.uint32]
-) -> npt.NDArray[np.bool_]:
+def count_fallen(drops: SourceDrops, limits: Sequence[Limit], fallen: Bools, lengths: UInt32s) -> Bools:
     """Count documents that came to some limits.
 
     Args:

@@ -9,7 +9,7 @@ by the content hash of the document's original text: never by a counter, so that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +17,13 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from pipeline.arrow_arrays import unwrap_mask, wrap_numbers
+from pipeline.arrow_arrays import unwrap_mask, wrap_mask, wrap_numbers, wrap_texts
 from pipeline.clean import personal_kinds
 from pipeline.clean.personal_kinds import GROUPS, Kind, kinds_of
 from pipeline.clean.tally import Documents, Tally
 from shards.format.content_hash import hash_document
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from pipeline.recipe.filters import PersonalKind
     from pipeline.recipe.schema import SourceRecipe
 
@@ -66,27 +64,20 @@ def mask_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind],
         kinds: what to look for.
         tally: the counts are added to it.
     """
-    offsets, data = _buffers(text)
-    lengths = np.diff(offsets)
+    import pyarrow.compute as pc
+
     changed: dict[int, bytes] = {}
-    for index, found in _candidates(text, tuple(kinds)):
-        original = bytes(data[offsets[index] : offsets[index + 1]])
+    for index, original, found in _candidates(text, tuple(kinds)):
         after = mask_text(original, found, tally)
         if after != original:
             changed[index] = after
-            lengths[index] = len(after)
     if not changed:
         return text
-    pieces: list[memoryview | bytes] = []
-    done = 0
-    for index, after in changed.items():
-        pieces += [data[offsets[done] : offsets[index]], after]
-        done = index + 1
-    pieces.append(data[offsets[done] : offsets[-1]])
     # A new column from what stayed and what was masked: text that is not changed is copied once.
-    edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-    buffers = [None, pa.py_buffer(edges.data), pa.py_buffer(b"".join(pieces))]
-    return pa.Array.from_buffers(pa.large_string(), len(text), buffers)  # pyright: ignore[reportReturnType]
+    mask = np.zeros(len(text), bool)
+    mask[list(changed)] = True
+    masked = wrap_texts(pa.large_string(), list(changed.values()))
+    return pc.replace_with_mask(text, wrap_mask(mask), masked)
 
 
 def mask_text(original: bytes, kinds: Sequence[Kind], tally: Tally | None = None) -> bytes:
@@ -120,31 +111,28 @@ def find_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind])
         text: the documents, `(documents,)`, without nulls.
         kinds: what to look for; of several in a document, the first in the order of `GROUPS` is returned.
     """
-    offsets, data = _buffers(text)
     found: dict[int, str] = {}
-    for index, candidates in _candidates(text, tuple(kinds)):
-        document = bytes(data[offsets[index] : offsets[index + 1]])
+    for index, document, candidates in _candidates(text, tuple(kinds)):
         name = next((kind.name for kind in candidates if any(True for _ in kind.find(document))), None)
         if name is not None:
             found[index] = name
     return found
 
 
-def _candidates(text: pa.LargeStringArray, names: tuple[PersonalKind, ...]) -> list[tuple[int, list[Kind]]]:
-    """Return the documents that match a hint, in order, each with the kinds of the groups whose hints it matches."""
+def _candidates(text: pa.LargeStringArray, names: tuple[PersonalKind, ...]) -> Iterator[tuple[int, bytes, list[Kind]]]:
+    """Yield the documents that match a hint, in order, each with the kinds of the groups whose hints it matches."""
     import pyarrow.compute as pc
 
     groups = _groups_of(names)
     # One pass with all hints; few documents match, and only those are asked for each group.
     left = np.flatnonzero(unwrap_mask(pc.match_substring_regex(text, _join_hints(kinds_of(names)))))
     if not len(left):
-        return []
-    held = text.take(wrap_numbers(pa.int64(), left))
+        return
+    held: Any = text.take(wrap_numbers(pa.int64(), left))
     matches = np.array([unwrap_mask(pc.match_substring_regex(held, _join_hints(group))) for group in groups])
-    return [
-        (index, [kind for number in np.flatnonzero(column) for kind in groups[number]])
-        for index, column in zip(left.tolist(), matches.T, strict=True)
-    ]
+    for index, document, column in zip(left.tolist(), held, matches.T, strict=True):
+        kinds = [kind for number in np.flatnonzero(column) for kind in groups[number]]
+        yield index, document.as_buffer().to_pybytes(), kinds
 
 
 @lru_cache(maxsize=16)
@@ -155,9 +143,3 @@ def _groups_of(names: tuple[PersonalKind, ...]) -> list[tuple[Kind, ...]]:
 
 def _join_hints(kinds: Sequence[Kind]) -> str:
     return "|".join(f"(?:{kind.hint})" for kind in kinds)
-
-
-def _buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], memoryview]:
-    """Return the offsets of the documents, int64 `(documents + 1,)`, and the bytes that they point into."""
-    documents = Documents(text, np.zeros(0, np.uint32))
-    return documents.offsets, documents.data

@@ -14,18 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import pyarrow as pa
 
-from pipeline.arrow_arrays import as_large_binary, unwrap_mask
 from pipeline.clean.personal_data import mask_document
+from pipeline.clean.steps import without_nulls
 from pipeline.clean.tally import Documents
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import File, SourceError, Span, TextBatch, span_of_part
+from pipeline.sources.base import File, SourceError, Span, span_of_part
 from pipeline.sources.kinds import list_files, list_spans, read_span
 from shards.format.content_hash import hash_document, hash_documents
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    pass
 
 
 def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:
@@ -151,7 +150,7 @@ def find_rows_by_hash(
 def _search(source: SourceRecipe, span: Span, bounds: tuple[int, int]) -> Iterator[tuple[int, bytes]]:
     low, high = bounds[0], bounds[1] - 1
     for batch in read_span(source, span):
-        text, rows = _without_nulls(batch)
+        text, rows = without_nulls(batch)
         documents = Documents(cast("Any", text), rows)
         # The first halves rule out nearly all rows.
         hashes = hash_documents(documents.data, documents.offsets)
@@ -160,14 +159,6 @@ def _search(source: SourceRecipe, span: Span, bounds: tuple[int, int]) -> Iterat
             if low <= (int(hashes[index, 0]) << 64 | int(hashes[index, 1])) <= high:
                 start, stop = documents.offsets[index : index + 2].tolist()
                 yield int(rows[index]), bytes(documents.data[start:stop])
-
-
-def _without_nulls(batch: TextBatch) -> tuple[pa.LargeBinaryArray, npt.NDArray[np.uint32]]:
-    text = as_large_binary(batch.text)
-    if not text.null_count:
-        return text, batch.rows
-    valid = text.is_valid()
-    return text.filter(valid), batch.rows[unwrap_mask(valid)]
 
 
 def _keeps(source: SourceRecipe, span: Span, row: int) -> bool:

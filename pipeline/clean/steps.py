@@ -26,6 +26,7 @@ from pipeline.sources.base import NOT_PLAIN, SHOWN_MALFORMED, TextBatch
 from shards.errors import plural
 
 if TYPE_CHECKING:
+    from pipeline.arrow_arrays import UInt32s
     from pipeline.recipe.schema import SourceRecipe
 
 EMPTY = "text is empty"
@@ -80,11 +81,8 @@ def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documen
     """
     # Rows that reading has dropped already; rows without text, and text that does not decode.
     tally.drops.count_rows(batch.rejected)
-    text, rows = as_large_binary(batch.text), batch.rows
-    if text.null_count:
-        valid = unwrap_mask(text.is_valid())
-        tally.drops.count_rows({NULL: len(text) - int(valid.sum())})
-        text, rows = text.filter(wrap_mask(valid)), rows[valid]
+    text, rows = without_nulls(batch)
+    tally.drops.count_rows({NULL: len(batch.text) - len(text)})
     documents = _drop_undecodable(source, text, Documents(cast("Any", text.view(pa.large_string())), rows), tally)
     # Then the steps, as long as there is something left.
     for step in STEPS:
@@ -94,6 +92,15 @@ def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documen
         documents = step.apply(source, documents, tally)
         tally.slow_s += time.thread_time() - started if step.is_slow else 0.0
     return documents
+
+
+def without_nulls(batch: TextBatch) -> tuple[pa.LargeBinaryArray, UInt32s]:
+    """Return the texts of a batch that are not null, and the rows of these."""
+    text = as_large_binary(batch.text)
+    if not text.null_count:
+        return text, batch.rows
+    valid = unwrap_mask(text.is_valid())
+    return text.filter(wrap_mask(valid)), batch.rows[valid]
 
 
 def _drop_undecodable(source: SourceRecipe, text: pa.LargeBinaryArray, documents: Documents, tally: Tally) -> Documents:

@@ -20,7 +20,7 @@ from pipeline.sources.undivided import Undivided
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Bools, Int64s, UInt32s
 
 SHOWN = 10
 """Documents that a build shows when it stops, and that an encode task keeps of each step."""
@@ -34,7 +34,7 @@ class Documents:
 
     text: pa.LargeStringArray
     """`(num_documents,)`, no nulls, valid UTF-8."""
-    rows: npt.NDArray[np.uint32]
+    rows: UInt32s
     """Row of each document in its span, `(num_documents,)`."""
     carried: pa.Table | None = None
     """The columns that were asked for, `(num_documents, columns)`; None if none were."""
@@ -54,7 +54,7 @@ class Documents:
         return int(offsets[-1] - offsets[0])
 
     @property
-    def offsets(self) -> npt.NDArray[np.int64]:
+    def offsets(self) -> Int64s:
         """Byte offsets of the documents in `data`, `(num_documents + 1,)`."""
         buffer: Any = self.text.buffers()[1]
         if not len(self.text):
@@ -66,7 +66,7 @@ class Documents:
         """The UTF-8 bytes that `offsets` point into."""
         return memoryview(self.text.buffers()[2] or b"")
 
-    def only(self, kept: npt.NDArray[np.bool_]) -> Documents:
+    def only(self, kept: Bools) -> Documents:
         """Return the documents of a mask, `(num_documents,)`."""
         return self if kept.all() else Documents(self.text.filter(wrap_mask(kept)), self.rows[kept])
 

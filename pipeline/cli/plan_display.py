@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from pipeline.clean.drops.alarm import find_excess
 from pipeline.clean.drops.malformed import (
     count_malformed,
     describe_examples,
@@ -13,7 +12,7 @@ from pipeline.clean.drops.malformed import (
     null_remedy,
     null_share,
 )
-from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE
+from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE, find_excess
 from pipeline.clean.patterns import find_excess_of_patterns
 from pipeline.estimate.pilot import TEXT_BYTES_PER_TOKEN
 from pipeline.sources.selection import describe_empty

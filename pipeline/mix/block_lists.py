@@ -28,9 +28,7 @@ from shards.terminal.command_names import called_as
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from pipeline.arrow_arrays import UInt64s
+    from pipeline.arrow_arrays import Int32s, UInt64s
     from pipeline.clean.drops.table import SourceDrops
     from pipeline.recipe.schema import Recipe
 
@@ -165,7 +163,7 @@ class Blocked:
         self._hash = np.cumsum(first) - 1
         self._found = np.zeros(len(self._hi), bool)
 
-    def find(self, hi: UInt64s, lo: UInt64s) -> npt.NDArray[np.int32]:
+    def find(self, hi: UInt64s, lo: UInt64s) -> Int32s:
         """Find which documents are listed, and note the hashes that are found.
 
         Args:

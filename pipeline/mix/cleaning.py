@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,11 +23,11 @@ from pipeline.clean.limits import count_fallen, find_fallen
 from pipeline.encode.run import Run
 from pipeline.engine.checksums import WrittenFile, write_checksummed
 from pipeline.engine.receipts import TaskOutput
+from shards.format.equal_hashes import mark_first
 from shards.stores.store import Store
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Float32s, Float64s, Int64s, UInt32s, UInt64s
-    from pipeline.recipe.presets import Limit
+    from pipeline.arrow_arrays import Bools, Float32s, Float64s, Int64s, Rows, UInt32s, UInt64s
     from pipeline.recipe.schema import SourceRecipe
 
 CODE_VERSION = 3
@@ -36,6 +36,7 @@ CODE_VERSION = 3
 CLEANING_FILE = "cleaning.json"
 EXAMPLES = 20
 """Documents that are kept of each limit: of those that fall, and nearest to the limit on either side."""
+_SHOWN = ("random", "fallen", "left")
 _OTHER_FACTORS = (0.5, 0.75, 1.25, 1.5, 2)
 """A limit times these are the other values at which documents are counted."""
 _OTHER_COUNTS = [1.0, 2.0, 5.0, 10.0]
@@ -48,13 +49,12 @@ _BIN_BITS = 18
 """Bits of a float32 that a bin leaves out: 32 bins from each power of two to the next."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Some documents of one source, in the order of runs and rows; each array is `(documents,)`."""
 
     run: Int64s
     """The number of each document's run."""
-    index: Int64s
+    place: Int64s
     """Its place in the run."""
     hi: UInt64s
     lo: UInt64s
@@ -62,105 +62,63 @@ class Block:
     values: Float32s
     """Its measures, `(documents, measures)`."""
 
-    def only(self, mask: Bools) -> Block:
-        """Return the documents of a mask."""
-        return Block(
-            self.run[mask], self.index[mask], self.hi[mask], self.lo[mask], self.lengths[mask], self.values[mask]
-        )
+    def only(self, chosen: Bools | Int64s) -> Block:
+        """Return some of the documents."""
+        return Block._make(column[chosen] for column in self)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Example:
-    """A document to show; `distance` and the hash order them."""
-
-    distance: float
-    hi: int
-    lo: int
-    run: int
-    index: int
-    tokens: int
-    value: float
-    reasons: tuple[int, ...]
-    """The numbers of all limits that it breaks."""
-
-    def to_dict(self, limits: Sequence[Limit], runs: Sequence[Run], rows: Sequence[Run]) -> dict[str, Any]:
-        """Return the document as JSON values, with its row's place; the arguments are those of `write_cleaning`."""
-        (row,) = rows[self.run].read_documents(self.index, self.index + 1)
-        return {
-            "hash": f"{self.hi:016x}{self.lo:016x}",
-            "run": runs[self.run].digest,
-            "index": self.index,
-            "place": runs[self.run].labels[int(row["span"])],
-            "row": int(row["row"]),
-            "tokens": self.tokens,
-            "value": self.value,
-            "reasons": [limits[number].reason for number in self.reasons],
-        }
-
-
-class _Lowest:
-    """The `EXAMPLES` lowest of all documents added, by distance and then hash; of equal ones, the first."""
-
-    def __init__(self) -> None:
-        self.found: list[_Example] = []
-
-    def add(
-        self,
-        block: Block,
-        places: Int64s,
-        distance: Float64s,
-        values: Float32s,
-        fallen: Bools,
-    ) -> None:
-        """Add documents.
-
-        Args:
-            block: the block that they are in.
-            places: where in it they are, `(candidates,)`.
-            distance: of all documents of the block, to be ordered by before the hash.
-            values: the measure that is shown, of all documents of the block.
-            fallen: which limits they break, `(limits, documents of the block)`.
-        """
-        for start in range(0, len(places), _SORTED_DOCUMENTS):
-            own = places[start : start + _SORTED_DOCUMENTS]
-            if len(self.found) == EXAMPLES:
-                # Most documents are above the highest one found, and need not be sorted.
-                last = self.found[-1]
-                near = distance[own] < last.distance
-                own = own[near | ((distance[own] == last.distance) & (block.hi[own] <= np.uint64(last.hi)))]
-            if len(own):
-                self._add_sorted(block, own, distance, values, fallen)
-
-    def _add_sorted(
-        self,
-        block: Block,
-        places: Int64s,
-        distance: Float64s,
-        values: Float32s,
-        fallen: Bools,
-    ) -> None:
-        run, index, hi, lo = (column[places] for column in (block.run, block.index, block.hi, block.lo))
-        order = np.lexsort((index, run, lo, hi, distance[places]))
-        hi, lo = hi[order], lo[order]
-        new = np.append(True, (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1]))
-        added = [
-            _Example(
-                float(distance[place]),
-                int(block.hi[place]),
-                int(block.lo[place]),
-                int(block.run[place]),
-                int(block.index[place]),
-                int(block.lengths[place]),
-                float(values[place]),
-                tuple(np.flatnonzero(fallen[:, place]).tolist()),
-            )
-            for place in places[order[new]][:EXAMPLES].tolist()
+def _example_dtype(limits: int) -> np.dtype[np.void]:
+    """Return the dtype of documents to show, of a source with so many limits."""
+    return np.dtype(
+        [
+            ("distance", "<f8"),  # the lowest are shown, of equal ones the lowest hashes
+            ("hi", "<u8"),
+            ("lo", "<u8"),
+            ("run", "<i8"),
+            ("index", "<i8"),
+            ("tokens", "<u4"),
+            ("value", "<f4"),  # the measure that is shown
+            ("reasons", "?", (limits,)),  # all limits that it breaks
         ]
-        # A document may have been found before, in another block.
-        distinct: dict[tuple[int, int], _Example] = {}
-        for example in sorted([*self.found, *added]):
-            distinct.setdefault((example.hi, example.lo), example)
-        self.found = list(distinct.values())[:EXAMPLES]
+    )
+
+
+def _keep_lowest(
+    found: Rows, block: Block, places: Int64s, distance: Float64s, values: Float32s, fallen: Bools
+) -> Rows:
+    """Return the `EXAMPLES` lowest of documents found before and of further ones, by distance and then hash.
+
+    Args:
+        found: those found before, of `_example_dtype`; of equal documents, the first stays.
+        block: a block of documents.
+        places: where in it the further ones are, `(candidates,)`.
+        distance: of all documents of the block, to be ordered by before the hash.
+        values: the measure that is shown, of all documents of the block.
+        fallen: which limits they break, `(limits, documents of the block)`.
+    """
+    for start in range(0, len(places), _SORTED_DOCUMENTS):
+        own = places[start : start + _SORTED_DOCUMENTS]
+        if len(found) == EXAMPLES:
+            # Most documents are above the highest one found, and need not be sorted.
+            last = found[-1]
+            near = distance[own] < last["distance"]
+            equal = distance[own] == last["distance"]
+            own = own[near | (equal & (block.hi[own] <= last["hi"]))]
+        if not len(own):
+            continue
+        # Few of them are low enough to become rows.
+        order = (block.place, block.run, block.lo, block.hi, distance)
+        own = own[np.lexsort([column[own] for column in order])]
+        own = own[mark_first(block.hi[own], block.lo[own])][:EXAMPLES]
+        rows = np.zeros(len(own), found.dtype)
+        columns = (distance, block.hi, block.lo, block.run, block.place, block.lengths, values, fallen.T)
+        for name, column in zip(rows.dtype.names or (), columns, strict=True):
+            rows[name] = column[own]
+        rows = np.concatenate([found, rows])
+        order = [rows[name] for name in ("index", "run", "lo", "hi", "distance")]
+        rows = rows[np.lexsort(order)]
+        found = rows[mark_first(rows["hi"], rows["lo"])][:EXAMPLES]
+    return found
 
 
 def list_other_values(value: float) -> list[float]:
@@ -174,17 +132,6 @@ def list_other_values(value: float) -> list[float]:
     return [other for other in dict.fromkeys(others) if other != value and (value > 1 or other <= 1)]
 
 
-@dataclass
-class _Shown:
-    """The documents that one limit drops at other values, and those that are shown of it."""
-
-    others: dict[float, int]
-    """How many documents the limit would drop at each other value."""
-    random: _Lowest = field(default_factory=_Lowest)
-    fallen: _Lowest = field(default_factory=_Lowest)
-    left: _Lowest = field(default_factory=_Lowest)
-
-
 class SourceLimits:
     """The limits of a source's presets with `when = "mix"`: applied to its documents, which are counted and shown."""
 
@@ -192,7 +139,10 @@ class SourceLimits:
         self.name = source.name
         self._measures = source.clean.mix_measures()
         self._limits = source.clean.limits("mix")
-        self._shown = [_Shown(dict.fromkeys(list_other_values(limit.value), 0)) for limit in self._limits]
+        # Of each limit, the documents that it would drop at other values, and those that are shown.
+        self._others = [dict.fromkeys(list_other_values(limit.value), 0) for limit in self._limits]
+        none = np.zeros(0, _example_dtype(len(self._limits)))
+        self._shown = [dict.fromkeys(_SHOWN, none) for _ in self._limits]
         # Of each measure, the documents in each bin: of all of them, and of those left.
         self._histograms = {name: (np.zeros(0, np.int64), np.zeros(0, np.int64)) for name in self._measures}
 
@@ -214,36 +164,48 @@ class SourceLimits:
             read, left = self._histograms[name]
             self._histograms[name] = (add_to_histogram(read, bins), add_to_histogram(left, bins[stays]))
         # The limits at other values, and documents on either side of each.
-        for own, limit, shown in zip(fallen, self._limits, self._shown, strict=True):
+        for own, limit, others, shown in zip(fallen, self._limits, self._others, self._shown, strict=True):
             values = block.values[:, self._measures.index(limit.measure)]
-            for value in shown.others:
-                shown.others[value] += int(np.count_nonzero(replace(limit, value=value).find_fallen(values)))
+            for value in others:
+                others[value] += int(np.count_nonzero(replace(limit, value=value).find_fallen(values)))
             distance = np.abs(values.astype(np.float64) - np.float32(limit.value))
             hit, rest = np.flatnonzero(own), np.flatnonzero(~own)
-            shown.random.add(block, hit, np.zeros(len(values)), values, fallen)
-            shown.fallen.add(block, hit, distance, values, fallen)
-            shown.left.add(block, rest, distance, values, fallen)
+            orders = (
+                (hit, np.zeros(len(values))),
+                (hit, distance),
+                (rest, distance),
+            )
+            for name, (places, order) in zip(_SHOWN, orders, strict=True):
+                shown[name] = _keep_lowest(shown[name], block, places, order, values, fallen)
         return ~stays
 
     def to_dict(self, runs: Sequence[Run], rows: Sequence[Run]) -> dict[str, Any]:
         """Return histograms and shown documents as JSON values; the arguments are those of `write_cleaning`."""
+
+        def describe(example: np.void) -> dict[str, Any]:
+            run, index = int(example["run"]), int(example["index"])
+            (row,) = rows[run].read_documents(index, index + 1)
+            broken = np.flatnonzero(example["reasons"]).tolist()
+            return {
+                "hash": f"{example['hi']:016x}{example['lo']:016x}",
+                "run": runs[run].digest,
+                "index": index,
+                "place": runs[run].labels[int(row["span"])],
+                "row": int(row["row"]),
+                "tokens": int(example["tokens"]),
+                "value": float(example["value"]),
+                "reasons": [self._limits[number].reason for number in broken],
+            }
+
         return {
             "name": self.name,
             "limits": [
                 {
-                    "preset": limit.preset,
-                    "key": limit.key,
-                    "measure": limit.measure,
-                    "side": limit.side,
-                    "value": limit.value,
-                    "reason": limit.reason,
-                    "others": [{"value": value, "documents": count} for value, count in shown.others.items()],
+                    **{name: getattr(limit, name) for name in ("preset", "key", "measure", "side", "value", "reason")},
+                    "others": [{"value": value, "documents": count} for value, count in others.items()],
+                    **{name: list(map(describe, found)) for name, found in shown.items()},
                 }
-                | {
-                    name: [example.to_dict(self._limits, runs, rows) for example in lowest.found]
-                    for name, lowest in (("random", shown.random), ("fallen", shown.fallen), ("left", shown.left))
-                }
-                for limit, shown in zip(self._limits, self._shown, strict=True)
+                for limit, others, shown in zip(self._limits, self._others, self._shown, strict=True)
             ],
             "measures": {
                 name: {"read": list_bins(read), "left": list_bins(left)}

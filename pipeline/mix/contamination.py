@@ -7,25 +7,24 @@ which common phrases in other documents did not count. `pipeline.mix.held_items`
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.clean.drops.table import ITEM_REASON, Counts, SourceDrops
-from pipeline.clean.evaluations.items import Items, ItemsResult, ReadItems, load_items
-from pipeline.encode.run import HashKey, Run
+from pipeline.clean.evaluations.items import ITEM_DTYPE, Items, ItemsResult, ReadItems, load_items
+from pipeline.encode.run import END_HASH, HashKey, Run
 from pipeline.engine.checksums import WrittenFile, checksum_file
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.block_lists import ListedHashes
 from pipeline.mix.different_documents import DifferentDocuments
 from pipeline.mix.fates import Fate, Fates
-from pipeline.mix.held_items import HeldItem, HeldItems
+from pipeline.mix.held_items import HELD_DTYPE, OF_DOCUMENT, HeldItems
 from pipeline.mix.mix_plan import MixPlan
 from shards.errors import plural
 from shards.format.manifest import EvalTaskEntry
@@ -58,102 +57,84 @@ class ItemCounts:
     found: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Findings:
     """The findings for all evaluation sets; empty without any."""
 
-    dropped: list[ListedHashes] = field(default_factory=list[ListedHashes])
-    """The documents of each set with `action = "drop"`."""
+    evaluations: Sequence[EvaluationRecipe] = ()
+    read: Sequence[ReadItems] = ()
+    items: Rows = field(default_factory=lambda: np.zeros(0, ITEM_DTYPE))
+    """All items, `ITEM_DTYPE (items,)`."""
+    held: Rows = field(default_factory=lambda: np.zeros(0, HELD_DTYPE))
+    """The documents that hold them, `HELD_DTYPE (held,)`."""
     notes: list[str] = field(default_factory=list[str])
     """One for each set, for the user."""
     counts: list[ItemCounts] = field(default_factory=list[ItemCounts])
-    holders: list[_Holders] = field(default_factory=list["_Holders"])
-    """The documents of each set."""
     files: dict[str, WrittenFile] = field(default_factory=dict[str, WrittenFile])
     """The entries of both tables for the receipt."""
 
+    def held_of(self, number: int) -> Rows:
+        """Return the documents and items of an evaluation set, by its number."""
+        return self.held[self.items["evaluation"][self.held["item"]] == number]
+
+    def documents_of(self, number: int) -> Rows:
+        """Return each document that holds items of an evaluation set once."""
+        held = self.held_of(number)
+        return held[np.unique(held[["run", "document"]], return_index=True)[1]]
+
+    def list_dropped(self) -> list[ListedHashes]:
+        """Return the documents of each set with `action = "drop"`."""
+        listed: list[ListedHashes] = []
+        for number, one in enumerate(self.evaluations):
+            if one.action == "drop":
+                own = self.held_of(number)
+                halves = np.stack([own["hash_hi"], own["hash_lo"]], axis=1)
+                hashes = np.unique(halves, axis=0)
+                listed.append(ListedHashes(f"{ITEM_REASON} {one.name}", Fate.HOLDS_ITEM, hashes))
+        return listed
+
     def add_to(self, drops: Sequence[SourceDrops]) -> None:
         """Add to the table of each source all documents that hold items, also those that are dropped before or stay."""
-        for one in self.holders:
-            for source, own in zip(drops, one.counts, strict=True):
-                step = source.step(one.reason)
-                step.came, step.every, step.reports = source.read, own, not one.drops
+        for number, one in enumerate(self.evaluations):
+            documents, reason = self.documents_of(number), f"{ITEM_REASON} {one.name}"
+            for place, source in enumerate(drops):
+                step, own = source.step(reason), Counts()
+                own.add(documents["length"][documents["source"] == place])
+                step.came, step.every, step.reports = source.read, own, one.action == "report"
                 if step.reports:
-                    step.reason(one.reason).first = own
+                    step.reason(reason).first = own
 
     def list_eval_tasks(self, plan: MixPlan, fates: Fates) -> tuple[EvalTaskEntry, ...]:
         """Return which items of each eval task are in documents of the training split."""
-        trained = _join_slices(plan)
+        # Training takes one range of each source, shard by shard.
+        trained: dict[int, tuple[HashKey, HashKey]] = {}
+        for piece in (piece for shard in plan.shards if shard.split == "train" for piece in shard.slices):
+            start, stop = trained.get(piece.source, (piece.start, piece.stop))
+            trained[piece.source] = min(start, piece.start), max(stop, piece.stop)
+
+        def is_trained(held: np.void) -> bool:
+            start, stop = trained.get(int(held["source"]), (END_HASH, END_HASH))
+            inside = start <= (int(held["hash_hi"]), int(held["hash_lo"])) < stop
+            run, document = int(held["run"]), int(held["document"])
+            return inside and bool(fates.kept(run, document, document + 1)[0])
+
         # Two evaluation sets may be of one task: they hold the same.
-        known = {one.task: one for one in self.holders if one.task is not None and one.read.sha256}
-        return tuple(
-            EvalTaskEntry(
-                task=task,
-                items=one.read.items,
-                items_sha256=one.read.sha256,
-                too_short=sorted(one.too_short),
-                held=sorted(
-                    {
-                        item
-                        for item, place in one.items
-                        if any(start <= place.key < stop for start, stop in trained[place.source])
-                        and fates.kept(place.run, place.document, place.document + 1)[0]
-                    }
-                ),
+        known = {one.task: number for number, one in enumerate(self.evaluations) if one.task}
+        entries: list[EvalTaskEntry] = []
+        for task, number in known.items():
+            read, rows = self.read[number], self.items["row"]
+            short = np.flatnonzero((self.items["evaluation"] == number) & (self.items["size"] == 0))
+            held = {int(one["item"]) for one in self.held_of(number) if is_trained(one)}
+            entries.append(
+                EvalTaskEntry(
+                    task=task,
+                    items=read.items,
+                    items_sha256=read.sha256,
+                    too_short=sorted({read.hashes[int(row)] for row in rows[short]}),
+                    held=sorted({read.hashes[int(row)] for row in rows[list(held)]}),
+                )
             )
-            for task, one in known.items()
-        )
-
-
-def _join_slices(plan: MixPlan) -> defaultdict[int, list[tuple[HashKey, HashKey]]]:
-    """Return the ranges of hashes that the training split takes of each source."""
-    slices = {
-        (piece.source, piece.start, piece.stop) for one in plan.shards if one.split == "train" for piece in one.slices
-    }
-    joined: defaultdict[int, list[tuple[HashKey, HashKey]]] = defaultdict(list)
-    for source, start, stop in sorted(slices):
-        own = joined[source]
-        if own and start <= own[-1][1]:
-            own[-1] = own[-1][0], max(own[-1][1], stop)
-        else:
-            own.append((start, stop))
-    return joined
-
-
-class _Place(NamedTuple):
-    """A document."""
-
-    source: int
-    run: int
-    document: int
-    """In its run."""
-    key: HashKey
-
-
-class _Holders:
-    """The documents that hold items of one evaluation set."""
-
-    def __init__(self, evaluation: EvaluationRecipe, read: ReadItems, sources: int):
-        self.task, self.read = evaluation.task, read
-        self.reason = f"{ITEM_REASON} {evaluation.name}"
-        self.drops = evaluation.action == "drop"
-        self.counts = [Counts() for _ in range(sources)]
-        self.hashes: list[HashKey] = []
-        self.items: list[tuple[str, _Place]] = []
-        """Of an eval task: the content hash of each item and a document that holds it."""
-        self.too_short: set[str] = set()
-        """Of an eval task: the content hashes of items that are not searched for."""
-
-    def add(self, source: int, document: Rows) -> None:
-        """Add a document of a source, `DOCUMENT_DTYPE ()`."""
-        self.counts[source].documents += 1
-        self.counts[source].tokens += int(document["length"])
-        self.hashes.append(_key_of(document))
-
-    def listed(self) -> ListedHashes:
-        """Return the documents as a list of hashes."""
-        hashes = np.array(self.hashes, np.uint64).reshape(-1, 2)
-        return ListedHashes(self.reason, Fate.HOLDS_ITEM, np.unique(hashes, axis=0))
+        return tuple(entries)
 
 
 def find_contamination(
@@ -179,33 +160,24 @@ def find_contamination(
     # Common n-grams are told by all runs together, before any document is judged.
     different = DifferentDocuments(similar)
     rule = HeldItems(items, different.count(len(items.ngrams), rows), sum(run.num_documents for run in rows))
-    names = [source.name for source in recipe.sources]
-    holders = [_Holders(*own, len(names)) for own in zip(recipe.evaluations, read, strict=True)]
-    for row in items.rows[items.rows["size"] == 0]:
-        if hashes := read[int(row["evaluation"])].hashes:
-            holders[int(row["evaluation"])].too_short.add(hashes[int(row["row"])])
-    different_holders: defaultdict[int, set[int]] = defaultdict(set)
+    parts = [np.zeros(0, HELD_DTYPE)]
     with pq.ParquetWriter(folder / CONTAMINATION_FILE, _SCHEMA, compression="zstd") as table:
         for number, (run, own) in enumerate(zip(runs, rows, strict=True)):
-            if not own.num_hits or not (held := rule.find(own.read_hits())):
+            if not own.num_hits or not len(held := rule.find(own.read_hits())):
                 continue
-            documents = {one.document: own.read_documents(one.document, one.document + 1)[0] for one in held}
-            table.write_batch(_to_batch(held, run, documents, names[run.source], items, read))
-            for evaluation, document in sorted(
-                {(int(items.rows["evaluation"][one.item]), one.document) for one in held}
-            ):
-                holders[evaluation].add(run.source, documents[document])
-            for one in held:
-                row = items.rows[one.item]
-                if hashes := read[int(row["evaluation"])].hashes:
-                    found = _Place(run.source, number, one.document, _key_of(documents[one.document]))
-                    holders[int(row["evaluation"])].items.append((hashes[int(row["row"])], found))
-            # The same document in several places, or nearly the same, tells of an item once.
-            hashes = np.array([documents[one.document]["hash_hi"] for one in held], np.uint64)
-            for one, document in zip(held, different.identify(hashes).tolist(), strict=True):
-                different_holders[one.item].add(document)
+            held["run"], held["source"] = number, run.source
+            documents, which = np.unique(held["document"], return_inverse=True)
+            read_rows = np.concatenate([own.read_documents(one, one + 1) for one in documents.tolist()])
+            for name in OF_DOCUMENT:
+                held[name] = read_rows[name][which]
+            table.write_batch(_to_batch(held, run, recipe.sources[run.source].name, items, read))
+            parts.append(held)
+    held = np.concatenate(parts)
+    # The same document in several places, or nearly the same, tells of an item once.
+    pairs = np.stack([held["item"].astype(np.uint64), different.identify(held["hash_hi"])], axis=1)
+    distinct = np.unique(pairs, axis=0)
+    held_in = np.bincount(distinct[:, 0].astype(np.int64), minlength=len(items.rows))
     # Items whose common phrases did not count are evidence, too.
-    held_in = np.array([len(different_holders[item]) for item in range(len(items.rows))], np.int64)
     excused = np.maximum(rule.count_excused() - held_in, 0)
     counts: list[ItemCounts] = []
     for number, (evaluation, about) in enumerate(zip(recipe.evaluations, read, strict=True)):
@@ -216,15 +188,10 @@ def find_contamination(
     excused_table = pa.Table.from_pylist(listed, schema=_EXCUSED_SCHEMA)
     pq.write_table(excused_table, folder / EXCUSED_FILE, compression="zstd")
     files = {name: checksum_file(folder / name) for name in (CONTAMINATION_FILE, EXCUSED_FILE)}
-    notes = [
-        _describe(count, sum(own.documents for own in one.counts), listed)
-        for count, one in zip(counts, holders, strict=True)
-    ]
-    return Findings([one.listed() for one in holders if one.drops], notes, counts, holders, files)
-
-
-def _key_of(document: Rows) -> HashKey:
-    return int(document["hash_hi"]), int(document["hash_lo"])
+    findings = Findings(recipe.evaluations, read, items.rows, held, counts=counts, files=files)
+    for number, count in enumerate(counts):
+        findings.notes.append(_describe(count, len(findings.documents_of(number)), listed))
+    return findings
 
 
 def _list_excused(items: Items, read: list[ReadItems], excused: Int64s, held_in: Int64s) -> list[dict[str, Any]]:
@@ -280,33 +247,21 @@ _EXCUSED_SCHEMA = pa.schema(
 )
 
 
-def _to_batch(
-    held: list[HeldItem],
-    run: Run,
-    documents: dict[int, Rows],
-    source: str,
-    items: Items,
-    read: list[ReadItems],
-) -> pa.RecordBatch:
+def _to_batch(held: Rows, run: Run, source: str, items: Items, read: list[ReadItems]) -> pa.RecordBatch:
     """Return the rows of the evidence table for one run."""
     labels = run.labels
-    table: list[dict[str, Any]] = []
-    for one in held:
-        document = documents[one.document]
-        table.append(
-            _name_item(items, read, one.item)
-            | {
-                "share": one.share,
-                "source": source,
-                "unit": labels[int(document["span"])],
-                "row": int(document["row"]),
-                "hash": f"{int(document['hash_hi']):016x}{int(document['hash_lo']):016x}",
-                "start": one.start,
-                "stop": one.stop,
-                "run": run.digest,
-                "index": one.document,
-            }
-        )
+    table = [
+        _name_item(items, read, int(one["item"]))
+        | {name: one[name] for name in ("share", "start", "stop", "row")}
+        | {
+            "source": source,
+            "unit": labels[int(one["span"])],
+            "hash": f"{one['hash_hi']:016x}{one['hash_lo']:016x}",
+            "run": run.digest,
+            "index": one["document"],
+        }
+        for one in held
+    ]
     return pa.RecordBatch.from_pylist(table, schema=_SCHEMA)
 
 

@@ -4,12 +4,11 @@ Everything is read from the work folder: rows of the runs, found by their hash; 
 wrote; the block lists. Tokens are not read. Costs a few small reads for each run, and the evidence tables.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -60,11 +59,6 @@ class Copy:
         """Its hash in hex."""
         return "{:016x}{:016x}".format(*self.hash_key)
 
-    @property
-    def unit(self) -> str:
-        """The label of its span."""
-        return self.run.labels[int(self.row["span"])]
-
 
 def find_copies(number: int, run: Run, bounds: tuple[int, int]) -> list[Copy]:
     """Find the copies of a document in a run: the documents with its hash.
@@ -100,7 +94,7 @@ class Outcomes:
         self._output, self._recipe = TaskOutput(folder, MixResult), recipe
         self._fates = read_fates(folder, runs)
         self._plan = self._output.result.plan
-        self._read_evidence = cache(self._read_table)
+        self._tables: dict[str, pa.Table] = {}
 
     def find(self, copies: Sequence[Copy]) -> list[dict[str, Any]]:
         """Return what became of the copies of one document, as JSON values.
@@ -120,48 +114,62 @@ class Outcomes:
         went_on = (Fate.KEPT, Fate.NEAR_DUPLICATE, Fate.NOT_TAKEN)
         last = [copy for copy, fate in zip(copies, fates, strict=True) if fate in went_on]
         return [
-            {
-                "source": self._name_source(copy),
-                "unit": copy.unit,
-                "row": int(copy.row["row"]),
-                "hash": copy.hash,
-                "tokens": int(copy.row["length"]),
-            }
+            self._describe_place(copy)
+            | {"hash": copy.hash, "tokens": int(copy.row["length"])}
             | self._explain(copy, fate, last)
             for copy, fate in zip(copies, fates, strict=True)
         ]
 
+    def _describe_place(self, copy: Copy) -> dict[str, Any]:
+        name = self._recipe.sources[copy.run.source].name
+        return {
+            "source": name,
+            "unit": copy.run.labels[int(copy.row["span"])],
+            "row": int(copy.row["row"]),
+        }
+
     def _explain(self, copy: Copy, fate: Fate, last: list[Copy]) -> dict[str, Any]:
         shards: list[str] = []
         notes: list[Reason] = []
+        source = self._recipe.sources[copy.run.source]
         match fate:
             case Fate.LISTED:
                 reasons = self._find_lists(copy)
             case Fate.HOLDS_ITEM:
                 reasons = self._find_items(copy, "drop")
             case Fate.BEYOND_LIMIT:
-                reasons = self._find_limits(copy)
+                values = copy.run.read_measures(copy.index, copy.index + 1)
+                fallen = describe_fallen(values[0], copy.run.measures, source.clean.limits("mix"))
+                reasons = [_reason("limits", text, **facts) for text, facts in fallen]
             case Fate.DUPLICATE:
-                reasons = [self._describe_duplicate(copy, last[0])]
+                first = self._describe_place(last[0])
+                other = "" if first["source"] == source.name else f" of the source {first['source']!r}"
+                text = f"its text is that of an earlier document{other}: {first['unit']} row {first['row']}"
+                reasons = [_reason("duplicate", text, **first)]
             case Fate.NEAR_DUPLICATE:
                 reasons = self._find_near_duplicates(copy)
             case Fate.NOT_TAKEN:
-                reasons = [self._describe_take(copy)]
+                end = f"{find_end(source.take):016x}"
+                text = f"{describe_take(source.take)} of the source {source.name!r}, the hashes before {end}"
+                reasons = [_reason("take", text, take=source.take, end=end)]
             case Fate.KEPT:
                 notes = [*self._find_items(copy, "report"), *self._find_near_duplicates(copy, reported=True)]
-                shards = self._find_shards(copy)
-                reasons = [] if shards else [self._describe_rest(copy)]
+                shards, reasons = self._find_shards(copy, source.name)
         dropped = fate not in (Fate.KEPT, Fate.NOT_TAKEN)
         state = "dropped" if dropped else "in the set" if shards else "not taken"
         return {"state": state, "shards": shards, "reasons": reasons, "notes": notes}
 
-    def _name_source(self, copy: Copy) -> str:
-        return self._recipe.sources[copy.run.source].name
-
-    def _read_table(self, name: str) -> pa.Table | None:
+    def _find_evidence(self, name: str, **own: Any) -> list[dict[str, Any]]:
+        """Return the rows of a table of evidence with these values; none if the mix wrote no such table."""
         if name not in self._output.result.files:
-            return None
-        return pq.read_table(pa.BufferReader(self._output.read(name)))
+            return []
+        if name not in self._tables:
+            self._tables[name] = pq.read_table(pa.BufferReader(self._output.read(name)))
+        table = self._tables[name]
+        for column, value in own.items():
+            kind = table.schema.field(column).type
+            table = table.filter(pc.equal(table[column], pa.scalar(value, kind)))
+        return table.to_pylist()
 
     def _find_lists(self, copy: Copy) -> list[Reason]:
         """Return the block lists with the document's hash; if there is none, those that the mix read otherwise."""
@@ -183,16 +191,9 @@ class Outcomes:
     def _find_items(self, copy: Copy, action: str) -> list[Reason]:
         """Return the items that a copy holds, of the evaluation sets with an action."""
         # A run may serve two sources: the source is part of the place.
-        table = self._read_evidence(CONTAMINATION_FILE)
-        if table is None:
-            return []
-        names = [one.name for one in self._recipe.evaluations if one.action == action]
-        own = table.filter(
-            (pc.field("run") == copy.run.digest)
-            & (pc.field("index") == copy.index)
-            & (pc.field("source") == self._name_source(copy))
-            & pc.field("evaluation").isin(pa.array(names, pa.string()))
-        )
+        source = self._recipe.sources[copy.run.source].name
+        rows = self._find_evidence(CONTAMINATION_FILE, run=copy.run.digest, index=copy.index, source=source)
+        names = {one.name for one in self._recipe.evaluations if one.action == action}
         return [
             _reason(
                 "evaluations",
@@ -201,27 +202,12 @@ class Outcomes:
                 + ('; action = "report" keeps it' if action == "report" else ""),
                 **{name: row[name] for name in ("evaluation", "item", "item_row", "share", "start", "stop")},
             )
-            for row in own.to_pylist()
+            for row in rows
+            if row["evaluation"] in names
         ]
-
-    def _find_limits(self, copy: Copy) -> list[Reason]:
-        limits = self._recipe.sources[copy.run.source].clean.limits("mix")
-        values = copy.run.read_measures(copy.index, copy.index + 1)
-        fallen = describe_fallen(values[0], copy.run.measures, limits)
-        return [_reason("limits", text, **facts) for text, facts in fallen]
-
-    def _describe_duplicate(self, copy: Copy, first: Copy) -> Reason:
-        name, row = self._name_source(first), int(first.row["row"])
-        other = "" if first.run.source == copy.run.source else f" of the source {name!r}"
-        text = f"its text is that of an earlier document{other}: {first.unit} row {row}"
-        return _reason("duplicate", text, source=name, unit=first.unit, row=row)
 
     def _find_near_duplicates(self, copy: Copy, *, reported: bool = False) -> list[Reason]:
         """Return the documents that are similar to a copy and stay, as the evidence names them."""
-        table = self._read_evidence(EVIDENCE_FILE)
-        if table is None:
-            return []
-        digest = pa.scalar(bytes.fromhex(copy.hash), pa.binary(16))
         return [
             _reason(
                 "near_duplicate",
@@ -230,48 +216,28 @@ class Outcomes:
                 f"{row['kept_hash'].hex()}" + ('; action = "report" keeps both' if reported else ""),
                 jaccard=row["jaccard"],
                 hash=row["kept_hash"].hex(),
-                source=row["kept_source"],
-                unit=row["kept_unit"],
-                row=row["kept_row"],
+                **{name: row[f"kept_{name}"] for name in ("source", "unit", "row")},
             )
-            for row in table.filter(pc.equal(table["dropped_hash"], digest)).to_pylist()
+            for row in self._find_evidence(EVIDENCE_FILE, dropped_hash=bytes.fromhex(copy.hash))
         ]
 
-    def _describe_take(self, copy: Copy) -> Reason:
-        take = self._recipe.sources[copy.run.source].take
-        end = f"{find_end(take):016x}"
-        text = f"{describe_take(take)} of the source {self._name_source(copy)!r}, the hashes before {end}"
-        return _reason("take", text, take=take, end=end)
-
-    def _find_shards(self, copy: Copy) -> list[str]:
-        """Return the shards that hold a kept copy."""
-        return [
-            shard_name(shard.split, shard.index)  # type: ignore[arg-type]
-            for shard in (self._plan.shards if self._plan else ())
-            for piece in shard.slices
-            if piece.source == copy.run.source and piece.start <= copy.hash_key < piece.stop
-        ]
-
-    def _describe_rest(self, copy: Copy) -> Reason:
-        """Return why a kept copy is in no shard: it is beyond what the mix takes, or there is no set."""
+    def _find_shards(self, copy: Copy, source: str) -> tuple[list[str], list[Reason]]:
+        """Return the shards that hold a kept copy; if none does, why: it is beyond the mix, or there is no set."""
         if self._plan is None:
             fault = self._output.result.fault.partition("\n")[0]
-            return _reason("stopped", f"nothing drops it, but the last build made no set: {fault}")
+            return [], [_reason("stopped", f"nothing drops it, but the last build made no set: {fault}")]
+        pieces = [(one, piece) for one in self._plan.shards for piece in one.slices if piece.source == copy.run.source]
+        held = [one for one, piece in pieces if piece.start <= copy.hash_key < piece.stop]
+        if held:
+            return [shard_name(one.split, one.index) for one in held], []  # type: ignore[arg-type]
         requested = self._plan.requested_tokens[copy.run.source]
         left = self._output.result.drops[copy.run.source].left
-        ends = [
-            piece.stop
-            for shard in self._plan.shards
-            for piece in shard.slices
-            if shard.split == "train" and piece.source == copy.run.source
-        ]
+        ends = [piece.stop for one, piece in pieces if one.split == "train"]
         cut = "{:016x}{:016x}".format(*max(ends)) if ends else None
         where = f"Documents are taken in hash order, and end before {cut}." if cut else "None are taken."
-        return _reason(
-            "budget",
-            f"nothing drops it, but the mix takes {plural(requested, 'training token')} of the source "
-            f"{self._name_source(copy)!r}, which has {left.tokens:,}. {where}",
-            requested_tokens=requested,
-            tokens_available=left.tokens,
-            cut=cut,
+        text = (
+            f"nothing drops it, but the mix takes {plural(requested, 'training token')} of the source {source!r}, "
+            f"which has {left.tokens:,}. {where}"
         )
+        facts = {"requested_tokens": requested, "tokens_available": left.tokens, "cut": cut}
+        return [], [_reason("budget", text, **facts)]

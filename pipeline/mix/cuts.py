@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -43,6 +43,9 @@ from pipeline.recipe.shares import Demand
 from shards.errors import InputError, plural
 
 MAX_SHARDS = 100_000
+
+_Cuts = list[tuple[int, Cut]]
+"""Cuts of a source, each with its epoch."""
 
 
 def _mixing_keys(recipe: Recipe, task: MixTask) -> dict[str, Any]:
@@ -98,7 +101,7 @@ def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict
     if tokens == "max" or not any(has_more):
         return {}
     demand = Demand(recipe)
-    axes = [index.source_axis(source) for source in range(len(has_more))]
+    axes = [Axis(index, source) for source in range(len(has_more))]
     # Sources that were read whole bound the set: nothing more is read than it can use.
     reach = tokens
     for s, axis in enumerate(axes):
@@ -132,7 +135,7 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
     """
     # Validation takes the beginning of each axis.
     demand = Demand(recipe)
-    axes = [index.source_axis(source) for source in range(len(recipe.sources))]
+    axes = [Axis(index, source) for source in range(len(recipe.sources))]
     has_more = has_more or (False,) * len(axes)
     _check_validation(demand, axes, [drops.dropped() for drops in index.drops], has_more)
     val_cuts, _ = _cut_shards(
@@ -190,7 +193,7 @@ def _num_val_shards(recipe: Recipe) -> int:
     return -(-recipe.split.val_tokens // recipe.shards.tokens)
 
 
-def _cut_validation(demand: Demand, source: int, axis: Axis, number: int) -> list[tuple[int, Cut]]:
+def _cut_validation(demand: Demand, source: int, axis: Axis, number: int) -> _Cuts:
     recipe = demand.recipe
     targets = demand.shares.targets(source, recipe.split.val_tokens, number)
     if not axis.total:  # of a source that is still to be read
@@ -258,8 +261,8 @@ def _check_phases(demand: Demand, numbers: list[int]) -> None:
 
 
 def _cut_shards(
-    numbers: list[int], lengths: list[int], cut: Callable[[list[int]], list[list[tuple[int, Cut]]]]
-) -> tuple[list[list[tuple[int, Cut]]], list[int]]:
+    numbers: list[int], lengths: list[int], cut: Callable[[list[int]], list[_Cuts]]
+) -> tuple[list[_Cuts], list[int]]:
     """Cut a split into this many shards, or fewer if one would be empty.
 
     A shard would be empty if every source had a document longer than the source's part of a shard.
@@ -285,7 +288,7 @@ def _cut_shards(
         numbers = [number - sum(empty[end - number : end]) for number, end in zip(numbers, ends, strict=True)]
 
 
-def _cut_split(axis: Axis, start: Cut, targets: list[int], *, last: int) -> list[tuple[int, Cut]]:
+def _cut_split(axis: Axis, start: Cut, targets: list[int], *, last: int) -> _Cuts:
     """Return (epoch, cut) for each target on an axis that starts over at `start` when it ends.
 
     Args:
@@ -296,7 +299,7 @@ def _cut_split(axis: Axis, start: Cut, targets: list[int], *, last: int) -> list
     """
     length = axis.total - start.tokens
     # Walk along the axis: each pass over it is an epoch.
-    cuts: list[tuple[int, Cut]] = []
+    cuts: _Cuts = []
     for number, target in enumerate(targets):
         epoch, rest = divmod(target, length)
         # The end of an epoch, not the beginning of the next.
@@ -309,44 +312,19 @@ def _cut_split(axis: Axis, start: Cut, targets: list[int], *, last: int) -> list
     return cuts
 
 
-def _shard_plans(
-    split: str, cuts: list[list[tuple[int, Cut]]], starts: list[Cut], phases: Sequence[str | None]
-) -> list[ShardPlan]:
-    return [
-        ShardPlan(
-            split,
-            k,
-            tuple(
-                piece
-                for s, start in enumerate(starts)
-                for piece in _slices_between(s, start, cuts[s][k], cuts[s][k + 1])
-            ),
-            phase,
-        )
-        for k, phase in enumerate(phases)
-    ]
-
-
-def _slices_between(source: int, start: Cut, begin: tuple[int, Cut], end: tuple[int, Cut]) -> list[Slice]:
-    pieces = [
-        Slice(
-            source,
-            epoch,
-            begin[1].key if epoch == begin[0] else start.key,
-            end[1].key if epoch == end[0] else END_HASH,
-        )
-        for epoch in range(begin[0], end[0] + 1)
-    ]
-    return [piece for piece in pieces if piece.start < piece.stop]
-
-
-class Short(NamedTuple):
-    """A source that must be read further."""
-
-    source: int
-    needed_tokens: int
-    tokens: int
-    """Those found."""
+def _shard_plans(split: str, cuts: list[_Cuts], starts: list[Cut], phases: Sequence[str | None]) -> list[ShardPlan]:
+    plans: list[ShardPlan] = []
+    for k, phase in enumerate(phases):
+        pieces: list[Slice] = []
+        for s, (start, own) in enumerate(zip(starts, cuts, strict=True)):
+            begin, end = own[k], own[k + 1]
+            for epoch in range(begin[0], end[0] + 1):
+                first = begin[1].key if epoch == begin[0] else start.key
+                last = end[1].key if epoch == end[0] else END_HASH
+                pieces.append(Slice(s, epoch, first, last))
+        held = tuple(piece for piece in pieces if piece.start < piece.stop)
+        plans.append(ShardPlan(split, k, held, phase))
+    return plans
 
 
 @dataclass(slots=True, kw_only=True)
@@ -360,7 +338,8 @@ class MixResult(Result):
     near_duplicates: NearDuplicates | None = None
     """None if the build does not look for any."""
     plan: MixPlan | None = None
-    short: list[Short] = field(default_factory=list[Short])
+    short: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """Sources that must be read further: the number of each, the tokens that it needs, and those found."""
     fault: str = ""
     """Why there is no set; alarms tell first that cleaning drops too much."""
 
@@ -383,7 +362,8 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
         if task.evaluations:
             findings = find_contamination(folder, task.evaluations, recipe, runs, own, task.similar)
         limits = open_limits(recipe.sources)
-        index = Index(list(own), len(names), Blocked(task.block_lists, findings.dropped), limits, folder)
+        blocked = Blocked(task.block_lists, findings.list_dropped())
+        index = Index(list(own), len(names), blocked, limits, folder)
         for run in runs:
             read = index.drops[run.source].read
             read.documents += run.num_documents
@@ -402,7 +382,7 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
 
         # Cut what is kept.
         short = find_short(recipe, index, task.has_more)
-        result.short = [Short(source, needed, index.drops[source].left.tokens) for source, needed in short.items()]
+        result.short = [(source, needed, index.drops[source].left.tokens) for source, needed in short.items()]
         if not short:
             try:
                 plan = cut_sources(recipe, index, task.has_more)

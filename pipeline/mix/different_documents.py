@@ -14,6 +14,7 @@ import numpy as np
 from pipeline.encode.run import Run
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.mix.near_duplicates.survivors import choose_dropped
+from shards.format.equal_hashes import mark_first
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int64s, UInt64s
@@ -30,8 +31,8 @@ class DifferentDocuments:
         self._gone, self._kept = np.zeros((2, 0), np.uint64)
         if similar is not None:
             documents = similar.read()
-            dropped = choose_dropped(documents, np.ones(len(documents.hi), bool))
-            self._gone, self._kept = documents.hi[dropped.document], documents.hi[dropped.kept]
+            gone, kept, _ = choose_dropped(documents, np.ones(len(documents.hi), bool))
+            self._gone, self._kept = documents.hi[gone], documents.hi[kept]
 
     def identify(self, hi: UInt64s) -> UInt64s:
         """Return a number for each document, the same for those that are one.
@@ -60,8 +61,7 @@ class DifferentDocuments:
             # Of equal pairs of document and n-gram, one counts.
             order = np.lexsort((numbers, found))
             numbers, found = numbers[order], found[order]
-            new = np.append(True, (numbers[1:] != numbers[:-1]) | (found[1:] != found[:-1]))[: len(found)]
-            counts += np.bincount(found[new], minlength=ngrams)
+            counts += np.bincount(found[mark_first(numbers, found)], minlength=ngrams)
         return counts
 
     def _read_pairs(self, run: Run) -> tuple[UInt64s, Int64s]:

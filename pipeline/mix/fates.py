@@ -6,9 +6,7 @@ needs neighbouring bytes for all its runs together. `edges.bin` tells where each
 
 from __future__ import annotations
 
-import tempfile
 import threading
-import weakref
 from collections.abc import Callable
 from enum import IntEnum
 from functools import lru_cache
@@ -16,18 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import xxhash
 
 from pipeline.engine.checksums import ChecksummedWriter, WrittenFile, write_checksummed
 from pipeline.engine.receipts import TaskOutput
-from shards.errors import RunError
 from shards.stores.open import open_store
 from shards.stores.store import Store
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from pipeline.arrow_arrays import Bools, Integers, UInt8s
+    from pipeline.arrow_arrays import Bools, Integers, UInt8s, UIntegers
 
 FATES_FILE = "fates.bin"
 EDGES_FILE = "edges.bin"
@@ -55,7 +49,7 @@ class Fate(IntEnum):
 class Fates:
     """The fates of all documents. Memory: 16 bytes for each run and partition, and a bit per document asked for."""
 
-    def __init__(self, edges: npt.NDArray[np.unsignedinteger], read: Callable[[int], UInt8s]):
+    def __init__(self, edges: UIntegers, read: Callable[[int], UInt8s]):
         """Set the parts.
 
         Args:
@@ -66,7 +60,7 @@ class Fates:
         self._kept_bits: dict[int, UInt8s] = {}
         self._begins: dict[int, Integers] = {}
         self._loading = threading.Lock()
-        self._last: tuple[int, UInt8s] | None = None
+        self._read_last = lru_cache(maxsize=1)(read)  # copies of one document are in one partition
 
     def kept(self, run: int, first: int, last: int) -> Bools:
         """Return which of the documents [first, last) of a run are kept, bool `(last - first,)`."""
@@ -89,53 +83,13 @@ class Fates:
     def of(self, run: int, index: int) -> Fate:
         """Return the fate of the document at an index of a run."""
         part = int(np.searchsorted(self.edges[:, run], index, "right")) - 1
-        # Copies of one document are in one partition.
-        if self._last is None or self._last[0] != part:
-            self._last = part, self.read(part)
-        return Fate(self._last[1][self._place(part, run, index)])
+        return Fate(self._read_last(part)[self._place(part, run, index)])
 
     def _place(self, part: int, run: int, index: int) -> int:
         """Return how many documents of a partition are before the one at an index of a run."""
         if part not in self._begins:
             self._begins[part] = np.cumsum(np.insert(self.edges[part + 1] - self.edges[part], 0, 0))
         return int(self._begins[part][run]) + index - int(self.edges[part, run])
-
-
-class FateScratch:
-    """The fates of a mix at work, partition by partition, in a file without a name that ends with the process."""
-
-    def __init__(self, edges: npt.NDArray[np.unsignedinteger], folder: Path | None):
-        """Make the file.
-
-        Args:
-            edges: as in `Fates`.
-            folder: a folder on the disk to use; the system's folder for temporary files when None.
-        """
-        self.edges = edges
-        self._begins = edges.sum(axis=1).astype(np.int64).tolist()
-        self._checksums = [0] * (len(edges) - 1)
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 the finalizer closes it
-        weakref.finalize(self, self._file.close)
-
-    def write(self, part: int, fates: UInt8s) -> None:
-        """Write the fates of a partition, the first time or again."""
-        self._file.seek(self._begins[part])
-        self._file.write(fates.data)
-        self._checksums[part] = xxhash.xxh3_64_intdigest(fates.data)
-
-    def read(self, part: int) -> UInt8s:
-        """Read the fates of a partition; they may be changed and written again.
-
-        Raises:
-            RunError: the disk gives other bytes than were written.
-        """
-        self._file.seek(self._begins[part])
-        data = bytearray(self._file.read(self._begins[part + 1] - self._begins[part]))
-        # The set depends on these bytes: they are compared like those of the work folder.
-        if xxhash.xxh3_64_intdigest(data) != self._checksums[part]:
-            message = "a scratch file of the mix differs from what was just written to it: the disk fails"
-            raise RunError(f"{message}. Check it, or use --scratch on another disk, and run the same command again.")
-        return np.frombuffer(data, np.uint8)
 
 
 def write_fates(folder: Path, fates: Fates) -> dict[str, WrittenFile]:

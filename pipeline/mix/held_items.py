@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipeline.arrow_arrays import spread
 from pipeline.clean.evaluations.items import LONG_WORDS, Items
+from pipeline.encode.run import DOCUMENT_DTYPE
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int64s, Rows
@@ -39,19 +41,20 @@ STRETCH = 2
 """How many times the item's bytes the stretch of a document may have in which its words are found."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldItem:
-    """A document that holds an item."""
-
-    document: int
-    """Place in its run."""
-    item: int
-    share: float
-    """Of the item's words; without those of common phrases if they did not count."""
-    start: int
-    """First byte in the document's text of what was found."""
-    stop: int
-    """One past the last."""
+OF_DOCUMENT = ("hash_hi", "hash_lo", "length", "span", "row")
+HELD_DTYPE = np.dtype(
+    [
+        ("document", "<u4"),  # its place in the run
+        ("item", "<u4"),
+        ("share", "<f4"),  # of the item's words; without those of common phrases if they did not count
+        ("start", "<u8"),  # first byte in the document's text of what was found
+        ("stop", "<u8"),  # one past the last
+        ("run", "<u4"),  # from here on what the mix knows of the document; `HeldItems` leaves it 0
+        ("source", "<u4"),
+        *((name, DOCUMENT_DTYPE[name]) for name in OF_DOCUMENT),
+    ]
+)
+"""A document and an item that it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +131,8 @@ class HeldItems:
         self._items_by_ngram = pairs & 0xFFFFFFFF
         self._words: dict[int, _Words] = {}
 
-    def find(self, hits: Rows) -> list[HeldItem]:
-        """Return the documents of a run that hold items, in their order.
+    def find(self, hits: Rows) -> Rows:
+        """Return the documents of a run that hold items, in their order, `HELD_DTYPE (held,)`.
 
         Args:
             hits: the run's hits, `HIT_DTYPE (hits,)`, in the order of documents.
@@ -140,11 +143,11 @@ class HeldItems:
         first = self._by_ngram[hits["ngram"][telling]]
         counts = self._by_ngram[hits["ngram"][telling] + 1] - first
         owner = np.repeat(telling, counts)
-        item = self._items_by_ngram[np.arange(len(owner)) + np.repeat(first - (np.cumsum(counts) - counts), counts)]
+        item = self._items_by_ngram[spread(first, counts)]
         # Count the hits of each document and item, and weigh those that can be enough.
         document = hits["document"][owner].astype(np.int64)
         places, found = np.unique(document << 32 | item, return_counts=True)
-        held: list[HeldItem] = []
+        held: list[tuple[float, ...]] = []
         for place, count in zip(places.tolist(), found.tolist(), strict=True):
             number, words = place >> 32, self._find_words(place & 0xFFFFFFFF)
             size = int(self._items.rows["size"][place & 0xFFFFFFFF])
@@ -154,8 +157,11 @@ class HeldItems:
             begin, end = hits["document"].searchsorted([number, number + 1])
             best = self._find_best(hits[begin:end], place & 0xFFFFFFFF, words)
             if best is not None:
-                held.append(HeldItem(number, place & 0xFFFFFFFF, *best))
-        return held
+                held.append((number, place & 0xFFFFFFFF, *best))
+        rows = np.zeros(len(held), HELD_DTYPE)
+        found = ["document", "item", "share", "start", "stop"]
+        rows[found] = np.array(held, rows[found].dtype)
+        return rows
 
     def _find_words(self, item: int) -> _Words:
         """Return the words of an item, which are found once."""

@@ -7,6 +7,7 @@ bytes for each document of a partition, and 8 bytes for each run and partition.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,15 +16,15 @@ import numpy as np
 
 from pipeline.clean.drops.table import DUPLICATE, ELSEWHERE, NEAR_DUPLICATE, Counts, SourceDrops, StepDrops, step_of
 from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
+from pipeline.mix.block_lists import Blocked
 from pipeline.mix.cleaning import BLOCK_DOCUMENTS, Block, SourceLimits
-from pipeline.mix.fates import Fate, Fates, FateScratch
+from pipeline.mix.fates import Fate, Fates
 from pipeline.mix.partitions import Part, Partitions
 from shards.format.equal_hashes import HashRange, find_copies, find_hashes, sort_hashes
 from shards.format.manifest import BlockListEntry
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Int64s, Integers, UInt8s, UInt32s, UInt64s
-    from pipeline.mix.block_lists import Blocked
+    from pipeline.arrow_arrays import Int64s, Integers, Rows, UInt8s, UInt32s, UInt64s
 
 FAR_OFF = 0.05
 """Largest excess of one source, as a part of all validation tokens, at which the cut of version 0.1.0 is kept, so that
@@ -31,27 +32,15 @@ sets keep their bytes. With 200,000 tokens of validation it is 10,000."""
 DUPLICATE_ELSEWHERE = DUPLICATE + ELSEWHERE
 
 
-class Found(NamedTuple):
-    """The kept documents with given content hashes; -1 where none is kept; each `(hashes,)`."""
-
-    runs: Int64s
-    """The number of each one's run."""
-    places: Int64s
-    """Its place in the run."""
-    spans: Int64s
-    """The number of its span in the run's unit."""
-    rows: Int64s
-    """Its row in the span."""
-
-
-class _Span(NamedTuple):
-    """The documents [first, last) of a run."""
-
-    run: int
-    place: int
-    """The place of the first of them in its partition."""
-    first: int
-    last: int
+FOUND_DTYPE = np.dtype(
+    [
+        ("run", "<i8"),  # the number of the document's run; -1 if none is kept
+        ("index", "<i8"),  # its place in the run
+        ("span", "<i8"),  # the number of its span in the run's unit
+        ("row", "<i8"),  # its row in the span
+    ]
+)
+"""A kept document with a given content hash."""
 
 
 class Index:
@@ -72,35 +61,65 @@ class Index:
     ):
         self._runs = runs
         self.sources = np.array([run.source for run in runs], np.int64)
-        self._blocked = blocked
-        self._limits = limits or {}
+        self._blocked = blocked or Blocked(())
         self._partitions = Partitions(runs, scratch)
         self.bits = self._partitions.bits
-        self.tokens = np.zeros((1 << self.bits, num_sources), np.int64)
-        self.longest = np.zeros_like(self.tokens)
-        self.documents = np.zeros(num_sources, np.int64)
+        # Of the documents that are kept, by partition and source.
+        self.tokens, self.longest, self._kept = np.zeros((3, 1 << self.bits, num_sources), np.int64)
         self.drops = [SourceDrops() for _ in range(num_sources)]
-        self._fates = FateScratch(self._partitions.edges, scratch)
         for number in range(1 << self.bits):
-            self._decide(number)
+            self._decide(number, limits or {})
+
+    @property
+    def documents(self) -> Int64s:
+        """How many documents of each source are kept, `(sources,)`."""
+        return self._kept.sum(axis=0)
 
     @property
     def fates(self) -> Fates:
-        """The fates of all documents so far."""
-        return Fates(self._fates.edges, self._fates.read)
+        """The fates of all documents so far; what is dropped later is not in them."""
+        return Fates(self._partitions.edges, self._read_fates)
 
-    def _decide(self, number: int) -> None:
+    def _read_fates(self, number: int) -> UInt8s:
+        """Read the fates of a partition; they may be changed and written again."""
+        return np.frombuffer(self._partitions.scratch.read(number), np.uint8)
+
+    def _write_fates(self, number: int, fates: UInt8s, lengths: UInt32s) -> None:
+        """Write the fates of a partition, and add up what they keep."""
+        self._partitions.scratch.write(number, [fates])
+        runs = np.flatnonzero(self._partitions.sizes(number))  # a run without documents has no place to begin at
+        begins, sources = self._partitions.begins(number)[runs], self.sources[runs]
+        keep = fates == Fate.KEPT
+        kept = np.where(keep, lengths, 0)
+        # Sums over each run, then over the runs of each source.
+        for table, add, values in (
+            (self.tokens, np.add, kept),
+            (self.longest, np.maximum, kept),
+            (self._kept, np.add, keep),
+        ):
+            table[number] = 0
+            add.at(table[number], sources, add.reduceat(values, begins, dtype=np.int64))
+
+    def _decide(self, number: int, limits: Mapping[int, SourceLimits]) -> None:
         """Decide the fates of the documents of a partition, run by run, and count them."""
         part = self._partitions.read(number)
-        counts = self._partitions.sizes(number)
-        ends = np.cumsum(counts)
+        ends = np.cumsum(self._partitions.sizes(number))
         fates = np.zeros(len(part.hi), np.uint8)
         order, shared = sort_hashes(part.hi, part.lo, bits=self.bits)
-        if self._blocked is not None:
-            # Whoever is listed goes with all copies; who falls by a limit may leave a copy of another source.
-            self._drop_listed(self._blocked, part, fates, ends)
-        if self._limits:
-            fates[self._find_fallen(self._limits, number, part, fates == Fate.KEPT)] = Fate.BEYOND_LIMIT
+
+        # Whoever is listed goes with all copies, counted under the first list.
+        found = self._blocked.find(part.hi, part.lo)
+        for place, listed in enumerate(self._blocked.lists):
+            own = np.flatnonzero(found == place)
+            fates[own] = listed.fate
+            sources = self.sources[np.searchsorted(ends, own, "right")]
+            self._count(listed.reason, sources, part.lengths[own])
+        # Who falls by a limit may leave a copy of another source.
+        for source, own in limits.items():
+            for places, block in self._read_blocks(number, source, part):
+                open_ = fates[places] == Fate.KEPT
+                fell = own.add(block.only(open_), self.drops[source])
+                fates[places[open_][fell]] = Fate.BEYOND_LIMIT
         # Of equal documents that are left, the first is kept; only those that share a beginning can be equal.
         candidates = order[shared]
         copies, originals = find_copies(part.hi, part.lo, candidates[fates[candidates] == Fate.KEPT])
@@ -108,135 +127,63 @@ class Index:
         sources, keepers = (self.sources[np.searchsorted(ends, places, "right")] for places in (copies, originals))
         self._count_copies(DUPLICATE, sources, keepers, part.lengths[copies])
         # What is left counts for the cuts.
-        self._add_up(number, fates == Fate.KEPT, part.lengths, counts)
-        self._fates.write(number, fates)
+        self._write_fates(number, fates, part.lengths)
 
-    def _drop_listed(
-        self,
-        blocked: Blocked,
-        part: Part,
-        fates: UInt8s,
-        ends: Int64s,
-    ) -> None:
-        """Drop the documents that are in a list, and count them under the first list that has them."""
-        found = blocked.find(part.hi, part.lo)
-        for number, listed in enumerate(blocked.lists):
-            own = np.flatnonzero(found == number)
-            fates[own] = listed.fate
-            self._count(listed.reason, self.sources[np.searchsorted(ends, own, "right")], part.lengths[own])
+    def _read_blocks(self, number: int, source: int, part: Part) -> Iterator[tuple[Int64s, Block]]:
+        """Yield a source's documents of a partition with their measures, block by block, and their places in it."""
+        sizes = self._partitions.sizes(number)
+        starts = self._partitions.edges[number].astype(np.int64)
+        runs = np.flatnonzero((self.sources == source) & (sizes > 0))
+        ends = np.cumsum(sizes[runs])
+        for first in range(0, int(sizes[runs].sum()), BLOCK_DOCUMENTS):
+            # A block may have the end of one run, small runs, and the beginning of another one.
+            numbers = np.arange(first, min(first + BLOCK_DOCUMENTS, int(ends[-1])))
+            own = np.searchsorted(ends, numbers, "right")
+            run, within = runs[own], numbers - (ends - sizes[runs])[own]
+            index, places = starts[run] + within, self._partitions.begins(number)[run] + within
+            edges = np.append(np.unique(run, return_index=True)[1], len(run))
+            values = [
+                self._runs[run[low]].read_measures(int(index[low]), int(index[high - 1]) + 1)
+                for low, high in itertools.pairwise(edges.tolist())
+            ]
+            yield places, Block(run, index, *part.only(places), np.concatenate(values))
 
     def _count(self, reason: str, sources: Int64s, lengths: Integers) -> None:
         """Count dropped documents, of some sources and lengths, under a reason."""
         for source, drops in enumerate(self.drops):
             drops.count(reason, lengths[sources == source])
 
-    def _find_fallen(self, limits: Mapping[int, SourceLimits], number: int, part: Part, open_: Bools) -> Bools:
-        """Return which documents fall by the limits of their source, and count them.
-
-        Args:
-            limits: the limits of each source that has any.
-            number: the partition.
-            part: its documents.
-            open_: which of them are not dropped yet, `(documents,)`.
-        """
-        fell = np.zeros(len(open_), bool)
-        for spans in self._measured_spans(number):
-            runs = [span.run for span in spans]
-            sizes = [span.last - span.first for span in spans]
-            # The spans of a block follow each other in the partition.
-            own = slice(spans[0].place, spans[0].place + sum(sizes))
-            source = int(self.sources[runs[0]])
-            block = Block(
-                np.repeat(runs, sizes),
-                np.concatenate([np.arange(span.first, span.last) for span in spans]),
-                part.hi[own],
-                part.lo[own],
-                part.lengths[own],
-                np.concatenate([self._runs[span.run].read_measures(span.first, span.last) for span in spans]),
-            )
-            fell[np.flatnonzero(open_[own]) + own.start] = limits[source].add(
-                block.only(open_[own]), self.drops[source]
-            )
-        return fell
-
-    def _measured_spans(self, number: int) -> Iterator[list[_Span]]:
-        """Yield the documents of the cleaned sources in a partition, in blocks.
-
-        The spans of a block follow each other in the partition; all are of one source.
-        """
-        first_of, last_of = (self._fates.edges[part].astype(np.int64) for part in (number, number + 1))
-        begins = np.cumsum(last_of - first_of) - (last_of - first_of)
-        pending: list[_Span] = []
-        size = 0
-        for i in np.flatnonzero(last_of > first_of).tolist():
-            source = int(self.sources[i])
-            # A block is of one source; small runs share one.
-            if pending and source != self.sources[pending[0].run]:
-                yield pending
-                pending, size = [], 0
-            if source not in self._limits:
-                continue
-            for first in range(int(first_of[i]), int(last_of[i]), BLOCK_DOCUMENTS):
-                last = min(int(last_of[i]), first + BLOCK_DOCUMENTS)
-                pending.append(_Span(i, int(begins[i]) + first - int(first_of[i]), first, last))
-                size += last - first
-                if size >= BLOCK_DOCUMENTS:
-                    yield pending
-                    pending, size = [], 0
-        if pending:
-            yield pending
-
-    def _add_up(
-        self,
-        number: int,
-        keep: Bools,
-        lengths: UInt32s,
-        counts: Int64s,
-    ) -> None:
-        runs = np.flatnonzero(counts)  # a run without documents has no place to begin at
-        if len(runs):
-            # Sums over each run, then over the runs of each source.
-            begins, sources = (np.cumsum(counts) - counts)[runs], self.sources[runs]
-            kept = np.where(keep, lengths, 0)
-            np.add.at(self.tokens[number], sources, np.add.reduceat(kept, begins, dtype=np.int64))
-            np.maximum.at(self.longest[number], sources, np.maximum.reduceat(kept, begins))
-            np.add.at(self.documents, sources, np.add.reduceat(keep, begins, dtype=np.int64))
-
-    def _count_copies(
-        self,
-        reason: str,
-        sources: Int64s,
-        keepers: Int64s,
-        lengths: Integers,
-    ) -> None:
+    def _count_copies(self, reason: str, sources: Int64s, keepers: Int64s, lengths: Integers) -> None:
         """Count copies, or near-duplicates, by their sources and those of the documents that stay in their place."""
         inside = sources == keepers
         self._count(reason, sources[inside], lengths[inside])
         self._count(reason + ELSEWHERE, sources[~inside], lengths[~inside])
 
-    def find(self, hi: UInt64s, lo: UInt64s) -> Found:
-        """Find the kept documents with given content hashes; the hashes are distinct and in hash order."""
-        result = Found(*(np.full(len(hi), -1, np.int64) for _ in range(4)))
+    def find(self, hi: UInt64s, lo: UInt64s) -> Rows:
+        """Find the kept documents with given content hashes, distinct and in hash order, `FOUND_DTYPE (hashes,)`."""
+        result = np.full(len(hi), -1, np.int64).astype(FOUND_DTYPE)
         for number in range(1 << self.bits if len(hi) else 0):
             # Partition by partition: where the kept documents with these hashes are.
-            part, own = self._partitions.read(number), np.flatnonzero(self._kept_in(number))
+            part = self._partitions.read(number)
+            own = np.flatnonzero(self._read_fates(number) == Fate.KEPT)
             found = find_hashes(part.hi[own], part.lo[own], hi, lo)
             own, found = own[found >= 0], found[found >= 0]
-            sizes = self._partitions.sizes(number)
-            ends = np.cumsum(sizes)
-            runs = np.searchsorted(ends, own, "right")
-            result.runs[found] = runs
-            result.places[found] = own - (ends - sizes)[runs] + self._fates.edges[number, runs].astype(np.int64)
+            runs = np.searchsorted(np.cumsum(self._partitions.sizes(number)), own, "right")
+            begins = self._partitions.begins(number)
+            starts = self._partitions.edges[number].astype(np.int64)
+            result["run"][found] = runs
+            result["index"][found] = own - begins[runs] + starts[runs]
         # Then run by run: the spans and rows of those that were found.
-        for i in sorted(set(result.runs.tolist()) - {-1}):
-            found = np.flatnonzero(result.runs == i)
-            places = result.places[found]
-            first = int(places.min())
-            rows = self._runs[int(i)].read_documents(first, int(places.max()) + 1)[places - first]
-            result.spans[found], result.rows[found] = rows["span"], rows["row"]
+        for run in np.unique(result["run"][result["run"] >= 0]).tolist():
+            found = np.flatnonzero(result["run"] == run)
+            index = result["index"][found]
+            first = int(index.min())
+            rows = self._runs[int(run)].read_documents(first, int(index.max()) + 1)[index - first]
+            result["span"][found] = rows["span"]
+            result["row"][found] = rows["row"]
         return result
 
-    def drop_near_duplicates(self, gone: Found, kept: Found, lengths: Int64s, *, report: bool) -> None:
+    def drop_near_duplicates(self, gone: Rows, kept: Rows, lengths: Int64s, *, report: bool) -> None:
         """Count near-duplicates that `find` has found, and take them out of what is kept unless they are only reported.
 
         Args:
@@ -245,60 +192,44 @@ class Index:
             lengths: tokens of the near-duplicates, `(documents,)`.
             report: whether they stay.
         """
-        sources = self.sources[gone.runs]
+        sources = self.sources[gone["run"]]
         for source, drops in enumerate(self.drops):
             drops.steps[NEAR_DUPLICATE] = StepDrops(came=self.count_kept(source), reports=report)
-        self._count_copies(NEAR_DUPLICATE, sources, self.sources[kept.runs], lengths)
-        # Those that go: their fate, and what the sums and the longest document are without them.
+        self._count_copies(NEAR_DUPLICATE, sources, self.sources[kept["run"]], lengths)
         for number in range(0 if report else 1 << self.bits):
-            edges = self._fates.edges[number : number + 2].astype(np.int64)
-            own = (gone.places >= edges[0, gone.runs]) & (gone.places < edges[1, gone.runs])
-            runs, places = gone.runs[own], gone.places[own]
-            begins = np.cumsum(edges[1] - edges[0]) - (edges[1] - edges[0])
-            fates = self._fates.read(number)
-            fates[begins[runs] + places - edges[0, runs]] = Fate.NEAR_DUPLICATE
-            self._fates.write(number, fates)
-            for source in np.unique(sources[own]).tolist():
-                of_source = own & (sources == source)
-                self.tokens[number, source] -= int(lengths[of_source].sum())
-                self.documents[source] -= int(of_source.sum())
-                self.longest[number, source] = self.partition(number, source).lengths.max(initial=0)
+            edges = self._partitions.edges[number : number + 2].astype(np.int64)
+            first, last = edges[0, gone["run"]], edges[1, gone["run"]]
+            inside = (gone["index"] >= first) & (gone["index"] < last)
+            begins = self._partitions.begins(number)[gone["run"]]
+            fates = self._read_fates(number)
+            fates[(begins + gone["index"] - first)[inside]] = Fate.NEAR_DUPLICATE
+            self._write_fates(number, fates, self._partitions.read(number).lengths)
 
     def drop_from(self, source: int, end: int, reason: str) -> None:
         """Drop the kept documents of a source whose first half of the hash is `end` or more, and count them."""
         self.drops[source].step(step_of(reason)).came = self.count_kept(source)
         for number in range(end >> (64 - self.bits), 1 << self.bits):
-            part, fates = self._partitions.read(number), self._fates.read(number)
+            part, fates = self._partitions.read(number), self._read_fates(number)
             own = np.repeat(self.sources == source, self._partitions.sizes(number)) & (fates == Fate.KEPT)
             gone = own & (part.hi >= np.uint64(end))
             fates[gone] = Fate.NOT_TAKEN
-            self._fates.write(number, fates)
             self.drops[source].count(reason, part.lengths[gone])
-            # The sums, and the longest document, are of what is left.
-            left = part.lengths[own & ~gone]
-            self.documents[source] -= np.count_nonzero(gone)
-            self.tokens[number, source] = left.sum(dtype=np.int64)
-            self.longest[number, source] = left.max(initial=0)
+            self._write_fates(number, fates, part.lengths)
 
     def count_kept(self, source: int) -> Counts:
         """Return the documents and tokens of a source that are kept."""
-        return Counts(int(self.documents[source]), int(self.tokens[:, source].sum()))
+        documents, tokens = (int(table[:, source].sum()) for table in (self._kept, self.tokens))
+        return Counts(documents, tokens)
 
     def block_lists(self) -> tuple[BlockListEntry, ...]:
         """Return how many hashes of each block list were found, and how many documents were dropped for them."""
-        return () if self._blocked is None else self._blocked.block_lists(self.drops)
-
-    def source_axis(self, source: int) -> Axis:
-        """Return a source's axis of tokens in hash order."""
-        return Axis(self, source)
+        return self._blocked.block_lists(self.drops)
 
     def partition(self, number: int, source: int) -> Part:
         """Return a source's kept documents in a partition."""
-        return self._partitions.read_source(number, source, self._kept_in(number))
-
-    def _kept_in(self, number: int) -> Bools:
-        """Return which documents of a partition are kept, run by run."""
-        return self._fates.read(number) == Fate.KEPT
+        own = np.repeat(self.sources == source, self._partitions.sizes(number))
+        kept = self._read_fates(number)[own] == Fate.KEPT
+        return self._partitions.read(number, source).only(kept)
 
 
 class Cut(NamedTuple):

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import xxhash
 from tokenizers import Tokenizer
 
+from pipeline.arrow_arrays import split_by_size
 from pipeline.encode.run import Run, RunList, RunResult
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import write_receipt
 from pipeline.mix.near_duplicates import bands, pairs
 from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
-from pipeline.mix.near_duplicates.shingles import hash_shingles
-from pipeline.mix.near_duplicates.signatures import BANDS, band_keys
+from pipeline.mix.near_duplicates.signatures import BANDS, band_keys, hash_shingles
 from shards.audit.ngrams import token_values
 from shards.stores.store import FolderStore
 from tests.benchmarks.harness import MB, Figures, build, in_process, run_python
@@ -56,7 +56,7 @@ def _bench_signatures(files: list[Path], tokenizer: Path) -> Figures:
 
     def once() -> float:
         begun = time.process_time()
-        for first, last in bands.split_documents(lengths):
+        for first, last in split_by_size(lengths, bands.CHUNK_TOKENS):
             band_keys(*hash_shingles(tokens[edges[first] : edges[last]], lengths[first:last], values))
         return time.process_time() - begun
 
@@ -132,7 +132,7 @@ def _find_pairs(folder: Path, runs: list[Run], rows: int) -> Figures:
         own.mkdir()
         task = pairs.PairsTask(listed.address, f"{folder}/bands", number, ranges)
         result = pairs.find_pairs(own, task, lambda done, made: None)
-        found, left_out = found + result.pairs, left_out + result.cut.pairs
+        found, left_out = found + result.pairs, left_out + result.cut["pairs"]
     return {"wall_s": time.perf_counter() - begun, "pairs": found, "left_out": left_out}
 
 

@@ -371,7 +371,7 @@ def held(items: list[str], documents: list[str], counts: int = 0) -> set[tuple[i
     own = items_of(items)
     rule = HeldItems(own, np.full(len(own.ngrams), counts), len(documents))
     found = rule.find(HitFinder(own).find(documents_of(documents)))
-    return {(one.document, one.item) for one in found}
+    return {(int(one["document"]), int(one["item"])) for one in found}
 
 
 def change_words(text: str, count: int, rng: random.Random) -> str:

@@ -254,7 +254,7 @@ def test_an_index_is_what_plain_code_finds(
             edges = [0, *itertools.accumulate(lengths)]
             assert index.documents[source] == len(left)
             assert index.longest[:, source].max() == max(lengths, default=0)
-            axis = index.source_axis(source)
+            axis = Axis(index, source)
             assert axis.total == edges[-1]
             for target in rng.sample(range(edges[-1] + 2), min(20, edges[-1])):
                 nearest = min(edges, key=lambda edge: (abs(edge - target), -edge))
@@ -304,7 +304,7 @@ def test_each_run_is_read_once_however_many_partitions_there_are(
 def test_scratch_that_a_disk_changed_is_not_used(tmp_path: Path) -> None:
     partitions = Partitions(write_runs(tmp_path, [spread(100)], [[50]]))
     assert partitions.read(0).lengths.tolist() == [10] * 100
-    file = partitions._file  # pyright: ignore[reportPrivateUsage]
+    file = partitions.scratch._file  # pyright: ignore[reportPrivateUsage]
     file.seek(1234)
     file.write(b"#")
     with pytest.raises(RunError, match=r"scratch file of the mix differs .* Check it"):

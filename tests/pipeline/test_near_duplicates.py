@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.arrow_arrays import split_by_size
 from pipeline.encode.run import Run, RunList, RunResult
 from pipeline.engine.receipts import TaskOutput, write_receipt
 from pipeline.engine.tasks import digest_of_payload
 from pipeline.mix.block_lists import Blocked, BlockList
-from pipeline.mix.index import Found, Index
+from pipeline.mix.index import Index
 from pipeline.mix.near_duplicates import bands, similar
 from pipeline.mix.near_duplicates import pairs as pairs_module
 from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandsTask, bands_digest, find_range, read_rows, write_bands
 from pipeline.mix.near_duplicates.pairs import CENTERS, PairsTask, find_pairs, read_pairs
-from pipeline.mix.near_duplicates.shingles import hash_shingles
-from pipeline.mix.near_duplicates.signatures import BANDS, SLOTS, band_keys, make_signatures
+from pipeline.mix.near_duplicates.signatures import BANDS, SLOTS, band_keys, hash_shingles, make_signatures
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SimilarTask, compare_pairs
 from pipeline.mix.near_duplicates.survivors import SimilarDocuments, choose_dropped
 from shards.audit.ngrams import token_values
@@ -199,7 +198,7 @@ def test_bands_do_not_depend_on_chunks_and_leave_copies_out(tmp_path: Path) -> N
         for number, (first, last) in enumerate(edges):
             assert {int(key) * ranges >> 64 for key in rows["key"][first:last]} <= {number}
     # Chunks of one document give the same.
-    chunks = list(bands.split_documents(documents["length"], 1))
+    chunks = list(split_by_size(documents["length"], 1))
     assert chunks == [(place, place + 1) for place in range(len(documents))]
     alone = [band_keys(*own_hashes(tokens[key]))[0] for key in sorted(hashes)]
     assert np.array_equal(np.sort(np.concatenate(alone)), rows["key"])
@@ -236,7 +235,7 @@ def pairs_of_rows(folder: Path, runs: list[Run], ranges: int) -> tuple[list[tupl
         own.mkdir()
         result = find_pairs(own, PairsTask(listed.address, f"{folder}/bands", number, ranges), lambda done, made: None)
         write_receipt(own, result)
-        cut.update(asdict(result.cut))
+        cut.update(result.cut)
         found += read_pairs(FolderStore(own), 0, pairs_module.PARTITIONS).tolist()
     return found, cut
 
@@ -316,24 +315,22 @@ def test_selection(drawn: tuple[SimilarDocuments, Any]) -> None:
     assert sorted(zip(documents.hi.tolist(), documents.lo.tolist(), strict=True)) == list(
         zip(documents.hi.tolist(), documents.lo.tolist(), strict=True)
     )
-    dropped = choose_dropped(documents, alive)
-    gone = set(dropped.document.tolist())
+    dropped, stays, jaccard = choose_dropped(documents, alive)
+    gone = set(dropped.tolist())
     pairs = {
         frozenset(pair): value
         for *pair, value in zip(
             documents.first.tolist(), documents.second.tolist(), documents.jaccard.tolist(), strict=True
         )
     }
-    assert len(gone) == len(dropped.document)
-    assert dropped.document.tolist() == sorted(gone)
+    assert len(gone) == len(dropped)
+    assert dropped.tolist() == sorted(gone)
 
     def precedence(place: int) -> tuple[int, int, int]:
         return -int(documents.lengths[place]), int(documents.hi[place]), int(documents.lo[place])
 
     # A dropped document is similar to a kept one that goes before it; the evidence names the most similar.
-    for document, kept, value in zip(
-        dropped.document.tolist(), dropped.kept.tolist(), dropped.jaccard.tolist(), strict=True
-    ):
+    for document, kept, value in zip(dropped.tolist(), stays.tolist(), jaccard.tolist(), strict=True):
         assert alive[document]
         assert alive[kept]
         assert kept not in gone
@@ -358,9 +355,9 @@ def test_a_chain_is_not_closed() -> None:
     pairs["length_a"], pairs["length_b"] = 100 - np.arange(9), 99 - np.arange(9)
     pairs["jaccard"] = 0.9
     documents = SimilarDocuments.of(pairs)
-    assert choose_dropped(documents, np.ones(10, bool)).document.tolist() == [1, 3, 5, 7, 9]
+    assert choose_dropped(documents, np.ones(10, bool))[0].tolist() == [1, 3, 5, 7, 9]
     alive = np.arange(10) != 4
-    assert choose_dropped(documents, alive).document.tolist() == [1, 3, 6, 8]
+    assert choose_dropped(documents, alive)[0].tolist() == [1, 3, 6, 8]
 
 
 @pytest.mark.parametrize("bits", [0, 2])
@@ -384,7 +381,8 @@ def test_dropping_from_an_index_is_like_a_block_list(
     hi, lo = chosen[0]
     absent = [(hi, lo - 1), (hi, lo + 1)]  # the same beginning
     asked = np.array(sorted([*chosen, *absent]), np.uint64)
-    numbers, places, spans, rows = plain.find(asked[:, 0], asked[:, 1])
+    every = plain.find(asked[:, 0], asked[:, 1])
+    numbers, places, spans, rows = (every[name] for name in ("run", "index", "span", "row"))
     missing = np.flatnonzero(numbers < 0)
     assert [tuple(asked[place].tolist()) for place in missing] == absent
     found = numbers >= 0
@@ -393,7 +391,7 @@ def test_dropping_from_an_index_is_like_a_block_list(
         assert (row["hash_hi"], row["hash_lo"]) == tuple(asked[place])
         assert (row["span"], row["row"]) == (spans[place], rows[place])
     lengths = np.array([1 + int(lo) % 90 for lo in asked[found, 1].tolist()])
-    gone = Found(*(column[found] for column in (numbers, places, spans, rows)))
+    gone = every[found]
     plain.drop_near_duplicates(gone, gone, lengths, report=True)
     assert plain.count_kept(0).documents == plain.drops[0].steps["near-duplicate"].came.documents
     plain.drop_near_duplicates(gone, gone, lengths, report=False)
@@ -403,7 +401,7 @@ def test_dropping_from_an_index_is_like_a_block_list(
     for number, run in enumerate(runs):
         own = (number, 0, run.num_documents)
         assert np.array_equal(plain.fates.kept(*own), expected.fates.kept(*own))
-    assert (plain.find(asked[:, 0], asked[:, 1])[0] == -1).all()
+    assert (plain.find(asked[:, 0], asked[:, 1])["run"] == -1).all()
 
 
 def test_shingles_of_the_reference() -> None:

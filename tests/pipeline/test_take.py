@@ -19,7 +19,7 @@ from pipeline.__main__ import main
 from pipeline.estimate.disk import most_output_bytes
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.cuts import cut_sources
-from pipeline.mix.index import Index
+from pipeline.mix.index import Axis, Index
 from pipeline.mix.take import drop_not_taken
 from shards.__main__ import main as shards_main
 from tests.support.builds import build_here, call_here, digests, real_documents
@@ -240,7 +240,7 @@ def test_an_index_takes_what_plain_code_finds(
             counts = index.count_kept(number)
             assert (counts.documents, counts.tokens) == (len(left), sum(lengths))
             assert index.longest[:, number].max() == max(lengths, default=0)
-            assert index.source_axis(number).total == sum(lengths)
+            assert Axis(index, number).total == sum(lengths)
             gone = index.drops[number].dropped().get(f"not taken: take = {takes[number]}", 0)
             assert gone == len(kept[number]) - len(left)
         if all(taken):

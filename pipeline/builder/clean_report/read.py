@@ -129,7 +129,7 @@ def _read_near(build: Build, mixed: MixResult) -> dict[str, Any] | None:
         "min_jaccard": settings.min_jaccard,
         "compared": found.compared,
         "pairs": found.pairs,
-        "sources": [{"name": name} | asdict(own) for name, own in zip(names, found.sources, strict=True)],
+        "sources": [{"name": name} | own for name, own in zip(names, found.sources, strict=True)],
     }
 
 

@@ -74,10 +74,10 @@ def run_near_duplicates(build: RunningBuild) -> None:
     )
 
 
-def _note_cut(build: RunningBuild, cut: list[pairs.CutBuckets]) -> None:
+def _note_cut(build: RunningBuild, cut: list[dict[str, int]]) -> None:
     """Say how many pairs were not compared."""
-    if buckets := sum(own.buckets for own in cut):
-        documents, left_out = sum(own.documents for own in cut), sum(own.pairs for own in cut)
+    if buckets := sum(own["buckets"] for own in cut):
+        documents, left_out = sum(own["documents"] for own in cut), sum(own["pairs"] for own in cut)
         build.note(
             f"near-duplicates: {plural(buckets, 'bucket')} of more than {pairs.MOST_MEMBERS} documents, {documents:,} "
             f"in all: compared with the {pairs.CENTERS} longest of each; {plural(left_out, 'pair')} left out"

@@ -7,18 +7,18 @@ so many items, and about 15 bytes for each byte of a slice of text, up to 100 wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from pipeline.arrow_arrays import split_by_size
 from pipeline.clean.evaluations.items import LEAST_WORDS, LONG_WORDS, NGRAM_WORDS, Items, load_items
-from pipeline.clean.evaluations.word_ngrams import Ngrams, find_hashed_words
+from pipeline.clean.evaluations.word_ngrams import find_hashed_words, hash_ngrams
 from pipeline.clean.tally import Documents
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Bools, Int64s, Rows, UInt8s, UInt64s
 
 HIT_DTYPE = np.dtype(
     [
@@ -47,14 +47,14 @@ _SPARE_BITS = 4
 class _Filter:
     """A table in which given hashes are always found, and others seldom."""
 
-    def __init__(self, hashes: npt.NDArray[np.uint64]):
+    def __init__(self, hashes: UInt64s):
         bits = max(10, len(hashes).bit_length() + _SPARE_BITS)
         self._shift, self._mask = np.uint64(64 - bits), np.uint64((1 << bits) - 1)
         self._high, self._low = np.zeros((2, 1 << bits), bool)
         self._high[hashes >> self._shift] = True
         self._low[hashes & self._mask] = True
 
-    def find(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    def find(self, hashes: UInt64s) -> Int64s:
         """Return the places of the hashes that may be among the given ones."""
         likely = np.flatnonzero(self._high[hashes >> self._shift])
         return likely[self._low[hashes[likely] & self._mask]]
@@ -70,11 +70,12 @@ class HitFinder:
         self._likely = _Filter(items.ngrams)
         self._likely_beginnings = _Filter(items.beginnings)
 
-    def find(self, documents: Documents) -> npt.NDArray[np.void]:
+    def find(self, documents: Documents) -> Rows:
         """Return the hits in documents, `HIT_DTYPE (hits,)`, in their order; `document` is the place in `documents`."""
         data = np.frombuffer(documents.data, np.uint8)
         parts = [np.zeros(0, HIT_DTYPE)]
-        for first, edges in _cut(documents.offsets):
+        for first, last in split_by_size(np.diff(documents.offsets), SLICE_BYTES):
+            edges = documents.offsets[first : last + 1]
             own = data[edges[0] : edges[-1]]
             if len(own) > SLICE_BYTES:
                 rows = self._find_in_long(own)
@@ -86,10 +87,10 @@ class HitFinder:
             parts.append(rows)
         return np.concatenate(parts)
 
-    def _find_in_long(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:
+    def _find_in_long(self, data: UInt8s) -> Rows:
         """Return the hits in one document, searched slice by slice."""
         whole = np.array([0, len(data)])
-        parts: list[npt.NDArray[np.void]] = []
+        parts: list[Rows] = []
         start, size, done = 0, SLICE_BYTES, 0
         while True:
             stop = _find_end(data, start, start + size)
@@ -108,47 +109,32 @@ class HitFinder:
             done = start + int(places[-1, 1])
             start, size = start + int(places[1 - _MOST_WORDS, 0]), SLICE_BYTES
 
-    def _match(
-        self, words: npt.NDArray[np.uint64], places: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.void]:
+    def _match(self, words: UInt64s, places: Int64s, offsets: Int64s) -> Rows:
         """Return the hits among words, given the offsets of their documents."""
-        ngrams = Ngrams(words)
-        # Long items by n-grams of one size, short ones by n-grams of their own size.
-        hashes = ngrams.hash_all(NGRAM_WORDS)
-        likely = self._likely.find(hashes)
-        parts = [self._locate(likely, hashes[likely], NGRAM_WORDS, places, offsets)]
-        beginnings = self._likely_beginnings.find(ngrams.hash_all(LEAST_WORDS)) if self._whole_sizes else likely
-        for size in self._whole_sizes:
-            if size != NGRAM_WORDS:
+        # Long items by n-grams of one size, short ones by n-grams of their own size, where their beginnings are.
+        parts: list[tuple[Int64s, UInt64s, Int64s]] = []
+        beginnings = self._likely_beginnings.find(hash_ngrams(words, LEAST_WORDS)) if self._whole_sizes else None
+        for size in {NGRAM_WORDS, *self._whole_sizes}:
+            begins = None
+            if size != NGRAM_WORDS and beginnings is not None:
                 begins = beginnings[: np.searchsorted(beginnings, len(words) - size, "right")]
-                hashes = ngrams.hash_at(begins, size)
-                likely = self._likely.find(hashes)
-                parts.append(self._locate(begins[likely], hashes[likely], size, places, offsets))
-        rows = np.concatenate(parts)
-        return rows[np.lexsort((rows["stop"], rows["start"], rows["document"]))]
-
-    def _locate(
-        self,
-        begins: npt.NDArray[np.int64],
-        hashes: npt.NDArray[np.uint64],
-        size: int,
-        places: npt.NDArray[np.int64],
-        offsets: npt.NDArray[np.int64],
-    ) -> npt.NDArray[np.void]:
-        """Return the hits among the n-grams of `size` words that begin at given words and have given hashes."""
+            hashes = hash_ngrams(words, size, begins)
+            likely = self._likely.find(hashes)
+            first = likely if begins is None else begins[likely]
+            parts.append((first, hashes[likely], first + size - 1))
+        firsts, hashes, lasts = (np.concatenate(column) for column in zip(*parts, strict=True))
         # The filter lets some through that are of no item.
         found = np.minimum(np.searchsorted(self._ngrams, hashes), len(self._ngrams) - 1)
         held = self._ngrams[found] == hashes
-        begins, found = begins[held], found[held]
-        starts, stops = places[begins, 0], places[begins + size - 1, 1]
-        document = cast("npt.NDArray[np.int64]", offsets.searchsorted(starts, "right")) - 1
+        starts, stops = places[firsts[held], 0], places[lasts[held], 1]
+        document = cast("Int64s", offsets.searchsorted(starts, "right")) - 1
         inside = stops <= offsets[document + 1]  # not from one document into the next
         rows = np.zeros(int(inside.sum()), HIT_DTYPE)
-        rows["document"], rows["ngram"] = document[inside], found[inside]
+        rows["document"], rows["ngram"] = document[inside], found[held][inside]
         rows["start"], rows["stop"] = ((edge - offsets[document])[inside] for edge in (starts, stops))
-        return rows
+        return rows[np.lexsort((rows["stop"], rows["start"], rows["document"]))]
 
-    def _find_dense(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    def _find_dense(self, rows: Rows) -> Bools:
         """Return which hits count: short items, and those of which `LEAST_HITS` are close together.
 
         Everybody writes "at the end of the": alone, such an n-gram tells nothing of an item, and a corpus has many.
@@ -174,16 +160,7 @@ def load_finder(task: str) -> HitFinder:
     return HitFinder(load_items(task))
 
 
-def _cut(offsets: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Yield slices of about `SLICE_BYTES`, one document at least: the first one's number, and their offsets."""
-    first = 0
-    while first < len(offsets) - 1:
-        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + SLICE_BYTES, "right")) - 1)
-        yield first, offsets[first : last + 1]
-        first = last
-
-
-def _find_end(data: npt.NDArray[np.uint8], start: int, stop: int) -> int:
+def _find_end(data: UInt8s, start: int, stop: int) -> int:
     """Return where to end a slice of a document that begins at `start`: at `stop`, or shortly before it."""
     if stop >= len(data):
         return len(data)

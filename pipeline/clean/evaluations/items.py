@@ -10,7 +10,8 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,12 +21,11 @@ import numpy as np
 
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.evaluations.normal_form import UNICODE_VERSION
-from pipeline.clean.evaluations.word_ngrams import Ngrams, find_hashed_words
+from pipeline.clean.evaluations.word_ngrams import find_hashed_words, hash_ngrams
 from pipeline.clean.reading_keys import files_by_name, reading_keys
-from pipeline.clean.tally import Documents
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
-from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report
 from pipeline.recipe.schema import EvaluationRecipe, Recipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import ALLOW, SourceError, Span
@@ -35,7 +35,7 @@ from shards.eval_tasks.read import read_items as read_task_items
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Bools, Int64s, Rows, UInt32s, UInt64s
 
 NGRAM_WORDS = 5
 """Words of an n-gram: one changed word spoils five of them, and the words on either side of it are still found."""
@@ -75,7 +75,7 @@ def _files(spans: tuple[tuple[Span, ...], ...], task: EvaluationsTask) -> dict[s
 class EvaluationsTask(Payload):
     """The input of the task that reads the evaluation sets; plain data."""
 
-    CODE: ClassVar = (2, UNICODE_VERSION)
+    CODE: ClassVar = (3, UNICODE_VERSION)
     """Increase it, too, when documents would have other hits."""
     LIBRARIES: ClassVar = ("pyarrow",)
 
@@ -90,15 +90,15 @@ class EvaluationsTask(Payload):
 class Items:
     """The items of all evaluation sets, and their n-grams."""
 
-    rows: npt.NDArray[np.void]
+    rows: Rows
     """`ITEM_DTYPE (items,)`."""
-    ngrams: npt.NDArray[np.uint64]
+    ngrams: UInt64s
     """Hashes of the distinct n-grams, in order, `(ngrams,)`."""
-    beginnings: npt.NDArray[np.uint64]
+    beginnings: UInt64s
     """Hashes of the distinct first `LEAST_WORDS` words of short items, `(beginnings,)`."""
-    of_items: npt.NDArray[np.int64]
+    of_items: Int64s
     """The n-grams of each item in the order of its text, as places in `ngrams`, item by item, `(pairs,)`."""
-    offsets: npt.NDArray[np.int64]
+    offsets: Int64s
     """The n-grams of item i are `of_items[offsets[i]:offsets[i + 1]]`, `(items + 1,)`."""
 
     @property
@@ -106,7 +106,7 @@ class Items:
         """The sizes of short items that there are, in words."""
         return sorted(set(self.rows["size"][self.rows["words"] < LONG_WORDS].tolist()) - {0})
 
-    def find_whole(self) -> npt.NDArray[np.bool_]:
+    def find_whole(self) -> Bools:
         """Return which n-grams are all words of a short item, `(ngrams,)`."""
         whole = np.zeros(len(self.ngrams), bool)
         short = (self.rows["size"] > 0) & (self.rows["words"] < LONG_WORDS)
@@ -120,23 +120,15 @@ def source_of(evaluation: EvaluationRecipe, folder: str) -> FilesSource:
     return FilesSource(weight=1.0, **given).in_folder(Path(folder))
 
 
-def _list_spans(evaluation: EvaluationRecipe, folder: str) -> tuple[Span, ...]:
-    """List the spans of an evaluation set's files.
-
-    Raises:
-        SourceError: a file cannot be read, or has no such column.
-    """
-    source = source_of(evaluation, folder)
-    try:
-        return tuple(list_spans(source, list_files(source)))
-    except SourceError as error:
-        raise _in_own_words(evaluation, error) from error
-
-
-def _in_own_words(evaluation: EvaluationRecipe, error: SourceError) -> SourceError:
+@contextmanager
+def _own_words(evaluation: EvaluationRecipe) -> Generator[None]:
     """Turn the error of a source into the error of an evaluation set, which has fewer keys."""
-    text = str(error).replace(ALLOW, "").removeprefix(f"source {evaluation.name!r}: ")
-    return SourceError(re.sub(r"(?m)^source ", "evaluation set ", f"source {evaluation.name!r}: {text}"))
+    try:
+        yield
+    except SourceError as error:
+        text = str(error).replace(ALLOW, "").removeprefix(f"source {evaluation.name!r}: ")
+        text = re.sub(r"(?m)^source ", "evaluation set ", f"source {evaluation.name!r}: {text}")
+        raise SourceError(text) from error
 
 
 def make_items_task(recipe: Recipe) -> EvaluationsTask:
@@ -146,8 +138,12 @@ def make_items_task(recipe: Recipe) -> EvaluationsTask:
         SourceError: a file cannot be read, or has no such column.
     """
     folder = str(recipe.folder)
-    spans = tuple(() if one.task else _list_spans(one, folder) for one in recipe.evaluations)
-    return EvaluationsTask(tuple(recipe.evaluations), folder, spans)
+    spans: list[tuple[Span, ...]] = []
+    for one in recipe.evaluations:
+        with _own_words(one):
+            source = None if one.task else source_of(one, folder)
+            spans.append(tuple(list_spans(source, list_files(source))) if source else ())
+    return EvaluationsTask(tuple(recipe.evaluations), folder, tuple(spans))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +172,7 @@ class ItemsResult(Result):
     evaluations: list[ReadItems]
 
 
-def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int], None]) -> ItemsResult:
+def read_items(folder: Path, task: EvaluationsTask, report: Report) -> ItemsResult:
     """Read the items of all evaluation sets into `folder`.
 
     Args:
@@ -187,12 +183,12 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
     Raises:
         SourceError: a file cannot be read as the recipe says, or a set holds no item to search for.
     """
-    rows: list[npt.NDArray[np.void]] = []
-    ngrams: list[npt.NDArray[np.uint64]] = []
+    rows: list[Rows] = []
+    ngrams: list[UInt64s] = []
     counts: list[ReadItems] = []
     text_bytes = 0
     for number, (evaluation, spans) in enumerate(zip(task.evaluations, task.spans, strict=True)):
-        own: list[npt.NDArray[np.void]] = []
+        own: list[Rows] = []
         known: dict[str, Any] = {}
         if evaluation.task:
             # The items of an eval task are those that a training run scores.
@@ -206,10 +202,11 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
         else:
             # Another evaluation set is read as a source is; its documents are the items.
             stream = DocumentStream(source_of(evaluation, task.folder), spans)
-            for places, documents in _read(evaluation, stream):
-                own.append(_describe(number, places, documents.rows, documents, ngrams))
-                text_bytes += documents.num_bytes
-                report(text_bytes, 0)
+            with _own_words(evaluation):
+                for places, documents in stream:
+                    own.append(_describe(number, places, documents.rows, documents, ngrams))
+                    text_bytes += documents.num_bytes
+                    report(text_bytes, 0)
             dropped, labels = stream.tally.dropped, [span.label("file") for span in spans]
         items = np.concatenate([*own, np.zeros(0, ITEM_DTYPE)])
         counts.append(replace(_count(evaluation, items, dropped, labels), **known))
@@ -223,11 +220,11 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
 
 def _describe(
     number: int,
-    places: npt.NDArray[np.uint32],
-    rows: npt.NDArray[np.uint32],
+    places: UInt32s,
+    rows: UInt32s,
     texts: Iterable[memoryview],
-    ngrams: list[npt.NDArray[np.uint64]],
-) -> npt.NDArray[np.void]:
+    ngrams: list[UInt64s],
+) -> Rows:
     """Return the rows of items of an evaluation set, `ITEM_DTYPE (items,)`; their n-grams go to the end of a list."""
     found = np.zeros(len(rows), ITEM_DTYPE)
     found["evaluation"], found["span"], found["row"] = number, places, rows
@@ -235,13 +232,6 @@ def _describe(
         found["words"][place], found["size"][place], own = find_item_ngrams(text)
         ngrams.append(own)
     return found
-
-
-def _read(evaluation: EvaluationRecipe, stream: DocumentStream) -> Iterator[tuple[npt.NDArray[np.uint32], Documents]]:
-    try:
-        yield from stream
-    except SourceError as error:
-        raise _in_own_words(evaluation, error) from error
 
 
 @lru_cache(maxsize=1)
@@ -259,7 +249,7 @@ def load_items(task: str) -> Items:
         return Items(**{name: arrays[name] for name in arrays})
 
 
-def find_item_ngrams(text: memoryview) -> tuple[int, int, npt.NDArray[np.uint64]]:
+def find_item_ngrams(text: memoryview) -> tuple[int, int, UInt64s]:
     """Return what is searched for an item of an evaluation set: its words, the size of its n-grams, and these.
 
     The n-grams are in the order of the text, uint64 `(ngrams, 2)`: each with its beginning, which is 0 for those of
@@ -273,13 +263,12 @@ def find_item_ngrams(text: memoryview) -> tuple[int, int, npt.NDArray[np.uint64]
     long = len(words) >= LONG_WORDS
     # A long item by its n-grams, a short one by all of its words at once.
     size = NGRAM_WORDS if long else len(words)
-    ngrams = Ngrams(words)
-    hashes = ngrams.hash_all(size)
-    beginnings = np.zeros(len(hashes), np.uint64) if long else ngrams.hash_all(LEAST_WORDS)[:1]
+    hashes = hash_ngrams(words, size)
+    beginnings = np.zeros(len(hashes), np.uint64) if long else hash_ngrams(words, LEAST_WORDS)[:1]
     return len(words), size, np.stack([hashes, beginnings], axis=1)
 
 
-def collect_items(rows: npt.NDArray[np.void], ngrams: list[npt.NDArray[np.uint64]]) -> Items:
+def collect_items(rows: Rows, ngrams: list[UInt64s]) -> Items:
     """Return items from their rows, and from the n-grams that `find_item_ngrams` gave for each."""
     # Items share n-grams: each is kept once, with the items that it is of.
     pairs = np.concatenate([*ngrams, np.zeros((0, 2), np.uint64)])
@@ -288,9 +277,7 @@ def collect_items(rows: npt.NDArray[np.void], ngrams: list[npt.NDArray[np.uint64
     return Items(rows, hashes, beginnings, of_items, np.cumsum([0, *map(len, ngrams)]))
 
 
-def _count(
-    evaluation: EvaluationRecipe, items: npt.NDArray[np.void], dropped: Counter[str], labels: list[str]
-) -> ReadItems:
+def _count(evaluation: EvaluationRecipe, items: Rows, dropped: Counter[str], labels: list[str]) -> ReadItems:
     short = int((items["size"] == 0).sum())
     if short == len(items):
         why = f"all {short:,} are shorter than {LEAST_WORDS} words" if short else "its files hold none"

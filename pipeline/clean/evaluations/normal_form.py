@@ -17,14 +17,15 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipeline.arrow_arrays import spread
+
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Int32s, Int64s, UInt8s
 
 UNICODE_VERSION = unicodedata.unidata_version
 """Another version of Unicode may have other letters."""
@@ -51,44 +52,6 @@ _STAYS, _GAP, _REPLACED = 1, 2, 3
 """Kinds of characters: one that stays, one that is a gap, and the first replacement. 0 is not yet known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Edits:
-    """The characters and HTML entities of a text that other characters, or none, replace; in the order of the text."""
-
-    starts: npt.NDArray[np.int64]
-    """First byte of each, `(edits,)`."""
-    sizes: npt.NDArray[np.int64]
-    """Bytes of each."""
-    kinds: npt.NDArray[np.int64]
-    """The number of each one's replacement."""
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def apply(
-        self, data: npt.NDArray[np.uint8], shift: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Replace them in some stretches of the text, which hold all of them.
-
-        Args:
-            data: the stretches, one after the other, `(bytes,)`.
-            shift: how many bytes before its place in the text each edit is in `data`, `(edits,)`.
-
-        Returns:
-            The normal form, and how many bytes of it each byte of `data` gives, `(bytes,)`: all bytes of a replacement
-            come from the first byte of what it replaces.
-        """
-        starts = self.starts - shift
-        lengths, replacements = _characters().join(self.kinds)
-        # How many bytes each byte gives: none inside what is replaced, all of the replacement at its first.
-        counts = np.ones(len(data), np.int64)
-        counts[spread(starts, self.sizes)] = 0
-        counts[starts] = lengths
-        normal = np.repeat(data, counts)
-        normal[spread(np.cumsum(counts)[starts] - lengths, lengths)] = replacements
-        return normal, counts
-
-
 class _Characters:
     """The normal form of every character, found when it first occurs."""
 
@@ -99,7 +62,7 @@ class _Characters:
         self._sizes, self._begins = np.zeros((2, 0), np.int64)
         self._pool = np.zeros(0, np.uint8)
 
-    def find_kinds(self, characters: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    def find_kinds(self, characters: Int64s) -> Int32s:
         """Return what becomes of characters: that they stay, that they are gaps, or the number of a replacement."""
         kinds = self._kinds[characters]
         if not kinds.all():
@@ -117,7 +80,7 @@ class _Characters:
             self._replacements.append(text)
         return self._numbers[text]
 
-    def join(self, kinds: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    def join(self, kinds: Int64s) -> tuple[Int64s, UInt8s]:
         """Return the sizes of replacements, `(replacements,)`, and their bytes, one after the other."""
         if len(self._sizes) != len(self._replacements):
             self._sizes = np.array([len(text) for text in self._replacements], np.int64)
@@ -130,7 +93,7 @@ class _Characters:
 _characters = lru_cache(maxsize=1)(_Characters)
 
 
-def find_edits(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint8], Edits]:
+def find_edits(data: UInt8s, offsets: Int64s) -> tuple[UInt8s, Int64s]:
     """Make the letters of documents small, clear all gaps, and find what must be replaced.
 
     Args:
@@ -138,7 +101,9 @@ def find_edits(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> t
         offsets: where each document begins in it, and where the last one ends, `(documents + 1,)`.
 
     Returns:
-        The text, 0 for each byte of a gap, but for none of what must be replaced; and that.
+        The text, 0 for each byte of a gap, but for none of what must be replaced; and that, in the order of the text,
+        the characters and HTML entities that other characters, or none, replace: first byte, size in bytes and number
+        of the replacement, `(edits, 3)`.
     """
     text = data.tobytes()
     small = np.frombuffer(bytearray(text.translate(_ASCII)), np.uint8)
@@ -159,11 +124,32 @@ def find_edits(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> t
             small[gaps + place] = 0
         parts.append(np.stack([at[replaced], np.full(int(replaced.sum()), size), kinds[replaced]], axis=1))
     found = np.concatenate(parts)
-    found = found[np.argsort(found[:, 0], kind="stable")]
-    return small, Edits(found[:, 0], found[:, 1], found[:, 2])
+    return small, found[np.argsort(found[:, 0], kind="stable")]
 
 
-def _find_entities(text: bytes, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def apply_edits(data: UInt8s, edits: Int64s) -> tuple[UInt8s, Int64s]:
+    """Replace what must be replaced in a text.
+
+    Args:
+        data: the text, `(bytes,)`.
+        edits: what `find_edits` has found, by its place in `data`, `(edits, 3)`.
+
+    Returns:
+        The normal form, and how many bytes of it each byte of `data` gives, `(bytes,)`: all bytes of a replacement
+        come from the first byte of what it replaces.
+    """
+    starts, sizes, kinds = edits.T
+    lengths, replacements = _characters().join(kinds)
+    # How many bytes each byte gives: none inside what is replaced, all of the replacement at its first.
+    counts = np.ones(len(data), np.int64)
+    counts[spread(starts, sizes)] = 0
+    counts[starts] = lengths
+    normal = np.repeat(data, counts)
+    normal[spread(np.cumsum(counts)[starts] - lengths, lengths)] = replacements
+    return normal, counts
+
+
+def _find_entities(text: bytes, offsets: Int64s) -> Int64s:
     """Return the HTML entities of documents: first byte, size and kind, `(entities, 3)`."""
     if b"&" not in text:
         return np.zeros((0, 3), np.int64)
@@ -205,9 +191,3 @@ def _normalise_part(character: str) -> bytes:
     if category[0] in "LNM" and ord(character) not in _APOSTROPHES:
         return character.encode()
     return GAP
-
-
-def spread(begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the numbers of ranges that begin at `begins` and have `sizes` numbers each, one after the other."""
-    ends = np.cumsum(sizes)
-    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begins - (ends - sizes), sizes)

@@ -9,20 +9,19 @@ Hashes are mixed; those of n-grams are polynomials modulo 2^64. Two given n-gram
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
-from pipeline.clean.evaluations.normal_form import find_edits, spread
+from pipeline.arrow_arrays import spread
+from pipeline.clean.evaluations.normal_form import apply_edits, find_edits
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Int64s, UInt8s, UInt64s
 
 _WORD_BASE = np.uint64(0x9E3779B97F4A7C15)
 _NGRAM_BASE = np.uint64(0xD1B54A32D192ED03)
-"""Odd numbers, so that they have inverses modulo 2^64."""
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 """The first multiplier of splitmix64's finaliser. Source: Steele, Lea and Flood 2014."""
 _CHUNK_MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
@@ -31,9 +30,7 @@ _LONG_WORD_BYTES = 512
 """Longer words, such as encoded images, are hashed one by one."""
 
 
-def find_hashed_words(
-    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+def find_hashed_words(data: UInt8s, offsets: Int64s) -> tuple[UInt64s, Int64s]:
     """Find the words of documents; none goes on from one document to the next.
 
     Args:
@@ -49,18 +46,21 @@ def find_hashed_words(
     if not len(edits):
         return hashes, np.stack([starts, stops], axis=1)
     # Only the words that hold what is replaced are made again; there may be several of one, or none.
-    owner = starts.searchsorted(edits.starts, "right") - 1
+    owner = starts.searchsorted(edits[:, 0], "right") - 1
     edited = owner[np.append(True, owner[1:] != owner[:-1])]
     sizes = (stops - starts)[edited]
     ends = np.cumsum(sizes)
     given = spread(starts[edited], sizes)
     shift = starts[edited] - (ends - sizes)
-    normal, counts = edits.apply(small[given], shift[np.searchsorted(edited, owner)])
+    moved = edits.copy()
+    moved[:, 0] -= shift[np.searchsorted(edited, owner)]
+    normal, counts = apply_edits(small[given], moved)
     firsts, lasts = _find_runs(normal, np.append(0, np.cumsum(counts)[ends - 1]))
     origins = np.repeat(given, counts)
     places = np.stack([origins[firsts], origins[lasts - 1] + 1], axis=1)
-    at = np.minimum(edits.starts.searchsorted(origins[lasts - 1]), len(edits) - 1)
-    places[:, 1] += np.where(edits.starts[at] == origins[lasts - 1], edits.sizes[at] - 1, 0)
+    ends_at = origins[lasts - 1]
+    at = np.minimum(edits[:, 0].searchsorted(ends_at), len(edits) - 1)
+    places[:, 1] += np.where(edits[at, 0] == ends_at, edits[at, 1] - 1, 0)
     # Put them in place of the others.
     plain = np.ones(len(starts), bool)
     plain[edited] = False
@@ -70,9 +70,7 @@ def find_hashed_words(
     return hashes, np.stack([np.insert(starts, before, places[:, 0]), np.insert(stops, before, places[:, 1])], axis=1)
 
 
-def _find_runs(
-    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _find_runs(data: UInt8s, offsets: Int64s) -> tuple[Int64s, Int64s]:
     """Return where the runs of bytes that are not 0 begin and end; none goes on from one document to the next."""
     # Edges of runs: a byte that is inside, next to one that is not.
     inside = data != 0
@@ -85,9 +83,7 @@ def _find_runs(
     return np.flatnonzero(begins), np.flatnonzero(ends)
 
 
-def _hash_words(
-    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-) -> npt.NDArray[np.uint64]:
+def _hash_words(data: UInt8s, starts: Int64s, sizes: Int64s) -> UInt64s:
     """Return the hash of each word: of its bytes, eight at a time."""
     # Overlapping numbers of eight bytes: the bytes at a word are one look-up.
     padded = np.append(data, np.zeros(8, np.uint8))
@@ -105,42 +101,23 @@ def _hash_words(
     return hashes
 
 
-class Ngrams:
-    """The n-grams of a sequence of words. n-grams of different sizes have different hashes."""
+def hash_ngrams(words: UInt64s, size: int, begins: Int64s | None = None) -> UInt64s:
+    """Hash n-grams of words; those of different sizes have different hashes.
 
-    def __init__(self, words: npt.NDArray[np.uint64]):
-        self._powers, self._inverses = _powers(int(_NGRAM_BASE), len(words))
-        self._sums = np.zeros(len(words) + 1, np.uint64)
-        np.cumsum(words * self._powers[: len(words)], out=self._sums[1:])
-
-    def hash_all(self, size: int) -> npt.NDArray[np.uint64]:
-        """Return the hash of each n-gram of `size` words, in order, `(max(0, words - size + 1),)`."""
-        if size >= len(self._sums):
-            return np.zeros(0, np.uint64)
-        sums = self._sums[size:] - self._sums[:-size]
-        return _mix(sums * self._inverses[: len(sums)] + np.uint64(size))
-
-    def hash_at(self, begins: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.uint64]:
-        """Return the hashes of those that begin at given words and end at the last one or before, `(begins,)`."""
-        sums = self._sums[begins + size] - self._sums[begins]
-        return _mix(sums * self._inverses[begins] + np.uint64(size))
+    Args:
+        words: the hashes of the words, `(words,)`.
+        size: words in an n-gram.
+        begins: the first word of each; all n-grams in order when None, `(max(0, words - size + 1),)`.
+    """
+    count = max(0, len(words) - size + 1)
+    hashes = np.full(count if begins is None else len(begins), size, np.uint64)
+    for place in range(size):
+        hashes *= _NGRAM_BASE
+        hashes += words[place : place + count] if begins is None else words[begins + place]
+    return _mix(hashes)
 
 
-@lru_cache(maxsize=4)
-def _powers_up_to(base: int, size: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    powers, inverses = (
-        np.multiply.accumulate(np.concatenate([[np.uint64(1)], np.full(size - 1, factor, np.uint64)]))
-        for factor in (base, pow(base, -1, 1 << 64))
-    )
-    return powers, inverses
-
-
-def _powers(base: int, size: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Return the powers of a base and of its inverse modulo 2^64, `(size or more,)` each."""
-    return _powers_up_to(base, 1 << max(10, (size - 1).bit_length()))
-
-
-def _mix(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mix(hashes: UInt64s) -> UInt64s:
     hashes ^= hashes >> np.uint64(30)
     hashes *= _MIX
     hashes ^= hashes >> np.uint64(31)

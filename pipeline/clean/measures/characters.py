@@ -1,4 +1,4 @@
-"""Characters of UTF-8 text, read from its bytes: white space, letters, the last one before a position.
+"""Characters of UTF-8 text, read from its bytes: white space, letters, the last one before a position; and shares.
 
 White space is what Python's `str.split` takes for it. Documents are valid UTF-8: what follows a first byte is there.
 """
@@ -12,9 +12,9 @@ import numpy as np
 from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Bools, Int32s, Int64s, UInt8s
 
-    Bytes = npt.NDArray[np.uint8]
+    Bytes = UInt8s
     """The UTF-8 of a document, uint8 `(bytes,)`."""
 
 NEWLINE = 0x0A
@@ -22,7 +22,7 @@ FIRST_WIDE = 0xC2
 """Bytes from this one begin a character outside ASCII; those from 0x80 that are smaller go on with one."""
 
 
-def mark_bytes(chars: bytes) -> npt.NDArray[np.bool_]:
+def mark_bytes(chars: bytes) -> Bools:
     """Return which bytes are among some characters, `(256,)`."""
     return np.isin(np.arange(256), list(chars))
 
@@ -35,7 +35,7 @@ BEGINS_WHITE = mark_bytes(bytes([0xC2, 0xE1, 0xE2, 0xE3]))
 
 
 @compiled
-def find_runs(marks: Bytes) -> npt.NDArray[np.int32]:
+def find_runs(marks: Bytes) -> Int32s:
     """Return where the longest runs of marked characters begin and end, alternately: of bytes marked 1, not 0.
 
     No branch depends on a mark: it would be predicted wrong once a word, 20 cycles.
@@ -104,7 +104,7 @@ def read_last(document: Bytes, stop: int) -> tuple[int, int]:
 
 
 @compiled
-def has_code(codes: npt.NDArray[np.int64], code: int) -> bool:
+def has_code(codes: Int64s, code: int) -> bool:
     """Return whether a character is among some, by its code point."""
     for known in codes:  # noqa: SIM110  numba compiles no generators
         if known == code:
@@ -122,3 +122,9 @@ def begins_with(document: Bytes, at: int, stop: int, phrase: Bytes) -> bool:
         if byte != phrase[index] and (not ASCII_LETTERS[byte] or byte | 0x20 != phrase[index]):
             return False
     return True
+
+
+@compiled
+def divide(part: float, whole: float) -> float:
+    """Return the division of a part of a document by the whole; 0 if the whole is 0."""
+    return part / whole if whole else 0.0

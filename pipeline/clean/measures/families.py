@@ -7,23 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.code import measure_alphanumeric, measure_code_names, measure_encoded
+from pipeline.clean.measures.code import measure_alphanumeric, measure_code_names, measure_encoded, measure_literals
 from pipeline.clean.measures.hashes import read_blocks
-from pipeline.clean.measures.lines import find_lines, measure_lines
-from pipeline.clean.measures.literals import measure_literals
+from pipeline.clean.measures.lines import find_lines, measure_lines, measure_sentences
 from pipeline.clean.measures.names import FAMILIES
 from pipeline.clean.measures.phrases import find_phrases, measure_generated, measure_phrases
 from pipeline.clean.measures.repetition import measure_ngrams, measure_repeated_lines
-from pipeline.clean.measures.sentences import measure_sentences
 from pipeline.clean.measures.words import find_words, measure_words
 from pipeline.numba_compiler import compiled, compiled_and_kept
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from pipeline.arrow_arrays import Bools, Float32s, Float64s, Int64s
     from pipeline.clean.measures.characters import Bytes
 
-    Row = npt.NDArray[np.float32]
+    Row = Float32s
     """The measures of a document, in the order of `MEASURES`."""
 
 (
@@ -34,9 +31,7 @@ if TYPE_CHECKING:
 
 
 @compiled_and_kept
-def measure_families(
-    data: Bytes, offsets: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_], found: npt.NDArray[np.float32]
-) -> None:
+def measure_families(data: Bytes, offsets: Int64s, wanted: Bools, found: Float32s) -> None:
     """Measure documents.
 
     Args:
@@ -50,7 +45,7 @@ def measure_families(
 
 
 @compiled
-def _measure_text(document: Bytes, wanted: npt.NDArray[np.bool_], row: Row) -> None:
+def _measure_text(document: Bytes, wanted: Bools, row: Row) -> None:
     blocks = read_blocks(document)
     words = find_words(document, blocks)
     lines = find_lines(document, words)
@@ -78,6 +73,6 @@ def _measure_text(document: Bytes, wanted: npt.NDArray[np.bool_], row: Row) -> N
 
 
 @compiled
-def _store(row: Row, first: np.intp, measures: Sequence[float] | npt.NDArray[np.float64]) -> None:
+def _store(row: Row, first: np.intp, measures: Sequence[float] | Float64s) -> None:
     for index in range(len(measures)):
         row[first + index] = measures[index]

@@ -9,13 +9,12 @@ import numpy as np
 from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from pipeline.arrow_arrays import Int32s, UInt64s
     from pipeline.clean.measures.characters import Bytes
 
-    Blocks = npt.NDArray[np.uint64]
+    Blocks = UInt64s
     """A document in numbers of eight bytes, followed by at least eight zeros."""
-    Keys = npt.NDArray[np.uint64]
+    Keys = UInt64s
     """Hashes: equal things have equal ones, and two that differ have the same once in 2^64."""
 
 _MIX = np.uint64(0xD6E8FEB86659FD93)  # of the "rrmxmx" family of 64-bit mixers: odd, with well-spread bits
@@ -81,7 +80,7 @@ def _count_continuations(block: np.uint64) -> int:
 
 
 @compiled
-def make_table(count: int) -> npt.NDArray[np.int32]:
+def make_table(count: int) -> Int32s:
     """Return an empty hash table for some keys, at most half full with them; its size is a power of 2."""
     slots = 2
     while slots < 2 * count:
@@ -90,7 +89,7 @@ def make_table(count: int) -> npt.NDArray[np.int32]:
 
 
 @compiled
-def find_first(table: npt.NDArray[np.int32], keys: Keys, index: int) -> int:
+def find_first(table: Int32s, keys: Keys, index: int) -> int:
     """Return the index of the first key equal to one, by the hash table; a key without an earlier one is put in it."""
     last = len(table) - 1
     slot = int(np.int64(keys[index] & np.uint64(last)))

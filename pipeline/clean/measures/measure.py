@@ -13,8 +13,9 @@ from pipeline.numba_compiler import is_to_compile
 from shards.errors import InputError, check_extra
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import pyarrow as pa
+
+    from pipeline.arrow_arrays import Float32s
 
 CODE_VERSION = 2
 """Raised when a measure of a text changes."""
@@ -38,7 +39,7 @@ def compile_measures(say: Callable[[str], None]) -> None:
         measure_documents(pa.array(["a"], pa.large_string()), list(MEASURES))
 
 
-def measure_documents(text: pa.LargeStringArray, names: Sequence[str]) -> npt.NDArray[np.float32]:
+def measure_documents(text: pa.LargeStringArray, names: Sequence[str]) -> Float32s:
     """Measure documents.
 
     Args:

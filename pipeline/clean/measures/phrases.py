@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipeline.clean.measures.characters import ASCII_LETTERS, DIGITS, NEWLINE, begins_with
-from pipeline.clean.measures.division import divide
+from pipeline.clean.measures.characters import ASCII_LETTERS, DIGITS, NEWLINE, begins_with, divide
 from pipeline.clean.measures.names import HEAD_LINES
 from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
+    from pipeline.arrow_arrays import Int32s, UInt8s, UInt64s
     from pipeline.clean.measures.characters import Bytes
     from pipeline.clean.measures.hashes import Blocks
     from pipeline.clean.measures.lines import Lines
     from pipeline.clean.measures.words import Words
 
-    Flags = npt.NDArray[np.uint8]
+    Flags = UInt8s
 
 _LOREM_IPSUM, _JAVASCRIPT, _POLICY, _STEM = range(4)
 """The kind of a phrase. Each mark of a generated file holds a stem."""
@@ -60,7 +58,7 @@ def _as_bytes(phrases: Sequence[str]) -> tuple[Bytes, ...]:
     return tuple(np.frombuffer(phrase.encode(), np.uint8) for phrase in phrases)
 
 
-def _find_bits(letter: int) -> npt.NDArray[np.uint64]:
+def _find_bits(letter: int) -> UInt64s:
     """Return for each byte the bits of the stretches that have it, in any case, as a letter, `(256,)`."""
     bits = np.zeros(256, np.uint64)
     for number, (phrase, rare, _) in enumerate(_PHRASES):
@@ -131,7 +129,7 @@ def _fit_stretches(block: np.uint64) -> np.uint64:
 
 
 @compiled
-def _count_up_to(ascending: npt.NDArray[np.int32], value: int) -> int:
+def _count_up_to(ascending: Int32s, value: int) -> int:
     """Return how many of some ascending values are not above a value."""
     low, high = 0, len(ascending)
     while low < high:

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.division import divide
+from pipeline.clean.measures.characters import divide
 from pipeline.clean.measures.hashes import chain, find_first, make_table
 from pipeline.clean.measures.names import DUPLICATE_SIZES, TOP_SIZES
 from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from pipeline.arrow_arrays import Float64s, Int32s
     from pipeline.clean.measures.hashes import Keys
     from pipeline.clean.measures.lines import Lines
     from pipeline.clean.measures.words import Words
 
-    Ints = npt.NDArray[np.int32]
+    Ints = Int32s
 
 _LARGEST_TOP = TOP_SIZES[-1]
 _LARGEST = DUPLICATE_SIZES[-1]
@@ -64,7 +63,7 @@ def _count_repeated(keys: Keys, chars_before: Ints) -> tuple[int, int]:
 
 
 @compiled
-def measure_ngrams(words: Words) -> npt.NDArray[np.float64]:
+def measure_ngrams(words: Words) -> Float64s:
     """Measure the n-grams of each size that occur more than once.
 
     Longer n-grams are looked for only if a shorter one repeats, here and at the next word: at size 3, 5 % of the words

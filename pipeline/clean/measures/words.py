@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipeline.clean.measures.characters import ASCII_LETTERS, BEGINS_WHITE, NEWLINE, find_runs, is_letter, wide_white
-from pipeline.clean.measures.division import divide
+from pipeline.clean.measures.characters import (
+    ASCII_LETTERS,
+    BEGINS_WHITE,
+    NEWLINE,
+    divide,
+    find_runs,
+    is_letter,
+    wide_white,
+)
 from pipeline.clean.measures.hashes import read_block, read_stretch
 from pipeline.clean.measures.names import STOP_WORDS
 from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from pipeline.arrow_arrays import Int32s
     from pipeline.clean.measures.characters import Bytes
     from pipeline.clean.measures.hashes import Blocks, Keys
 
@@ -28,13 +34,13 @@ _NOT_ASCII = np.uint64(0x8080808080808080)
 class Words(NamedTuple):
     """The words of a document, in order."""
 
-    starts: npt.NDArray[np.int32]
+    starts: Int32s
     """Position of each word's first byte, `(words,)`."""
-    stops: npt.NDArray[np.int32]
+    stops: Int32s
     """Position behind its last."""
     keys: Keys
     """uint64 `(words,)`."""
-    chars_before: npt.NDArray[np.int32]
+    chars_before: Int32s
     """Characters of all words before each one, and of all, `(words + 1,)`."""
 
 

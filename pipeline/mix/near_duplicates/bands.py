@@ -8,25 +8,24 @@ Scratch: 280 bytes per document.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
+from pipeline.arrow_arrays import split_by_size
 from pipeline.encode.run import Run
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
-from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, digest_of_payload, last_part
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, digest_of_payload, last_part
 from pipeline.mix.near_duplicates import signatures
-from pipeline.mix.near_duplicates.shingles import WIDTH, hash_shingles
-from pipeline.mix.near_duplicates.signatures import BANDS, band_keys
+from pipeline.mix.near_duplicates.signatures import BANDS, WIDTH, band_keys, hash_shingles
 from shards.audit.ngrams import token_values
 from shards.format.equal_hashes import mark_first
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Integers, Rows
+    from pipeline.arrow_arrays import Rows
 
 BANDS_FILE = "bands.bin"
 EDGES_FILE = "edges.bin"
@@ -76,7 +75,7 @@ class BandsResult(Result):
     """Of the bands file."""
 
 
-def write_bands(folder: Path, task: BandsTask, report: Callable[[int, int], None]) -> BandsResult:
+def write_bands(folder: Path, task: BandsTask, report: Report) -> BandsResult:
     """Write the sorted band rows of a run.
 
     Args:
@@ -90,7 +89,7 @@ def write_bands(folder: Path, task: BandsTask, report: Callable[[int, int], None
     keys = np.zeros((len(rows), BANDS), np.uint64)
     done = 0
     # The keys of all documents, chunk by chunk.
-    for first, last in split_documents(rows["length"]):
+    for first, last in split_by_size(rows["length"], CHUNK_TOKENS):
         tokens = run.read_tokens(rows[first:last])
         keys[first:last] = band_keys(*hash_shingles(tokens, rows["length"][first:last].astype(np.int64), values))
         done += len(tokens)
@@ -117,24 +116,10 @@ def write_bands(folder: Path, task: BandsTask, report: Callable[[int, int], None
     return BandsResult(documents=len(distinct), rows=int(edges[-1]), files=files)
 
 
-def split_documents(lengths: Integers, chunk_tokens: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of a run's documents whose bands are made at once: `chunk_tokens` at most, or one document."""
-    ends = np.cumsum(lengths, dtype=np.int64)
-    first = done = 0
-    while first < len(ends):
-        last = max(first + 1, int(np.searchsorted(ends, done + chunk_tokens, "right")))
-        yield first, last
-        first, done = last, int(ends[last - 1])
-
-
 def find_range(bands: TaskOutput[Any], number: int, ranges: int) -> tuple[int, int]:
     """Return the rows [first, last) of a bands task that are in one of this many equal ranges of keys."""
-    step, size = (1 << EDGE_BITS) // ranges, _EDGE_DTYPE.itemsize
-    first, last = (
-        int(np.frombuffer(bands.read(EDGES_FILE, place * size, (place + 1) * size), _EDGE_DTYPE)[0])
-        for place in (number * step, (number + 1) * step)
-    )
-    return first, last
+    edges = np.frombuffer(bands.read(EDGES_FILE), _EDGE_DTYPE)[:: (1 << EDGE_BITS) // ranges]
+    return int(edges[number]), int(edges[number + 1])
 
 
 def read_rows(bands: TaskOutput[Any], first: int, last: int) -> Rows:

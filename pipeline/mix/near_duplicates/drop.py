@@ -18,7 +18,6 @@ import pyarrow as pa
 from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.engine.checksums import WrittenFile, checksum_file
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
-from pipeline.mix.index import Found
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, read_similar
 from pipeline.mix.near_duplicates.survivors import SimilarDocuments, choose_dropped
 from shards.format.content_hash import join_hashes
@@ -27,45 +26,13 @@ from shards.stores.open import open_store
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipeline.arrow_arrays import Float64s, Int64s
+    from pipeline.arrow_arrays import Int64s, Rows
     from pipeline.encode.run import Run
     from pipeline.mix.index import Index
 
 EVIDENCE_FILE = "near_duplicates.parquet"
 SHOWN = 20
 """Pairs of each source that the result lists: of the lowest hashes, a random draw; and of the lowest similarity."""
-
-
-@dataclass(frozen=True, slots=True)
-class PairEnd:
-    """A document of a pair, to show."""
-
-    hash: str
-    place: str
-    """The label of its span."""
-    run: str
-    index: int
-    row: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A near-duplicate, and the similar document that stays."""
-
-    jaccard: float
-    dropped: PairEnd
-    kept: PairEnd
-
-
-@dataclass(frozen=True, slots=True)
-class ShownPairs:
-    """Some near-duplicates of a source."""
-
-    shown: list[Pair]
-    """Those of the lowest hashes, a random draw."""
-    nearest: list[Pair]
-    """Those of the lowest similarity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +43,9 @@ class NearDuplicates:
     """Pairs that were compared."""
     pairs: int
     """Those at or above `min_jaccard`."""
-    sources: list[ShownPairs]
+    sources: list[dict[str, list[dict[str, Any]]]]
+    """Of each source some near-duplicates, each with the document that stays, as JSON values: `shown`, those of the
+    lowest hashes, a random draw, and `nearest`, those of the lowest similarity."""
 
 
 def _last_parts(places: tuple[str, ...], _payload: Any) -> list[str | None]:
@@ -122,58 +91,55 @@ def drop_near_duplicates(
     # Only documents that are still kept take part.
     documents = task.read()
     found = index.find(documents.hi, documents.lo)
-    dropped = choose_dropped(documents, found.runs >= 0)
-    gone, kept = (Found(*(column[places] for column in found)) for places in (dropped.document, dropped.kept))
-    lengths = documents.lengths[dropped.document]
-    index.drop_near_duplicates(gone, kept, lengths, report=task.action == "report")
+    dropped, stays, jaccard = choose_dropped(documents, found["run"] >= 0)
+    gone, kept = found[dropped], found[stays]
+    index.drop_near_duplicates(gone, kept, documents.lengths[dropped], report=task.action == "report")
 
     # The evidence has a row for each near-duplicate, in the order of hashes.
-    columns: dict[str, Any] = {"jaccard": wrap_numbers(pa.float64(), dropped.jaccard)}
+    columns: dict[str, Any] = {"jaccard": wrap_numbers(pa.float64(), jaccard)}
     digests = [run.digest for run in runs]
-    for end, places, own in (("dropped", dropped.document, gone), ("kept", dropped.kept, kept)):
+    for end, places, own in (("dropped", dropped, gone), ("kept", stays, kept)):
         hashes = join_hashes(documents.hi[places], documents.lo[places])
         columns[f"{end}_hash"] = wrap_numbers(pa.binary(16), hashes)
         columns[f"{end}_tokens"] = wrap_numbers(pa.uint32(), documents.lengths[places].astype(np.uint32))
-        columns[f"{end}_source"] = _name(names, index.sources[own.runs])
+        columns[f"{end}_source"] = _name(names, index.sources[own["run"]])
         columns[f"{end}_unit"] = _name_units(runs, own)
-        columns[f"{end}_row"] = wrap_numbers(pa.uint32(), own.rows.astype(np.uint32))
-        columns[f"{end}_run"] = _name(digests, own.runs)
-        columns[f"{end}_index"] = wrap_numbers(pa.uint32(), own.places.astype(np.uint32))
+        columns[f"{end}_row"] = wrap_numbers(pa.uint32(), own["row"].astype(np.uint32))
+        columns[f"{end}_run"] = _name(digests, own["run"])
+        columns[f"{end}_index"] = wrap_numbers(pa.uint32(), own["index"].astype(np.uint32))
     table = pa.table(columns)
     pq.write_table(table, folder / EVIDENCE_FILE, compression="zstd")
-    shown = [
-        _choose_shown(table, np.flatnonzero(index.sources[gone.runs] == source), dropped.jaccard)
-        for source in range(len(names))
-    ]
+    # Some of each source, to show.
+    shown: list[dict[str, list[dict[str, Any]]]] = []
+    for source in range(len(names)):
+        own = np.flatnonzero(index.sources[gone["run"]] == source)
+        nearest = own[np.argsort(jaccard[own], kind="stable")]
+        pairs: dict[str, list[dict[str, Any]]] = {}
+        for name, rows in (("shown", own), ("nearest", nearest)):
+            first = table.take(rows[:SHOWN])
+            pairs[name] = list(map(_show, first.to_pylist()))
+        shown.append(pairs)
     files = {EVIDENCE_FILE: checksum_file(folder / EVIDENCE_FILE)}
     return NearDuplicates(task.compared, len(documents.first), shown), files
 
 
-def _choose_shown(table: pa.Table, own: Int64s, jaccard: Float64s) -> ShownPairs:
-    """Return some near-duplicates of a source.
-
-    Args:
-        table: the evidence.
-        own: the rows of the source's near-duplicates.
-        jaccard: the similarity in each row.
-    """
-    nearest = own[np.argsort(jaccard[own], kind="stable")]
-    return ShownPairs(*(list(map(to_pair, table.take(rows[:SHOWN]).to_pylist())) for rows in (own, nearest)))
-
-
-def to_pair(row: dict[str, Any]) -> Pair:
-    """Return the pair of a row of the evidence."""
-    names = ("unit", "run", "index", "row", "tokens")
-    ends = (PairEnd(row[f"{end}_hash"].hex(), *(row[f"{end}_{name}"] for name in names)) for end in ("dropped", "kept"))
-    return Pair(row["jaccard"], *ends)
+def _show(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of the evidence, to show."""
+    shown: dict[str, Any] = {"jaccard": row["jaccard"]}
+    for end in ("dropped", "kept"):
+        shown[end] = {
+            "hash": row[f"{end}_hash"].hex(),
+            "place": row[f"{end}_unit"],
+            **{name: row[f"{end}_{name}"] for name in ("run", "index", "row", "tokens")},
+        }
+    return shown
 
 
-def _name_units(runs: Sequence[Run], documents: Found) -> Any:
+def _name_units(runs: Sequence[Run], documents: Rows) -> Any:
     """Return the labels of documents' spans as a dictionary array, each label once."""
-    pairs = np.stack([documents.runs, documents.spans], axis=1)
-    distinct, codes = np.unique(pairs, axis=0, return_inverse=True)
+    distinct, codes = np.unique(documents[["run", "span"]], return_inverse=True)
     spans: list[tuple[int, int]] = distinct.tolist()
-    return _name([runs[run].labels[span] for run, span in spans], codes.reshape(-1))
+    return _name([runs[run].labels[span] for run, span in spans], codes)
 
 
 def _name(names: Sequence[str], numbers: Int64s) -> Any:

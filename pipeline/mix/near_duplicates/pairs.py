@@ -11,7 +11,7 @@ are written sorted by partition, in parts of bounded size. Memory: about 60 byte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
+from pipeline.arrow_arrays import split_by_size, spread
 from pipeline.encode.run import CONNECTIONS, distinct_runs, load_runs
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
-from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, digest_of_payload, last_part
+from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report, digest_of_payload, last_part
 from pipeline.mix.near_duplicates.bands import BAND_DTYPE, EDGE_BITS, BandsTask, bands_digest, find_range, read_rows
 from pipeline.mix.near_duplicates.signatures import BAND_BITS, BANDS
 from shards.audit.ngrams import finalize
@@ -73,26 +74,17 @@ def pairs_digest(runs: str, number: int, ranges: int) -> str:
     return digest_of_payload(PairsTask(runs, "", number, ranges))
 
 
-@dataclass(slots=True)
-class CutBuckets:
-    """Buckets of more than `MOST_MEMBERS` documents."""
-
-    buckets: int = 0
-    documents: int = 0
-    pairs: int = 0
-    """Pairs that were left out."""
-
-
 @dataclass(slots=True, kw_only=True)
 class PairsResult(Result):
     """The result of a pairs task."""
 
     pairs: int
     """Repeated ones included."""
-    cut: CutBuckets
+    cut: dict[str, int]
+    """Of buckets of more than `MOST_MEMBERS` documents: `buckets`, their `documents`, and the `pairs` left out."""
 
 
-def find_pairs(folder: Path, task: PairsTask, report: Callable[[int, int], None]) -> PairsResult:
+def find_pairs(folder: Path, task: PairsTask, report: Report) -> PairsResult:
     """Write the pairs of documents that have a key of the range in common.
 
     Args:
@@ -101,22 +93,21 @@ def find_pairs(folder: Path, task: PairsTask, report: Callable[[int, int], None]
         report: called with (bytes of band rows, 0) done so far.
     """
     rows, documents = _read_repeated(task, report)
-    members = _order_members(rows, documents)
-    cut = CutBuckets()
+    members, sizes = _order_members(rows, documents)
     edges: list[Int64s] = []
     pairs = 0
     with ChecksummedWriter(folder / PAIRS_FILE) as file:
-        for part in _pair_up(*members, cut):
+        for part in _pair_up(members, sizes):
             ordered, own_edges = _sort_part(part)
             file.write(ordered.view(np.uint8).data)
             edges.append(own_edges + pairs)
             pairs += len(ordered)
     table = np.array(edges, _EDGE_DTYPE).reshape(-1, PARTITIONS + 1)
     files = {PAIRS_FILE: file.facts(), EDGES_FILE: write_checksummed(folder / EDGES_FILE, table.tobytes())}
-    return PairsResult(pairs=pairs, cut=cut, files=files)
+    return PairsResult(pairs=pairs, cut=_count_cut(sizes), files=files)
 
 
-def _read_repeated(task: PairsTask, report: Callable[[int, int], None]) -> tuple[Rows, UInt64s]:
+def _read_repeated(task: PairsTask, report: Report) -> tuple[Rows, UInt64s]:
     """Read the range from every run; return the rows whose key is not the only one, and their documents."""
     # Find where the range lies in each run's bands, then read these rows into one array.
     runs = distinct_runs(load_runs(task.runs))
@@ -160,31 +151,31 @@ def _order_members(rows: Rows, documents: UInt64s) -> tuple[UInt64s, Int64s]:
     return documents[new], sizes
 
 
-def _pair_up(documents: UInt64s, sizes: Int64s, cut: CutBuckets) -> Iterator[Rows]:
-    """Yield the pairs of buckets in parts, `PAIR_DTYPE (pairs,)`; count what is left out."""
-    # Count what large buckets leave out: pairs of two documents that are both no centers.
+def _count_cut(sizes: Int64s) -> dict[str, int]:
+    """Count what large buckets leave out: pairs of two documents that are both no centers."""
     large = sizes[sizes > MOST_MEMBERS].astype(np.int64)
-    cut.buckets += len(large)
-    cut.documents += int(large.sum())
-    cut.pairs += int(((large - CENTERS) * (large - CENTERS - 1) // 2).sum())
+    left_out = (large - CENTERS) * (large - CENTERS - 1) // 2
+    return {
+        "buckets": len(large),
+        "documents": int(large.sum()),
+        "pairs": int(left_out.sum()),
+    }
+
+
+def _pair_up(documents: UInt64s, sizes: Int64s) -> Iterator[Rows]:
+    """Yield the pairs of buckets in parts, `PAIR_DTYPE (pairs,)`."""
     # Each document is paired with those before it in its bucket, or with the centers alone.
     starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
     places = np.arange(len(documents)) - starts
     partners = np.where(np.repeat(sizes > MOST_MEMBERS, sizes), np.minimum(places, CENTERS), places)
-    ends = np.cumsum(partners)
-    first = 0
     # Yield parts of about `PART_PAIRS` pairs; one document's pairs stay together.
-    while first < len(documents):
-        done = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, done + PART_PAIRS, "right")))
+    for first, last in split_by_size(partners, PART_PAIRS):
         counts = partners[first:last]
-        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        pairs = np.empty(len(within), PAIR_DTYPE)
-        pairs["longer"] = documents[np.repeat(starts[first:last], counts) + within]
+        pairs = np.empty(int(counts.sum()), PAIR_DTYPE)
+        pairs["longer"] = documents[spread(starts[first:last], counts)]
         pairs["shorter"] = np.repeat(documents[first:last], counts)
         if len(pairs):
             yield pairs
-        first = last
 
 
 def _sort_part(pairs: Rows) -> tuple[Rows, Int64s]:

@@ -7,35 +7,33 @@ of its partitions, and one batch of tokens, or one pair of longer documents.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
+from pipeline.arrow_arrays import split_by_size, spread
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Run, distinct_runs, load_runs
 from pipeline.engine.checksums import BLOCK_BYTES, ChecksummedWriter
 from pipeline.engine.receipts import Result, TaskOutput
-from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, last_part
+from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report, last_part
 from pipeline.mix.near_duplicates.pairs import PARTITIONS, PairsTask, distinct_pairs, pairs_digest, read_pairs
-from pipeline.mix.near_duplicates.shingles import hash_shingles
+from pipeline.mix.near_duplicates.signatures import hash_shingles
 from shards.audit.ngrams import token_values
 from shards.stores.open import open_store
 from shards.stores.store import Store
 from shards.terminal.workers import map_in_threads
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from pipeline.arrow_arrays import Int64s, Rows, UInt32s, UInt64s
+    from pipeline.arrow_arrays import Int64s, Rows, UInt64s, UIntegers
 
 FLOOR = 0.5
 """The lowest similarity that is written: `min_jaccard` may move above it, and nothing is compared again."""
 TASK_PAIRS = 1 << 22
 """Pairs of a task, repeated ones included, as far as there are partitions."""
 BATCH_TOKENS = 1 << 22
-"""Tokens whose shingles are in memory at once."""
+"""Tokens of the pairs whose shingles are in memory at once; a document counts for each of its pairs."""
 
 READ_BYTES = 8 << 20
 """Documents of a run that are this far apart are read one after the other."""
@@ -87,7 +85,7 @@ class SimilarResult(Result):
     similar: int
 
 
-def compare_pairs(folder: Path, task: SimilarTask, report: Callable[[int, int], None]) -> SimilarResult:
+def compare_pairs(folder: Path, task: SimilarTask, report: Report) -> SimilarResult:
     """Write the pairs with a Jaccard similarity of at least `FLOOR`.
 
     Args:
@@ -110,9 +108,10 @@ def compare_pairs(folder: Path, task: SimilarTask, report: Callable[[int, int], 
     # Read and compare batch by batch: pairs of one document follow each other.
     documents = _Documents(runs, np.unique(np.concatenate([pairs["longer"], pairs["shorter"]])), task.vocab_size)
     longer, shorter = documents.find(pairs["longer"]), documents.find(pairs["shorter"])
+    lengths = documents.rows["length"].astype(np.int64)
     similar = tokens = 0
     with ChecksummedWriter(folder / SIMILAR_FILE) as file:
-        for first, last in _batches(longer, shorter, documents.rows["length"]):
+        for first, last in split_by_size(lengths[longer] + lengths[shorter], BATCH_TOKENS):
             sets = documents.read_shingles(np.unique(np.concatenate([longer[first:last], shorter[first:last]])))
             tokens += sum(map(len, sets.values()))
             found = _compare(longer[first:last], shorter[first:last], sets, documents.rows)
@@ -120,24 +119,6 @@ def compare_pairs(folder: Path, task: SimilarTask, report: Callable[[int, int], 
             similar += len(found)
             report(last * pairs.dtype.itemsize, tokens)
     return SimilarResult(pairs=len(pairs), similar=similar, files={SIMILAR_FILE: file.facts()})
-
-
-def _batches(longer: Int64s, shorter: Int64s, lengths: UInt32s) -> Iterator[tuple[int, int]]:
-    """Yield ranges of pairs whose documents have `BATCH_TOKENS` together, or a single pair."""
-    first = tokens = 0
-    inside: set[int] = set()
-    for place, pair in enumerate(zip(longer.tolist(), shorter.tolist(), strict=True)):
-        # A document that the batch has already costs nothing more.
-        new = [document for document in pair if document not in inside]
-        more = sum(int(lengths[document]) for document in new)
-        if tokens + more > BATCH_TOKENS and place > first:
-            yield first, place
-            first, tokens, inside = place, 0, set[int]()
-            new, more = list(pair), sum(int(lengths[document]) for document in pair)
-        tokens += more
-        inside.update(new)
-    if first < len(longer):
-        yield first, len(longer)
 
 
 def _compare(
@@ -181,13 +162,9 @@ class _Documents:
         self._token_bytes = np.dtype(runs[0].dtype).itemsize if runs else 0
         self._threads = CONNECTIONS if runs and runs[0].output.store.request_bytes else 1
         # Read the rows of each run in few pieces; numbers are in the order of runs and rows.
-        edges = np.searchsorted(self._own, np.arange(len(runs) + 1))
         index = (numbers & np.uint64(2**32 - 1)).astype(np.int64)
-        pieces = [
-            (run, places)
-            for run, first, last in zip(runs, edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-            for places in _group(index[first:last], index[first:last] + 1, DOCUMENT_DTYPE.itemsize)
-        ]
+        parts = _split(self._own, index, index + 1, DOCUMENT_DTYPE.itemsize)
+        pieces = [(runs[self._own[part.start]], index[part]) for part in parts]
         read = map_in_threads(_read_rows, pieces, self._threads)
         self.rows = np.concatenate([np.zeros(0, DOCUMENT_DTYPE), *read])
 
@@ -197,18 +174,11 @@ class _Documents:
 
     def read_shingles(self, places: Int64s) -> dict[int, UInt64s]:
         """Return the sorted sets of shingles of documents, given by their places in order."""
-        rows = self.rows[places]
-        pieces: list[tuple[Run, Rows]] = []
-        own = self._own[places]
-        for number in np.unique(own).tolist():
-            part = rows[np.searchsorted(own, number) : np.searchsorted(own, number, "right")]
-            starts = part["start"].astype(np.int64)
-            # Tokens of neighbouring documents are one read.
-            groups = _group(starts, starts + part["length"], self._token_bytes)
-            ends = list(itertools.accumulate(map(len, groups)))
-            pieces += [
-                (self._runs[number], part[end - len(group) : end]) for end, group in zip(ends, groups, strict=True)
-            ]
+        rows, own = self.rows[places], self._own[places]
+        starts = rows["start"].astype(np.int64)
+        # Tokens of neighbouring documents are one read.
+        parts = _split(own, starts, starts + rows["length"], self._token_bytes)
+        pieces = [(self._runs[own[part.start]], rows[part]) for part in parts]
         tokens = list(map_in_threads(_read_tokens, pieces, self._threads))
         # Hash all at once, then cut into one sorted set for each document.
         hashes, counts = hash_shingles(np.concatenate(tokens), rows["length"].astype(np.int64), self._values)
@@ -219,11 +189,14 @@ class _Documents:
         }
 
 
-def _group(starts: Int64s, ends: Int64s, size: int) -> list[Int64s]:
-    """Divide places in order, of items of `size` bytes, into groups that are read at once: close ones, not too many."""
-    far = starts[1:] - ends[:-1] > BLOCK_BYTES // size
-    far |= starts[1:] // (READ_BYTES // size) != starts[:-1] // (READ_BYTES // size)
-    return np.split(starts, np.flatnonzero(far) + 1) if len(starts) else []
+def _split(runs: Int64s, starts: Int64s, ends: Int64s, size: int) -> list[slice]:
+    """Divide places of items of `size` bytes, in order of runs, into parts that are read at once: close, not long."""
+    apart = runs[1:] != runs[:-1]
+    apart |= starts[1:] - ends[:-1] > BLOCK_BYTES // size
+    stretch = starts // (READ_BYTES // size)
+    apart |= stretch[1:] != stretch[:-1]
+    edges = [0, *(np.flatnonzero(apart) + 1).tolist(), len(runs)]
+    return [slice(first, last) for first, last in itertools.pairwise(edges) if first < last]
 
 
 def _read_rows(piece: tuple[Run, Int64s]) -> Rows:
@@ -232,14 +205,13 @@ def _read_rows(piece: tuple[Run, Int64s]) -> Rows:
     return run.read_documents(first, int(places[-1]) + 1)[places - first]
 
 
-def _read_tokens(piece: tuple[Run, Rows]) -> npt.NDArray[np.unsignedinteger]:
+def _read_tokens(piece: tuple[Run, Rows]) -> UIntegers:
     """Read the tokens of documents of a run with one read, those between them included, and leave these out."""
     run, rows = piece
     tokens = run.read_tokens(rows)
+    starts = (rows["start"] - rows["start"][0]).astype(np.int64)
     lengths = rows["length"].astype(np.int64)
-    starts = rows["start"].astype(np.int64) - int(rows["start"][0])
-    ends = np.cumsum(lengths)
-    return tokens[np.arange(int(ends[-1])) + np.repeat(starts - (ends - lengths), lengths)]
+    return tokens[spread(starts, lengths)]
 
 
 def read_similar(store: Store, min_jaccard: float) -> Rows:

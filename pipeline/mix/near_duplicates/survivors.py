@@ -45,17 +45,7 @@ class SimilarDocuments:
         return cls(hi[new], lo[new], lengths, places[: len(pairs)], places[len(pairs) :], pairs["jaccard"].copy())
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """Documents to drop, in the order of their hashes, each with the most similar document that stays."""
-
-    document: Int64s
-    """Places in `SimilarDocuments`, `(dropped,)`."""
-    kept: Int64s
-    jaccard: Float64s
-
-
-def choose_dropped(documents: SimilarDocuments, alive: Bools) -> Dropped:
+def choose_dropped(documents: SimilarDocuments, alive: Bools) -> tuple[Int64s, Int64s, Float64s]:
     """Choose which of similar documents survive; return those to drop.
 
     Args:
@@ -63,7 +53,8 @@ def choose_dropped(documents: SimilarDocuments, alive: Bools) -> Dropped:
         alive: which of them would be in the set otherwise, `(documents,)`; the others count as if they were not there.
 
     Returns:
-        Those to drop: each is similar to a document that stays and is longer or, if equally long, has a lower hash.
+        The places of those to drop, in the order of their hashes, `(dropped,)`; of the most similar document that stays
+        for each, which is longer or, if equally long, has a lower hash; and this similarity.
     """
     # Number the documents by their precedence: the longest first, of equally long ones the lowest hash.
     order = np.lexsort((documents.lo, documents.hi, -documents.lengths))
@@ -91,4 +82,4 @@ def choose_dropped(documents: SimilarDocuments, alive: Bools) -> Dropped:
     best = found[best]
     document, kept = order[after[best]], order[before[best]]
     by_hash = np.argsort(document)
-    return Dropped(document[by_hash], kept[by_hash], jaccard[best][by_hash])
+    return document[by_hash], kept[by_hash], jaccard[best][by_hash]
