@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from shards.arrays import UInt64s
 from shards.audit.check_result import Check, Example, worst_verdict
 from shards.audit.concentrated_documents import PASSES, Concentrated, find_concentrated
 from shards.audit.document_checks import (
@@ -271,9 +272,7 @@ def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
             row.shown.append(place.to_dict() | shown)
 
 
-def _excerpt(
-    shard: Shard, place: Place, example: Example, vocabulary: Vocabulary, values: np.ndarray[Any, np.dtype[np.uint64]]
-) -> dict[str, Any]:
+def _excerpt(shard: Shard, place: Place, example: Example, vocabulary: Vocabulary, values: UInt64s) -> dict[str, Any]:
     tokens = shard.read(place.start, place.start + place.tokens)
     # Without a token or a passage to mark, the beginning is shown.
     first, last = 0, min(PASSAGE_TOKENS, len(tokens) - 1)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from shards.arrays import Bools, Int64s, UInt8s, UInt64s
 from shards.audit.rules import LOOK_LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
 from shards.audit.spread import Half, Spread, count_spread_pairs
 from shards.audit.word_finder import Candidates, WordFinder, Words
@@ -32,8 +33,6 @@ from shards.terminal.workers import map_tasks
 from shards.trace.locate import Place, find_places
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from shards.audit.totals import Totals
     from shards.format.document_blocks import DocumentBlock
     from shards.format.reader import ShardSet
@@ -109,7 +108,7 @@ class Concentrated:
     source_tokens: dict[str, int]
 
     @property
-    def hashes(self) -> npt.NDArray[np.uint8]:
+    def hashes(self) -> UInt8s:
         """The content hashes of the listed documents, uint8 `(documents, 16)`."""
         # All hashes in one string of digits: one conversion instead of one for each document.
         digits = "".join(document.place.hash for document in self.documents)
@@ -197,10 +196,10 @@ class _ListSearch(NamedTuple):
 
     shard_set: ShardSet
     share: float
-    letters: npt.NDArray[np.bool_]
-    numbers: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.uint64]
-    words: npt.NDArray[np.int64]
+    letters: Bools
+    numbers: Int64s
+    hashes: UInt64s
+    words: Int64s
     finder: WordFinder
 
 
@@ -291,9 +290,7 @@ def _choose(spread: Spread, *, below: int, tokens: int) -> list[Half]:
     return [half for half in halves if is_concentrated(half.half_count, half.half_tokens, of=tokens)]
 
 
-def _count_ids(
-    search: tuple[ShardSet, npt.NDArray[np.bool_], WordFinder], number: int
-) -> tuple[npt.NDArray[np.int64], Candidates]:
+def _count_ids(search: tuple[ShardSet, Bools, WordFinder], number: int) -> tuple[Int64s, Candidates]:
     """Return the rows of `Spread` of the judged ids of a shard, and its candidates among words."""
     shard_set, judged, finder = search
     spread, candidates = Spread(), Candidates()
@@ -309,7 +306,7 @@ def _count_ids(
     return spread.rows(), candidates
 
 
-def _count_words(search: tuple[ShardSet, npt.NDArray[np.uint64], WordFinder], number: int) -> npt.NDArray[np.int64]:
+def _count_words(search: tuple[ShardSet, UInt64s, WordFinder], number: int) -> Int64s:
     """Return the rows of `Spread` of the candidates in a shard, given by their hashes."""
     shard_set, hashes, finder = search
     spread = Spread()
@@ -321,7 +318,7 @@ def _count_words(search: tuple[ShardSet, npt.NDArray[np.uint64], WordFinder], nu
     return spread.rows()
 
 
-def _list_documents(search: _ListSearch, number: int) -> tuple[npt.NDArray[np.int64], list[ListedDocument]]:
+def _list_documents(search: _ListSearch, number: int) -> tuple[Int64s, list[ListedDocument]]:
     """Return the occurrences of each term in the listed documents of a shard, and these documents."""
     shard = search.shard_set.shards[number]
     size = int((search.numbers >= 0).sum()) + len(search.words)
@@ -346,9 +343,7 @@ def _list_documents(search: _ListSearch, number: int) -> tuple[npt.NDArray[np.in
     ]
 
 
-def _find_terms(
-    search: _ListSearch, block: DocumentBlock
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _find_terms(search: _ListSearch, block: DocumentBlock) -> tuple[Int64s, Int64s, Int64s]:
     """Return the document and the term of each occurrence of a term, and the other letter tokens of each document.
 
     A word counts once, and so do the ids in it: as the word.
@@ -379,7 +374,7 @@ def _find_terms(
     return rows, terms[places], np.add.reduceat(others, block.starts, dtype=np.int64)
 
 
-def _find(words: Words, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+def _find(words: Words, hashes: UInt64s) -> Int64s:
     """Return the index of each word's hash among sorted ones, -1 if it is not there, int64 `(words,)`."""
     if not len(hashes):
         return np.full(len(words.hashes), -1, np.int64)
@@ -388,7 +383,7 @@ def _find(words: Words, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]
     return np.where(hashes[at] == words.hashes, at, -1)
 
 
-def _sort_terms(found: Concentrated, listed: npt.NDArray[np.int64]) -> Concentrated:
+def _sort_terms(found: Concentrated, listed: Int64s) -> Concentrated:
     """Return the result with the terms that listed documents hold most first, and renumber them in the reasons."""
     # A stable order: equal terms keep the order of ids.
     order: list[int] = np.argsort(-listed, kind="stable").tolist()
@@ -401,7 +396,7 @@ def _sort_terms(found: Concentrated, listed: npt.NDArray[np.int64]) -> Concentra
     return found
 
 
-def _mask(vocabulary: Vocabulary, holds: Callable[[bytes], bool]) -> npt.NDArray[np.bool_]:
+def _mask(vocabulary: Vocabulary, holds: Callable[[bytes], bool]) -> Bools:
     """Return for which ids, special ones left out, `holds(entry)` is true, bool `(vocab_size,)`."""
     return np.array([holds(entry) for entry in vocabulary.entries], np.bool_) & ~vocabulary.special_mask()
 

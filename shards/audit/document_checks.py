@@ -7,7 +7,7 @@ by content, so that equal things are sampled together. So a rate is unbiased for
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -35,9 +35,6 @@ from shards.audit.totals import Sketch, Totals, distinct_ngrams, join_ngrams
 from shards.errors import plural
 from shards.format.reader import ShardSet
 from shards.validation.duplicates import check_duplicates
-
-if TYPE_CHECKING:
-    pass
 
 MAX_FINDINGS = 20
 

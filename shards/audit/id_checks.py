@@ -6,10 +6,11 @@ special ids includes validation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from shards.arrays import Float64s, Int64s
 from shards.audit.check_result import Check, Example, Finding
 from shards.audit.histogram import bin_middles
 from shards.audit.rules import (
@@ -27,9 +28,6 @@ from shards.audit.rules import (
 from shards.audit.totals import MAX_MISPLACED, Figures, Totals, decode_place
 from shards.errors import plural
 from shards.format.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 MAX_FINDINGS = 50
 """Maximum ids that a check lists; tokens.parquet has all of them."""
@@ -167,7 +165,7 @@ def check_concentrated(totals: Totals, vocabulary: Vocabulary, *, below: int) ->
     return Check("concentrated", "look" if many else "ok", summary, rows)
 
 
-def concentration(split: Figures) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def concentration(split: Figures) -> tuple[Float64s, Float64s]:
     """Return the bits by which the check of ids ranks them: `document_bits` and `source_bits`, float64, at least 0."""
     counts = split.counts
     tokens = counts.sum(axis=1)
@@ -224,7 +222,7 @@ def check_phases(totals: Totals, vocabulary: Vocabulary) -> Check:
 
 
 def _compare_bytes(
-    kind: str, names: list[str], counts: npt.NDArray[np.int64], totals: Totals, vocabulary: Vocabulary
+    kind: str, names: list[str], counts: Int64s, totals: Totals, vocabulary: Vocabulary
 ) -> list[Finding]:
     """Return tokens, bytes and bytes per token of each part of training, for counts `(parts, vocab_size)`."""
     whole = _whole_ratio(totals, vocabulary)

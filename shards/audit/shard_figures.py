@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from shards.arrays import Bools, Int64s, Rows, UInt64s
 from shards.audit.histogram import BINS, bin_lengths
 from shards.audit.ngrams import NO_NGRAM, SKETCH_SIZE, finalize, hash_ngrams, token_values
 from shards.audit.spread import find_firsts
@@ -25,7 +26,7 @@ from shards.format.document_blocks import DocumentBlock, iter_blocks
 from shards.format.reader import ShardSet
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    pass
 
 NGRAM_TOKENS = 16
 """Tokens in an n-gram: about the 13 words that GPT-3's authors compared (arXiv:2005.14165, appendix C)."""
@@ -82,7 +83,7 @@ def audit_shard(audit: ShardAudit, number: int) -> Figures:
     special = sorted({*shard_set.manifest.tokenizer.special_tokens.values()} - {shard_set.vocabulary.unknown})
     figures = make_figures(shard.entry.split, sources, vocab_size)
     values = token_values(vocab_size)
-    found: list[npt.NDArray[Any]] = []
+    found: list[Rows] = []
     for block in iter_blocks(shard_set, shard):
         ids = block.tokens.astype(np.intp)
         lengths = block.ends - block.starts
@@ -115,7 +116,7 @@ def audit_shard(audit: ShardAudit, number: int) -> Figures:
     return figures
 
 
-def _count_documents(figures: Figures, block: DocumentBlock, ids: npt.NDArray[np.intp], shard: int) -> None:
+def _count_documents(figures: Figures, block: DocumentBlock, ids: Int64s, shard: int) -> None:
     documents = figures.documents
     for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True):
         # numpy adds 1 only once to an id that is repeated in the index, which counts documents.
@@ -128,9 +129,9 @@ def _count_documents(figures: Figures, block: DocumentBlock, ids: npt.NDArray[np
 def _find_misplaced(
     figures: Figures,
     block: DocumentBlock,
-    special: npt.NDArray[np.int64],
+    special: Int64s,
     shard_set: ShardSet,
-    counted: npt.NDArray[np.int64],
+    counted: Int64s,
     shard: int,
 ) -> None:
     """Find documents with a special id other than EOS at the end and BOS at the beginning, if the counts show any."""
@@ -152,7 +153,7 @@ def _find_misplaced(
 
 
 @lru_cache(maxsize=1)
-def _load_ngrams(path: Path) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+def _load_ngrams(path: Path) -> tuple[UInt64s, Bools]:
     """Return the validation n-grams, sorted, and a bitmap of their leading bits. Loaded once in each process."""
     ngrams = np.load(path)
     bitmap = np.zeros(1 << BITMAP_BITS, np.bool_)
@@ -160,7 +161,7 @@ def _load_ngrams(path: Path) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.boo
     return ngrams, bitmap
 
 
-def _find_validation(ngrams: npt.NDArray[np.uint64], wanted: Path | None) -> npt.NDArray[np.int64]:
+def _find_validation(ngrams: UInt64s, wanted: Path | None) -> Int64s:
     """Return the tokens of a training block at which an n-gram of validation begins."""
     if wanted is None:
         return np.empty(0, np.int64)
@@ -176,8 +177,8 @@ def _find_validation(ngrams: npt.NDArray[np.uint64], wanted: Path | None) -> npt
 def _take_passages(
     figures: Figures,
     block: DocumentBlock,
-    keys: npt.NDArray[np.uint64],
-    values: npt.NDArray[np.uint64],
+    keys: UInt64s,
+    values: UInt64s,
     rates: SampleRates,
     shard: int,
 ) -> None:
@@ -199,8 +200,8 @@ def _take_passages(
 def _take_sketches(
     figures: Figures,
     block: DocumentBlock,
-    keys: npt.NDArray[np.uint64],
-    ngrams: npt.NDArray[np.uint64],
+    keys: UInt64s,
+    ngrams: UInt64s,
     rates: SampleRates,
     shard: int,
 ) -> None:
@@ -216,11 +217,11 @@ def _take_sketches(
 
 def _found(
     block: DocumentBlock,
-    keys: npt.NDArray[np.uint64],
-    hashes: npt.NDArray[np.uint64],
-    rows: npt.NDArray[np.int64],
+    keys: UInt64s,
+    hashes: UInt64s,
+    rows: Int64s,
     shard: int,
-) -> npt.NDArray[Any]:
+) -> Rows:
     found = np.empty(len(hashes), NGRAM_ROW)
     found["hash"], found["document"], found["key"] = hashes, rows + block.document, keys[rows]
     found["shard"] = shard

@@ -9,14 +9,12 @@ their tokens, to the width of a bin (one below 64 occurrences, 1.6 % above).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from shards.arrays import Int64s, Rows
 from shards.audit.histogram import BINS, bin_lengths
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 COMPRESS_ROWS = 1 << 20
 """Rows that wait before rows of the same bin are added up: 32 MB."""
@@ -49,12 +47,12 @@ class Pairs(NamedTuple):
     Sorted by term, then by row.
     """
 
-    rows: npt.NDArray[np.int64]
-    terms: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
+    rows: Int64s
+    terms: Int64s
+    counts: Int64s
 
 
-def count_spread_pairs(rows: npt.NDArray[np.int64], terms: npt.NDArray[np.int64], size: int) -> Pairs:
+def count_spread_pairs(rows: Int64s, terms: Int64s, size: int) -> Pairs:
     """Count the pairs of documents and terms.
 
     Args:
@@ -72,16 +70,16 @@ class Spread:
     """Documents of each term by the term's occurrences in them."""
 
     def __init__(self) -> None:
-        self._waiting: list[npt.NDArray[np.int64]] = []
+        self._waiting: list[Int64s] = []
         self._number = 0
 
-    def add(self, pairs: Pairs, lengths: npt.NDArray[np.int64]) -> None:
+    def add(self, pairs: Pairs, lengths: Int64s) -> None:
         """Add the documents of a block, given their lengths in tokens, int64 `(documents,)`."""
         # One key for a term and a bin: rows of equal keys are added up later.
         keys = pairs.terms * BINS + bin_lengths(pairs.counts)
         self.merge(np.stack([keys, np.ones(len(keys), np.int64), pairs.counts, lengths[pairs.rows]]))
 
-    def merge(self, rows: npt.NDArray[np.int64]) -> None:
+    def merge(self, rows: Int64s) -> None:
         """Add the rows of another spread."""
         self._waiting.append(rows)
         self._number += rows.shape[1]
@@ -89,7 +87,7 @@ class Spread:
         if self._number > 2 * self._waiting[0].shape[1] + COMPRESS_ROWS:
             self.rows()
 
-    def rows(self) -> npt.NDArray[np.int64]:
+    def rows(self) -> Int64s:
         """Return the counts of each term and bin, in order, int64 `(4, rows)`.
 
         The rows are: `term * BINS + bin`, documents, occurrences in them, tokens of them.
@@ -103,7 +101,7 @@ class Spread:
         self._waiting, self._number = [found], len(first)
         return found
 
-    def halves(self) -> npt.NDArray[np.int64]:
+    def halves(self) -> Int64s:
         """Return the half of each term as the fields of `Half`, int64 `(terms, 6)`, in order of terms."""
         rows = self.rows()[:, ::-1]  # of each term, documents with the most occurrences first
         if not rows.shape[1]:
@@ -121,7 +119,7 @@ class Spread:
         return np.stack([terms[first], totals[1], totals[0], *half], axis=1)[::-1]
 
 
-def _sort(values: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
+def _sort(values: Int64s, size: int) -> Int64s:
     """Return the stable order of values from 0 to `size`, by 16 bits at a time: numpy then sorts by radix.
 
     That takes 7 ns a value and pass; `argsort` of int64 takes 50.
@@ -132,7 +130,7 @@ def _sort(values: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
     return order
 
 
-def find_firsts(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def find_firsts(*columns: Rows) -> Int64s:
     """Return where each run of equal rows begins, int64 `(runs,)`, for columns of one length."""
     new = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return np.flatnonzero(np.append(True, new)[: len(columns[0])])

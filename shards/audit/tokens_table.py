@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from shards.audit.id_checks import concentration
 from shards.audit.totals import Totals
 from shards.format.vocabulary import Vocabulary
 from shards.stores.files import atomic_open
-
-if TYPE_CHECKING:
-    pass
 
 TOKENS_FILE = "tokens.parquet"
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from shards.arrays import Int64s, Tokens
 from shards.format.document_blocks import cut_blocks
 from shards.format.document_table import DocumentBatch, iter_checked_documents, iter_shard_lengths, read_lengths
 from shards.format.manifest import Split
 from shards.format.reader import Shard, ShardSet
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Tokens = npt.NDArray[np.unsignedinteger[Any]]
-    Lengths = npt.NDArray[np.int64]
 
 EXPORT_BLOCK_TOKENS = 1 << 22
 """Tokens in a block of whole documents; a longer document has its own block."""
@@ -73,12 +68,12 @@ class SplitReader:
             yield tokens
             self.advance(len(tokens))
 
-    def iter_lengths(self) -> Iterator[Lengths]:
+    def iter_lengths(self) -> Iterator[Int64s]:
         """Yield the lengths of the split's documents, EOS included, in batches."""
         for shard in self.shards:
             yield from iter_shard_lengths(shard)
 
-    def iter_documents(self) -> Iterator[tuple[Tokens, Lengths]]:
+    def iter_documents(self) -> Iterator[tuple[Tokens, Int64s]]:
         """Yield blocks of whole documents: their tokens end to end, and the length of each."""
         for shard in self.shards:
             for tokens, batch in self.iter_shard_documents(shard, []):

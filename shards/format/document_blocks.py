@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shards.arrays import Int64s, Rows, Tokens, UInt8s
 from shards.errors import Problem, ShardSetError, plural
 from shards.format.document_table import (
     iter_documents,
@@ -25,8 +26,6 @@ from shards.format.document_table import (
 from shards.format.reader import Shard, ShardSet
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from shards.format.document_table import DocumentBatch
 
 BLOCK_TOKENS = 1 << 16
@@ -49,11 +48,11 @@ class DocumentBlock:
 
     document: int
     start: int
-    tokens: npt.NDArray[np.unsignedinteger]
-    starts: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
-    sources: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.uint8]
+    tokens: Tokens
+    starts: Int64s
+    ends: Int64s
+    sources: Int64s
+    hashes: UInt8s
 
 
 def iter_blocks(shard_set: ShardSet, shard: Shard) -> Iterator[DocumentBlock]:
@@ -66,7 +65,7 @@ def iter_blocks(shard_set: ShardSet, shard: Shard) -> Iterator[DocumentBlock]:
     numbers = {source.name: index for index, source in enumerate(shard_set.manifest.sources)}
     document = start = 0
     held = _iter_frames(shard, shard_set.vocab_size)
-    left: npt.NDArray[Any] = np.empty(0, shard.dtype)
+    left: Rows = np.empty(0, shard.dtype)
     for batch in iter_documents(shard, ["start", "length", "source", "hash"]):
         lengths, sources, hashes = read_lengths(batch), number_sources(shard, batch, numbers), read_hashes(batch)
         # Where each document of the batch ends, counted from the batch's first token.
@@ -93,8 +92,8 @@ def iter_blocks(shard_set: ShardSet, shard: Shard) -> Iterator[DocumentBlock]:
 def _check_starts(
     shard: Shard,
     batch: DocumentBatch,
-    lengths: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
+    lengths: Int64s,
+    ends: Int64s,
     *,
     document: int,
     start: int,
@@ -109,7 +108,7 @@ def _check_starts(
         raise wrong_document_table(shard, f"{found}; expected from {expected[at]}")
 
 
-def _iter_frames(shard: Shard, vocab_size: int) -> Iterator[npt.NDArray[np.unsignedinteger]]:
+def _iter_frames(shard: Shard, vocab_size: int) -> Iterator[Tokens]:
     """Yield a shard's tokens frame by frame; refuse an id outside the vocabulary, and a read after the last frame."""
     name = shard.tokens_file.name
     for frame in shard.iter_tokens():
@@ -121,7 +120,7 @@ def _iter_frames(shard: Shard, vocab_size: int) -> Iterator[npt.NDArray[np.unsig
     raise ShardSetError([Problem("document_table", name, message)])
 
 
-def cut_blocks(ends: npt.NDArray[np.int64], block_tokens: int) -> Iterator[tuple[int, int]]:
+def cut_blocks(ends: Int64s, block_tokens: int) -> Iterator[tuple[int, int]]:
     """Yield the document blocks as ranges [first, last) of at most `block_tokens` tokens; a longer document is a block.
 
     Args:

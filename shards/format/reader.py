@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from shards.arrays import Tokens
 from shards.config import nearest
 from shards.errors import InputError, Problem, ProblemKind, ShardSetError, plural, remedy_of
 from shards.format import codec
@@ -53,7 +54,6 @@ from shards.stores.open import open_store
 from shards.stores.store import Store, StoredFile, require_folder
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import pyarrow as pa
     import tokenizers
 
@@ -116,7 +116,7 @@ class Shard:
             self._compare(file)
             return codec.read_seek_table(self.tokens_file, size=file.bytes, content_bytes=content_bytes)
 
-    def read(self, start: int = 0, stop: int | None = None, *, threads: int = 1) -> npt.NDArray[np.unsignedinteger]:
+    def read(self, start: int = 0, stop: int | None = None, *, threads: int = 1) -> Tokens:
         """Read the tokens [start, stop) of the shard.
 
         Args:
@@ -139,7 +139,7 @@ class Shard:
         self.read_into(tokens, start, threads=threads)
         return tokens
 
-    def read_into(self, out: npt.NDArray[np.unsignedinteger], start: int, *, threads: int = 1) -> None:
+    def read_into(self, out: Tokens, start: int, *, threads: int = 1) -> None:
         """Fill an array with the tokens from `start` on. Memory: a decompressed frame for each thread.
 
         Raises:
@@ -159,7 +159,7 @@ class Shard:
         ):
             yield held, self.frames
 
-    def iter_tokens(self) -> Iterator[npt.NDArray[np.unsignedinteger]]:
+    def iter_tokens(self) -> Iterator[Tokens]:
         """Yield the shard's tokens a frame (1 MiB) at a time, uint16 or uint32, read-only.
 
         Raises:

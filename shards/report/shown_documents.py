@@ -5,18 +5,15 @@ from __future__ import annotations
 
 import codecs
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shards.arrays import Int64s
 from shards.errors import plural
 from shards.format.document_table import iter_documents, number_sources, read_bytes, wrong_document_table
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.trace.locate import Place, find_places
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 SHOWN_CHARACTERS = 700
 """Maximum shown of each document."""
@@ -54,7 +51,7 @@ def draw_shown_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]
     }
     before = dict.fromkeys(numbers, 0)
     for shard in shard_set.splits["train"]:
-        wanted: dict[int, npt.NDArray[np.int64]] = {}
+        wanted: dict[int, Int64s] = {}
         for name, counts in shard.entry.sources.items():
             own = ordinals[name] - before[name]
             own = own[(own >= 0) & (own < counts.documents)]
@@ -78,7 +75,7 @@ def read_shown_document(
     return ShownDocument(place, text[:characters], whole and len(text) <= characters)
 
 
-def _find_ordinals(shard: Shard, numbers: dict[str, int], wanted: dict[int, npt.NDArray[np.int64]]) -> list[int]:
+def _find_ordinals(shard: Shard, numbers: dict[str, int], wanted: dict[int, Int64s]) -> list[int]:
     """Return the numbers in their shard of the documents that are the n-th of their source there."""
     batches = iter_documents(shard, ["source"])
     sources = np.concatenate([number_sources(shard, batch, numbers) for batch in batches])

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Literal, Self, SupportsIndex, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
+from shards.arrays import Int64s
 from shards.config import nearest
 from shards.errors import InputError, plural
 from shards.format.listed_files import Verify
@@ -163,7 +163,7 @@ class TokenWindows(Dataset[Sample]):
         """Return samples by number: how a DataLoader fetches a batch."""
         return self._make_batch([self._number(index) for index in indices])
 
-    def read(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> Sample:
+    def read(self, numbers: Sequence[int] | Int64s) -> Sample:
         """Return a batch of samples by number, `(len(numbers), seq_len)`: the fastest way, for a loop of one's own.
 
         `cu_seqlens` is of the rows laid end to end.
@@ -207,7 +207,7 @@ class TokenWindows(Dataset[Sample]):
             raise IndexError(f"sample {number}: expected one in [{-length}, {length})")
         return number % length
 
-    def _make_batch(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> WindowBatch:
+    def _make_batch(self, numbers: Sequence[int] | Int64s) -> WindowBatch:
         # Any sequence of integers, of any width.
         wanted = np.asarray(numbers)
         if not wanted.size:

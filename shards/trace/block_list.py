@@ -9,17 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shards.arrays import UInt8s
 from shards.errors import InputError, plural
 from shards.format.reader import ShardSet
 from shards.stores.files import atomic_open, hash_file
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
 
 _FIRST = "# Block list: "
 """How every block list that this module writes begins."""
@@ -72,7 +68,7 @@ def _is_block_list(path: Path) -> bool:
 
 def write_block_list(
     path: Path,
-    hashes: npt.NDArray[np.uint8],
+    hashes: UInt8s,
     shard_set: ShardSet,
     *,
     asked: str,

@@ -7,10 +7,11 @@ Costs one pass over the columns asked for and `hash` of the document tables; tok
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from shards.arrays import Bools
 from shards.errors import InputError
 from shards.format.carried import CarriedType, null_values
 from shards.format.document_table import iter_documents, number_sources, read_hashes
@@ -19,9 +20,6 @@ from shards.terminal.reporter import Progress, no_progress
 from shards.trace.locate import find_places
 from shards.trace.search import ShardHits
 from shards.trace.trace import Trace, trace_shards
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 _CONDITION = re.compile(r"(.+?)(\^=|~=|=)(.*)", re.DOTALL)
 
@@ -126,7 +124,7 @@ def _search(shared: tuple[ShardSet, tuple[Condition, ...], int | None], number: 
     return ShardHits(counts, counts, np.concatenate(hashes), [*find_places(shard, numbers)])
 
 
-def _mask(condition: Condition, kind: CarriedType, column: Any) -> npt.NDArray[np.bool_]:
+def _mask(condition: Condition, kind: CarriedType, column: Any) -> Bools:
     """Return for which values of a column a condition holds, `(len(column),)`.
 
     Raises:

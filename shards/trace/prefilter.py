@@ -9,18 +9,16 @@ not hold the string and need not be decoded. One look at each token: 2 ns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from shards.arrays import Bools, Int64s, Tokens, UInt64s
 
 MAX_BITS = 48
 """Only this many leading bytes of a longer string are searched for; a document with the string has them too."""
 
 
-def cover_bits(text: bytes, table: Sequence[bytes]) -> npt.NDArray[np.uint64]:
+def cover_bits(text: bytes, table: Sequence[bytes]) -> UInt64s:
     """Filter ids: return which bytes of `text` (its first `MAX_BITS`) each can cover, a bit a byte, uint64 `(ids,)`."""
     text = text[:MAX_BITS]
     size = len(text)
@@ -40,11 +38,11 @@ def cover_bits(text: bytes, table: Sequence[bytes]) -> npt.NDArray[np.uint64]:
 
 
 def may_hold(
-    bits: npt.NDArray[np.uint64],
+    bits: UInt64s,
     text: bytes,
-    tokens: npt.NDArray[np.unsignedinteger],
-    starts: npt.NDArray[np.int64],
-) -> npt.NDArray[np.bool_]:
+    tokens: Tokens,
+    starts: Int64s,
+) -> Bools:
     """Filter documents: return whether each may hold the text, bool `(documents,)`: False is certain, True is not.
 
     Args:

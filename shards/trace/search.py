@@ -15,10 +15,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
+from shards.arrays import Int64s, Tokens, UInt8s, UInt64s
 from shards.errors import InputError
 from shards.format.document_blocks import DocumentBlock, iter_blocks
 from shards.format.reader import ShardSet
@@ -26,10 +27,6 @@ from shards.format.vocabulary import Vocabulary
 from shards.trace.excerpt import Excerpt, cut_excerpt
 from shards.trace.locate import Place, find_places
 from shards.trace.prefilter import cover_bits, may_hold
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
 
 QueryKind = Literal["token", "text", "regex"]
 
@@ -77,9 +74,9 @@ class Hit:
 class ShardHits(NamedTuple):
     """The hits in one shard: documents and hits by source, hashes, and the first documents described."""
 
-    documents: npt.NDArray[np.int64]
-    hits: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.uint8]
+    documents: Int64s
+    hits: Int64s
+    hashes: UInt8s
     shown: list[Hit | Place]
 
 
@@ -102,7 +99,7 @@ class Search:
     limit: int | None
     entries: Any
     """The bytes of each id, a `pa.LargeBinaryArray`."""
-    bits: npt.NDArray[np.uint64] | None
+    bits: UInt64s | None
     pattern: re.Pattern[str] | None
     vocabulary: Vocabulary
 
@@ -213,7 +210,7 @@ def _match(pattern: re.Pattern[str], data: bytes) -> tuple[int, int, int]:
     return len(spans), first, first + len(text[slice(*spans[0])].encode("utf-8", "surrogateescape"))
 
 
-def _decode_document(search: Search, tokens: npt.NDArray[np.unsignedinteger]) -> tuple[bytes, npt.NDArray[np.int64]]:
+def _decode_document(search: Search, tokens: Tokens) -> tuple[bytes, Int64s]:
     """Do as `_decode` does, without BOS and the tokenizer's prefix: what is before the text begins at byte 0 too."""
     begin, skipped = search.vocabulary.split_document(tokens)
     text, offsets = _decode(search, tokens)
@@ -221,7 +218,7 @@ def _decode_document(search: Search, tokens: npt.NDArray[np.unsignedinteger]) ->
     return text[hidden:], np.maximum(offsets - hidden, 0)
 
 
-def _decode(search: Search, tokens: npt.NDArray[np.unsignedinteger]) -> tuple[bytes, npt.NDArray[np.int64]]:
+def _decode(search: Search, tokens: Tokens) -> tuple[bytes, Int64s]:
     """Return the bytes of tokens and where each begins, int64 `(tokens + 1,)`; Arrow does it at 10 ns per token."""
     import pyarrow as pa
 

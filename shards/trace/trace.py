@@ -10,10 +10,11 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from shards.arrays import UInt8s
 from shards.errors import InputError
 from shards.format.reader import Shard, ShardSet, open_set
 from shards.terminal.reporter import Progress, no_progress
@@ -21,10 +22,6 @@ from shards.terminal.workers import map_tasks
 from shards.trace.excerpt import read_excerpt
 from shards.trace.locate import Place, find_holders
 from shards.trace.search import Hit, Query, ShardHits, check_query, prepare_search, search_shard
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
 
 SearchT = TypeVar("SearchT")
 
@@ -45,7 +42,7 @@ class Trace:
     query: dict[str, Any]
     sources: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     shown: list[Hit | Place] = field(default_factory=list[Hit | Place])
-    hashes: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 16), np.uint8))
+    hashes: UInt8s = field(default_factory=lambda: np.empty((0, 16), np.uint8))
 
     @property
     def documents(self) -> int:

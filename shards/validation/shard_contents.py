@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 import zstandard
 
+from shards.arrays import Int64s, Rows
 from shards.errors import Problem, ProblemKind, ShardSetError, plural, remedy_of
 from shards.format import codec
 from shards.format.content_hash import split_column
@@ -36,12 +36,6 @@ from shards.stores.store import require_folder
 from shards.validation import duplicates
 from shards.validation.carried import CarriedCounts, count_carried, find_carried_problems
 from shards.validation.files import Listing, ShardRules, check_shard_files
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Ends = npt.NDArray[np.int64]
-    """The place of each document's last token, int64 `(documents,)`."""
 
 
 @dataclass
@@ -99,7 +93,7 @@ def find_shard_problems(
     found = ShardFindings(problems, sound=sorted(sound))
     # The table first: its documents say where EOS must be among the tokens.
     documents, tokens = (file.path for file in (shard.entry.files.documents, shard.entry.files.tokens))
-    ends: Ends | None = None
+    ends: Int64s | None = None
     if documents in sound:
         try:
             ends = _check_documents(shard, rules, found)
@@ -114,7 +108,7 @@ def find_shard_problems(
     return found
 
 
-def _check_documents(shard: Shard, rules: ShardRules, found: ShardFindings) -> Ends | None:
+def _check_documents(shard: Shard, rules: ShardRules, found: ShardFindings) -> Int64s | None:
     """Check the document table's digest and rows; return the ends of documents if the table can be trusted.
 
     A table on another machine is read once, whole.
@@ -131,8 +125,8 @@ def _check_documents(shard: Shard, rules: ShardRules, found: ShardFindings) -> E
     carried: CarriedCounts = CarriedCounts()
     try:
         for batch in iter_documents(shard, columns, content):
-            start: npt.NDArray[np.int64] = np.from_dlpack(batch.column("start")).view(np.int64)
-            length: npt.NDArray[np.int64] = np.from_dlpack(batch.column("length")).astype(np.int64)
+            start: Int64s = np.from_dlpack(batch.column("start")).view(np.int64)
+            length: Int64s = np.from_dlpack(batch.column("length")).astype(np.int64)
             stop = np.cumsum(length) + position
             # Each document begins where the one before it ended.
             wrong = np.flatnonzero(start != stop - length)
@@ -181,7 +175,7 @@ def _check_sums(shard: Shard, tokens: int, sums: Mapping[str, list[int]]) -> lis
 
 
 def _check_tokens(
-    shard: Shard, ends: Ends | None, rules: ShardRules, advance: Callable[[int], None] | None
+    shard: Shard, ends: Int64s | None, rules: ShardRules, advance: Callable[[int], None] | None
 ) -> list[Problem]:
     """Check the tokens file by the writer's checksums if they are known, and then what they find by SHA-256."""
     # The writer's checksums cost a tenth of SHA-256; without both, SHA-256 is compared.
@@ -196,7 +190,7 @@ def _check_tokens(
 
 def _read_tokens(
     shard: Shard,
-    ends: Ends | None,
+    ends: Int64s | None,
     rules: ShardRules,
     known: tuple[str | None, str | None],
     advance: Callable[[int], None] | None,
@@ -245,7 +239,7 @@ def _read_tokens(
     return problems + _to_problems([corrupt, beyond, eos, bos], file.name, "Copy or build the shard again.")
 
 
-def _check_range(tokens: npt.NDArray[Any], first: int, vocab_size: int, fault: _Fault) -> None:
+def _check_range(tokens: Rows, first: int, vocab_size: int, fault: _Fault) -> None:
     if int(tokens.max()) < vocab_size:
         return
     wrong = np.flatnonzero(tokens >= vocab_size)
@@ -254,9 +248,9 @@ def _check_range(tokens: npt.NDArray[Any], first: int, vocab_size: int, fault: _
 
 
 def _check_mark(
-    tokens: npt.NDArray[Any],
+    tokens: Rows,
     first: int,
-    places: npt.NDArray[np.int64],
+    places: Int64s,
     mark: int,
     fault: _Fault,
     words: tuple[str, str],

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
+from shards.arrays import Int64s
 from shards.errors import InputError, Problem, ShardSetError, plural
 from shards.format.content_hash import hash_document
 from shards.format.document_table import iter_documents, read_bytes
@@ -211,7 +212,7 @@ def _draw(shards: Sequence[Shard], count: int, found: SourceComparison) -> dict[
     return samples
 
 
-def _pick_rows(shard: Shard, numbers: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[tuple[str, str], _Sample]]:
+def _pick_rows(shard: Shard, numbers: Int64s) -> list[tuple[tuple[str, str], _Sample]]:
     picked: list[tuple[tuple[str, str], _Sample]] = []
     first = 0
     for batch in iter_documents(shard, ["start", "length", "source", "unit", "row", "hash"]):

@@ -12,17 +12,12 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shards.arrays import Int64s, Rows, Tokens
 from shards.errors import InputError, plural
 from shards.format.manifest import Dtype
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Tokens = npt.NDArray[np.unsignedinteger[Any]]
 
 HEADER_BYTES = 1024
 HEADERS: dict[tuple[int, int], Dtype] = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
@@ -122,18 +117,18 @@ class BinStream:
         return sum(bin_file.num_tokens for bin_file in self.bins) - self.skip + len(self.appended)
 
     @property
-    def starts(self) -> npt.NDArray[np.int64]:
+    def starts(self) -> Int64s:
         """The first token of each file in the stream: int64 `(files,)`; the first is 0."""
         sizes = np.array([bin_file.num_tokens for bin_file in self.bins], np.int64)
         return np.maximum(np.cumsum(sizes) - sizes - self.skip, 0)
 
-    def read(self, start: int, stop: int) -> npt.NDArray[Any]:
+    def read(self, start: int, stop: int) -> Rows:
         """Read the tokens [start, stop) of the stream, in a new array.
 
         Raises:
             InputError: a file has become shorter.
         """
-        parts: list[npt.NDArray[Any]] = []
+        parts: list[Rows] = []
         position = -self.skip
         for bin_file in self.bins:
             first, last = max(start - position, 0), min(stop - position, bin_file.num_tokens)
@@ -146,7 +141,7 @@ class BinStream:
             parts.append(np.array(rest, np.uint32))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def iter_blocks(self) -> Iterator[npt.NDArray[Any]]:
+    def iter_blocks(self) -> Iterator[Rows]:
         """Yield the stream in blocks of about 4 million tokens."""
         for start in range(0, len(self), IMPORT_BLOCK_TOKENS):
             yield self.read(start, min(start + IMPORT_BLOCK_TOKENS, len(self)))

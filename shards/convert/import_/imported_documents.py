@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from shards.arrays import Bools, Int64s, Rows, Tokens
 from shards.convert.import_.bin_files import BinStream
 from shards.errors import InputError, plural
 from shards.format.content_hash import hash_document, split_hashes
 from shards.format.document_blocks import cut_blocks
 from shards.format.equal_hashes import find_copies, sort_hashes
 from shards.format.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 EosAt = Literal["end", "start"]
 MAX_DOCUMENT_TOKENS = (1 << 32) - 1
@@ -40,12 +38,12 @@ class ImportedDocuments:
     """
 
     stream: BinStream
-    ends: npt.NDArray[np.int64]
+    ends: Int64s
     eos_at: EosAt
     closed: bool
 
     @property
-    def lengths(self) -> npt.NDArray[np.int64]:
+    def lengths(self) -> Int64s:
         """Tokens of each document, EOS included: int64 `(documents,)`."""
         return np.diff(self.ends, prepend=0)
 
@@ -67,7 +65,7 @@ def cut_documents(
             longer than a set allows.
     """
     names = ", ".join(bin_file.path.name for bin_file in stream.bins)
-    found: list[npt.NDArray[np.int64]] = []
+    found: list[Int64s] = []
     position = 0
     for tokens in stream.iter_blocks():
         # An id that the tokenizer lacks: another tokenizer, or another dtype.
@@ -103,9 +101,7 @@ def cut_documents(
     return documents
 
 
-def hash_documents(
-    documents: ImportedDocuments, vocabulary: Vocabulary, advance: Callable[[int], None]
-) -> npt.NDArray[np.unsignedinteger[Any]]:
+def hash_documents(documents: ImportedDocuments, vocabulary: Vocabulary, advance: Callable[[int], None]) -> Tokens:
     """Return each imported document's content hash, of the text its tokens stand for: uint8 `(documents, 16)`.
 
     Raises:
@@ -148,8 +144,8 @@ class Repeats:
         epochs: how often the most frequent training document occurs.
     """
 
-    original: npt.NDArray[np.bool_]
-    again: npt.NDArray[np.bool_]
+    original: Bools
+    again: Bools
     in_val: int
     leaked: int
     epochs: int
@@ -160,7 +156,7 @@ class Repeats:
         return int(self.again.sum())
 
 
-def find_repeats(hashes: npt.NDArray[Any], num_val: int) -> Repeats:
+def find_repeats(hashes: Rows, num_val: int) -> Repeats:
     """Find the imported documents of equal hash.
 
     Args:

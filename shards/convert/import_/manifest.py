@@ -21,8 +21,7 @@ from shards.format.manifest import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    from shards.arrays import Bools, Int64s
 
 DUPLICATE = "duplicate"
 """The reason under which documents that were left out are counted, as in built sets."""
@@ -33,8 +32,8 @@ def make_manifest(
     tokenizer: TokenizerEntry,
     recipe: FileEntry,
     shards: list[ShardEntry],
-    lengths: npt.NDArray[np.int64],
-    available: npt.NDArray[np.bool_],
+    lengths: Int64s,
+    available: Bools,
     *,
     epochs: int,
     source: str,

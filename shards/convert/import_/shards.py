@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from shards.arrays import Bools, Int64s, Rows
 from shards.convert.import_ import bin_files
 from shards.convert.import_.imported_documents import ImportedDocuments
 from shards.format.document_blocks import cut_blocks
@@ -20,16 +21,15 @@ from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, write_shard
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import pyarrow as pa
 
 
 def document_rows(
     documents: ImportedDocuments,
-    hashes: npt.NDArray[Any],
+    hashes: Rows,
     digests: list[str],
     source: str,
-    numbers: npt.NDArray[np.int64],
+    numbers: Int64s,
 ) -> pa.Table:
     """Return the document table of a shard.
 
@@ -59,7 +59,7 @@ def document_rows(
     return pa.Table.from_arrays(columns, schema=document_schema())
 
 
-def _encode(codes: npt.NDArray[np.int64], names: list[str]) -> Any:
+def _encode(codes: Int64s, names: list[str]) -> Any:
     """Return names by their codes as a dictionary column."""
     import pyarrow as pa
 
@@ -71,8 +71,8 @@ def write_split(
     folder: Path,
     split: Split,
     documents: ImportedDocuments,
-    rows: Callable[[npt.NDArray[np.int64]], pa.Table],
-    keep: npt.NDArray[np.bool_],
+    rows: Callable[[Int64s], pa.Table],
+    keep: Bools,
     properties: SetProperties,
     *,
     shard_tokens: int,
@@ -86,7 +86,7 @@ def write_split(
     for index, last in enumerate(cut_shards(np.cumsum(documents.lengths[numbers]), shard_tokens)):
         here = numbers[first:last]
 
-        def iter_chunks(here: npt.NDArray[np.int64] = here) -> Iterator[memoryview]:
+        def iter_chunks(here: Int64s = here) -> Iterator[memoryview]:
             for tokens in _iter_tokens(documents, here, keep):
                 yield np.ascontiguousarray(tokens, dtype).data
                 advance(len(tokens))
@@ -100,9 +100,7 @@ def write_split(
     return entries
 
 
-def _iter_tokens(
-    documents: ImportedDocuments, numbers: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_]
-) -> Iterator[npt.NDArray[Any]]:
+def _iter_tokens(documents: ImportedDocuments, numbers: Int64s, keep: Bools) -> Iterator[Rows]:
     """Yield the tokens of documents, which are all that are kept between the first and the last of them."""
     low, high = int(numbers[0]), int(numbers[-1]) + 1
     ends, lengths = documents.ends[low:high], documents.lengths[low:high]
@@ -115,7 +113,7 @@ def _iter_tokens(
         yield tokens if here.all() else tokens[np.repeat(here, lengths[first:last])]
 
 
-def cut_shards(ends: npt.NDArray[np.int64], shard_tokens: int) -> list[int]:
+def cut_shards(ends: Int64s, shard_tokens: int) -> list[int]:
     """Cut imported documents into shards of equal targets, each at the nearest boundary (FORMAT.md, The mix).
 
     Args:

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shards.arrays import Int64s, Tokens
 from shards.format.windows.decoded_frames import DecodedShard
 from shards.stores.cache_store import CacheStore
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from shards.format.reader import Shard
     from shards.format.windows.order import Visit, WindowOrder
 
@@ -69,7 +68,7 @@ class WindowReader(AbstractContextManager["WindowReader"]):
         self._held.clear()
         self._ahead.clear()
 
-    def read(self, windows: npt.NDArray[np.int64]) -> npt.NDArray[np.unsignedinteger]:
+    def read(self, windows: Int64s) -> Tokens:
         """Return windows by their numbers, uint16 or uint32 `(len(windows), seq_len + 1)`.
 
         Raises:
@@ -84,7 +83,7 @@ class WindowReader(AbstractContextManager["WindowReader"]):
                 self._note_read(visit, int(windows[rows[0]]), int(windows[rows[-1]]))
         return out
 
-    def _take(self, visit: Visit, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.unsignedinteger]:
+    def _take(self, visit: Visit, starts: Int64s, length: int) -> Tokens:
         # A shard that is decoded ahead may be whole by now, or have failed.
         shard = self._hold(visit.shard)
         ahead = self._ahead.get(visit.shard)
