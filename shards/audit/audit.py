@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 
-from shards.arrays import UInt64s
 from shards.audit.check_result import Check, Example, worst_verdict
 from shards.audit.concentrated_documents import PASSES, Concentrated, find_concentrated
 from shards.audit.document_checks import (
@@ -53,6 +52,7 @@ from shards.audit.shard_figures import NGRAM_RATE, PASSAGE_TOKENS, SampleRates, 
 from shards.audit.tokens_table import TOKENS_FILE, write_token_counts
 from shards.audit.totals import Totals, join_ngrams
 from shards.errors import ShardSetError
+from shards.format.arrays import UInt64s
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.stores.files import atomic_open

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from shards.arrays import Bools, Int64s, UInt8s, UInt64s
 from shards.audit.rules import LOOK_LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
 from shards.audit.spread import Half, Spread, count_spread_pairs
 from shards.audit.word_finder import Candidates, WordFinder, Words
 from shards.errors import plural
+from shards.format.arrays import Bools, Int64s, UInt8s, UInt64s
 from shards.format.document_blocks import iter_blocks
 from shards.terminal.reporter import Progress, no_progress
 from shards.terminal.workers import map_tasks

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from shards.arrays import Float64s, Int64s
+from shards.format.arrays import Float64s, Int64s
 
 EXACT = 64
 PER_DOUBLING = 64

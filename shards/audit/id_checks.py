@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from shards.arrays import Float64s, Int64s
 from shards.audit.check_result import Check, Example, Finding
 from shards.audit.histogram import bin_middles
 from shards.audit.rules import (
@@ -27,6 +26,7 @@ from shards.audit.rules import (
 )
 from shards.audit.totals import MAX_MISPLACED, Figures, Totals, decode_place
 from shards.errors import plural
+from shards.format.arrays import Float64s, Int64s
 from shards.format.vocabulary import Vocabulary
 
 MAX_FINDINGS = 50

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shards.arrays import Int64s, Tokens, UInt64s
+from shards.format.arrays import Int64s, Tokens, UInt64s
 
 NO_NGRAM = np.uint64(2**64 - 1)
 """The hash of a position with too few tokens left in the document for an n-gram."""

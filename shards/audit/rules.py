@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from shards.arrays import Float64s
+    from shards.format.arrays import Float64s
 
 Verdict = Literal["ok", "look", "bad"]
 """Verdicts as programs read them, worst last."""

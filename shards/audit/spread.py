@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shards.arrays import Int64s, Rows
 from shards.audit.histogram import BINS, bin_lengths
+from shards.format.arrays import Int64s, Rows
 
 COMPRESS_ROWS = 1 << 20
 """Rows that wait before rows of the same bin are added up: 32 MB."""

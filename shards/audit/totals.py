@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shards.arrays import Int32s, Int64s, Rows, UInt64s
 from shards.audit.histogram import BINS
 from shards.audit.spread import find_firsts
+from shards.format.arrays import Int32s, Int64s, Rows, UInt64s
 from shards.format.manifest import Split
 
 NGRAM_ROW = np.dtype([("hash", "<u8"), ("document", "<i8"), ("key", "<u8"), ("shard", "<i4")])

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shards.arrays import Int64s, Rows, UInt64s
 from shards.audit.ngrams import finalize, token_values
 from shards.audit.spread import count_spread_pairs, find_firsts
+from shards.format.arrays import Int64s, Rows, UInt64s
 from shards.format.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

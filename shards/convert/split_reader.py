@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shards.arrays import Int64s, Tokens
+from shards.format.arrays import Int64s, Tokens
 from shards.format.document_blocks import cut_blocks
 from shards.format.document_table import DocumentBatch, iter_checked_documents, iter_shard_lengths, read_lengths
 from shards.format.manifest import Split

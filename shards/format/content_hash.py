@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from shards.arrays import Int64s, UInt8s, UInt64s
+from shards.format.arrays import Int64s, UInt8s, UInt64s
 
 hash_document = xxhash.xxh3_128_digest
 """Return the content hash of a document's UTF-8 bytes: 16 bytes."""

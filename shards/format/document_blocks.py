@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.arrays import Int64s, Rows, Tokens, UInt8s
 from shards.errors import Problem, ShardSetError, plural
+from shards.format.arrays import Int64s, Rows, Tokens, UInt8s
 from shards.format.document_table import (
     iter_documents,
     number_sources,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from shards.arrays import Int32s, Int64s, UInt8s
 from shards.errors import Problem, ShardSetError, plural
+from shards.format.arrays import Int32s, Int64s, UInt8s
 from shards.format.carried import CarriedType, carried_fields
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shards.arrays import Bools, Int64s, UInt64s
+from shards.format.arrays import Bools, Int64s, UInt64s
 
 _COVERAGE_BITS = 10
 """Leading bits of a hash: a coverage tells 1,024 ranges apart."""

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from shards.arrays import Tokens
 from shards.config import nearest
 from shards.errors import InputError, Problem, ProblemKind, ShardSetError, plural, remedy_of
 from shards.format import codec
+from shards.format.arrays import Tokens
 from shards.format.carried import CarriedType
 from shards.format.listed_files import (
     Verify,

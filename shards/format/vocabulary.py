@@ -18,7 +18,7 @@ from shards.format.manifest import Manifest
 from shards.format.tokenizer_json import Keeps, parse_tokenizer
 
 if TYPE_CHECKING:
-    from shards.arrays import Bools, Int64s, Tokens
+    from shards.format.arrays import Bools, Int64s, Tokens
 
 MAX_TOKENIZER_BYTES = 1 << 27
 """A larger tokenizer.json is refused before it is read; 262,144 entries take 33 MB."""

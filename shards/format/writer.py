@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from shards.format.carried import CarriedType
-from shards.format.codec import SeekableWriter
+from shards.format.codec import Compression, SeekableWriter
 from shards.format.document_table import count_sources
 from shards.format.manifest import (
     MANIFEST_FILE,
@@ -31,7 +31,6 @@ from shards.format.manifest import (
     dtype_for,
     version_for,
 )
-from shards.format.zstd_parameters import Compression
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shards.arrays import Int64s
 from shards.errors import plural
+from shards.format.arrays import Int64s
 from shards.format.document_table import iter_documents, number_sources, read_bytes, wrong_document_table
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from shards.arrays import Int64s
 from shards.config import nearest
 from shards.errors import InputError, plural
+from shards.format.arrays import Int64s
 from shards.format.listed_files import Verify
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet, open_set

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shards.arrays import UInt8s
 from shards.errors import InputError, plural
+from shards.format.arrays import UInt8s
 from shards.format.reader import ShardSet
 from shards.stores.files import atomic_open, hash_file
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shards.arrays import Bools
 from shards.errors import InputError
+from shards.format.arrays import Bools
 from shards.format.carried import CarriedType, null_values
 from shards.format.document_table import iter_documents, number_sources, read_hashes
 from shards.format.reader import ShardSet

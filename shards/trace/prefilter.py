@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shards.arrays import Bools, Int64s, Tokens, UInt64s
+from shards.format.arrays import Bools, Int64s, Tokens, UInt64s
 
 MAX_BITS = 48
 """Only this many leading bytes of a longer string are searched for; a document with the string has them too."""

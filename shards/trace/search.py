@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from shards.arrays import Int64s, Tokens, UInt8s, UInt64s
 from shards.errors import InputError
+from shards.format.arrays import Int64s, Tokens, UInt8s, UInt64s
 from shards.format.document_blocks import DocumentBlock, iter_blocks
 from shards.format.reader import ShardSet
 from shards.format.vocabulary import Vocabulary

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from shards.arrays import UInt8s
 from shards.errors import InputError
+from shards.format.arrays import UInt8s
 from shards.format.reader import Shard, ShardSet, open_set
 from shards.terminal.reporter import Progress, no_progress
 from shards.terminal.workers import map_tasks

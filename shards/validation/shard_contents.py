@@ -22,9 +22,9 @@ import numpy as np
 import xxhash
 import zstandard
 
-from shards.arrays import Int64s, Rows
 from shards.errors import Problem, ProblemKind, ShardSetError, plural, remedy_of
 from shards.format import codec
+from shards.format.arrays import Int64s, Rows
 from shards.format.content_hash import split_column
 from shards.format.document_table import add_source_counts, iter_documents
 from shards.format.equal_hashes import cover_hashes

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from shards.arrays import Int64s
 from shards.errors import InputError, Problem, ShardSetError, plural
+from shards.format.arrays import Int64s
 from shards.format.content_hash import hash_document
 from shards.format.document_table import iter_documents, read_bytes
 from shards.format.listed_files import read_listed_file

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shards.arrays import Int64s, Rows, Tokens
 from shards.errors import InputError, plural
+from shards.format.arrays import Int64s, Rows, Tokens
 from shards.format.manifest import Dtype
 
 HEADER_BYTES = 1024

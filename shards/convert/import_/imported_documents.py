@@ -12,9 +12,9 @@ from typing import Literal
 
 import numpy as np
 
-from shards.arrays import Bools, Int64s, Rows, Tokens
 from shards.convert.import_.bin_files import BinStream
 from shards.errors import InputError, plural
+from shards.format.arrays import Bools, Int64s, Rows, Tokens
 from shards.format.content_hash import hash_document, split_hashes
 from shards.format.document_blocks import cut_blocks
 from shards.format.equal_hashes import find_copies, sort_hashes

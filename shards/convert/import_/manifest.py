@@ -21,7 +21,7 @@ from shards.format.manifest import (
 )
 
 if TYPE_CHECKING:
-    from shards.arrays import Bools, Int64s
+    from shards.format.arrays import Bools, Int64s
 
 DUPLICATE = "duplicate"
 """The reason under which documents that were left out are counted, as in built sets."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from shards.arrays import Bools, Int64s, Rows
 from shards.convert.import_ import bin_files
 from shards.convert.import_.imported_documents import ImportedDocuments
+from shards.format.arrays import Bools, Int64s, Rows
 from shards.format.document_blocks import cut_blocks
 from shards.format.document_table import document_schema
 from shards.format.manifest import ShardEntry, Split

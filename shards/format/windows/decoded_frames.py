@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.arrays import Int64s, Tokens
 from shards.format import codec
+from shards.format.arrays import Int64s, Tokens
 from shards.terminal.workers import map_in_threads
 
 if TYPE_CHECKING:

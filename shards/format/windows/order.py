@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.random import PCG64, SeedSequence
 
-from shards.arrays import Int64s, UInt64s
 from shards.errors import plural
+from shards.format.arrays import Int64s, UInt64s
 
 if TYPE_CHECKING:
     from shards.format.manifest import Split

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.arrays import Float64s, Int64s
+from shards.format.arrays import Float64s, Int64s
 from shards.format.document_table import read_sources
 from shards.terminal.workers import map_in_threads
 

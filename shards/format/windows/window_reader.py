@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.arrays import Int64s, Tokens
+from shards.format.arrays import Int64s, Tokens
 from shards.format.windows.decoded_frames import DecodedShard
 from shards.stores.cache_store import CacheStore
 
