@@ -179,15 +179,15 @@ def audit(
     report.rare_below = rare_below(totals.train.tokens) if rare is None else rare
     # In the order of the report: what nobody should train on comes first.
     report.checks = [
-        check_special(totals, vocabulary, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id),
+        check_special(totals, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id),
         *([] if vocabulary.unknown is None else [check_unknown(totals, vocabulary.unknown)]),
         check_repeats(shard_set),
         check_overlap(totals, report.rates),
-        check_concentrated(totals, vocabulary, below=report.rare_below),
-        check_never_seen(totals, vocabulary),
-        check_rare(totals, vocabulary, below=report.rare_below),
-        check_bytes_per_token(totals, vocabulary),
-        *([check_phases(totals, vocabulary)] if totals.phases else []),
+        check_concentrated(totals, below=report.rare_below),
+        check_never_seen(totals),
+        check_rare(totals, below=report.rare_below),
+        check_bytes_per_token(totals),
+        *([check_phases(totals)] if totals.phases else []),
         check_lengths(totals),
         check_passages(totals, report.rates),
         check_near_duplicates(totals, report.rates),
@@ -201,7 +201,7 @@ def audit(
     out.mkdir(parents=True, exist_ok=True)
     # A report takes audit.json as the sign that the counts are of the same audit.
     (out / REPORT_FILE).unlink(missing_ok=True)
-    write_token_counts(out / TOKENS_FILE, totals, vocabulary)
+    write_token_counts(out / TOKENS_FILE, totals)
     with atomic_open(out / REPORT_FILE) as file:
         file.write((format_json(report.to_dict()) + "\n").encode())
     report.seconds = time.perf_counter() - began
@@ -234,7 +234,7 @@ def _one_in(have: int, want: int) -> int:
 
 def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress: Progress) -> Totals:
     """Read every shard, validation first, and add up."""
-    totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocab_size)
+    totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocabulary)
     total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
     with tempfile.TemporaryDirectory(prefix="audit-") as scratch:
         search = ShardAudit(shard_set, rates)

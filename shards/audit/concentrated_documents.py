@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from shards.audit.rules import LOOK_LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
-from shards.audit.spread import Half, Spread, count_spread_pairs
+from shards.audit.spread import Spread, count_spread_pairs
 from shards.audit.word_finder import Candidates, WordFinder, Words
 from shards.errors import plural
 from shards.format.arrays import Bools, Int64s, UInt8s, UInt64s
@@ -58,20 +58,22 @@ class Term:
     Attributes:
         ids: its ids; one for an id.
         text: the text of its ids; bytes that are not UTF-8 on their own are spelt out, such as `\\xe2`.
-        half: its counts in training.
         listed: its occurrences in listed documents of both splits.
+        count: its occurrences in training.
+        documents: training documents that hold it.
+        half_documents: the documents with the most occurrences, as many as hold more than half of them all.
+        half_count: its occurrences in these.
+        half_tokens: tokens of these.
     """
 
     ids: tuple[int, ...]
     text: str
-    half: Half
-    listed: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of the term."""
-        counts = asdict(self.half)
-        del counts["term"]
-        return {"ids": list(self.ids), "text": self.text, "listed": self.listed} | counts
+    listed: int
+    count: int
+    documents: int
+    half_documents: int
+    half_count: int
+    half_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class Concentrated:
             "sources": self.sources(),
             "places": self.places(),
             "warnings": self.warnings(),
-            "terms": [term.to_dict() for term in self.terms],
+            "terms": [asdict(term) for term in self.terms],
         }
 
     def sources(self) -> list[dict[str, Any]]:
@@ -180,7 +182,7 @@ class Concentrated:
             named: list[str] = []
             for number, times in document.reasons:
                 term = self.terms[number]
-                share = f"{times / term.half.count:.2%} of {term.half.count:,} in all"
+                share = f"{times / term.count:.2%} of {term.count:,} in all"
                 named.append(f'"{_cut(term.text)}" {plural(times, "time")} ({share})')
             place, owner = document.place, f", {document.repository}" if document.repository else ""
             origin = f"{place.source}{owner}, {place.unit}: {plural(place.tokens, 'token')}"
@@ -191,15 +193,15 @@ class Concentrated:
 
 
 class _ListSearch(NamedTuple):
-    """The terms to search documents for: `numbers` has the term of each id, -1 for none, `words` the terms of the words
-    with these `hashes`, sorted. `letters` says which ids have a letter."""
+    """The terms to search documents for: `numbers` has the term of each id, -1 for none; from `first_word` on they are
+    the words with these `hashes`, sorted. `letters` says which ids have a letter."""
 
     shard_set: ShardSet
     share: float
     letters: Bools
     numbers: Int64s
+    first_word: int
     hashes: UInt64s
-    words: Int64s
     finder: WordFinder
 
 
@@ -228,8 +230,9 @@ def find_concentrated(
         OSError: a file cannot be read.
     """
     vocabulary, tokens = shard_set.vocabulary, totals.train.tokens
-    counts = totals.train.counts.sum(axis=0)
+    counts = totals.train.id_counts
     finder = WordFinder(vocabulary)
+    text_of = vocabulary.spell
     everything = range(len(shard_set.shards))
     train = [number for number in everything if shard_set.shards[number].entry.split == "train"]
     size = sum(shard.num_tokens for shard in shard_set.shards)
@@ -257,24 +260,21 @@ def find_concentrated(
     for rows in read(1, _count_words, (shard_set, chosen["hash"], finder), train):
         words.merge(rows)
 
-    terms = [
-        Term((half.term,), _text(vocabulary, [half.term]), half) for half in _choose(ids, below=below, tokens=tokens)
-    ]
     # Terms are numbered: ids first, then words.
+    terms = [Term((token,), text_of([token]), 0, *half) for token, *half in _choose(ids, below=below, tokens=tokens)]
     numbers = np.full(len(vocabulary), -1, np.int64)
     numbers[[term.ids[0] for term in terms]] = np.arange(len(terms))
     # The ids of a word are read at the place of one of its occurrences.
     halves = _choose(words, below=below, tokens=tokens)
-    known = chosen[[half.term for half in halves]]
-    for half, row in zip(halves, known, strict=True):
+    known = chosen[[word for word, *_ in halves]]
+    for (_, *half), row in zip(halves, known, strict=True):
         start, stop = int(row["start"]), int(row["start"] + row["width"])
         own: list[int] = shard_set.shards[int(row["shard"])].read(start, stop).tolist()
-        terms.append(Term(tuple(own), _text(vocabulary, own), half))
+        terms.append(Term(tuple(own), text_of(own), 0, *half))
 
     # The documents that are full of them.
-    word_terms = np.arange(len(terms) - len(halves), len(terms))
-    letters = _mask(vocabulary, _has_letter)
-    search = _ListSearch(shard_set, share, letters, numbers, known["hash"], word_terms, finder)
+    letters, first_word = _mask(vocabulary, _has_letter), len(terms) - len(halves)
+    search = _ListSearch(shard_set, share, letters, numbers, first_word, known["hash"], finder)
     documents: list[ListedDocument] = []
     listed = np.zeros(len(terms), np.int64)
     for held, part in read(2, _list_documents, search, everything):
@@ -284,23 +284,22 @@ def find_concentrated(
     return _sort_terms(Concentrated(share, terms, documents, source_tokens), listed)
 
 
-def _choose(spread: Spread, *, below: int, tokens: int) -> list[Half]:
-    """Return the halves of the concentrated terms, in order of terms."""
-    halves = [Half(*row) for row in spread.halves().tolist() if row[1] >= below]
-    return [half for half in halves if is_concentrated(half.half_count, half.half_tokens, of=tokens)]
+def _choose(spread: Spread, *, below: int, tokens: int) -> list[list[int]]:
+    """Return the rows of `Spread.halves` of the concentrated terms."""
+    rows: list[list[int]] = spread.halves().tolist()
+    return [row for row in rows if row[1] >= below and is_concentrated(*row[-2:], of=tokens)]
 
 
 def _count_ids(search: tuple[ShardSet, Bools, WordFinder], number: int) -> tuple[Int64s, Candidates]:
     """Return the rows of `Spread` of the judged ids of a shard, and its candidates among words."""
     shard_set, judged, finder = search
     spread, candidates = Spread(), Candidates()
-    for block in iter_blocks(shard_set, shard_set.shards[number]):
-        lengths = block.ends - block.starts
+    for block in iter_blocks(shard_set, number):
         # Only occurrences of ids that may be concentrated are counted.
         places = np.flatnonzero(judged[block.tokens])
-        rows = np.repeat(np.arange(len(lengths)), lengths)[places]
-        spread.add(count_spread_pairs(rows, block.tokens[places].astype(np.int64), len(judged)), lengths)
-        candidates.add(finder.find(block), lengths, shard=number, start=block.start)
+        pairs = count_spread_pairs(block.rows_at(places), block.tokens[places].astype(np.int64), len(judged))
+        spread.add(pairs, block.lengths)
+        candidates.add(finder.find(block), block.lengths, shard=number, start=block.start)
     # What waits is added up before it is sent to the process that asked.
     candidates.rows()
     return spread.rows(), candidates
@@ -310,21 +309,20 @@ def _count_words(search: tuple[ShardSet, UInt64s, WordFinder], number: int) -> I
     """Return the rows of `Spread` of the candidates in a shard, given by their hashes."""
     shard_set, hashes, finder = search
     spread = Spread()
-    for block in iter_blocks(shard_set, shard_set.shards[number]) if len(hashes) else ():
+    for block in iter_blocks(shard_set, number) if len(hashes) else ():
         words = finder.find(block)
         terms = _find(words, hashes)
         held = terms >= 0
-        spread.add(count_spread_pairs(words.rows[held], terms[held], len(hashes)), block.ends - block.starts)
+        spread.add(count_spread_pairs(words.rows[held], terms[held], len(hashes)), block.lengths)
     return spread.rows()
 
 
 def _list_documents(search: _ListSearch, number: int) -> tuple[Int64s, list[ListedDocument]]:
     """Return the occurrences of each term in the listed documents of a shard, and these documents."""
-    shard = search.shard_set.shards[number]
-    size = int((search.numbers >= 0).sum()) + len(search.words)
+    size = search.first_word + len(search.hashes)
     held = np.zeros(size, np.int64)
     found: list[tuple[int, float, tuple[tuple[int, int], ...]]] = []
-    for block in iter_blocks(search.shard_set, shard) if size else ():
+    for block in iter_blocks(search.shard_set, number) if size else ():
         # The share of a document is that of its occurrences of terms among all its tokens with letters.
         rows, terms, others = _find_terms(search, block)
         times = np.bincount(rows, minlength=len(others))
@@ -337,7 +335,7 @@ def _list_documents(search: _ListSearch, number: int) -> tuple[Int64s, list[List
             first = np.argsort(-counts, kind="stable")[:MAX_REASONS]
             reasons = tuple((term, int(counts[term])) for term in first.tolist() if counts[term])
             found.append((block.document + row, float(shares[row]), reasons))
-    places = find_places(shard, [document for document, _, _ in found])
+    places = find_places(search.shard_set.shards[number], [document for document, _, _ in found])
     return held, [
         ListedDocument(place, share, reasons) for place, (_, share, reasons) in zip(places, found, strict=True)
     ]
@@ -355,7 +353,7 @@ def _find_terms(search: _ListSearch, block: DocumentBlock) -> tuple[Int64s, Int6
     """
     terms = search.numbers[block.tokens]
     others = search.letters[block.tokens]
-    if len(search.words):
+    if len(search.hashes):
         # A word is marked by its first token; its other tokens are no terms of their own.
         words = search.finder.find(block)
         own = _find(words, search.hashes)
@@ -366,12 +364,11 @@ def _find_terms(search: _ListSearch, block: DocumentBlock) -> tuple[Int64s, Int6
         steps[stops] -= 1  # words do not overlap, and one may begin where another ends
         inside = np.cumsum(steps[:-1]) > 0
         terms[inside] = -1
-        terms[starts] = search.words[own[held]]
+        terms[starts] = search.first_word + own[held]
         others &= ~inside
     others &= terms < 0
     places = np.flatnonzero(terms >= 0)
-    rows = np.searchsorted(block.ends, places, "right")
-    return rows, terms[places], np.add.reduceat(others, block.starts, dtype=np.int64)
+    return block.rows_at(places), terms[places], np.add.reduceat(others, block.starts, dtype=np.int64)
 
 
 def _find(words: Words, hashes: UInt64s) -> Int64s:
@@ -421,7 +418,3 @@ def _file_of(unit: str) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
-
-
-def _text(vocabulary: Vocabulary, ids: Sequence[int]) -> str:
-    return vocabulary.decode(ids).decode("utf-8", "backslashreplace")

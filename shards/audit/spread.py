@@ -8,7 +8,6 @@ their tokens, to the width of a bin (one below 64 occurrences, 1.6 % above).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,27 +17,6 @@ from shards.format.arrays import Int64s, Rows
 
 COMPRESS_ROWS = 1 << 20
 """Rows that wait before rows of the same bin are added up: 32 MB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Half:
-    """The documents with the most occurrences of a term, as many as hold more than half of all its occurrences.
-
-    Attributes:
-        term: the term's number.
-        count: its occurrences in all documents.
-        documents: documents that hold it.
-        half_documents: the documents with the most occurrences.
-        half_count: its occurrences in these.
-        half_tokens: tokens of these.
-    """
-
-    term: int
-    count: int
-    documents: int
-    half_documents: int
-    half_count: int
-    half_tokens: int
 
 
 class Pairs(NamedTuple):
@@ -102,7 +80,12 @@ class Spread:
         return found
 
     def halves(self) -> Int64s:
-        """Return the half of each term as the fields of `Half`, int64 `(terms, 6)`, in order of terms."""
+        """Return the documents with the most occurrences of each term, as many as hold more than half of them all.
+
+        Returns:
+            In order of terms, int64 `(terms, 6)`: the term; its occurrences; the documents that hold it; and of those
+            with the most occurrences their number, the occurrences in them, and their tokens.
+        """
         rows = self.rows()[:, ::-1]  # of each term, documents with the most occurrences first
         if not rows.shape[1]:
             return np.empty((0, 6), np.int64)

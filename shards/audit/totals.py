@@ -15,6 +15,7 @@ from shards.audit.histogram import BINS
 from shards.audit.spread import find_firsts
 from shards.format.arrays import Int32s, Int64s, Rows, UInt64s
 from shards.format.manifest import Split
+from shards.format.vocabulary import Vocabulary
 
 NGRAM_ROW = np.dtype([("hash", "<u8"), ("document", "<i8"), ("key", "<u8"), ("shard", "<i4")])
 """An n-gram's hash, the place of its document, and the first 64 bits of that document's hash."""
@@ -64,6 +65,11 @@ class Figures:
     passage_documents: int = 0
     ngrams: list[Rows] = field(default_factory=list[Rows])
     sketches: list[Sketch] = field(default_factory=list[Sketch])
+
+    @property
+    def id_counts(self) -> Int64s:
+        """How often each id occurs, int64 `(vocab_size,)`."""
+        return self.counts.sum(axis=0)
 
     @property
     def tokens(self) -> int:
@@ -138,10 +144,10 @@ class Totals:
     `phases` has, in order, how often each phase holds each id, int64 `(vocab_size,)`; none in a set without phases.
     """
 
-    def __init__(self, source_names: list[str], vocab_size: int):
-        self.source_names, self.vocab_size = source_names, vocab_size
-        self.train = make_figures("train", len(source_names), vocab_size)
-        self.val = make_figures("val", len(source_names), vocab_size)
+    def __init__(self, source_names: list[str], vocabulary: Vocabulary):
+        self.source_names, self.vocabulary = source_names, vocabulary
+        self.train = make_figures("train", len(source_names), len(vocabulary))
+        self.val = make_figures("val", len(source_names), len(vocabulary))
         self.phases: dict[str, Int64s] = {}
 
     @property
@@ -158,4 +164,4 @@ class Totals:
         """Add the figures of a shard, and of its phase."""
         (self.train if figures.split == "train" else self.val).add(figures)
         if phase is not None:
-            self.phases[phase] = self.phases.get(phase, 0) + figures.counts.sum(axis=0)
+            self.phases[phase] = self.phases.get(phase, 0) + figures.id_counts

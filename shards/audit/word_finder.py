@@ -75,7 +75,7 @@ class WordFinder:
         # Words of one token are ids, and are counted as such.
         several = (widths > 1) & (kinds[starts] != _OTHER)
         starts, widths = starts[several], widths[several]
-        return Words(starts, widths, np.searchsorted(block.ends, starts, "right"), self._hash(block, starts, widths))
+        return Words(starts, widths, block.rows_at(starts), self._hash(block, starts, widths))
 
     def _hash(self, block: DocumentBlock, starts: Int64s, widths: Int64s) -> UInt64s:
         if not len(starts):

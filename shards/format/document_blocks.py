@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shards.errors import Problem, ShardSetError, plural
-from shards.format.arrays import Int64s, Rows, Tokens, UInt8s
+from shards.format.arrays import Int64s, Rows, Tokens, UInt8s, UInt64s
+from shards.format.content_hash import split_hashes
 from shards.format.document_table import (
     iter_documents,
     number_sources,
@@ -37,6 +39,7 @@ class DocumentBlock:
     """Consecutive whole documents of a shard.
 
     Attributes:
+        shard: the shard's number in the manifest.
         document: number of the first document in the shard.
         start: first token in the shard.
         tokens: uint16 or uint32 `(tokens,)`, read only.
@@ -46,6 +49,7 @@ class DocumentBlock:
         hashes: uint8 `(documents, 16)`, content hashes.
     """
 
+    shard: int
     document: int
     start: int
     tokens: Tokens
@@ -54,14 +58,29 @@ class DocumentBlock:
     sources: Int64s
     hashes: UInt8s
 
+    @property
+    def lengths(self) -> Int64s:
+        """Tokens of each document, EOS included."""
+        return self.ends - self.starts
 
-def iter_blocks(shard_set: ShardSet, shard: Shard) -> Iterator[DocumentBlock]:
-    """Yield a shard's documents, in order, in document blocks of about `BLOCK_TOKENS`.
+    @cached_property
+    def keys(self) -> UInt64s:
+        """The first 64 bits of each document's content hash."""
+        return split_hashes(self.hashes)[:, 0]
+
+    def rows_at(self, places: Int64s) -> Int64s:
+        """Return the document of the block that holds each of some tokens."""
+        return np.searchsorted(self.ends, places, "right")
+
+
+def iter_blocks(shard_set: ShardSet, number: int) -> Iterator[DocumentBlock]:
+    """Yield the documents of the shard of this number, in order, in document blocks of about `BLOCK_TOKENS`.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says, or an id is outside the vocabulary.
         OSError: a file cannot be read.
     """
+    shard = shard_set.shards[number]
     numbers = {source.name: index for index, source in enumerate(shard_set.manifest.sources)}
     document = start = 0
     held = _iter_frames(shard, shard_set.vocab_size)
@@ -80,7 +99,9 @@ def iter_blocks(shard_set: ShardSet, shard: Shard) -> Iterator[DocumentBlock]:
             taken = parts[0] if len(parts) == 1 else np.concatenate(parts)
             taken, left = taken[:count], parts[-1][len(parts[-1]) + missing :]
             here = slice(first, last)
-            yield DocumentBlock(document, start, taken, stops - lengths[here], stops, sources[here], hashes[here])
+            yield DocumentBlock(
+                number, document, start, taken, stops - lengths[here], stops, sources[here], hashes[here]
+            )
             document += last - first
             start += count
     if start != shard.num_tokens:

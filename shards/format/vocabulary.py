@@ -60,6 +60,10 @@ class Vocabulary:
         ids = tokens if isinstance(tokens, Sequence) else cast("list[int]", tokens.tolist())
         return b"".join([self.entries[token] for token in ids])
 
+    def spell(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens; bytes that are not UTF-8 on their own are spelt out, such as `\\xe2`."""
+        return self.decode(tokens).decode("utf-8", "backslashreplace")
+
     def split_document(self, tokens: Tokens) -> tuple[int, int]:
         """Return where the text of a document begins: how many tokens (BOS), and bytes of the rest, are before it."""
         # BOS is a token of its own; the prefix is a part of the first token's bytes.

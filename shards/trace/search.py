@@ -139,7 +139,7 @@ def search_shard(search: Search, number: int) -> ShardHits:
     documents, hits = np.zeros(sources, np.int64), np.zeros(sources, np.int64)
     hashes = [np.empty((0, 16), np.uint8)]
     described: list[tuple[int, _Match]] = []
-    for block in iter_blocks(shard_set, shard):
+    for block in iter_blocks(shard_set, number):
         room = None if search.limit is None else search.limit - len(described)
         # Of each block, only the documents that there is room for are described.
         matches = list(_search(search, block, room))
