@@ -235,7 +235,7 @@ def _one_in(have: int, want: int) -> int:
 def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress: Progress) -> Totals:
     """Read every shard, validation first, and add up."""
     totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocabulary)
-    total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
+    total, done = shard_set.shards.num_tokens, 0
     with tempfile.TemporaryDirectory(prefix="audit-") as scratch:
         search = ShardAudit(shard_set, rates)
         for split in ("val", "train"):

@@ -235,7 +235,7 @@ def find_concentrated(
     text_of = vocabulary.spell
     everything = range(len(shard_set.shards))
     train = [number for number in everything if shard_set.shards[number].entry.split == "train"]
-    size = sum(shard.num_tokens for shard in shard_set.shards)
+    size = shard_set.shards.num_tokens
 
     def read(
         number: int, function: Callable[[SearchT, int], ResultT], search: SearchT, shards: Sequence[int]

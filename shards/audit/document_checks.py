@@ -76,7 +76,7 @@ def check_lengths(totals: Totals) -> Check:
 
 def check_repeats(shard_set: ShardSet) -> Check:
     """Find equal documents (by content hash) in both splits, or more often than the source's epochs allow. Exact."""
-    epochs = {source.name: source.epochs for source in shard_set.manifest.sources}
+    epochs = shard_set.manifest.epochs
     problems = check_duplicates(shard_set.shards, epochs)
     rows = [Finding({"kind": problem.kind, "where": problem.where, "message": problem.message}) for problem in problems]
     if not rows:

@@ -78,8 +78,7 @@ def export_set(
     if missing := [split for split in chosen if not shard_set.splits.get(split)]:
         raise InputError([f"the set has no split {', '.join(missing)}; it has {', '.join(shard_set.splits)}"])
     check_outside(out, shard_set.store)
-    shards = [shard for split in chosen for shard in shard_set.splits[split]]
-    total = sum(shard.num_tokens for shard in shards) * (2 if verify else 1)
+    total = sum(shard_set.splits[split].num_tokens for split in chosen) * (2 if verify else 1)
     done = 0
 
     def advance(tokens: int) -> None:
@@ -97,7 +96,7 @@ def export_set(
         # The files, then what describes them, then the look back.
         for reader in readers:
             module.write_split(partial(_create, folder), reader)
-            found.splits[reader.split] = {"tokens": reader.num_tokens, "documents": reader.num_documents}
+            found.splits[reader.split] = {"tokens": reader.shards.num_tokens, "documents": reader.shards.num_documents}
         (folder / TOKENIZER_FILE).write_bytes(read_listed_file(shard_set.store, tokenizer.file, tokenizer.sha256))
         write_text(folder / "export.json", json.dumps(_describe(shard_set, found), indent=2) + "\n")
         if verify:

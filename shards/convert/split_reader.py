@@ -13,7 +13,7 @@ from shards.format.arrays import Int64s, Tokens
 from shards.format.document_blocks import cut_blocks
 from shards.format.document_table import DocumentBatch, iter_checked_documents, iter_shard_lengths, read_lengths
 from shards.format.manifest import Split
-from shards.format.reader import Shard, ShardSet
+from shards.format.reader import Shard, Shards, ShardSet
 
 EXPORT_BLOCK_TOKENS = 1 << 22
 """Tokens in a block of whole documents; a longer document has its own block."""
@@ -34,7 +34,7 @@ class SplitReader:
     advance: Callable[[int], None]
 
     @property
-    def shards(self) -> tuple[Shard, ...]:
+    def shards(self) -> Shards:
         """The split's shards, in order."""
         return self.shard_set.splits[self.split]
 
@@ -42,16 +42,6 @@ class SplitReader:
     def dtype(self) -> np.dtype[Any]:
         """The tokens' dtype, little-endian."""
         return self.shard_set.dtype
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens in the split."""
-        return sum(shard.num_tokens for shard in self.shards)
-
-    @property
-    def num_documents(self) -> int:
-        """Documents in the split."""
-        return sum(shard.num_documents for shard in self.shards)
 
     def iter_tokens(self) -> Iterator[Tokens]:
         """Yield the split's tokens, a frame at a time."""

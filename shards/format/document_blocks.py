@@ -81,12 +81,15 @@ def iter_blocks(shard_set: ShardSet, number: int) -> Iterator[DocumentBlock]:
         OSError: a file cannot be read.
     """
     shard = shard_set.shards[number]
-    numbers = {source.name: index for index, source in enumerate(shard_set.manifest.sources)}
     document = start = 0
     held = _iter_frames(shard, shard_set.vocab_size)
     left: Rows = np.empty(0, shard.dtype)
     for batch in iter_documents(shard, ["start", "length", "source", "hash"]):
-        lengths, sources, hashes = read_lengths(batch), number_sources(shard, batch, numbers), read_hashes(batch)
+        lengths, sources, hashes = (
+            read_lengths(batch),
+            number_sources(shard, batch, shard_set.source_numbers),
+            read_hashes(batch),
+        )
         # Where each document of the batch ends, counted from the batch's first token.
         ends = np.cumsum(lengths)
         _check_starts(shard, batch, lengths, ends, document=document, start=start)

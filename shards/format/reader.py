@@ -266,11 +266,21 @@ class Shard:
 
 
 class Shards(tuple[Shard, ...]):
-    """Shards in order: a tuple whose `repr` is one line."""
+    """Shards in order: a tuple with their sums, whose `repr` is one line."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the shards, EOS included."""
+        return sum(shard.num_tokens for shard in self)
+
+    @property
+    def num_documents(self) -> int:
+        """Documents in the shards."""
+        return sum(shard.num_documents for shard in self)
 
     def __repr__(self) -> str:
-        tokens, documents = sum(shard.num_tokens for shard in self), sum(shard.num_documents for shard in self)
-        return f"<{plural(len(self), 'shard')}: {plural(tokens, 'token')} in {plural(documents, 'document')}>"
+        held = f"{plural(self.num_tokens, 'token')} in {plural(self.num_documents, 'document')}"
+        return f"<{plural(len(self), 'shard')}: {held}>"
 
 
 @dataclass(frozen=True)
@@ -348,12 +358,17 @@ class ShardSet:
         return self.manifest.tokenizer.eos_id
 
     @cached_property
-    def splits(self) -> Mapping[Split, tuple[Shard, ...]]:
+    def source_numbers(self) -> dict[str, int]:
+        """The place of each source in the manifest, by name."""
+        return {source.name: number for number, source in enumerate(self.manifest.sources)}
+
+    @cached_property
+    def splits(self) -> Mapping[Split, Shards]:
         """The shards of each split, in order: `set.splits["train"][0]`."""
         return {split: Shards(s for s in self.shards if s.entry.split == split) for split in self.manifest.splits}
 
     @cached_property
-    def shards(self) -> tuple[Shard, ...]:
+    def shards(self) -> Shards:
         """Every shard, in the manifest's order."""
         carried = tuple(self.manifest.carried)
         return Shards(Shard(self.store, entry, self.dtype, carried, self.verify) for entry in self.manifest.shards)
@@ -465,6 +480,6 @@ def _open_in(store: Store, cache: Cache | None, verify: Verify) -> ShardSet:
         MANIFEST_FILE: shard_set._manifest_content,  # pyright: ignore[reportPrivateUsage]
         tokenizer.file: read_listed_file(store, tokenizer.file, tokenizer.sha256),
     }
-    files = {file.path: (file.bytes, file.sha256) for shard in manifest.shards for file in shard.files.entries}
+    files = {file.path: (file.bytes, file.sha256) for file in manifest.files}
     set_id = shard_set.manifest_sha256
     return ShardSet(CacheStore(FetchedStore(store, metadata), cache, set_id=set_id, files=files), verify)

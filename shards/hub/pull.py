@@ -119,7 +119,7 @@ def check_listing(manifest: Manifest, store: HubStore) -> None:
     Raises:
         ShardSetError: the Hub lacks a file, or has it with a size or SHA-256 that differs from the manifest.
     """
-    sizes = {file.path: file.bytes for shard in manifest.shards for file in shard.files.entries}
+    sizes = {file.path: file.bytes for file in manifest.files}
     problems: list[Problem] = []
     for name, sha256 in manifest.digests.items():
         found = store.files.get(name)

@@ -39,7 +39,7 @@ def draw_shown_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]
     Raises:
         ShardSetError: a document table is not what the manifest says.
     """
-    numbers = {source.name: code for code, source in enumerate(shard_set.manifest.sources)}
+    numbers = shard_set.source_numbers
     places: dict[str, list[Place]] = {name: [] for name in numbers}
     train = shard_set.manifest.splits.get("train")
     if train is None:

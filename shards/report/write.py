@@ -11,14 +11,14 @@ A report judges nothing that the audit does not judge, and uploads nothing.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import Any
 
 from shards.errors import ShardSetError
+from shards.format.manifest import MANIFEST_FILE
 from shards.report.audited import find_or_audit
-from shards.report.facts import describe_facts
+from shards.report.facts import describe_sources
 from shards.report.other_tokenizer import COMPARED_DOCUMENTS, GPT2, compare_other_tokenizer, find_gpt2
 from shards.report.render import Report, render_card, render_page
 from shards.report.shown_documents import draw_shown_places, read_shown_document
@@ -39,24 +39,23 @@ SAMPLES = 2
 
 def report_to_dict(report: Report) -> dict[str, Any]:
     """Return the JSON object of a report: every fact of the page but the manifest's, the samples' texts and curves."""
-    facts, comparison = report.facts, report.comparison
     stated = ("name", "kind", "places", "license", "settings")
     return {
-        "name": facts.manifest.name,
-        "manifest_sha256": facts.manifest_sha256,
-        "tokens": facts.tokens,
-        "documents": facts.documents,
-        "bytes": facts.bytes,
-        "sources": [{name: getattr(source, name) for name in stated} for source in facts.sources],
+        "name": report.manifest.name,
+        "manifest_sha256": report.manifest_sha256,
+        "tokens": report.tokens,
+        "documents": report.documents,
+        "bytes": report.bytes,
+        "sources": [{name: getattr(source, name) for name in stated} for source in report.sources],
         "out": str(report.out),
         "files": [PAGE_FILE, CARD_FILE],
         "verdict": report.audit["verdict"],
         "checks": {check["name"]: check["verdict"] for check in report.audit["checks"]},
         "bytes_per_token": {"set": report.whole_bytes_per_token, "sources": report.bytes_per_token},
-        "compared_with": None if comparison is None else dataclasses.asdict(comparison),
+        "compared_with": report.comparison,
         "lengths": report.by_source,
-        "longest_entries": report.vocabulary.longest,
-        "rarest_entries": report.vocabulary.rarest,
+        "longest_entries": report.vocabulary["longest"],
+        "rarest_entries": report.vocabulary["rarest"],
         "samples": {name: [sample.place.to_dict() for sample in samples] for name, samples in report.samples.items()},
     }
 
@@ -113,8 +112,24 @@ def write_report(
         name, file = compare_with
         places = draw_shown_places(shard_set, COMPARED_DOCUMENTS)
         comparison = compare_other_tokenizer(shard_set, places, name=name, file=file)
-    vocabulary = describe_vocabulary(found, audit)
-    report = Report(out, describe_facts(shard_set), vocabulary, found, samples, comparison)
+    manifest = shard_set.manifest
+    recipe_text = store.read(manifest.recipe.file).decode("utf-8", "backslashreplace")
+    sources, settings = describe_sources(manifest, recipe_text)
+    # The manifest lists the files of shards; the other three are asked for their sizes.
+    others = (MANIFEST_FILE, manifest.recipe.file, manifest.tokenizer.file)
+    report = Report(
+        out,
+        manifest,
+        shard_set.manifest_sha256,
+        recipe_text,
+        sum(file.bytes for file in manifest.files) + sum(map(store.size, others)),
+        sources,
+        settings,
+        describe_vocabulary(found, audit),
+        found,
+        samples,
+        comparison,
+    )
     # Both are rendered before either is written.
     rendered = {CARD_FILE: render_card(report), PAGE_FILE: render_page(report)}
     out.mkdir(parents=True, exist_ok=True)

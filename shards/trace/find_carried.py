@@ -106,7 +106,7 @@ def find_carried(
 def _search(shared: tuple[ShardSet, tuple[Condition, ...], int | None], number: int) -> ShardHits:
     shard_set, conditions, limit = shared
     shard = shard_set.shards[number]
-    codes = {source.name: code for code, source in enumerate(shard_set.manifest.sources)}
+    codes = shard_set.source_numbers
     columns = dict.fromkeys(condition.column for condition in conditions)
     hashes = [np.empty((0, 16), np.uint8)]
     counts = np.zeros(len(codes), np.int64)

@@ -107,7 +107,7 @@ def trace_shards(
 ) -> Trace:
     """Add to a trace what `function(search, number)` finds in each shard, in order; describe `limit` documents."""
     names = [source.name for source in shard_set.manifest.sources]
-    total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
+    total, done = shard_set.shards.num_tokens, 0
     most = sys.maxsize if limit is None else limit
     hashes = [found.hashes]
     # Documents and hits of each source, added up in the order of the manifest.

@@ -297,7 +297,6 @@ def _to_problems(faults: list[_Fault], name: str, remedy: str) -> list[Problem]:
 
 def shard_rules(shard_set: ShardSet, checksums: Mapping[str, str] | None = None) -> ShardRules:
     """Return the rules by which the shards of a set are checked; `checksums` as in `ShardRules`."""
-    documents = sum(shard.num_documents for shard in shard_set.shards)
     manifest = shard_set.manifest
-    cover = documents > duplicates.PARTITION_DOCUMENTS
+    cover = shard_set.shards.num_documents > duplicates.PARTITION_DOCUMENTS
     return ShardRules(SetProperties.of(manifest), manifest.dtype, cover, checksums or {})

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shards.errors import Problem
-from shards.format.reader import Shard, ShardSet
+from shards.format.reader import Shard, Shards, ShardSet
 from shards.stores.open import open_store
 from shards.stores.store import Store
 from shards.terminal.reporter import Progress, no_progress
@@ -113,10 +113,10 @@ def validate(
         # The quick level reads no contents: its totals are those of the manifest.
         structure = check_files(store)
         report = ValidationResult(store.folder or str(store), level, structure.problems)
-        shards = structure.shard_set.shards if structure.shard_set is not None else ()
+        shards = structure.shard_set.shards if structure.shard_set is not None else Shards()
         report.shards = len(shards)
-        report.tokens = sum(shard.num_tokens for shard in shards)
-        report.documents = sum(shard.num_documents for shard in shards)
+        report.tokens = shards.num_tokens
+        report.documents = shards.num_documents
     if against_sources and structure.shard_set is not None:
         _check_against_sources(report, structure, structure.shard_set, against_sources)
     elif against_sources:
@@ -163,8 +163,9 @@ def check_in_full(store: Store, check_shards: CheckShards, compare: Compare) -> 
             longest |= Counter(found.longest)
         report.problems += check_mix_shares(shard_set.manifest, longest)
     # Last the documents of the whole set, of the tables that can be trusted.
-    epochs = {source.name: source.epochs for source in shard_set.manifest.sources}
-    report.problems += compare([shard for shard, _ in trusted], epochs, [found.coverage for _, found in trusted])
+    report.problems += compare(
+        [shard for shard, _ in trusted], shard_set.manifest.epochs, [found.coverage for _, found in trusted]
+    )
     return report, structure
 
 
