@@ -28,6 +28,7 @@ from shards.audit.word_finder import Candidates, WordFinder, Words
 from shards.errors import plural
 from shards.format.arrays import Bools, Int64s, UInt8s, UInt64s
 from shards.format.document_blocks import iter_blocks
+from shards.terminal.display import Table
 from shards.terminal.reporter import Progress, no_progress
 from shards.terminal.workers import map_tasks
 from shards.trace.locate import Place, find_places
@@ -138,7 +139,7 @@ class Concentrated:
             "terms": [asdict(term) for term in self.terms],
         }
 
-    def sources(self) -> list[dict[str, Any]]:
+    def sources(self) -> Table:
         """Return, for each source with listed documents, their number, their tokens, and the share of its tokens."""
         listed: dict[str, list[int]] = {name: [] for name in self.source_tokens}
         for document in self.documents:
@@ -154,7 +155,7 @@ class Concentrated:
             if tokens
         ]
 
-    def places(self) -> list[dict[str, Any]]:
+    def places(self) -> Table:
         """Return how many listed documents each repository has, or each file if that is not known, most first.
 
         Of files that are one document each, those with the same first folder, such as a repository, count together.

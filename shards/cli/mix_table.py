@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import plural
+from shards.terminal.display import Table
 
 if TYPE_CHECKING:
     from shards.format.manifest import Manifest, MixEntry, SourceCounts, SourceEntry, Split
@@ -18,11 +19,11 @@ VALIDATION_PART = 0.05
 """A source is pointed out if validation takes more than this part of its tokens."""
 
 
-def mix_rows(manifest: Manifest) -> list[dict[str, Any]]:
+def mix_rows(manifest: Manifest) -> Table:
     """Return the table of the mix: shares, tokens of both splits, and the way of the documents of each source."""
     # Sources that were read in part have two columns more.
     partly = any(source.unread_files or source.unread_bytes for source in manifest.sources)
-    rows: list[dict[str, Any]] = []
+    rows: Table = []
     for source, mix in _pairs(manifest):
         train, val = _counts(manifest, "train", source.name), _counts(manifest, "val", source.name)
         asked = _asked_of_validation(manifest, mix.requested)
@@ -45,7 +46,7 @@ def mix_rows(manifest: Manifest) -> list[dict[str, Any]]:
     return rows
 
 
-def phase_rows(manifest: Manifest) -> list[dict[str, Any]]:
+def phase_rows(manifest: Manifest) -> Table:
     """Return the table of the phases: a row for each phase and source."""
     shards = Counter(shard.phase for shard in manifest.shards)
     return [

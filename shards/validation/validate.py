@@ -194,10 +194,9 @@ def _threaded(threads: int, progress: Progress) -> CheckShards:
 def _check_against_sources(report: ValidationResult, structure: Structure, shard_set: ShardSet, count: int) -> None:
     whole: list[Shard] = []
     for shard in shard_set.shards:
-        files = shard.entry.files
-        if files.tokens.path in structure.sound and files.documents.path in structure.sound:
+        tokens, documents, _ = shard.entry.files.entries
+        if {tokens.path, documents.path} <= structure.sound:
             whole.append(shard)
-    found = compare_with_sources(shard_set, whole, count)
-    report.compared_documents = found.compared
-    report.problems += [problem for problem in found.problems if problem not in report.problems]
-    report.not_run += found.not_run
+    report.compared_documents, problems, not_run = compare_with_sources(shard_set, whole, count)
+    report.problems += [problem for problem in problems if problem not in report.problems]
+    report.not_run += not_run
