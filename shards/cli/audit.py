@@ -193,8 +193,7 @@ def _show_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> Sh
             "ids": " ".join(map(str, term.ids)),
             "occurrences": term.count,
             "documents": term.documents,
-            "more_than_half_in": f"{plural(term.half_documents, 'document')}, "
-            f"{plural(term.half_tokens, 'token')}",
+            "more_than_half_in": f"{plural(term.half_documents, 'document')}, {plural(term.half_tokens, 'token')}",
             "in_listed": term.listed,
         }
         for term in found.terms[:rows]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from shards.errors import InputError, plural
 from shards.format.arrays import Int64s, Rows, Tokens
 from shards.format.manifest import Dtype
+from shards.stores.files import hash_file
 
 HEADER_BYTES = 1024
 HEADERS: dict[tuple[int, int], Dtype] = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
@@ -115,6 +117,11 @@ class BinStream:
 
     def __len__(self) -> int:
         return sum(bin_file.num_tokens for bin_file in self.bins) - self.skip + len(self.appended)
+
+    @cached_property
+    def digests(self) -> list[str]:
+        """The SHA-256 of each file."""
+        return [hash_file(bin_file.path) for bin_file in self.bins]
 
     @property
     def starts(self) -> Int64s:

@@ -7,14 +7,14 @@ same documents and the same number of tokens. Memory: about 60 bytes per documen
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from shards.convert.import_.bin_files import BinStream
 from shards.errors import InputError, plural
-from shards.format.arrays import Bools, Int64s, Rows, Tokens
+from shards.format.arrays import Bools, Int64s, Rows, UInt8s
 from shards.format.content_hash import hash_document, split_hashes
 from shards.format.document_blocks import cut_blocks
 from shards.format.equal_hashes import find_copies, sort_hashes
@@ -26,7 +26,7 @@ HASHED_TOKENS = 1 << 18
 """Tokens decoded at a time: their references and texts stay near the processor."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ImportedDocuments:
     """A stream's documents, each ending with EOS.
 
@@ -35,12 +35,16 @@ class ImportedDocuments:
         ends: one past each document's last token, its EOS; int64 `(documents,)`, ascending.
         eos_at: where EOS was in the files.
         closed: whether EOS was put after the last document, which had none.
+        hashes: the documents' content hashes, once they are known: uint8 `(documents, 16)`.
+        keep: whether each is in the set, once that is known: bool `(documents,)`.
     """
 
     stream: BinStream
     ends: Int64s
     eos_at: EosAt
     closed: bool
+    hashes: UInt8s = field(init=False)
+    keep: Bools = field(init=False)
 
     @property
     def lengths(self) -> Int64s:
@@ -101,8 +105,8 @@ def cut_documents(
     return documents
 
 
-def hash_documents(documents: ImportedDocuments, vocabulary: Vocabulary, advance: Callable[[int], None]) -> Tokens:
-    """Return each imported document's content hash, of the text its tokens stand for: uint8 `(documents, 16)`.
+def hash_documents(documents: ImportedDocuments, vocabulary: Vocabulary, advance: Callable[[int], None]) -> None:
+    """Take each imported document's content hash, of the text its tokens stand for.
 
     Raises:
         InputError: the vocabulary has a BOS, and a document does not begin with it or has another one.
@@ -128,7 +132,7 @@ def hash_documents(documents: ImportedDocuments, vocabulary: Vocabulary, advance
             digests.append(hash_document(b"".join(parts[position + begin : stop - 1])[skipped:]))
             position = stop
         advance(len(parts))
-    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
+    documents.hashes = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+import numpy as np
+
+from shards.convert.import_.imported_documents import ImportedDocuments
+from shards.format.arrays import Bools
 from shards.format.manifest import (
     FileEntry,
     Manifest,
@@ -20,9 +24,6 @@ from shards.format.manifest import (
     version_for,
 )
 
-if TYPE_CHECKING:
-    from shards.format.arrays import Bools, Int64s
-
 DUPLICATE = "duplicate"
 """The reason under which documents that were left out are counted, as in built sets."""
 
@@ -32,13 +33,12 @@ def make_manifest(
     tokenizer: TokenizerEntry,
     recipe: FileEntry,
     shards: list[ShardEntry],
-    lengths: Int64s,
+    parts: Sequence[ImportedDocuments],
     available: Bools,
     *,
     epochs: int,
     source: str,
     vocab_size: int,
-    digests: dict[Split, list[str]],
 ) -> Manifest:
     """Return the manifest of an imported set.
 
@@ -47,12 +47,11 @@ def make_manifest(
         tokenizer: its tokenizer.
         recipe: the file that says what was imported.
         shards: every shard.
-        lengths: tokens of every document found.
+        parts: the documents found in each split.
         available: which of them count as what the source offers: those kept, without what `epochs` accounts for.
         epochs: how often a training document may occur.
         source: the source's name.
         vocab_size: entries of the vocabulary.
-        digests: the SHA-256 of each split's files; together they are the source's revision.
     """
     splits: dict[Split, SplitEntry] = {}
     for split in ("train", "val"):
@@ -61,10 +60,12 @@ def make_manifest(
             tokens, documents = sum(shard.tokens for shard in own), sum(shard.documents for shard in own)
             counts = {source: SourceCounts(tokens=tokens, documents=documents)}
             splits[split] = SplitEntry(requested_tokens=tokens, tokens=tokens, documents=documents, sources=counts)
+    lengths = np.concatenate([part.lengths for part in parts])
     held = sum(split.documents for split in splits.values())
     dropped = len(lengths) - held
     train = splits["train"].tokens
-    revision = hashlib.sha256("".join(digest for group in digests.values() for digest in group).encode()).hexdigest()
+    digests = (digest for part in parts for digest in part.stream.digests)
+    revision = hashlib.sha256("".join(digests).encode()).hexdigest()
     return Manifest(
         format_version=version_for(has_phases=False, bos_id=tokenizer.bos_id),
         name=name,
