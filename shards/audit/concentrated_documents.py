@@ -18,26 +18,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from shards.audit.rules import LOOK_LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
 from shards.audit.spread import Spread, count_spread_pairs
+from shards.audit.totals import Totals
 from shards.audit.word_finder import Candidates, WordFinder, Words
 from shards.errors import plural
 from shards.format.arrays import Bools, Int64s, UInt8s, UInt64s
-from shards.format.document_blocks import iter_blocks
+from shards.format.document_blocks import DocumentBlock, iter_blocks
+from shards.format.reader import ShardSet
+from shards.format.vocabulary import Vocabulary
 from shards.terminal.display import Table
 from shards.terminal.reporter import Progress, no_progress
 from shards.terminal.workers import map_tasks
 from shards.trace.locate import Place, find_places
-
-if TYPE_CHECKING:
-    from shards.audit.totals import Totals
-    from shards.format.document_blocks import DocumentBlock
-    from shards.format.reader import ShardSet
-    from shards.format.vocabulary import Vocabulary
 
 SearchT = TypeVar("SearchT")
 ResultT = TypeVar("ResultT")

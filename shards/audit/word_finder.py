@@ -10,17 +10,15 @@ Equal words have equal hashes in every document: polynomials of random values of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from shards.audit.ngrams import finalize, token_values
 from shards.audit.spread import count_spread_pairs, find_firsts
 from shards.format.arrays import Int64s, Rows, UInt64s
+from shards.format.document_blocks import DocumentBlock
 from shards.format.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from shards.format.document_blocks import DocumentBlock
 
 WORD_SHARE = 0.01
 """A word is a candidate in documents in which it makes up this share of the tokens."""

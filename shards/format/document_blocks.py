@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from shards.errors import Problem, ShardSetError, plural
 from shards.format.arrays import Int64s, Rows, Tokens, UInt8s, UInt64s
 from shards.format.content_hash import split_hashes
 from shards.format.document_table import (
+    DocumentBatch,
     iter_documents,
     number_sources,
     read_hashes,
@@ -26,9 +26,6 @@ from shards.format.document_table import (
     wrong_document_table,
 )
 from shards.format.reader import Shard, ShardSet
-
-if TYPE_CHECKING:
-    from shards.format.document_table import DocumentBatch
 
 BLOCK_TOKENS = 1 << 16
 """Approximate tokens in a block. Arrays of 8 bytes per token then stay in a core's cache, which halves the time."""

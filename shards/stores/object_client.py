@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from shards.errors import InputError
@@ -105,10 +105,7 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
     from obstore.store import AzureStore, GCSStore, S3Store
 
     environment = dict(variables)
-    if scheme == "s3":
-        settings, options, config = _set_up_s3(environment)
-    else:
-        settings, options, config = _set_up_other(_OTHERS[scheme], environment)
+    settings, options, config = _set_up_s3(environment) if scheme == "s3" else _set_up_other(scheme, environment)
     kind = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
     try:
         single, parts = (
@@ -164,25 +161,15 @@ def _set_up_s3(variables: Mapping[str, str]) -> tuple[Settings, ClientConfig, di
     return Settings(shown, region, _say_aws_credentials(variables, profile)), options, config
 
 
-class _Service(NamedTuple):
-    """How the environment names what a client other than S3's needs; obstore reads most of it itself."""
-
-    name: str
-    endpoints: tuple[str, ...]
-    allow_http: str
-    credentials: re.Pattern[str]
-    lacking: str
-
-
 _OTHERS = {
-    "gs": _Service(
+    "gs": (
         "Google Cloud Storage",
         ("GOOGLE_BASE_URL",),
         "GOOGLE_ALLOW_HTTP",
         re.compile("GOOGLE.*(SERVICE_ACCOUNT|CREDENTIALS)"),
         "GOOGLE_APPLICATION_CREDENTIALS",
     ),
-    "az": _Service(
+    "az": (
         "Azure Blob Storage",
         ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
         "AZURE_ALLOW_HTTP",
@@ -190,14 +177,17 @@ _OTHERS = {
         "AZURE_STORAGE_ACCOUNT_KEY",
     ),
 }
+"""Of each service but S3 its name; the variables of its endpoint, of plain HTTP and of its credentials; and the one of them
+that is most often lacking. obstore reads most of them itself."""
 
 
-def _set_up_other(service: _Service, variables: Mapping[str, str]) -> tuple[Settings, ClientConfig, dict[str, Any]]:
-    endpoint = next((variables[name] for name in service.endpoints if variables.get(name)), "")
-    options = _client_options(endpoint, variables.get(service.allow_http, ""), service.allow_http)
-    named = [name for name in variables if service.credentials.match(name)]
-    source = f"credentials from {named[0]}" if named else f"no {service.lacking} in the environment"
-    return Settings(_shown(endpoint) or service.name, "", source), options, {}
+def _set_up_other(scheme: str, variables: Mapping[str, str]) -> tuple[Settings, ClientConfig, dict[str, Any]]:
+    service, endpoints, allow_http, credentials, lacking = _OTHERS[scheme]
+    endpoint = next((variables[name] for name in endpoints if variables.get(name)), "")
+    options = _client_options(endpoint, variables.get(allow_http, ""), allow_http)
+    named = [name for name in variables if credentials.match(name)]
+    source = f"credentials from {named[0]}" if named else f"no {lacking} in the environment"
+    return Settings(_shown(endpoint) or service, "", source), options, {}
 
 
 def _client_options(endpoint: str, allowed: str, variable: str) -> ClientConfig:

@@ -119,7 +119,7 @@ def check_set_files(store: Store) -> Structure:
     except ShardSetError as error:
         return Structure(None, error.problems)
     except OSError as error:
-        return Structure(None, [_unreadable(MANIFEST_FILE, error)])
+        return Structure(None, [unreadable(MANIFEST_FILE, error)])
     # The set's other files, and what the manifest says.
     problems = [*_check_foreign(manifest, listing), *totals.check_manifest_totals(manifest)]
     problems += _check_whole(listing, manifest.tokenizer.file, MAX_TOKENIZER_BYTES) or check_tokenizer(
@@ -246,7 +246,7 @@ def _check_seek_table(shard: Shard, size: int) -> list[Problem]:
         message = f"holds {other} bytes per token; expected {shard.dtype.itemsize} by the manifest's {shard.dtype.name}"
         return [Problem("dtype_mismatch", file.name, message)]
     except OSError as error:
-        return [_unreadable(file.name, error)]
+        return [unreadable(file.name, error)]
     return []
 
 
@@ -263,7 +263,7 @@ def _check_sidecar(shard: Shard, rules: ShardRules) -> list[Problem]:
     except ShardSetError as error:
         return problems + error.problems
     except OSError as error:
-        return [_unreadable(file.path, error)]
+        return [unreadable(file.path, error)]
     # The sidecar must be what the writer makes of the entry in the manifest.
     held = SidecarFiles(tokens=entry.files.tokens, documents=entry.files.documents)
     facts = {key: getattr(entry, key) for key in ShardEntry.model_fields if key != "files"}
@@ -294,5 +294,6 @@ def _check_whole(listing: Listing, name: str, most: int) -> list[Problem]:
     return problems
 
 
-def _unreadable(name: str, error: OSError) -> Problem:
+def unreadable(name: str, error: OSError) -> Problem:
+    """Return the problem of a file that cannot be read."""
     return Problem("file_unreadable", name, f"cannot be read: {error.strerror or error}{remedy_of(error)}")

@@ -22,7 +22,7 @@ import numpy as np
 import xxhash
 import zstandard
 
-from shards.errors import Problem, ProblemKind, ShardSetError, plural, remedy_of
+from shards.errors import Problem, ProblemKind, ShardSetError, plural
 from shards.format import codec
 from shards.format.arrays import Int64s, Rows
 from shards.format.content_hash import split_column
@@ -35,7 +35,7 @@ from shards.stores.files import hash_file
 from shards.stores.store import require_folder
 from shards.validation import duplicates
 from shards.validation.carried import CarriedCounts, count_carried, find_carried_problems
-from shards.validation.files import Listing, ShardRules, check_shard_files
+from shards.validation.files import Listing, ShardRules, check_shard_files, unreadable
 
 
 @dataclass
@@ -98,13 +98,13 @@ def find_shard_problems(
         try:
             ends = _check_documents(shard, rules, found)
         except OSError as error:
-            found.problems.append(_unreadable(documents, error))
+            found.problems.append(unreadable(documents, error))
     if tokens in sound:
         try:
             found.problems += _check_tokens(shard, ends, rules, advance)
             found.tokens = shard.num_tokens
         except OSError as error:
-            found.problems.append(_unreadable(tokens, error))
+            found.problems.append(unreadable(tokens, error))
     return found
 
 
@@ -280,10 +280,6 @@ def _check_digest(kind: ProblemKind, name: str, digest: str, expected: str) -> l
     algorithm = "sha256" if len(expected) == 64 else "xxh3_128"
     what = algorithm if kind == "file_checksum" else f"{algorithm} of the decompressed tokens"
     return [Problem(kind, name, f"{what} is {digest}; expected {expected} by the manifest. Copy or build it again.")]
-
-
-def _unreadable(name: str, error: OSError) -> Problem:
-    return Problem("file_unreadable", name, f"cannot be read: {error}{remedy_of(error)}")
 
 
 def _to_problems(faults: list[_Fault], name: str, remedy: str) -> list[Problem]:

@@ -10,13 +10,10 @@ Source: karpathy/llm.c, dev/data/data_common.py's `write_datafile` and llmc/data
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 from shards.convert.layouts.layout import OpenFile, refuse_uint32_layout
+from shards.convert.split_reader import SplitReader
 from shards.errors import plural
-
-if TYPE_CHECKING:
-    from shards.convert.split_reader import SplitReader
 
 USAGE = './train_gpt2cu -i "{out}/train_*.bin" -j "{out}/val_*.bin"'
 

@@ -10,14 +10,11 @@ Source: NVIDIA/Megatron-LM, megatron/core/datasets/indexed_dataset.py, `_IndexWr
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shards.convert.layouts.layout import OpenFile, longest_layout_document
-
-if TYPE_CHECKING:
-    from shards.convert.split_reader import SplitReader
+from shards.convert.split_reader import SplitReader
 
 USAGE = 'IndexedDataset("{out}/{split}")  # or --data-path {out}/{split}'
 

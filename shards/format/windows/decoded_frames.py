@@ -9,16 +9,14 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from shards.format import codec
 from shards.format.arrays import Int64s, Tokens
+from shards.format.reader import Shard
 from shards.terminal.workers import map_in_threads
-
-if TYPE_CHECKING:
-    from shards.format.reader import Shard
 
 MOST_THREADS = 4
 """Threads that decode the frames of one batch: 64 windows of a large shard are in 64 frames, 1.2 ms each."""

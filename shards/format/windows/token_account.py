@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from shards.format.arrays import Float64s, Int64s
 from shards.format.document_table import read_sources
+from shards.format.reader import Shard
+from shards.format.windows.order import WindowOrder
 from shards.terminal.workers import map_in_threads
-
-if TYPE_CHECKING:
-    from shards.format.reader import Shard
-    from shards.format.windows.order import WindowOrder
 
 TABLES_AT_ONCE = 8
 """Document tables that are read at once from a remote store, since each of them waits for an answer or two."""

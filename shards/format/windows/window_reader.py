@@ -12,17 +12,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shards.format.arrays import Int64s, Tokens
+from shards.format.reader import Shard
 from shards.format.windows.decoded_frames import DecodedShard
+from shards.format.windows.order import Visit, WindowOrder
 from shards.stores.cache_store import CacheStore
-
-if TYPE_CHECKING:
-    from shards.format.reader import Shard
-    from shards.format.windows.order import Visit, WindowOrder
 
 READS_FORWARD = 4
 """Reads that went forward, one after another, before shards are decoded ahead. Random reads seldom do that: in a set of
