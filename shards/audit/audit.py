@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,21 +83,21 @@ AUDIT_VERSION = 3
 REPORT_FILE = "audit.json"
 
 
-@dataclass
+@dataclass(frozen=True)
 class AuditResult:
     """The result of an audit: its checks, and how much was read."""
 
     path: Path | str
     out: Path
     manifest_sha256: str
-    shards: int = 0
-    tokens: int = 0
-    documents: int = 0
-    rare_below: int = 0
-    rates: SampleRates = field(default_factory=SampleRates)
-    checks: list[Check] = field(default_factory=list[Check])
-    concentrated: Concentrated | None = None
-    seconds: float = 0.0
+    shards: int
+    tokens: int
+    documents: int
+    rare_below: int
+    rates: SampleRates
+    checks: list[Check]
+    concentrated: Concentrated | None
+    seconds: float
 
     @property
     def verdict(self) -> Verdict:
@@ -168,43 +168,53 @@ def audit(
     shard_set = structure.shard_set
     if structure.problems or shard_set is None:
         raise ShardSetError(structure.problems)
-    vocabulary = shard_set.vocabulary
-    report = AuditResult(store.folder or str(store), out, shard_set.manifest_sha256, rates=choose_rates(shard_set))
+    unknown, rates = shard_set.vocabulary.unknown, choose_rates(shard_set)
     # The list of concentrated documents takes passes of its own; all are one progress.
     passes = 1 if listed_share is None else 1 + PASSES
-    totals = _read_shards(shard_set, report.rates, workers, _part_of(progress, 0, passes))
-    report.shards = len(shard_set.shards)
-    report.tokens = totals.val.tokens + totals.train.tokens
-    report.documents = sum(int(split.lengths.sum()) for split in totals.both)
-    report.rare_below = rare_below(totals.train.tokens) if rare is None else rare
+    totals = _read_shards(shard_set, rates, workers, _part_of(progress, 0, passes))
+    tokens = totals.val.tokens + totals.train.tokens
+    below = rare_below(totals.train.tokens) if rare is None else rare
     # In the order of the report: what nobody should train on comes first.
-    report.checks = [
+    checks = [
         check_special(totals, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id),
-        *([] if vocabulary.unknown is None else [check_unknown(totals, vocabulary.unknown)]),
+        *([] if unknown is None else [check_unknown(totals, unknown)]),
         check_repeats(shard_set),
-        check_overlap(totals, report.rates),
-        check_concentrated(totals, below=report.rare_below),
+        check_overlap(totals, rates),
+        check_concentrated(totals, below=below),
         check_never_seen(totals),
-        check_rare(totals, below=report.rare_below),
+        check_rare(totals, below=below),
         check_bytes_per_token(totals),
         *([check_phases(totals)] if totals.phases else []),
         check_lengths(totals),
-        check_passages(totals, report.rates),
-        check_near_duplicates(totals, report.rates),
+        check_passages(totals, rates),
+        check_near_duplicates(totals, rates),
     ]
+    concentrated = None
     if listed_share is not None:
-        rest = _part_of(progress, report.tokens, passes / PASSES)
-        report.concentrated = find_concentrated(
-            shard_set, totals, below=report.rare_below, share=listed_share, workers=workers, progress=rest
+        rest = _part_of(progress, tokens, passes / PASSES)
+        concentrated = find_concentrated(
+            shard_set, totals, below=below, share=listed_share, workers=workers, progress=rest
         )
-    _show_examples(shard_set, report.checks)
+    _show_examples(shard_set, checks)
+    report = AuditResult(
+        store.folder or str(store),
+        out,
+        shard_set.manifest_sha256,
+        shards=len(shard_set.shards),
+        tokens=tokens,
+        documents=sum(int(split.lengths.sum()) for split in totals.both),
+        rare_below=below,
+        rates=rates,
+        checks=checks,
+        concentrated=concentrated,
+        seconds=time.perf_counter() - began,
+    )
     out.mkdir(parents=True, exist_ok=True)
     # A report takes audit.json as the sign that the counts are of the same audit.
     (out / REPORT_FILE).unlink(missing_ok=True)
     write_token_counts(out / TOKENS_FILE, totals)
     with atomic_open(out / REPORT_FILE) as file:
         file.write((format_json(report.to_dict()) + "\n").encode())
-    report.seconds = time.perf_counter() - began
     return report
 
 

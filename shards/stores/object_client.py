@@ -177,8 +177,8 @@ _OTHERS = {
         "AZURE_STORAGE_ACCOUNT_KEY",
     ),
 }
-"""Of each service but S3 its name; the variables of its endpoint, of plain HTTP and of its credentials; and the one of them
-that is most often lacking. obstore reads most of them itself."""
+"""Of each service but S3 its name; the variables of its endpoint, of plain HTTP and of its credentials; the one that is
+most often lacking. obstore reads most of them itself."""
 
 
 def _set_up_other(scheme: str, variables: Mapping[str, str]) -> tuple[Settings, ClientConfig, dict[str, Any]]:
