@@ -21,7 +21,7 @@ import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from shards.audit.check_result import Check, Example, worst_verdict
-from shards.audit.concentrated_documents import PASSES, Concentrated, find_concentrated
+from shards.audit.concentrated_documents import Concentrated, find_concentrated
 from shards.audit.document_checks import (
     check_lengths,
     check_near_duplicates,
@@ -51,7 +51,6 @@ from shards.audit.rules import Verdict, rare_below
 from shards.audit.shard_figures import NGRAM_RATE, PASSAGE_TOKENS, SampleRates, ShardAudit, audit_shard
 from shards.audit.tokens_table import TOKENS_FILE, write_token_counts
 from shards.audit.totals import Totals, join_ngrams
-from shards.errors import ShardSetError
 from shards.format.arrays import UInt64s
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
@@ -59,11 +58,11 @@ from shards.stores.files import atomic_open
 from shards.stores.open import open_store
 from shards.stores.store import check_outside, folder_beside
 from shards.terminal.display import format_json
-from shards.terminal.reporter import Progress, no_progress
+from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_tasks
 from shards.trace.excerpt import cut_excerpt
 from shards.trace.locate import Place, find_places
-from shards.validation.files import check_files
+from shards.validation.files import require_whole
 
 SAMPLED_DOCUMENTS = 1 << 15
 """Documents compared for near-duplicates. A share of 1 % is then measured to within 0.06 %; 33 MB of sketches."""
@@ -164,14 +163,12 @@ def audit(
     out = folder_beside(store, "audit") if out is None else out
     check_outside(out, store)
     # A set that is not whole would give figures that nobody can explain.
-    structure = check_files(store)
-    shard_set = structure.shard_set
-    if structure.problems or shard_set is None:
-        raise ShardSetError(structure.problems)
+    shard_set = require_whole(store)
     unknown, rates = shard_set.vocabulary.unknown, choose_rates(shard_set)
     # The list of concentrated documents takes passes of its own; all are one progress.
-    passes = 1 if listed_share is None else 1 + PASSES
-    totals = _read_shards(shard_set, rates, workers, _part_of(progress, 0, passes))
+    size, train = shard_set.shards.num_tokens, shard_set.splits["train"].num_tokens
+    advance = count_up(progress, size if listed_share is None else 2 * size + 2 * train)
+    totals = _read_shards(shard_set, rates, workers, advance)
     tokens = totals.val.tokens + totals.train.tokens
     below = rare_below(totals.train.tokens) if rare is None else rare
     # In the order of the report: what nobody should train on comes first.
@@ -191,9 +188,8 @@ def audit(
     ]
     concentrated = None
     if listed_share is not None:
-        rest = _part_of(progress, tokens, passes / PASSES)
         concentrated = find_concentrated(
-            shard_set, totals, below=below, share=listed_share, workers=workers, progress=rest
+            shard_set, totals, below=below, share=listed_share, workers=workers, advance=advance
         )
     _show_examples(shard_set, checks)
     report = AuditResult(
@@ -218,11 +214,6 @@ def audit(
     return report
 
 
-def _part_of(progress: Progress, before: int, factor: float) -> Progress:
-    """Return the progress of a part of the work: `before` tokens were done, and all are `factor` times the part's."""
-    return lambda done, total: progress(before + done, round(total * factor))
-
-
 def choose_rates(shard_set: ShardSet) -> SampleRates:
     """Choose the rates at which `audit` samples a set of this size: its samples have a fixed maximum size."""
     splits = shard_set.manifest.splits
@@ -242,10 +233,9 @@ def _one_in(have: int, want: int) -> int:
     return max(1, -(-have // want))
 
 
-def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress: Progress) -> Totals:
+def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, advance: Callable[[int], None]) -> Totals:
     """Read every shard, validation first, and add up."""
     totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocabulary)
-    total, done = shard_set.shards.num_tokens, 0
     with tempfile.TemporaryDirectory(prefix="audit-") as scratch:
         search = ShardAudit(shard_set, rates)
         for split in ("val", "train"):
@@ -253,8 +243,7 @@ def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress
             for number, figures in map_tasks(audit_shard, search, members, workers):
                 shard = shard_set.shards[number]
                 totals.add(figures, shard.entry.phase)
-                done += shard.num_tokens
-                progress(done, total)
+                advance(shard.num_tokens)
             if split == "val" and totals.val.ngrams:
                 # Training is searched for these: a file, so that no worker gets them more than once.
                 file = Path(scratch) / "ngrams.npy"

@@ -32,15 +32,11 @@ from shards.format.document_blocks import DocumentBlock, iter_blocks
 from shards.format.reader import ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.terminal.display import Table
-from shards.terminal.reporter import Progress, no_progress
 from shards.terminal.workers import map_tasks
 from shards.trace.locate import Place, find_places
 
 SearchT = TypeVar("SearchT")
 ResultT = TypeVar("ResultT")
-
-PASSES = 3
-"""How often the tokens of the set are read."""
 
 SHOWN_CHARACTERS = 40
 """Characters of a word that a block list shows."""
@@ -209,8 +205,8 @@ def find_concentrated(
     *,
     below: int,
     share: float,
-    workers: int = 1,
-    progress: Progress = no_progress,
+    workers: int,
+    advance: Callable[[int], None],
 ) -> Concentrated:
     """Find concentrated ids and words, and the documents that are full of them.
 
@@ -220,7 +216,7 @@ def find_concentrated(
         below: ids and words with fewer occurrences in training are not judged.
         share: list documents with this share of concentrated ids and words, or more.
         workers: number of processes; the result does not depend on it.
-        progress: called with tokens done and tokens in all, `PASSES` times the set's tokens.
+        advance: called with the tokens read since the last call; training is read three times, validation once.
 
     Raises:
         ShardSetError: the set's files are not what the manifest says.
@@ -233,29 +229,24 @@ def find_concentrated(
     text_of = vocabulary.spell
     everything = range(len(shard_set.shards))
     train = [number for number in everything if shard_set.shards[number].entry.split == "train"]
-    size = shard_set.shards.num_tokens
 
-    def read(
-        number: int, function: Callable[[SearchT, int], ResultT], search: SearchT, shards: Sequence[int]
-    ) -> Iterator[ResultT]:
-        """Yield the result of each shard in the pass of this number."""
-        done = number * size
-        for shard, result in map_tasks(function, search, shards, workers):
+    def read(function: Callable[[SearchT, int], ResultT], search: SearchT, shards: Sequence[int]) -> Iterator[ResultT]:
+        """Yield the result of each shard in one pass."""
+        for number, result in map_tasks(function, search, shards, workers):
             yield result
-            done += shard_set.shards[shard].num_tokens
-            progress(done, PASSES * size)
+            advance(shard_set.shards[number].num_tokens)
 
     # The ids that may be concentrated, and candidates among words.
     judged = (counts >= below) & (counts <= most_occurrences(tokens)) & _mask(vocabulary, _is_text)
     ids, candidates = Spread(), Candidates()
-    for rows, found in read(0, _count_ids, (shard_set, judged, finder), train):
+    for rows, found in read(_count_ids, (shard_set, judged, finder), train):
         ids.merge(rows)
         candidates.merge(found)
 
     # The candidates, counted exactly.
     chosen = candidates.choose(below)
     words = Spread()
-    for rows in read(1, _count_words, (shard_set, chosen["hash"], finder), train):
+    for rows in read(_count_words, (shard_set, chosen["hash"], finder), train):
         words.merge(rows)
 
     # Terms are numbered: ids first, then words.
@@ -275,7 +266,7 @@ def find_concentrated(
     search = _ListSearch(shard_set, share, letters, numbers, first_word, known["hash"], finder)
     documents: list[ListedDocument] = []
     listed = np.zeros(len(terms), np.int64)
-    for held, part in read(2, _list_documents, search, everything):
+    for held, part in read(_list_documents, search, everything):
         listed += held
         documents += part
     source_tokens = dict(zip(totals.source_names, totals.source_tokens.tolist(), strict=True))

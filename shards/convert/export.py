@@ -27,7 +27,7 @@ from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 from shards.stores.files import atomic_open, write_folder, write_text
 from shards.stores.store import check_outside
-from shards.terminal.reporter import Progress, no_progress
+from shards.terminal.reporter import Progress, count_up, no_progress
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -78,14 +78,7 @@ def export_set(
     if missing := [split for split in chosen if not shard_set.splits.get(split)]:
         raise InputError([f"the set has no split {', '.join(missing)}; it has {', '.join(shard_set.splits)}"])
     check_outside(out, shard_set.store)
-    total = sum(shard_set.splits[split].num_tokens for split in chosen) * (2 if verify else 1)
-    done = 0
-
-    def advance(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        progress(done, total)
-
+    advance = count_up(progress, sum(shard_set.splits[split].num_tokens for split in chosen) * (2 if verify else 1))
     readers = [SplitReader(shard_set, split, advance) for split in chosen]
     if reasons := [reason for reader in readers for reason in module.find_export_obstacles(reader)]:
         raise InputError(list(dict.fromkeys(reasons)))

@@ -15,7 +15,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from shards.errors import ShardSetError
 from shards.format.manifest import MANIFEST_FILE
 from shards.report.audited import find_or_audit
 from shards.report.facts import describe_sources
@@ -27,7 +26,7 @@ from shards.stores.files import atomic_open
 from shards.stores.open import open_store
 from shards.stores.store import FolderStore, check_outside, folder_beside
 from shards.terminal.reporter import Progress, no_progress
-from shards.validation.files import check_files
+from shards.validation.files import require_whole
 
 PAGE_FILE, CARD_FILE = "index.html", "README.md"
 _MARKS = {PAGE_FILE: b": a token set</title>", CARD_FILE: b"| manifest, SHA-256 | `"}
@@ -95,10 +94,7 @@ def write_report(
     # Beside the set, or beside the report of a set at an address.
     if audit is None:
         audit = folder_beside(store if store.folder is not None else FolderStore(out), "audit")
-    structure = check_files(store)
-    shard_set = structure.shard_set
-    if structure.problems or shard_set is None:
-        raise ShardSetError(structure.problems)
+    shard_set = require_whole(store)
     found = find_or_audit(shard_set, audit, workers=workers, progress=progress)
     samples = {
         name: [read_shown_document(shard_set.shard(place.shard), place, shard_set.vocabulary) for place in places]

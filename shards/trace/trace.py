@@ -17,7 +17,7 @@ import numpy as np
 from shards.errors import InputError
 from shards.format.arrays import UInt8s
 from shards.format.reader import Shard, ShardSet, open_set
-from shards.terminal.reporter import Progress, no_progress
+from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_tasks
 from shards.trace.excerpt import read_excerpt
 from shards.trace.locate import Place, find_holders
@@ -107,7 +107,7 @@ def trace_shards(
 ) -> Trace:
     """Add to a trace what `function(search, number)` finds in each shard, in order; describe `limit` documents."""
     names = [source.name for source in shard_set.manifest.sources]
-    total, done = shard_set.shards.num_tokens, 0
+    advance = count_up(progress, shard_set.shards.num_tokens)
     most = sys.maxsize if limit is None else limit
     hashes = [found.hashes]
     # Documents and hits of each source, added up in the order of the manifest.
@@ -116,8 +116,7 @@ def trace_shards(
         hashes.append(part.hashes)
         by_source += [part.documents, part.hits]
         found.shown += part.shown[: most - len(found.shown)]
-        done += shard_set.shards[index].num_tokens
-        progress(done, total)
+        advance(shard_set.shards[index].num_tokens)
     found.hashes = np.concatenate(hashes)
     found.sources = {
         name: {"documents": documents, "hits": hits}

@@ -101,6 +101,19 @@ def check_files(store: Store) -> Structure:
     return found
 
 
+def require_whole(store: Store) -> ShardSet:
+    """Return a set that has no problem at the quick level.
+
+    Raises:
+        ShardSetError: it has some.
+        OSError, InputError: as `check_files`.
+    """
+    found = check_files(store)
+    if found.problems or found.shard_set is None:
+        raise ShardSetError(found.problems)
+    return found.shard_set
+
+
 def check_set_files(store: Store) -> Structure:
     """Check what a set has once at the quick level: the listing, the manifest, the tokenizer, the recipe.
 

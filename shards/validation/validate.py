@@ -15,7 +15,6 @@ threads of this process; a build runs them as tasks on its engine (`pipeline.val
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from shards.errors import Problem
 from shards.format.reader import Shard, Shards, ShardSet
 from shards.stores.open import open_store
 from shards.stores.store import Store
-from shards.terminal.reporter import Progress, no_progress
+from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_in_threads
 from shards.validation.duplicates import check_duplicates
 from shards.validation.files import Structure, check_files, check_set_files
@@ -173,15 +172,7 @@ def _threaded(threads: int, progress: Progress) -> CheckShards:
     """Return what checks shards in threads of this process."""
 
     def check_shards(shard_set: ShardSet, structure: Structure) -> list[ShardFindings]:
-        rules = shard_rules(shard_set)
-        total = sum(shard.num_tokens for shard in shard_set.shards)
-        done, lock = 0, threading.Lock()
-
-        def advance(tokens: int) -> None:
-            nonlocal done
-            with lock:
-                done += tokens
-                progress(done, total)
+        rules, advance = shard_rules(shard_set), count_up(progress, shard_set.shards.num_tokens)
 
         def check(shard: Shard) -> ShardFindings:
             return find_shard_problems(shard, rules, structure.listing, advance)

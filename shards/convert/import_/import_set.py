@@ -21,6 +21,7 @@ import numpy as np
 
 from shards.convert.import_.bin_files import BinStream, open_stream
 from shards.convert.import_.imported_documents import (
+    SOURCE,
     ImportedDocuments,
     Repeats,
     cut_documents,
@@ -34,10 +35,9 @@ from shards.format.manifest import Dtype, ShardEntry, Split, TokenizerEntry, dty
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.format.writer import SetProperties, write_entry, write_manifest
 from shards.stores.files import write_folder
-from shards.terminal.reporter import Progress, no_progress
+from shards.terminal.reporter import Progress, count_up, no_progress
 
 OnRepeat = Literal["keep", "allow", "drop"]
-SOURCE = "imported"
 EOS_TEXTS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>")
 """The name of EOS in common tokenizers: GPT-2 and NeoX, Llama 3, Llama 2 and T5, Gemma, others."""
 
@@ -112,13 +112,7 @@ def import_set(
     # Validation first: a training document that is in it is the repeat.
     order: list[Split] = [split for split in cast("tuple[Split, ...]", ("val", "train")) if files.get(split)]
     streams: dict[Split, BinStream] = {split: open_stream(files[split], dtype) for split in order}
-    done, total = 0, 3 * sum(map(len, streams.values()))
-
-    def advance(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        progress(done, total)
-
+    advance = count_up(progress, 3 * sum(map(len, streams.values())))
     # First reading: where documents end.
     splits: dict[Split, ImportedDocuments] = {
         split: cut_documents(stream, vocab_size=len(vocabulary), eos_id=eos_id, close=options.close, advance=advance)
@@ -157,24 +151,10 @@ def import_set(
         shards: list[ShardEntry] = []
         for split in reversed(order):
             shards += write_split(
-                folder,
-                split,
-                splits[split],
-                properties,
-                source=SOURCE,
-                shard_tokens=options.shard_tokens,
-                advance=advance,
+                folder, split, splits[split], properties, shard_tokens=options.shard_tokens, advance=advance
             )
         manifest = make_manifest(
-            options.name,
-            described,
-            recipe,
-            shards,
-            parts,
-            available,
-            epochs=epochs,
-            source=SOURCE,
-            vocab_size=len(vocabulary),
+            options.name, described, recipe, shards, parts, available, epochs=epochs, vocab_size=len(vocabulary)
         )
         write_manifest(folder, manifest)
     counts: dict[Split, tuple[int, int]] = {

@@ -20,6 +20,9 @@ from shards.format.document_blocks import cut_blocks
 from shards.format.equal_hashes import find_copies, sort_hashes
 from shards.format.vocabulary import Vocabulary
 
+SOURCE = "imported"
+"""The name of the source of all imported documents."""
+
 EosAt = Literal["end", "start"]
 MAX_DOCUMENT_TOKENS = (1 << 32) - 1
 HASHED_TOKENS = 1 << 18

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shards.convert.import_.imported_documents import ImportedDocuments
+from shards.convert.import_.imported_documents import SOURCE, ImportedDocuments
 from shards.format.arrays import Bools
 from shards.format.manifest import (
     FileEntry,
@@ -37,7 +37,6 @@ def make_manifest(
     available: Bools,
     *,
     epochs: int,
-    source: str,
     vocab_size: int,
 ) -> Manifest:
     """Return the manifest of an imported set.
@@ -50,7 +49,6 @@ def make_manifest(
         parts: the documents found in each split.
         available: which of them count as what the source offers: those kept, without what `epochs` accounts for.
         epochs: how often a training document may occur.
-        source: the source's name.
         vocab_size: entries of the vocabulary.
     """
     splits: dict[Split, SplitEntry] = {}
@@ -58,7 +56,7 @@ def make_manifest(
         own = [shard for shard in shards if shard.split == split]
         if own:
             tokens, documents = sum(shard.tokens for shard in own), sum(shard.documents for shard in own)
-            counts = {source: SourceCounts(tokens=tokens, documents=documents)}
+            counts = {SOURCE: SourceCounts(tokens=tokens, documents=documents)}
             splits[split] = SplitEntry(requested_tokens=tokens, tokens=tokens, documents=documents, sources=counts)
     lengths = np.concatenate([part.lengths for part in parts])
     held = sum(split.documents for split in splits.values())
@@ -75,7 +73,7 @@ def make_manifest(
         recipe=RecipeEntry(file=recipe.path, sha256=recipe.sha256),
         sources=[
             SourceEntry(
-                name=source,
+                name=SOURCE,
                 weight=1.0,
                 revision=revision,
                 tokens_available=int(lengths[available].sum()),
@@ -84,7 +82,7 @@ def make_manifest(
                 epochs=epochs,
             )
         ],
-        mix=[MixEntry(source=source, requested=1.0, achieved=1.0, requested_tokens=train, achieved_tokens=train)],
+        mix=[MixEntry(source=SOURCE, requested=1.0, achieved=1.0, requested_tokens=train, achieved_tokens=train)],
         splits=splits,
         shards=shards,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from shards.convert.import_ import bin_files
-from shards.convert.import_.imported_documents import ImportedDocuments
+from shards.convert.import_.imported_documents import SOURCE, ImportedDocuments
 from shards.format.arrays import Int64s, Rows
 from shards.format.document_blocks import cut_blocks
 from shards.format.document_table import document_schema
@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def document_rows(documents: ImportedDocuments, source: str, numbers: Int64s) -> pa.Table:
+def document_rows(documents: ImportedDocuments, numbers: Int64s) -> pa.Table:
     """Return the document table of a shard.
 
     Args:
         documents: the documents of the split, in the files' order.
-        source: the source's name.
         numbers: the documents that the shard holds, in this order.
     """
     import pyarrow as pa
@@ -43,7 +42,7 @@ def document_rows(documents: ImportedDocuments, source: str, numbers: Int64s) ->
     columns: list[Any] = [
         pa.array((np.cumsum(lengths) - lengths).astype(np.uint64)),
         pa.array(lengths.astype(np.uint32)),
-        _encode(np.zeros(len(numbers), np.int64), [source]),
+        _encode(np.zeros(len(numbers), np.int64), [SOURCE]),
         _encode(units, names),
         pa.array((numbers - first_of_unit[units]).astype(np.uint32)),
         pa.Array.from_buffers(pa.binary(16), len(numbers), [None, pa.py_buffer(documents.hashes[numbers].tobytes())]),
@@ -65,7 +64,6 @@ def write_split(
     documents: ImportedDocuments,
     properties: SetProperties,
     *,
-    source: str,
     shard_tokens: int,
     advance: Callable[[int], None],
 ) -> list[ShardEntry]:
@@ -84,7 +82,7 @@ def write_split(
                 index=index,
                 properties=properties,
                 chunks=(np.ascontiguousarray(part, dtype).data for part in tokens),
-                documents=document_rows(documents, source, here),
+                documents=document_rows(documents, here),
             )
         )
         first = last
