@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event
 
 from shards.errors import Problem, ShardSetError, plural
 from shards.format.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest
@@ -36,7 +35,8 @@ from shards.stores.hub_store import HubStore, open_hub
 from shards.stores.retry import stop_on
 from shards.stores.store import FolderStore
 from shards.terminal.reporter import Progress, no_progress
-from shards.validation.files import check_files
+from shards.terminal.workers import call_until_failure
+from shards.validation.files import check_files, require_whole
 
 PART_SUFFIX = ".part"
 CONNECTIONS = 4
@@ -106,9 +106,7 @@ def pull(address: HubAddress, out: Path, *, give_up_s: float | None = None, prog
         _remove_others(staging, manifest.digests.keys())
         with atomic_open(staging / MANIFEST_FILE) as file:
             file.write(content)
-        problems = check_files(FolderStore(staging)).problems
-        if problems:
-            raise ShardSetError(problems)
+        require_whole(FolderStore(staging))
     done.add(MANIFEST_FILE, len(content))
     return done
 
@@ -181,27 +179,21 @@ def _fetch_all(
     store: HubStore, digests: Mapping[str, str], staging: Path, done: Pulled, progress: Callable[[int], None]
 ) -> None:
     """Fetch every file that the staging folder lacks, and add to the counts of `done`."""
-    lock, stop = Lock(), Event()
+    stop = Event()
 
-    def fetch(name: str, sha256: str) -> None:
+    def fetch(name: str) -> tuple[str, int, bool]:
         with stop_on(stop):
-            fetched_bytes, again = _ensure_file(store, name, sha256, staging)
-        with lock:
-            done.add(name, store.size(name))
-            done.fetched_bytes += fetched_bytes
-            done.refetched += [name] if again else []
-            progress(done.bytes)
+            return name, *_ensure_file(store, name, digests[name], staging)
 
-    with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="pull") as pool:
-        futures = [pool.submit(fetch, *item) for item in digests.items()]
-        try:
-            for future in futures:
-                future.result()
-        except BaseException:
-            # One file failed: the other threads stop at their next request.
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    def count(fetched: tuple[str, int, bool]) -> None:
+        name, fetched_bytes, again = fetched
+        done.add(name, store.size(name))
+        done.fetched_bytes += fetched_bytes
+        done.refetched += [name] if again else []
+        progress(done.bytes)
+
+    # If one file fails, the other threads stop at their next request.
+    call_until_failure(fetch, digests, count, threads=CONNECTIONS, stop=stop)
 
 
 def _ensure_file(store: HubStore, name: str, sha256: str, staging: Path) -> tuple[int, bool]:
