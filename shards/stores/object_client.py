@@ -12,10 +12,10 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from shards.errors import InputError
@@ -56,23 +56,21 @@ _REFUSED = re.compile(r"\bsource: (\w+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Facts that messages may state about a client: its endpoint, its region, and where its credentials come from."""
+class Connection:
+    """The clients of one bucket in this process, and the facts about them that messages may state."""
 
     endpoint: str
     region: str
     credentials: str
-
-
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """The clients of one bucket in this process."""
-
-    settings: Settings
-    single: Client
+    """Where the credentials come from."""
+    single: Client = field(repr=False)
     """Attempts each request once."""
-    parts: Client
+    parts: Client = field(repr=False)
     """Retries the parts of a large upload."""
+
+
+_SetUp: TypeAlias = "tuple[tuple[str, str, str], ClientConfig, dict[str, Any]]"
+"""The endpoint, region and source of credentials of a client, its options, and its other settings."""
 
 
 def connect(scheme: str, bucket: str) -> Connection:
@@ -105,7 +103,7 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
     from obstore.store import AzureStore, GCSStore, S3Store
 
     environment = dict(variables)
-    settings, options, config = _set_up_s3(environment) if scheme == "s3" else _set_up_other(scheme, environment)
+    told, options, config = _set_up_s3(environment) if scheme == "s3" else _set_up_other(scheme, environment)
     kind = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
     try:
         single, parts = (
@@ -120,7 +118,7 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
         if empty := sorted(name for name, value in variables if not value and name.startswith(_PREFIXES[scheme])):
             message += f". These variables are empty: {', '.join(empty)}; unset them"
         raise InputError(f"{message}. {say_variables(scheme)}") from None
-    return Connection(settings, single, parts)
+    return Connection(*told, single, parts)
 
 
 def say_variables(scheme: str) -> str:
@@ -138,7 +136,7 @@ def say_variables(scheme: str) -> str:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-def _set_up_s3(variables: Mapping[str, str]) -> tuple[Settings, ClientConfig, dict[str, Any]]:
+def _set_up_s3(variables: Mapping[str, str]) -> _SetUp:
     profile = {} if _AWS_KEY in variables else _read_profile(variables)
     endpoint = (
         variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL") or profile.get("endpoint_url") or ""
@@ -158,7 +156,7 @@ def _set_up_s3(variables: Mapping[str, str]) -> tuple[Settings, ClientConfig, di
         # Where the content cannot be changed on the way: to sign it, too, takes half the processor time of sending it.
         config["unsigned_payload"] = not options.get("allow_http") or _is_loopback(endpoint)
     shown = _shown(endpoint) or f"Amazon S3 in {region}"
-    return Settings(shown, region, _say_aws_credentials(variables, profile)), options, config
+    return (shown, region, _say_aws_credentials(variables, profile)), options, config
 
 
 _OTHERS = {
@@ -181,13 +179,13 @@ _OTHERS = {
 most often lacking. obstore reads most of them itself."""
 
 
-def _set_up_other(scheme: str, variables: Mapping[str, str]) -> tuple[Settings, ClientConfig, dict[str, Any]]:
+def _set_up_other(scheme: str, variables: Mapping[str, str]) -> _SetUp:
     service, endpoints, allow_http, credentials, lacking = _OTHERS[scheme]
     endpoint = next((variables[name] for name in endpoints if variables.get(name)), "")
     options = _client_options(endpoint, variables.get(allow_http, ""), allow_http)
     named = [name for name in variables if credentials.match(name)]
     source = f"credentials from {named[0]}" if named else f"no {lacking} in the environment"
-    return Settings(_shown(endpoint) or service, "", source), options, {}
+    return (_shown(endpoint) or service, "", source), options, {}
 
 
 def _client_options(endpoint: str, allowed: str, variable: str) -> ClientConfig:

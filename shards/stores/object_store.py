@@ -241,7 +241,7 @@ class ObjectStore:
                 if isinstance(error, FileNotFoundError) and error.filename is not None:
                     raise  # a file on this machine
                 raise to_store_error(
-                    error, what=what, doing=doing, address=self.address, settings=at.settings, answered=self._answered
+                    error, what=what, doing=doing, address=self.address, at=at, answered=self._answered
                 ) from None  # obstore's own text may quote the account's keys
             _answered.add((self.address.scheme, self.address.bucket))
             return result
