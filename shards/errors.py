@@ -231,6 +231,11 @@ class ShardSetError(InputError):
         super().__init__(problems)
 
 
+def set_error(kind: ProblemKind, where: str, message: str) -> ShardSetError:
+    """Return the error of a shard set with one problem."""
+    return ShardSetError([Problem(kind, where, message)])
+
+
 def plural(number: int, word: str) -> str:
     """Return a number with its word, for a message; the word is given for 1, and gets its plural for all others."""
     if number == 1:

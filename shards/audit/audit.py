@@ -21,7 +21,7 @@ import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ from shards.stores.files import atomic_open
 from shards.stores.open import open_store
 from shards.stores.store import check_outside, folder_beside
 from shards.terminal.display import format_json
-from shards.terminal.reporter import Progress, count_up, no_progress
+from shards.terminal.reporter import Advance, Progress, count_up, no_progress
 from shards.terminal.workers import map_tasks
 from shards.trace.excerpt import cut_excerpt
 from shards.trace.locate import Place, find_places
@@ -233,7 +233,7 @@ def _one_in(have: int, want: int) -> int:
     return max(1, -(-have // want))
 
 
-def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, advance: Callable[[int], None]) -> Totals:
+def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, advance: Advance) -> Totals:
     """Read every shard, validation first, and add up."""
     totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocabulary)
     with tempfile.TemporaryDirectory(prefix="audit-") as scratch:

@@ -32,6 +32,7 @@ from shards.format.document_blocks import DocumentBlock, iter_blocks
 from shards.format.reader import ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.terminal.display import Table
+from shards.terminal.reporter import Advance
 from shards.terminal.workers import map_tasks
 from shards.trace.locate import Place, find_places
 
@@ -206,7 +207,7 @@ def find_concentrated(
     below: int,
     share: float,
     workers: int,
-    advance: Callable[[int], None],
+    advance: Advance,
 ) -> Concentrated:
     """Find concentrated ids and words, and the documents that are full of them.
 

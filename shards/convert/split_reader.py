@@ -3,7 +3,7 @@
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from shards.format.document_blocks import cut_blocks
 from shards.format.document_table import DocumentBatch, iter_checked_documents, iter_shard_lengths, read_lengths
 from shards.format.manifest import Split
 from shards.format.reader import Shard, Shards, ShardSet
+from shards.terminal.reporter import Advance
 
 EXPORT_BLOCK_TOKENS = 1 << 22
 """Tokens in a block of whole documents; a longer document has its own block."""
@@ -31,7 +32,7 @@ class SplitReader:
 
     shard_set: ShardSet
     split: Split
-    advance: Callable[[int], None]
+    advance: Advance
 
     @property
     def shards(self) -> Shards:

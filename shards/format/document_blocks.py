@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from shards.errors import Problem, ShardSetError, plural
+from shards.errors import plural, set_error
 from shards.format.arrays import Int64s, Rows, Tokens, UInt8s, UInt64s
 from shards.format.content_hash import split_hashes
 from shards.format.document_table import (
@@ -135,10 +135,10 @@ def _iter_frames(shard: Shard, vocab_size: int) -> Iterator[Tokens]:
     for frame in shard.iter_tokens():
         if (most := int(frame.max())) >= vocab_size:
             message = f"holds the id {most}; expected less than vocab_size {vocab_size}. Validate the set."
-            raise ShardSetError([Problem("token_out_of_range", name, message)])
+            raise set_error("token_out_of_range", name, message)
         yield frame
     message = "the document table has more tokens than the tokens file. Copy or build it again."
-    raise ShardSetError([Problem("document_table", name, message)])
+    raise set_error("document_table", name, message)
 
 
 def cut_blocks(ends: Int64s, block_tokens: int) -> Iterator[tuple[int, int]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from shards.errors import Problem, ShardSetError, plural
+from shards.errors import ShardSetError, plural, set_error
 from shards.format.arrays import Int32s, Int64s, UInt8s
 from shards.format.carried import CarriedType, carried_fields
 from shards.format.manifest import SourceCounts
@@ -75,7 +75,7 @@ def read_hashes(batch: DocumentBatch) -> UInt8s:
 def wrong_document_table(shard: Shard, found: str) -> ShardSetError:
     """Return the error of a document table whose rows are not what the manifest says."""
     message = f"{found}. Run `{called_as('shards', 'validate')}`, and build the shard again."
-    return ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])
+    return set_error("document_table", shard.entry.files.documents.path, message)
 
 
 def number_sources(
@@ -112,7 +112,7 @@ def read_bytes(shard: Shard, start: int, stop: int, *, vocabulary: Vocabulary) -
         return vocabulary.decode_document(shard.read(start, stop))
     except IndexError as error:
         message = f"tokens [{start}, {stop}) hold an id that the tokenizer lacks; expected less than {len(vocabulary)}"
-        raise ShardSetError([Problem("token_out_of_range", shard.name, message)]) from error
+        raise set_error("token_out_of_range", shard.name, message) from error
 
 
 def _with_large_strings(schema: pa.Schema) -> pa.Schema:

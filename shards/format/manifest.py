@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from shards.errors import Problem, ProblemKind, ShardSetError, plural
+from shards.errors import Problem, ProblemKind, ShardSetError, plural, set_error
 from shards.format.carried import CarriedType, find_name_faults
 from shards.stores.store import StoredFile
 
@@ -451,7 +451,7 @@ def read_metadata_file(model: type[ModelT], file: StoredFile) -> bytes:
     limit = MAX_SIDECAR_BYTES if model is Sidecar else MAX_METADATA_BYTES
     if size > limit:
         message = f"{size} bytes of metadata; expected at most {limit}. Not read."
-        raise ShardSetError([Problem("manifest_invalid", file.name, message)])
+        raise set_error("manifest_invalid", file.name, message)
     return file.read()
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from shards.config import nearest
-from shards.errors import InputError, Problem, ProblemKind, ShardSetError, plural, remedy_of
+from shards.errors import InputError, ProblemKind, ShardSetError, plural, remedy_of, set_error
 from shards.format import codec
 from shards.format.arrays import Tokens
 from shards.format.carried import CarriedType
@@ -262,7 +262,7 @@ class Shard:
         with contextlib.suppress(OSError, InputError):  # a store that does not answer now
             if (size := self.store.size(file.path)) != file.bytes:
                 found += f"; the file has {size} bytes; expected {file.bytes} by the manifest"
-        return ShardSetError([Problem(kind, file.path, f"{found}. {say_remedy(self.store)}")])
+        return set_error(kind, file.path, f"{found}. {say_remedy(self.store)}")
 
 
 class Shards(tuple[Shard, ...]):
@@ -321,7 +321,7 @@ class ShardSet:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             message = f"no {MANIFEST_FILE} in {self.store}: not a shard set, or its build or push did not finish. "
             remedy = "Run that again, or correct the address."
-            raise ShardSetError([Problem("manifest_missing", MANIFEST_FILE, message + remedy)]) from error
+            raise set_error("manifest_missing", MANIFEST_FILE, message + remedy) from error
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -407,7 +407,7 @@ class ShardSet:
             message = (
                 f"has {plural(len(vocabulary), 'entry')}; expected {self.vocab_size} by the manifest. Validate the set."
             )
-            raise ShardSetError([Problem("tokenizer_mismatch", entry.file, message)])
+            raise set_error("tokenizer_mismatch", entry.file, message)
         return replace(vocabulary, special=entry.special_tokens, bos=entry.bos_id)
 
     def tokenizer(self) -> tokenizers.Tokenizer:
@@ -475,7 +475,7 @@ def _open_in(store: Store, cache: Cache | None, verify: Verify) -> ShardSet:
     tokenizer = manifest.tokenizer
     if (size := find_size(store, tokenizer.file) or 0) > MAX_TOKENIZER_BYTES:
         message = f"{size} bytes; expected at most {MAX_TOKENIZER_BYTES}. Not read."
-        raise ShardSetError([Problem("file_size", tokenizer.file, message)])
+        raise set_error("file_size", tokenizer.file, message)
     metadata = {
         MANIFEST_FILE: shard_set._manifest_content,  # pyright: ignore[reportPrivateUsage]
         tokenizer.file: read_listed_file(store, tokenizer.file, tokenizer.sha256),

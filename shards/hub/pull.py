@@ -13,12 +13,12 @@ Costs one read of every file for its hash. Memory does not grow with the set.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from shards.errors import Problem, ShardSetError, plural
+from shards.errors import Problem, ShardSetError, plural, set_error
 from shards.format.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest
 from shards.format.reader import ShardSet
 from shards.stores.address import HubAddress
@@ -34,7 +34,7 @@ from shards.stores.files import (
 from shards.stores.hub_store import HubStore, open_hub
 from shards.stores.retry import stop_on
 from shards.stores.store import FolderStore
-from shards.terminal.reporter import Progress, no_progress
+from shards.terminal.reporter import Advance, Progress, no_progress
 from shards.terminal.workers import call_until_failure
 from shards.validation.files import check_files, require_whole
 
@@ -175,9 +175,7 @@ def _verify(manifest: Manifest, done: Pulled, progress: Progress) -> None:
     done.was_there = True
 
 
-def _fetch_all(
-    store: HubStore, digests: Mapping[str, str], staging: Path, done: Pulled, progress: Callable[[int], None]
-) -> None:
+def _fetch_all(store: HubStore, digests: Mapping[str, str], staging: Path, done: Pulled, progress: Advance) -> None:
     """Fetch every file that the staging folder lacks, and add to the counts of `done`."""
     stop = Event()
 
@@ -216,7 +214,7 @@ def _ensure_file(store: HubStore, name: str, sha256: str, staging: Path) -> tupl
             return fetched, again
         part.unlink()
     message = f"fetched twice, with sha256 {found}; expected {sha256} by the manifest. Push the set again."
-    raise ShardSetError([Problem("file_checksum", name, message)])
+    raise set_error("file_checksum", name, message)
 
 
 def _download(store: HubStore, name: str, part: Path) -> int:

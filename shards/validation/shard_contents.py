@@ -14,7 +14,7 @@ compute has no such checksum.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -33,6 +33,7 @@ from shards.format.reader import Shard, ShardSet
 from shards.format.writer import SetProperties
 from shards.stores.files import hash_file
 from shards.stores.store import require_folder
+from shards.terminal.reporter import Advance
 from shards.validation import duplicates
 from shards.validation.carried import CarriedCounts, count_carried, find_carried_problems
 from shards.validation.files import Listing, ShardRules, check_shard_files, unreadable
@@ -74,7 +75,7 @@ class _Fault:
 
 
 def find_shard_problems(
-    shard: Shard, rules: ShardRules, listing: Listing, advance: Callable[[int], None] | None = None
+    shard: Shard, rules: ShardRules, listing: Listing, advance: Advance | None = None
 ) -> ShardFindings:
     """Check one shard in full: its files, then their content.
 
@@ -174,9 +175,7 @@ def _check_sums(shard: Shard, tokens: int, sums: Mapping[str, list[int]]) -> lis
     return problems
 
 
-def _check_tokens(
-    shard: Shard, ends: Int64s | None, rules: ShardRules, advance: Callable[[int], None] | None
-) -> list[Problem]:
+def _check_tokens(shard: Shard, ends: Int64s | None, rules: ShardRules, advance: Advance | None) -> list[Problem]:
     """Check the tokens file by the writer's checksums if they are known, and then what they find by SHA-256."""
     # The writer's checksums cost a tenth of SHA-256; without both, SHA-256 is compared.
     entry, checksums = shard.entry, rules.checksums
@@ -193,7 +192,7 @@ def _read_tokens(
     ends: Int64s | None,
     rules: ShardRules,
     known: tuple[str | None, str | None],
-    advance: Callable[[int], None] | None,
+    advance: Advance | None,
 ) -> list[Problem]:
     """Read the tokens file once and check both digests, frame checksums, the range of ids, the places of EOS and BOS.
 

@@ -6,7 +6,6 @@ same documents and the same number of tokens. Memory: about 60 bytes per documen
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -19,6 +18,7 @@ from shards.format.content_hash import hash_document, split_hashes
 from shards.format.document_blocks import cut_blocks
 from shards.format.equal_hashes import find_copies, sort_hashes
 from shards.format.vocabulary import Vocabulary
+from shards.terminal.reporter import Advance
 
 SOURCE = "imported"
 """The name of the source of all imported documents."""
@@ -56,7 +56,7 @@ class ImportedDocuments:
 
 
 def cut_documents(
-    stream: BinStream, *, vocab_size: int, eos_id: int, close: bool, advance: Callable[[int], None]
+    stream: BinStream, *, vocab_size: int, eos_id: int, close: bool, advance: Advance
 ) -> ImportedDocuments:
     """Read an imported stream once, check its ids, and cut it into documents.
 
@@ -108,7 +108,7 @@ def cut_documents(
     return documents
 
 
-def hash_documents(documents: ImportedDocuments, vocabulary: Vocabulary, advance: Callable[[int], None]) -> None:
+def hash_documents(documents: ImportedDocuments, vocabulary: Vocabulary, advance: Advance) -> None:
     """Take each imported document's content hash, of the text its tokens stand for.
 
     Raises:

@@ -6,7 +6,7 @@ Memory: a block of tokens and the shard's document table.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +19,7 @@ from shards.format.document_blocks import cut_blocks
 from shards.format.document_table import document_schema
 from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, write_shard
+from shards.terminal.reporter import Advance
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +66,7 @@ def write_split(
     properties: SetProperties,
     *,
     shard_tokens: int,
-    advance: Callable[[int], None],
+    advance: Advance,
 ) -> list[ShardEntry]:
     """Write an imported split in shards of about equal size, in the files' order."""
     numbers = np.flatnonzero(documents.keep).astype(np.int64)
@@ -89,7 +90,7 @@ def write_split(
     return entries
 
 
-def _iter_tokens(documents: ImportedDocuments, numbers: Int64s, advance: Callable[[int], None]) -> Iterator[Rows]:
+def _iter_tokens(documents: ImportedDocuments, numbers: Int64s, advance: Advance) -> Iterator[Rows]:
     """Yield the tokens of documents, which are all that are kept between the first and the last of them."""
     low, high = int(numbers[0]), int(numbers[-1]) + 1
     ends, lengths = documents.ends[low:high], documents.lengths[low:high]
