@@ -17,7 +17,6 @@ Not judged: whether text is good, true or lawful. A set that is not whole is ref
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections import defaultdict
@@ -55,7 +54,7 @@ from shards.format.arrays import UInt64s
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.stores.files import atomic_open
-from shards.stores.open import open_store
+from shards.stores.open import AnyPath, open_store
 from shards.stores.store import check_outside, folder_beside
 from shards.terminal.display import format_json
 from shards.terminal.reporter import Advance, Progress, count_up, no_progress
@@ -133,7 +132,7 @@ class AuditResult:
 
 
 def audit(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     out: Path | None = None,
     workers: int = 1,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -50,7 +49,7 @@ from shards.stores.cache import Cache
 from shards.stores.cache_store import CacheStore
 from shards.stores.fetched_store import FetchedStore
 from shards.stores.hub_store import HubStore
-from shards.stores.open import open_store
+from shards.stores.open import AnyPath, open_store
 from shards.stores.store import Store, StoredFile, require_folder
 
 if TYPE_CHECKING:
@@ -422,7 +421,7 @@ class ShardSet:
         return tokenizers.Tokenizer.from_buffer(read_listed_file(self.store, entry.file, entry.sha256))
 
 
-def open_set(place: str | os.PathLike[str], *, cache: Cache | None = None, verify: Verify = "size") -> ShardSet:
+def open_set(place: AnyPath, *, cache: Cache | None = None, verify: Verify = "size") -> ShardSet:
     """Open a shard set: read its manifest, and compare the sizes of all its files with it.
 
     Sizes cost a stat of each file in a folder, or one listing of a store. No shard is read.

@@ -11,7 +11,6 @@ A report judges nothing that the audit does not judge, and uploads nothing.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from shards.report.render import Report, render_card, render_page
 from shards.report.shown_documents import draw_shown_places, read_shown_document
 from shards.report.vocabulary import describe_vocabulary
 from shards.stores.files import atomic_open
-from shards.stores.open import open_store
+from shards.stores.open import AnyPath, open_store
 from shards.stores.store import FolderStore, check_outside, folder_beside
 from shards.terminal.reporter import Progress, no_progress
 from shards.validation.files import require_whole
@@ -60,7 +59,7 @@ def report_to_dict(report: Report) -> dict[str, Any]:
 
 
 def write_report(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     out: Path | None = None,
     audit: Path | None = None,

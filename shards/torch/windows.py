@@ -32,7 +32,7 @@ from shards.format.reader import ShardSet, open_set
 from shards.format.windows.order import NEWEST_ORDER, OrderVersion, WindowOrder, order_split
 from shards.format.windows.window_reader import WindowReader
 from shards.stores.cache import Cache
-from shards.stores.open import scheme_of
+from shards.stores.open import AnyPath, scheme_of
 from shards.torch.batch import Sample, WindowBatch
 from shards.torch.document_boundaries import number_documents, positions_in_documents
 from shards.torch.state import is_integer
@@ -58,7 +58,7 @@ class TokenWindows(Dataset[Sample]):
 
     def __init__(
         self,
-        shard_set: ShardSet | str | os.PathLike[str],
+        shard_set: ShardSet | AnyPath,
         *,
         seq_len: int,
         split: Split = "train",
@@ -67,7 +67,7 @@ class TokenWindows(Dataset[Sample]):
         samples: int | None = None,
         labels: Labels = "next",
         fields: Sequence[Field] = (),
-        cache: str | os.PathLike[str] | None = None,
+        cache: AnyPath | None = None,
         cache_limit: int | None = None,
         verify: Verify = "size",
         decoded_shards: int = 2,
@@ -282,8 +282,8 @@ class TokenWindows(Dataset[Sample]):
 
 
 def _open_with_cache(
-    place: ShardSet | str | os.PathLike[str],
-    cache: str | os.PathLike[str] | None,
+    place: ShardSet | AnyPath,
+    cache: AnyPath | None,
     cache_limit: int | None,
     verify: Verify,
 ) -> ShardSet:

@@ -6,7 +6,6 @@ Every shard is searched (`shards.trace.search` says how, and what it costs).
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -17,6 +16,7 @@ import numpy as np
 from shards.errors import InputError
 from shards.format.arrays import UInt8s
 from shards.format.reader import Shard, ShardSet, open_set
+from shards.stores.open import AnyPath
 from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_tasks
 from shards.trace.excerpt import read_excerpt
@@ -66,7 +66,7 @@ class Trace:
 
 
 def trace(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     query: Query,
     *,
     limit: int | None = 20,

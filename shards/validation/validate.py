@@ -14,7 +14,6 @@ threads of this process; a build runs them as tasks on its engine (`pipeline.val
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ from typing import Any, Literal
 
 from shards.errors import Problem
 from shards.format.reader import Shard, Shards, ShardSet
-from shards.stores.open import open_store
+from shards.stores.open import AnyPath, open_store
 from shards.stores.store import Store
 from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_in_threads
@@ -84,7 +83,7 @@ class ValidationResult:
 
 
 def validate(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     level: Level = "quick",
     against_sources: int = 0,
