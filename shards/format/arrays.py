@@ -1,4 +1,4 @@
-"""Names for the types of numpy arrays, by their items."""
+"""Names for the types of numpy arrays, by their items; and the types of tokens."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+TOKEN_DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+"""The little-endian types of tokens by their names in a manifest."""
 
 Bools = npt.NDArray[np.bool_]
 UInt8s = npt.NDArray[np.uint8]

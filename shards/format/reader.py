@@ -23,7 +23,7 @@ import numpy as np
 from shards.config import nearest
 from shards.errors import InputError, ProblemKind, ShardSetError, plural, remedy_of, set_error
 from shards.format import codec
-from shards.format.arrays import Tokens
+from shards.format.arrays import TOKEN_DTYPES, Tokens
 from shards.format.carried import CarriedType
 from shards.format.listed_files import (
     Verify,
@@ -339,7 +339,7 @@ class ShardSet:
     @property
     def dtype(self) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
         """The tokens' dtype, little-endian."""
-        return np.dtype("<u2") if self.manifest.dtype == "uint16" else np.dtype("<u4")
+        return TOKEN_DTYPES[self.manifest.dtype]
 
     @property
     def vocab_size(self) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from shards.format.arrays import TOKEN_DTYPES
 from shards.format.carried import CarriedType
 from shards.format.codec import Compression, SeekableWriter
 from shards.format.document_table import count_sources
@@ -117,7 +118,7 @@ def write_shard(
     tokens_file, documents_file, metadata_file = shard_file_names(name)
     sources = count_sources(documents)
     num_tokens = sum(counts.tokens for counts in sources.values())
-    token_bytes = 2 if properties.dtype == "uint16" else 4
+    token_bytes = TOKEN_DTYPES[properties.dtype].itemsize
 
     # The tokens, hashed as they are written; then the document table.
     with atomic_open(folder / tokens_file) as file:

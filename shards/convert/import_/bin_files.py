@@ -8,7 +8,6 @@ Source: karpathy/nanoGPT, data/openwebtext/prepare.py; karpathy/llm.c, dev/data/
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,18 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
+from shards.convert.layouts.llmc import HEAD, HEADER_BYTES, MAGIC, VERSION
 from shards.errors import InputError, plural
-from shards.format.arrays import Int64s, Rows, Tokens
+from shards.format.arrays import TOKEN_DTYPES, Int64s, Rows, Tokens
 from shards.format.manifest import Dtype
 from shards.stores.files import hash_file
 
-HEADER_BYTES = 1024
-HEADERS: dict[tuple[int, int], Dtype] = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
+HEADERS: dict[tuple[int, int], Dtype] = {(MAGIC, VERSION): "uint16", (20240801, 7): "uint32"}
 """llm.c's magic numbers and versions: of GPT-2's files and of Llama 3's."""
 
 IMPORT_BLOCK_TOKENS = 1 << 22
-_NUMBERS = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
-_HEAD = struct.Struct("<3i")
 _LOOK_TOKENS = 1 << 16
 
 
@@ -51,7 +48,7 @@ class TokenBin:
         Raises:
             InputError: the file has become shorter.
         """
-        dtype = _NUMBERS[self.dtype]
+        dtype = TOKEN_DTYPES[self.dtype]
         tokens = np.fromfile(self.path, dtype, stop - start, offset=self.offset + start * dtype.itemsize)
         if len(tokens) != stop - start:
             raise InputError(f"{self.path}: ends before token {stop}; it was longer when it was opened")
@@ -73,17 +70,17 @@ def open_bin(path: Path, dtype: Dtype) -> TokenBin:
     with path.open("rb") as file:
         head = file.read(HEADER_BYTES)
     # A file of llm.c states its dtype and size; nanoGPT's says nothing, so its size must fit.
-    magic = _HEAD.unpack_from(head) if len(head) == HEADER_BYTES else (0, 0, 0)
+    magic = HEAD.unpack_from(head) if len(head) == HEADER_BYTES else (0, 0, 0)
     headed = HEADERS.get(magic[:2])
     if headed is not None:
         found = TokenBin(path, headed, HEADER_BYTES, magic[2])
-        expected = HEADER_BYTES + found.num_tokens * _NUMBERS[headed].itemsize
+        expected = HEADER_BYTES + found.num_tokens * TOKEN_DTYPES[headed].itemsize
         if size != expected:
             raise InputError(
                 f"{path}: {size} bytes; its header says {plural(magic[2], 'token')}, {expected} bytes. Copy it again."
             )
     else:
-        width = _NUMBERS[dtype].itemsize
+        width = TOKEN_DTYPES[dtype].itemsize
         if size % width:
             raise InputError(f"{path}: {size} bytes are not a whole number of {dtype}. Give --dtype, or copy again.")
         found = TokenBin(path, dtype, 0, size // width)

@@ -14,7 +14,7 @@ import numpy as np
 
 from shards.convert.import_ import bin_files
 from shards.convert.import_.imported_documents import SOURCE, ImportedDocuments
-from shards.format.arrays import Int64s, Rows
+from shards.format.arrays import TOKEN_DTYPES, Int64s, Rows
 from shards.format.document_blocks import cut_blocks
 from shards.format.document_table import document_schema
 from shards.format.manifest import ShardEntry, Split
@@ -70,7 +70,7 @@ def write_split(
 ) -> list[ShardEntry]:
     """Write an imported split in shards of about equal size, in the files' order."""
     numbers = np.flatnonzero(documents.keep).astype(np.int64)
-    dtype = "<u2" if properties.dtype == "uint16" else "<u4"
+    dtype = TOKEN_DTYPES[properties.dtype]
     entries: list[ShardEntry] = []
     first = 0
     for index, last in enumerate(cut_shards(np.cumsum(documents.lengths[numbers]), shard_tokens)):

@@ -20,12 +20,12 @@ USAGE = './train_gpt2cu -i "{out}/train_*.bin" -j "{out}/val_*.bin"'
 MAGIC, VERSION = 20240520, 1
 HEADER_BYTES = 1024
 MAX_TOKENS = (1 << 31) - 1
-_HEAD = struct.Struct("<3i")
+HEAD = struct.Struct("<3i")
 
 
 def pack_header(num_tokens: int) -> bytes:
     """Return the 1,024 bytes of header of an llm.c file."""
-    return _HEAD.pack(MAGIC, VERSION, num_tokens).ljust(HEADER_BYTES, b"\0")
+    return HEAD.pack(MAGIC, VERSION, num_tokens).ljust(HEADER_BYTES, b"\0")
 
 
 def find_export_obstacles(reader: SplitReader) -> list[str]:
