@@ -108,7 +108,8 @@ def print_rows(rows: Table, *, title: str = "") -> None:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    cells = [[cell if isinstance(cell, Text) else Text(format_value(cell)) for cell in row.values()] for row in rows]
+    values = [[row[key] for key in rows[0]] for row in rows]
+    cells = [[value if isinstance(value, Text) else Text(format_value(value)) for value in row] for row in values]
     headers = [key.replace("_", " ") for key in rows[0]]
     prose = [any(str(row[key]).count(" ") >= PROSE_SPACES for row in rows) for key in rows[0]]
     # A column is as wide as its longest line or, if it wraps, as its longest word.
