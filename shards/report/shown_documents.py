@@ -64,15 +64,13 @@ def draw_shown_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]
     return places
 
 
-def read_shown_document(
-    shard: Shard, place: Place, vocabulary: Vocabulary, *, characters: int = SHOWN_CHARACTERS
-) -> ShownDocument:
+def read_shown_document(shard: Shard, place: Place, vocabulary: Vocabulary) -> ShownDocument:
     """Return the beginning of a document. A character has at most 4 tokens, so at most 4 for each are read."""
-    stop = min(place.tokens - 1, 4 * characters + 1)  # one for BOS
+    stop = min(place.tokens - 1, 4 * SHOWN_CHARACTERS + 1)  # one for BOS
     data = read_bytes(shard, place.start, place.start + stop, vocabulary=vocabulary)
     whole = stop == place.tokens - 1
     text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(data, final=whole)
-    return ShownDocument(place, text[:characters], whole and len(text) <= characters)
+    return ShownDocument(place, text[:SHOWN_CHARACTERS], whole and len(text) <= SHOWN_CHARACTERS)
 
 
 def _find_ordinals(shard: Shard, numbers: dict[str, int], wanted: dict[int, Int64s]) -> list[int]:
