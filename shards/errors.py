@@ -48,7 +48,7 @@ ProblemKind = Literal[
 PROBLEM_KINDS: tuple[str, ...] = get_args(ProblemKind)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Problem:
     """One fault. `where` is a file of the set, or a place in it such as `train-00000 document 7`."""
 

@@ -12,7 +12,7 @@ from shards.audit.rules import Verdict
 from shards.terminal.display import Table
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Example:
     """A document to show as an example in the result of a check.
 

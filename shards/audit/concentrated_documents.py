@@ -46,7 +46,7 @@ MAX_REASONS = 3
 """Ids and words that are named for a listed document: the most frequent in it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Term:
     """A concentrated id, or a concentrated word of several tokens.
 

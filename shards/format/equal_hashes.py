@@ -16,7 +16,7 @@ _COVERAGE_BITS = 10
 """Leading bits of a hash: a coverage tells 1,024 ranges apart."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HashRange:
     """One of `2 ** bits` equal ranges of all hashes, by the leading bits."""
 

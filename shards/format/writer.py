@@ -42,7 +42,7 @@ ROW_GROUP_DOCUMENTS = 1 << 17
 """Rows in each row group of a document table: about 5 MB, so that a reader can take a part."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SetProperties:
     """The properties that all shards of a set share."""
 

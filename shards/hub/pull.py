@@ -49,7 +49,7 @@ MOST_PROBLEMS = 10
 """Problems that are named one by one; the others are counted."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Pulled:
     """The result of a pull."""
 

@@ -41,7 +41,7 @@ MOST_PASSES = 4
 """Extra commits, beyond those that the files need, before a listing that does not show the set is an error."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Pushed:
     """The result of a push: the commit that holds the set, and the files that the push added to the revision."""
 

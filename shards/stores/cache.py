@@ -60,7 +60,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 _FOLDER = re.compile(rf"[0-9a-f]{{64}}|{KEYED}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CachedFile:
     """A file that a cache can keep."""
 

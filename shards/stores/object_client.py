@@ -55,7 +55,7 @@ _REFUSED = re.compile(r"\bsource: (\w+)")
 """The name of what obstore finds wrong with its settings, such as `MissingSecretAccessKey`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Connection:
     """The clients of one bucket in this process, and the facts about them that messages may state."""
 

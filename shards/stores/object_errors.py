@@ -64,7 +64,7 @@ class RangesError(StoreError):
     """A store answers a request for a range with other bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Failure:
     """The facts of a failed request that a message may use."""
 

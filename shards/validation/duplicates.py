@@ -39,7 +39,7 @@ _KINDS: dict[ProblemKind, str] = {"split_leak": "are in both splits", "document_
 """Each kind of fault, in the order of the problems, and what many documents with it are said to be."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EqualDocuments:
     """Faults in one range of hashes. All are counted; the first are described, so that memory does not grow."""
 

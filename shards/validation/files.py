@@ -67,7 +67,7 @@ class Structure:
     sound: set[str] = field(default_factory=set[str])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ShardRules:
     """What a set says of all its shards, by which each of them is checked; plain data."""
 

@@ -67,7 +67,7 @@ def seeded_permutation(size: int, *key: int) -> Int64s:
     return np.argsort(seeded_numbers(size, *key), kind="stable")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Visit:
     """The visit to one shard in one epoch: the windows [first, first + windows) are the shard's windows, permuted."""
 
@@ -77,7 +77,7 @@ class Visit:
     windows: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Window:
     """One window: the tokens [start, stop) of a shard, seq_len + 1 of them."""
 
@@ -87,7 +87,7 @@ class Window:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PhaseWindows:
     """A phase in the first epoch: the windows [first, stop)."""
 
