@@ -118,14 +118,16 @@ def _show_set(shard_set: ShardSet, shards: Table) -> Shown:
     yield mix_rows(manifest)
     yield phase_rows(manifest)
     yield _carried_rows(manifest)
-    yield [_shard_row(shard, phases=bool(manifest.phases)) for shard in shards]
+    yield [
+        {
+            "shard": shard["name"],
+            **({"phase": shard["phase"] or ""} if manifest.phases else {}),
+            **{name: shard[name] for name in ("tokens", "documents", "bytes")},
+            "ratio": f"{shard['compression_ratio']:.2f}",
+        }
+        for shard in shards
+    ]
     yield from (f"warning: {warning}" for warning in mix_warnings(manifest))
-
-
-def _shard_row(shard: dict[str, Any], *, phases: bool) -> dict[str, Any]:
-    row = {"shard": shard["name"], "phase": shard["phase"] or ""} if phases else {"shard": shard["name"]}
-    counts = {name: shard[name] for name in ("tokens", "documents", "bytes")}
-    return row | counts | {"ratio": f"{shard['compression_ratio']:.2f}"}
 
 
 def _show_document(document: dict[str, Any]) -> Iterator[str]:

@@ -18,7 +18,6 @@ from shards.errors import plural, set_error
 from shards.format.arrays import Int64s, Rows, Tokens, UInt8s, UInt64s
 from shards.format.content_hash import split_hashes
 from shards.format.document_table import (
-    DocumentBatch,
     iter_documents,
     number_sources,
     read_hashes,
@@ -89,7 +88,14 @@ def iter_blocks(shard_set: ShardSet, number: int) -> Iterator[DocumentBlock]:
         )
         # Where each document of the batch ends, counted from the batch's first token.
         ends = np.cumsum(lengths)
-        _check_starts(shard, batch, lengths, ends, document=document, start=start)
+        # No document may be empty, and each begins where the one before ended.
+        begins = np.from_dlpack(batch.column("start")).astype(np.uint64)
+        expected = (start + ends - lengths).astype(np.uint64)
+        wrong = np.flatnonzero((begins != expected) | (lengths < 1))
+        if len(wrong):
+            at = int(wrong[0])
+            found = f"document {document + at} has {plural(lengths[at], 'token')} from {begins[at]}"
+            raise wrong_document_table(shard, f"{found}; expected from {expected[at]}")
         for first, last in cut_blocks(ends, BLOCK_TOKENS):
             # Take the block's tokens: the rest of a frame, and of as many frames as it needs.
             stops = ends[first:last] - (ends[first] - lengths[first])
@@ -108,25 +114,6 @@ def iter_blocks(shard_set: ShardSet, number: int) -> Iterator[DocumentBlock]:
         # The table may end too early, which no single row tells.
         total = plural(shard.num_tokens, "token")
         raise wrong_document_table(shard, f"lengths add up to {start}; expected {total} by the manifest")
-
-
-def _check_starts(
-    shard: Shard,
-    batch: DocumentBatch,
-    lengths: Int64s,
-    ends: Int64s,
-    *,
-    document: int,
-    start: int,
-) -> None:
-    """Refuse a batch of the document table in which a document is empty, or does not follow the one before."""
-    starts = np.from_dlpack(batch.column("start")).astype(np.uint64)
-    expected = (start + ends - lengths).astype(np.uint64)
-    wrong = np.flatnonzero((starts != expected) | (lengths < 1))
-    if len(wrong):
-        at = int(wrong[0])
-        found = f"document {document + at} has {plural(lengths[at], 'token')} from {starts[at]}"
-        raise wrong_document_table(shard, f"{found}; expected from {expected[at]}")
 
 
 def _iter_frames(shard: Shard, vocab_size: int) -> Iterator[Tokens]:

@@ -170,7 +170,12 @@ def find_spelling(tokenizer: Part) -> Spelling:
     if keeps == "normalized" and not all(map(_keeps_all, splitters)):
         keeps = "words"
     byte_fallback = bool(model.get("byte_fallback"))
-    unknown = _find_unknown(model, find_entries(tokenizer), has_bytes=not space or byte_fallback)
+    # Text outside the vocabulary becomes the unknown token, unless the vocabulary has all 256 bytes.
+    entries, unknown = find_entries(tokenizer), None
+    bytes_as = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else byte_characters()
+    if (space and not byte_fallback) or not all(text in entries for text in bytes_as):
+        unigram = model.get("type") == "Unigram"
+        unknown = model.get("unk_id") if unigram else entries.get(model.get("unk_token") or "")
     return Spelling(space, byte_fallback, b" " if space and prefixed else b"", keeps, unknown, rewriting)
 
 
@@ -210,14 +215,6 @@ def make_plain(tokenizer: Part) -> Part:
         vocabulary = [["" if index in hidden else text, score] for index, (text, score) in enumerate(model["vocab"])]
         plain["model"] = model | {"vocab": vocabulary}
     return plain
-
-
-def _find_unknown(model: Part, entries: dict[str, int], *, has_bytes: bool) -> int | None:
-    """Return the id that text outside the vocabulary becomes; None if the vocabulary has all 256 bytes."""
-    bytes_as = [byte_characters(), tuple(f"<0x{byte:02X}>" for byte in range(256))][bool(model.get("byte_fallback"))]
-    if has_bytes and all(text in entries for text in bytes_as):
-        return None
-    return model.get("unk_id") if model.get("type") == "Unigram" else entries.get(model.get("unk_token") or "")
 
 
 @functools.cache

@@ -123,7 +123,17 @@ def write_shard(
     # The tokens, hashed as they are written; then the document table.
     with atomic_open(folder / tokens_file) as file:
         writer = SeekableWriter(file, compression=properties.compression, token_bytes=token_bytes)
-        _write_tokens(writer, chunks, content_bytes=num_tokens * token_bytes, name=tokens_file)
+        given = 0
+        for chunk in chunks:
+            writer.write(chunk)
+            given += memoryview(chunk).nbytes
+        writer.close()
+        # The document table says how many bytes there must be.
+        if given != num_tokens * token_bytes:
+            raise ValueError(
+                f"{tokens_file}: {given} bytes of tokens; the document table says {num_tokens * token_bytes}. Give the "
+                "shard's tokens and documents in one order, EOS included in `length`."
+            )
     if checksums is not None:
         checksums.update(writer.checksums)
     tokens = FileEntry(path=tokens_file, bytes=writer.bytes_written, sha256=writer.sha256)
@@ -160,21 +170,6 @@ def make_sidecar(properties: SetProperties, files: SidecarFiles, facts: Mapping[
         carried=list(properties.carried),
         files=files,
     )
-
-
-def _write_tokens(writer: SeekableWriter, chunks: Iterable[Buffer], *, content_bytes: int, name: str) -> None:
-    """Write the tokens of a file, which must be `content_bytes`, and its end."""
-    # The document table says how many bytes there must be.
-    given = 0
-    for chunk in chunks:
-        writer.write(chunk)
-        given += memoryview(chunk).nbytes
-    writer.close()
-    if given != content_bytes:
-        raise ValueError(
-            f"{name}: {given} bytes of tokens; the document table says {content_bytes}. Give the shard's "
-            "tokens and documents in one order, EOS included in `length`."
-        )
 
 
 def _pack_documents(documents: pa.Table) -> pa.Buffer:

@@ -13,7 +13,7 @@ Costs one read of every file for its hash. Memory does not grow with the set.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -91,7 +91,9 @@ def pull(address: HubAddress, out: Path, *, give_up_s: float | None = None, prog
     store = open_hub(address, give_up_s=give_up_s)
     manifest = ShardSet(store).manifest
     done = Pulled(out, store.commit)
-    if _holds_set(store, out):
+    # A folder that holds this very set, by its manifest, is verified.
+    held = out / MANIFEST_FILE
+    if held.is_file() and store.files[MANIFEST_FILE].holds(hash_file(held), held):
         _verify(manifest, done, progress)
         return done
     check_listing(manifest, store)
@@ -103,7 +105,9 @@ def pull(address: HubAddress, out: Path, *, give_up_s: float | None = None, prog
         _fetch_all(store, manifest.digests, staging, done, lambda fetched: progress(fetched, total))
         # The manifest comes last, when every file that it names is there and no other one.
         content = store.read(MANIFEST_FILE)
-        _remove_others(staging, manifest.digests.keys())
+        for path in staging.iterdir():
+            if path.name not in manifest.digests:
+                delete_path(path)  # an earlier pull of another commit left it
         with atomic_open(staging / MANIFEST_FILE) as file:
             file.write(content)
         require_whole(FolderStore(staging))
@@ -144,12 +148,6 @@ def _shorten(problems: list[Problem]) -> list[Problem]:
     rest = problems[MOST_PROBLEMS:]
     message = f"and {plural(len(rest) - 1, 'more file')}, to {rest[-1].where}, have problems too: {rest[0].message}"
     return [*problems[:MOST_PROBLEMS], Problem(rest[0].kind, rest[0].where, message)]
-
-
-def _holds_set(store: HubStore, out: Path) -> bool:
-    """Return whether a folder holds this very set, by its manifest."""
-    manifest = out / MANIFEST_FILE
-    return manifest.is_file() and store.files[MANIFEST_FILE].holds(hash_file(manifest), manifest)
 
 
 def _verify(manifest: Manifest, done: Pulled, progress: Progress) -> None:
@@ -230,10 +228,3 @@ def _download(store: HubStore, name: str, part: Path) -> int:
         out.flush()
         os.fsync(out.fileno())
     return end - start
-
-
-def _remove_others(staging: Path, names: Collection[str]) -> None:
-    """Remove the files that an earlier pull of another commit left."""
-    for path in staging.iterdir():
-        if path.name not in names:
-            delete_path(path)

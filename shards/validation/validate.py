@@ -116,7 +116,15 @@ def validate(
         report.tokens = shards.num_tokens
         report.documents = shards.num_documents
     if against_sources and structure.shard_set is not None:
-        _check_against_sources(report, structure, structure.shard_set, against_sources)
+        whole: list[Shard] = []
+        for shard in structure.shard_set.shards:
+            tokens, documents, _ = shard.entry.files.entries
+            if {tokens.path, documents.path} <= structure.sound:
+                whole.append(shard)
+        found = compare_with_sources(structure.shard_set, whole, against_sources)
+        report.compared_documents, problems, not_run = found
+        report.problems += [problem for problem in problems if problem not in report.problems]
+        report.not_run += not_run
     elif against_sources:
         report.not_run.append("against sources: the manifest cannot be used")
     report.seconds = time.perf_counter() - began
@@ -179,14 +187,3 @@ def _threaded(threads: int, progress: Progress) -> CheckShards:
         return map_in_threads(check, shard_set.shards, threads)
 
     return check_shards
-
-
-def _check_against_sources(report: ValidationResult, structure: Structure, shard_set: ShardSet, count: int) -> None:
-    whole: list[Shard] = []
-    for shard in shard_set.shards:
-        tokens, documents, _ = shard.entry.files.entries
-        if {tokens.path, documents.path} <= structure.sound:
-            whole.append(shard)
-    report.compared_documents, problems, not_run = compare_with_sources(shard_set, whole, count)
-    report.problems += [problem for problem in problems if problem not in report.problems]
-    report.not_run += not_run
