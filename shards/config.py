@@ -98,7 +98,13 @@ def check_settings(
     try:
         result = model.model_validate(data)
     except ValidationError as error:
-        faults += _to_faults(model, [dict(detail) for detail in error.errors(include_url=False)], data)
+        # pydantic's errors in our words: one fault for each place, whatever types the key may have.
+        by_place: dict[str, list[Document]] = {}
+        for detail in error.errors(include_url=False):
+            steps = list(_walk(detail["loc"], data, is_missing=detail["type"] == "missing"))
+            place = ".".join(name for _, name in steps) or "file"
+            by_place.setdefault(place, []).append({**detail, "loc": tuple(part for part, _ in steps)})
+        faults += [f"{place}: {_describe(model, own)}" for place, own in by_place.items()]
     for check in checks:
         faults += [fault for fault in check(data) if fault not in faults]
     if faults or result is None:
@@ -206,16 +212,6 @@ def did_you_mean(word: str, words: list[str]) -> str:
     near = [other for other in words if not re.search(f"[a-z]{re.escape(word)}[a-z]", other)]
     close = difflib.get_close_matches(word, near, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
-
-
-def _to_faults(model: type[BaseModel], details: list[Document], data: Document) -> list[str]:
-    """Return pydantic's errors in our words: one fault for each place, whatever types the key may have."""
-    by_place: dict[str, list[Document]] = {}
-    for detail in details:
-        steps = list(_walk(detail["loc"], data, is_missing=detail["type"] == "missing"))
-        place = ".".join(name for _, name in steps) or "file"
-        by_place.setdefault(place, []).append(detail | {"loc": tuple(part for part, _ in steps)})
-    return [f"{place}: {_describe(model, own)}" for place, own in by_place.items()]
 
 
 def _describe(model: type[BaseModel], details: list[Document]) -> str:

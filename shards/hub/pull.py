@@ -200,11 +200,22 @@ def _ensure_file(store: HubStore, name: str, sha256: str, staging: Path) -> tupl
     """
     # The partial file's name has the file's name too: two files with equal bytes may be fetched at once.
     path, part = staging / name, staging / f"{name}.{sha256}{PART_SUFFIX}"
-    if path.is_file() and path.stat().st_size == store.size(name) and hash_file(path) == sha256:
+    size = store.size(name)
+    if path.is_file() and path.stat().st_size == size and hash_file(path) == sha256:
         return 0, False
     fetched = 0
     for again in (False, True):
-        fetched += _download(store, name, part)
+        # The rest of a partial file.
+        with part.open("ab") as out:
+            if out.tell() > size:
+                out.truncate(0)
+            start = end = out.tell()
+            while end < size:
+                out.write(store.read_range(name, end, min(end + PIECE_BYTES, size)))
+                end = out.tell()
+            out.flush()
+            os.fsync(out.fileno())
+        fetched += end - start
         found = hash_file(part)
         if found == sha256:
             part.replace(path)
@@ -213,18 +224,3 @@ def _ensure_file(store: HubStore, name: str, sha256: str, staging: Path) -> tupl
         part.unlink()
     message = f"fetched twice, with sha256 {found}; expected {sha256} by the manifest. Push the set again."
     raise set_error("file_checksum", name, message)
-
-
-def _download(store: HubStore, name: str, part: Path) -> int:
-    """Fetch the rest of a partial file and sync it; return the number of bytes fetched."""
-    size = store.size(name)
-    with part.open("ab") as out:
-        if out.tell() > size:
-            out.truncate(0)
-        start = end = out.tell()
-        while end < size:
-            out.write(store.read_range(name, end, min(end + PIECE_BYTES, size)))
-            end = out.tell()
-        out.flush()
-        os.fsync(out.fileno())
-    return end - start

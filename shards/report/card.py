@@ -32,13 +32,16 @@ _SCALES = {3: "1K", 4: "10K", 5: "100K", 6: "1M", 7: "10M", 8: "100M", 9: "1B", 
 """Numbers of rows in the Hub's words, by the power of ten."""
 
 
-def card_header(manifest: Manifest, sources: Sequence[SourceFacts]) -> dict[str, Any]:
-    """Return the header's keys in the order they are written. Rows, for the Hub, are documents."""
+def card_header(manifest: Manifest, sources: Sequence[SourceFacts]) -> str:
+    """Return the header of a data card between its two lines; ASCII only, so that every character is exact and visible.
+
+    Rows, for the Hub, are documents.
+    """
     # The Hub calls validation by its whole name.
     names = {"train": "train", "val": "validation"}
     files = [{"split": names[split], "path": f"{split}-*.docs.parquet"} for split in manifest.splits]
     repositories = list(dict.fromkeys(source.repository for source in sources if source.repository))
-    return {
+    keys: dict[str, Any] = {
         "pretty_name": manifest.name,
         **_license([source.license for source in sources]),
         "task_categories": ["text-generation"],
@@ -47,6 +50,8 @@ def card_header(manifest: Manifest, sources: Sequence[SourceFacts]) -> dict[str,
         **({"source_datasets": repositories} if repositories else {}),
         "configs": [{"config_name": "documents", "data_files": files}],
     }
+    body = yaml.safe_dump(keys, sort_keys=False, allow_unicode=False, default_flow_style=False, width=1 << 30)
+    return f"---\n{body}---\n"
 
 
 def size_category(documents: int) -> str:
@@ -86,9 +91,3 @@ def _license(stated: list[str | None]) -> dict[str, Any]:
     if all(name in HUB_LICENSES for name in known):
         return {"license": known[0] if len(known) == 1 else known}
     return {"license": "other", "license_name": ", ".join(names)}
-
-
-def yaml_header(values: dict[str, Any]) -> str:
-    """Return a data card's header between its two lines; ASCII only, so that every character is exact and visible."""
-    body = yaml.safe_dump(values, sort_keys=False, allow_unicode=False, default_flow_style=False, width=1 << 30)
-    return f"---\n{body}---\n"

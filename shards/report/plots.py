@@ -6,7 +6,7 @@ Each source has its own row, so that for any number of sources no colours are ne
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from shards.audit.histogram import coarse_edges
@@ -94,7 +94,9 @@ def plot_id_frequencies(vocabulary: dict[str, Any], width: float) -> Chart:
     high = max(10.0, most, below)
     across = logarithmic(1, seen, left, width - right)
     up = logarithmic(0.8, high * 1.3, bottom, top)
-    _left_axis(chart, decade_ticks(1, high), up, left, right, compact)
+    for tick in decade_ticks(1, high):
+        chart.line(left, up(tick), width - right, up(tick), "grid")
+        chart.text(left - 8, up(tick) + 4, compact(tick), "tick", "end")
     for tick in decade_ticks(1, seen, 6):
         chart.line(across(tick), bottom, across(tick), bottom + 4, "axis")
         chart.text(across(tick), bottom + 19, compact(tick), "tick", "middle")
@@ -136,14 +138,6 @@ def plot_bytes_per_token(ratios: dict[str, float], comparison: dict[str, Any] | 
         if comparison is not None:
             chart.circle(scale(others[name]), top + BAR / 2, 5.5, "ring")
     return chart
-
-
-def _left_axis(
-    chart: Chart, ticks: Sequence[float], up: Scale, left: float, right: float, name: Callable[[float], str]
-) -> None:
-    for tick in ticks:
-        chart.line(left, up(tick), chart.width - right, up(tick), "grid")
-        chart.text(left - 8, up(tick) + 4, name(tick), "tick", "end")
 
 
 def _row_axis(

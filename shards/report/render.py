@@ -130,7 +130,7 @@ def render_page(report: Report) -> str:
 
 def render_card(report: Report) -> str:
     """Return the data card: Markdown under the header that the Hub reads."""
-    header = card.yaml_header(card.card_header(report.manifest, report.sources))
+    header = card.card_header(report.manifest, report.sources)
     return header + make_render_environment().get_template("card.md.jinja").render(_values(report))
 
 

@@ -156,7 +156,13 @@ def _set_up_s3(variables: Mapping[str, str]) -> _SetUp:
         # Where the content cannot be changed on the way: to sign it, too, takes half the processor time of sending it.
         config["unsigned_payload"] = not options.get("allow_http") or _is_loopback(endpoint)
     shown = _shown(endpoint) or f"Amazon S3 in {region}"
-    return (shown, region, _say_aws_credentials(variables, profile)), options, config
+    if "aws_access_key_id" in profile:
+        source = "credentials from the AWS command line's files"
+    elif named := [name for name in (_AWS_KEY, *_AWS_ROLES) if name in variables]:
+        source = f"credentials from {named[0]}"
+    else:
+        source = f"no {_AWS_KEY} in the environment, no profile in ~/.aws, and no role of this machine"
+    return (shown, region, source), options, config
 
 
 _OTHERS = {
@@ -257,14 +263,3 @@ def _read_profile(variables: Mapping[str, str]) -> dict[str, str]:
         remedy = f'Run eval "$(aws configure export-credentials --profile {name} --format env)"'
         raise InputError(f"AWS_PROFILE: the profile {name!r} has no keys: it signs in another way. {remedy}")
     return found
-
-
-def _say_aws_credentials(variables: Mapping[str, str], profile: Mapping[str, str]) -> str:
-    if _AWS_KEY in variables:
-        return f"credentials from {_AWS_KEY}"
-    if "aws_access_key_id" in profile:
-        return "credentials from the AWS command line's files"
-    for name in _AWS_ROLES:
-        if name in variables:
-            return f"credentials from {name}"
-    return f"no {_AWS_KEY} in the environment, no profile in ~/.aws, and no role of this machine"

@@ -221,7 +221,11 @@ def _read_tokens(
         # A frame that decompresses: its ids, and where EOS and BOS are in it.
         tokens = np.frombuffer(content, dtype)
         first = frame.start // dtype.itemsize
-        _check_range(tokens, first, rules.properties.vocab_size, beyond)
+        vocab_size = rules.properties.vocab_size
+        if int(tokens.max()) >= vocab_size:
+            wrong = np.flatnonzero(tokens >= vocab_size)
+            at = int(wrong[0])
+            beyond.add(len(wrong), f"token {first + at} is {tokens[at]}; expected less than vocab_size {vocab_size}")
         if ends is not None:
             _check_mark(tokens, first, ends, rules.properties.eos_id, eos, ("ends", "EOS"))
         if starts is not None and rules.properties.bos_id is not None:
@@ -236,14 +240,6 @@ def _read_tokens(
     if not corrupt.count:
         problems += _check_digest("tokens_checksum", file.name, content_hash.hexdigest(), expected[1])
     return problems + _to_problems([corrupt, beyond, eos, bos], file.name, "Copy or build the shard again.")
-
-
-def _check_range(tokens: Rows, first: int, vocab_size: int, fault: _Fault) -> None:
-    if int(tokens.max()) < vocab_size:
-        return
-    wrong = np.flatnonzero(tokens >= vocab_size)
-    at = int(wrong[0])
-    fault.add(len(wrong), f"token {first + at} is {tokens[at]}; expected less than vocab_size {vocab_size}")
 
 
 def _check_mark(
