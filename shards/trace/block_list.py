@@ -38,11 +38,14 @@ def check_block_list_path(path: Path, set_folder: Path | None) -> None:
         raise InputError(f"{path}: there is no folder {folder}. Make it, or give another file.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{path}: the folder {folder} cannot be written to. Give another file.")
-    if path.exists() and not _is_block_list(path):
-        raise InputError(
-            f"{path}: exists and is not a block list: expected its first line to begin with {_FIRST!r}. "
-            "Give another file."
-        )
+    if path.exists():
+        with path.open("rb") as file:
+            start = file.read(len(_FIRST))
+        if start not in (b"", _FIRST.encode()):
+            raise InputError(
+                f"{path}: exists and is not a block list: expected its first line to begin with {_FIRST!r}. "
+                "Give another file."
+            )
 
 
 def check_block_list_unused(path: Path, shard_set: ShardSet) -> None:
@@ -58,12 +61,6 @@ def check_block_list_unused(path: Path, shard_set: ShardSet) -> None:
             f"{path}: the set was built with this block list; replaced, its documents would come back. "
             "Give another file, and name both in drop_hashes."
         )
-
-
-def _is_block_list(path: Path) -> bool:
-    with path.open("rb") as file:
-        start = file.read(len(_FIRST))
-    return not start or start == _FIRST.encode()
 
 
 def write_block_list(

@@ -108,19 +108,15 @@ def prepare_search(shard_set: ShardSet, query: Query, limit: int | None) -> Sear
     Raises:
         ShardSetError, ValueError, OSError: the set's tokenizer cannot be used.
     """
-    vocabulary = shard_set.vocabulary
-    pattern = re.compile(query.value) if query.kind == "regex" else None
-    return Search(shard_set, query, limit, _wrap_entries(vocabulary), pattern, vocabulary)
-
-
-def _wrap_entries(vocabulary: Vocabulary) -> Any:
-    """Return the entries as an Arrow array, made of buffers: `pa.array` loads pandas, 0.5 s in each process."""
     import pyarrow as pa
 
-    # Entry by entry, their bytes one after another.
+    vocabulary = shard_set.vocabulary
+    pattern = re.compile(query.value) if query.kind == "regex" else None
+    # The entries as an Arrow array, made of buffers: `pa.array` loads pandas, 0.5 s in each process.
     offsets = np.concatenate([[0], np.cumsum(vocabulary.entry_lengths())]).astype(np.int64)
     buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(b"".join(vocabulary.entries))]
-    return pa.Array.from_buffers(pa.large_binary(), len(vocabulary), buffers)
+    entries = pa.Array.from_buffers(pa.large_binary(), len(vocabulary), buffers)
+    return Search(shard_set, query, limit, entries, pattern, vocabulary)
 
 
 def search_shard(search: Search, number: int) -> ShardHits:

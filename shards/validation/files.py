@@ -123,7 +123,12 @@ def check_set_files(store: Store) -> Structure:
     """
     listing = _list_folder(store.folder) if store.folder is not None else _list_store(store)
     if MANIFEST_FILE not in listing:
-        return Structure(None, [_missing_manifest(listing)])
+        temporary = sum(name.endswith(TMP_SUFFIX) for name in listing)
+        message = (
+            f"no {MANIFEST_FILE} among {plural(len(listing), 'entry')} ({temporary} of them temporary): not a shard "
+            "set, or its build did not finish. Re-run the build."
+        )
+        return Structure(None, [Problem("manifest_missing", MANIFEST_FILE, message)])
     if problems := _check_file(MANIFEST_FILE, listing):
         return Structure(None, problems)
     shard_set = ShardSet(store)
@@ -218,15 +223,6 @@ def _check_file(name: str, listing: Listing) -> list[Problem]:
         return [Problem("file_missing", name, "in the manifest, but not in the folder. Copy or build it again.")]
     fault = listing[name].fault
     return [] if fault is None else [Problem(fault[0], name, fault[1])]
-
-
-def _missing_manifest(listing: Listing) -> Problem:
-    temporary = sum(name.endswith(TMP_SUFFIX) for name in listing)
-    message = (
-        f"no {MANIFEST_FILE} among {plural(len(listing), 'entry')} ({temporary} of them temporary): not a shard set, "
-        "or its build did not finish. Re-run the build."
-    )
-    return Problem("manifest_missing", MANIFEST_FILE, message)
 
 
 def _check_foreign(manifest: Manifest, listing: Listing) -> list[Problem]:

@@ -87,15 +87,12 @@ def open_bin(path: Path, dtype: Dtype) -> TokenBin:
     if found.num_tokens < 1:
         raise InputError(f"{path}: has no tokens")
     # Small ids in four bytes look like every other number being 0.
-    if not found.headed and dtype == "uint16" and _looks_wider(found):
-        raise InputError(f"{path}: every other number is 0, as in a file of uint32. Give --dtype uint32.")
+    count = min(found.num_tokens, _LOOK_TOKENS) // 2 * 2
+    if not found.headed and dtype == "uint16" and count >= 8:
+        tokens = found.read(0, count)
+        if not tokens[1::2].any() and tokens[::2].any():
+            raise InputError(f"{path}: every other number is 0, as in a file of uint32. Give --dtype uint32.")
     return found
-
-
-def _looks_wider(bin_file: TokenBin) -> bool:
-    count = min(bin_file.num_tokens, _LOOK_TOKENS) // 2 * 2
-    tokens = bin_file.read(0, count)
-    return count >= 8 and not tokens[1::2].any() and bool(tokens[::2].any())
 
 
 @dataclass(frozen=True)

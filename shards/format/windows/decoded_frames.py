@@ -53,7 +53,13 @@ class DecodedShard:
             if self._shard.cached:
                 self._decode_whole()
             else:
-                frames = self._frames_of(starts, length)
+                # The frames that hold tokens of the windows, in order.
+                first = starts * self._size // codec.FRAME_BYTES
+                last = ((starts + length) * self._size - 1) // codec.FRAME_BYTES
+                needed = np.zeros_like(self._decoded)
+                for step in range(int((last - first).max(initial=-1)) + 1):
+                    needed[np.minimum(first + step, last)] = True
+                frames = np.flatnonzero(needed)
                 self._wanted[frames] = True
                 self._decode(frames)
         # One gather over a view of all windows, 6 us for 64 x 513: a matrix of positions takes 43 us, and
@@ -71,15 +77,6 @@ class DecodedShard:
                 return
             frames = _numbers(group)
             self._decode(frames[~self._wanted[frames]])
-
-    def _frames_of(self, starts: Int64s, length: int) -> Int64s:
-        """Return the numbers of the frames that hold tokens of the windows, in order."""
-        first = starts * self._size // codec.FRAME_BYTES
-        last = ((starts + length) * self._size - 1) // codec.FRAME_BYTES
-        needed = np.zeros_like(self._decoded)
-        for step in range(int((last - first).max(initial=-1)) + 1):
-            needed[np.minimum(first + step, last)] = True
-        return np.flatnonzero(needed)
 
     def _decode(self, frames: Int64s) -> None:
         """Decode the missing frames: each thread decodes the frames of one request, or one frame from a disk."""

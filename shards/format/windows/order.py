@@ -187,7 +187,11 @@ class WindowOrder:
     def visit(self, window: int) -> Visit:
         """Return the visit that contains a window."""
         epoch, position = divmod(window, self.per_epoch)
-        order, ends = self._shard_order(epoch)
+        if self._epoch is None or self._epoch[0] != epoch:
+            permuted = seeded_permutation(len(self.windows), self.seed, epoch)
+            permuted = permuted[np.argsort(self._phase_of[permuted], kind="stable")]
+            self._epoch = epoch, permuted, np.cumsum(self.windows[permuted])
+        _, order, ends = self._epoch
         # side="right" also steps over shards without windows, whose end equals the one before.
         turn = int(np.searchsorted(ends, position, side="right"))
         shard = int(order[turn])
@@ -228,13 +232,6 @@ class WindowOrder:
             return [0 for _ in epochs]
         begin = int(seeded_numbers(1, self.seed, shard, 0, 0)[0])  # no other key has four numbers
         return [((begin + epoch * GOLDEN_STEP) % (1 << 64) * count) >> 64 for epoch in epochs]
-
-    def _shard_order(self, epoch: int) -> tuple[Int64s, Int64s]:
-        if self._epoch is None or self._epoch[0] != epoch:
-            order = seeded_permutation(len(self.windows), self.seed, epoch)
-            order = order[np.argsort(self._phase_of[order], kind="stable")]
-            self._epoch = epoch, order, np.cumsum(self.windows[order])
-        return self._epoch[1:]
 
     def _window_starts(self, visit: Visit) -> Int64s:
         """Return the first tokens of a visit's windows in order, int64; those of recent visits are kept."""
