@@ -100,13 +100,14 @@ def pull(address: HubAddress, out: Path, *, give_up_s: float | None = None, prog
     with write_folder(out, unfinished="keep") as staging:
         # What an earlier pull has left counts as room that is taken already.
         kept = sum(entry.stat().st_size for entry in os.scandir(staging) if entry.is_file(follow_symlinks=False))
-        total = sum(store.size(name) for name in manifest.digests)
+        digests = manifest.digests
+        total = sum(map(store.size, digests))
         check_room([("the set", staging.parent, total - kept)], "Or pull elsewhere.")
-        _fetch_all(store, manifest.digests, staging, done, lambda fetched: progress(fetched, total))
+        _fetch_all(store, digests, staging, done, lambda fetched: progress(fetched, total))
         # The manifest comes last, when every file that it names is there and no other one.
         content = store.read(MANIFEST_FILE)
         for path in staging.iterdir():
-            if path.name not in manifest.digests:
+            if path.name not in digests:
                 delete_path(path)  # an earlier pull of another commit left it
         with atomic_open(staging / MANIFEST_FILE) as file:
             file.write(content)
