@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from shards.errors import load_entry_point
 from shards.terminal.reporter import Progress
 
 ENTRY_POINT_GROUP = "tokenmill.explain"
@@ -50,8 +49,3 @@ Explain = Callable[[Question, Progress], Answer | None]
 """The entry point's function. It returns None if there is no work folder at the default place.
 
 It raises InputError if the work folder or a source cannot be read, and RunError if the work folder is damaged."""
-
-
-def load_explain_entry_point() -> Explain | None:
-    """Return the installed entry point; None if nothing installed reads work folders."""
-    return load_entry_point(ENTRY_POINT_GROUP, ENTRY_POINT)
