@@ -33,8 +33,8 @@ test-long: $(STAMP)  ## run the tests that take many seconds each: builds and tr
 
 test-exhaustive: $(STAMP)  ## the same with more kills, flipped bytes and documents, clusters whose nodes are killed, trainings side by side (an hour)
 	TOKENMILL_EXHAUSTIVE_TESTS=1 $(BIN)/python -m pytest tests/pipeline/test_bit_rot.py tests/pipeline/test_clusters_exhaustive.py \
-		tests/pipeline/test_whole.py tests/pipeline/test_measures.py tests/trainer/test_baselines.py \
-		tests/trainer/test_crashes.py tests/trainer/test_remote.py tests/experiments/test_ablation.py
+		tests/pipeline/test_whole.py tests/pipeline/test_measures.py tests/trainer/test_crashes.py \
+		tests/experiments/test_ablation.py
 
 test-exports: $(STAMP) $(EXPORTS_VENV)/.stamp  ## read exports with the libraries they are for, in an environment of their own
 	rm -rf out/test-exports

@@ -21,8 +21,6 @@ from tests.support.servers.bucket import Bucket
 from tests.support.servers.corpora import FINEMATH, FINEWEB, SMOLLM, STORIES
 from tests.support.servers.net_faults import KINDS
 
-FILE = "sample/10BT/001_00000.parquet"
-
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> corpora.Corpora:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pipeline.clean.datatrove_filters import check_filter
 from pipeline.clean.language import check_model
@@ -12,7 +12,7 @@ from pipeline.demo.corpus import gather_missing_corpus
 from pipeline.engine.stage_progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
 from pipeline.recipe import paths
-from pipeline.recipe.raw_tables import list_clean
+from pipeline.recipe.raw_tables import list_clean, list_of, table_of
 from pipeline.recipe.read import read_recipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.globs import check_globs
@@ -79,23 +79,18 @@ def _pin_models(recipe: Recipe) -> Recipe:
 def _check_filters(data: dict[str, Any], folder: Path) -> Iterator[str]:
     """Try every filter that a raw recipe names."""
     for place, clean in list_clean(data):
-        listed = clean.get("datatrove")
-        for index, table in enumerate(cast("list[Any]", listed) if isinstance(listed, list) else []):
-            name: Any = cast("dict[str, Any]", table).get("filter") if isinstance(table, dict) else None
-            if isinstance(name, str) and name:
-                arguments = cast("dict[str, Any]", table).get("arguments", {})
-                yield from (f"{place}.datatrove.{index}: {fault}" for fault in check_filter(name, arguments))
-        language: Any = clean.get("language")
-        if isinstance(language, dict) and isinstance(model := cast("dict[str, Any]", language).get("model"), str):
-            keep: Any = cast("dict[str, Any]", language).get("keep")
+        for index, table in enumerate(map(table_of, list_of(clean.get("datatrove")))):
+            if isinstance(name := table.get("filter"), str) and name:
+                faults = check_filter(name, table.get("arguments", {}))
+                yield from (f"{place}.datatrove.{index}: {fault}" for fault in faults)
+        language = table_of(clean.get("language"))
+        if isinstance(model := language.get("model"), str):
             file, _, sha256 = model.partition("#sha256=")
-            languages = cast("list[Any]", keep) if isinstance(keep, list) else []
-            faults = check_model(paths.join_path(folder, file), sha256, languages)
+            faults = check_model(paths.join_path(folder, file), sha256, list_of(language.get("keep")))
             yield from (f"{place}.language: {fault}" for fault in faults)
 
 
 def _check_tokenizer_file(data: dict[str, Any], folder: Path) -> Iterator[str]:
-    section = data.get("tokenizer")
-    file = cast("dict[str, Any]", section).get("file") if isinstance(section, dict) else None
+    file = table_of(data.get("tokenizer")).get("file")
     if isinstance(file, str) and not Path(paths.join_path(folder, file)).is_file():
         yield f"tokenizer.file: no file {paths.join_path(folder, file)!r}. {paths.explain_path(folder, file)}"

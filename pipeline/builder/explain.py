@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -53,7 +52,7 @@ def explain(question: Question, progress: Progress) -> Answer | None:
     if work is None:
         return None
     with stored_build_errors():
-        return _Inquiry(read_build(work), question).answer(progress)
+        return _Inquiry(read_build(work), question).run(progress)
 
 
 def _find_work(question: Question) -> WritableStore | None:
@@ -66,28 +65,22 @@ def _find_work(question: Question) -> WritableStore | None:
     return work if work.find(BUILD_FILE) is not None else None
 
 
-@dataclass
-class _Found:
-    """The facts known about a text: about its copies in the runs, or about how far it got before them."""
-
-    lines: list[str] = field(default_factory=list[str])
-    data: dict[str, Any] = field(default_factory=dict[str, Any])
-    answer: str = "unknown"
-
-    def raise_to(self, answer: str) -> None:
-        """Set the answer, unless it already says more."""
-        self.answer = min(self.answer, answer, key=STATES.index)
-
-
 class _Inquiry:
-    """One question, put to one build."""
+    """One question, put to one build: the facts about a text, which add up."""
 
     def __init__(self, build: Build, question: Question):
         self._build, self._question = build, question
         self._sources = build.recipe.sources
         self._names = [source.name for source in self._sources]
+        self._lines: list[str] = []
+        self._data: dict[str, Any] = {}
+        self._answer = "unknown"
 
-    def answer(self, progress: Progress) -> Answer:
+    def _raise_to(self, answer: str) -> None:
+        """Set the answer, unless it already says more."""
+        self._answer = min(self._answer, answer, key=STATES.index)
+
+    def run(self, progress: Progress) -> Answer:
         """Return the answer."""
         # Look in the runs, which are sorted by hash; then in the sources, which takes long.
         copies, rows = self._search(self._question.bounds), list[SourceRow]()
@@ -95,26 +88,26 @@ class _Inquiry:
         if reads:
             rows = list(islice(find_rows_by_hash(self._sources, self._question.bounds, progress), MOST_ROWS))
         hashes = frozenset({copy.hash for copy in copies} | {row.hash for row in rows})
+
         # A beginning of a hash may mean several documents.
         if len(hashes) > 1:
             return Answer(hashes, [], {})
-        if copies:
-            found = self._describe_copies(copies)
-        elif reads:
-            found = self._describe_rows(rows)
-        elif self._question.text is not None:
-            found = self._try_sources(self._question.text)
-        else:
-            found = self._describe_unknown()
         of_set = self._build.manifest == self._question.manifest_sha256
         if not of_set:
-            found.lines.insert(
-                0,
+            self._lines.append(
                 f"{self._build.work}: its last build did not make this set as it is now: the recipe or the sources "
-                "were changed since, or the build stopped. What follows is about that build.",
+                "were changed since, or the build stopped. What follows is about that build."
             )
+        if copies:
+            self._data |= self._describe_copies(copies)
+        elif reads:
+            self._describe_rows(rows)
+        elif self._question.text is not None:
+            self._try_sources(self._question.text)
+        else:
+            self._describe_unknown()
         data = {"work": str(self._build.work), "mix": digest_in(self._build.mix), "of_this_set": of_set}
-        return Answer(hashes, found.lines, data | {"answer": found.answer} | found.data)
+        return Answer(hashes, self._lines, data | {"answer": self._answer} | self._data)
 
     def _search(self, bounds: tuple[int, int]) -> list[Copy]:
         """Return the documents of all runs with a hash, in the order of the mix."""
@@ -128,50 +121,49 @@ class _Inquiry:
 
     # Documents that were encoded.
 
-    def _describe_copies(self, copies: list[Copy]) -> _Found:
+    def _describe_copies(self, copies: list[Copy], indent: str = "") -> dict[str, Any]:
         outcomes = Outcomes(self._build.mix, self._build.recipe, len(self._build.runs)).find(copies)
-        found = _Found(data={"copies": outcomes})
         for outcome in outcomes:
-            found.raise_to(outcome["state"])
+            self._raise_to(outcome["state"])
             state = ", ".join([outcome["state"], *outcome["shards"]])
-            found.lines.append(f"{outcome['source']}: {outcome['unit']} row {outcome['row']}: {state}")
-            found.lines += [f"  {reason['text']}" for reason in outcome["reasons"] + outcome["notes"]]
-        return found
+            self._lines.append(f"{indent}{outcome['source']}: {outcome['unit']} row {outcome['row']}: {state}")
+            self._lines += [f"{indent}  {reason['text']}" for reason in outcome["reasons"] + outcome["notes"]]
+        return {"copies": outcomes}
 
     # Documents that were not, as far as the hash says.
 
-    def _describe_rows(self, rows: list[SourceRow]) -> _Found:
-        found = _Found(data={"rows": []}, answer="never seen")
+    def _describe_rows(self, rows: list[SourceRow]) -> None:
+        entries: list[dict[str, Any]] = []
         for row in rows:
             where = f"{self._names[row.source]}: {row.place}"
             entry: dict[str, Any] = {"source": self._names[row.source], "place": row.place, "keep": row.kept}
             if row.kept:
-                entry |= self._try(found, where, "dropped before encoding", row.source, row.text)
+                entry |= self._try(where, "dropped before encoding", row.source, row.text)
             else:
                 keep = self._sources[row.source].keep
                 listed = ", ".join(f"{name} {condition}" for name, condition in keep.items())
-                found.lines += [f"{where}: dropped before encoding", f"  `keep` rejects the row: {listed}"]
-                found.raise_to("dropped before encoding")
-            found.data["rows"].append(entry)
+                self._lines += [f"{where}: dropped before encoding", f"  `keep` rejects the row: {listed}"]
+                self._raise_to("dropped before encoding")
+            entries.append(entry)
         if not rows:
-            found.lines.append(
+            self._lines.append(
                 f"no row of {_list(self._names)}, read again, has this text. Malformed records have no text, and text "
                 "that rows only name was not fetched again."
             )
-        return found
+        self._data["rows"] = entries
+        self._raise_to("never seen")
 
-    def _try_sources(self, text: bytes) -> _Found:
-        found = _Found(data={"tried": []}, answer="never seen")
-        for number, name in enumerate(self._names):
-            tried = self._try(found, f"{name}: this text", "would be dropped before encoding", number, text)
-            found.data["tried"].append({"source": name} | tried)
-        return found
+    def _try_sources(self, text: bytes) -> None:
+        self._data["tried"] = [
+            {"source": name} | self._try(f"{name}: this text", "would be dropped before encoding", number, text)
+            for number, name in enumerate(self._names)
+        ]
+        self._raise_to("never seen")
 
-    def _try(self, found: _Found, where: str, dropped: str, source: int, text: bytes) -> dict[str, Any]:
+    def _try(self, where: str, dropped: str, source: int, text: bytes) -> dict[str, Any]:
         """Put a text through a source's cleaning; if masking changes its hash, look for the new one.
 
         Args:
-            found: gets the lines and the answer.
             where: the text's place, for the lines.
             dropped: the answer if the source's cleaning drops it.
             source: the source's number.
@@ -183,39 +175,38 @@ class _Inquiry:
         trial = try_document(self._sources[source], text)
         facts = {"dropped": trial.dropped, "details": [facts for _, facts in trial.details], "masked": trial.masked}
         if trial.dropped is not None:
-            found.lines.append(f"{where}: {dropped}")
-            found.lines += [f"  {line}" for line, _ in trial.details] or [f"  {trial.dropped}"]
-            found.raise_to(dropped)
+            self._lines.append(f"{where}: {dropped}")
+            self._lines += [f"  {line}" for line, _ in trial.details] or [f"  {trial.dropped}"]
+            self._raise_to(dropped)
             return facts
         # Cleaning keeps the text, perhaps changed: then a run has it under another hash.
         digest = hash_document(trial.text).hex()
         facts["hash"] = digest
         if trial.masked:
             kinds = ", ".join(f"{plural(count, 'time')} {kind}" for kind, count in trial.masked.items())
-            found.lines.append(f"{where}: masked ({kinds}), and then has the hash {digest}")
+            self._lines.append(f"{where}: masked ({kinds}), and then has the hash {digest}")
             if copies := self._search((int(digest, 16), int(digest, 16) + 1)):
-                inner = self._describe_copies(copies)
-                found.lines += [f"  {line}" for line in inner.lines]
-                found.raise_to(inner.answer)
-                return facts | inner.data
+                return facts | self._describe_copies(copies, "  ")
         rest = ", and the source was read in part" if self._build.has_more[source] else ""
-        found.lines.append(
+        self._lines.append(
             f"{where}: cleaning keeps it, but no sorted run has it: it was not in what the build read{rest}; or a row "
             "with it was rejected by `keep`, or the files have changed"
         )
         return facts
 
-    def _describe_unknown(self) -> _Found:
+    def _describe_unknown(self) -> None:
         """Say what a hash alone can tell of a document that is in no run."""
         # Only the text would tell; the counts tell what may have happened.
         tallies = self._build.read_tallies()
         dropped = {name: tally.dropped for name, tally in zip(self._names, tallies, strict=True) if tally.dropped}
         masked = dict(sorted(Tally.sum(tallies).masked_documents.items()))
         unread = [name for name, more in zip(self._names, self._build.has_more, strict=True) if more]
-        data = {"dropped_before_encoding": dropped, "masked": masked, "unread": unread}
+        self._data = {"dropped_before_encoding": dropped, "masked": masked, "unread": unread}
         if not dropped and not masked and not unread:
             text = f"never seen: {_list(self._names)} were read whole, nothing was dropped or masked before encoding"
-            return _Found([f"{text}, and no document has this hash"], data, "never seen")
+            self._lines.append(f"{text}, and no document has this hash")
+            self._raise_to("never seen")
+            return
         lines = ["no document that was encoded has this hash. A hash alone does not tell which of these applies:"]
         for name, counts in dropped.items():
             listed = ", ".join(f"{count:,} because {reason}" for reason, count in sorted(counts.items()))
@@ -230,7 +221,7 @@ class _Inquiry:
             "`--document FILE`, a file with its text, in place of --hash shows what cleaning does to it; "
             "`--read-sources` searches all sources again.",
         ]
-        return _Found(lines, data)
+        self._lines += lines
 
 
 def _list(names: Iterable[str]) -> str:

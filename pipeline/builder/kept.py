@@ -13,7 +13,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
-from pipeline.builder.records import ORDER, Records, read_records, write_records
+from pipeline.builder.records import ORDER, read_records, write_records
 from pipeline.builder.running_build import RunningBuild
 from pipeline.engine.checksums import WrittenFile
 from pipeline.engine.lease import Lease
@@ -55,10 +55,9 @@ def find_linked(build: RunningBuild, tasks: Iterable[Task]) -> list[Task]:
         return []
     found: list[Task] = []
     for task in tasks:
-        files = _files_of(build, task.digest)
-        # The work folder has names of all its files, and the output folder lacks some or has others.
-        kept = all(_is_whole(work / _STAGE / task.digest / name, file) for name, file in files.items())
-        if files and kept and not all(_is_whole(out / name, file) for name, file in files.items()):
+        files = _files_of(build, task.digest).items()
+        kept = all(_is_whole(work / _STAGE / task.digest / name, file) for name, file in files)
+        if files and kept and not all(_is_whole(out / name, file) for name, file in files):
             found.append(task)
     return found
 
@@ -93,8 +92,9 @@ def prune_unused(build: RunningBuild) -> None:
     # The stages in their order: the first ones cost the most to run again.
     earlier = next((one for one in build.records.sets if one.manifest != build.manifest), None)
     room = build.keep_bytes
-    for stage, own in build.used.items():
-        store, used = build.work.child(stage), set(own)
+    for stage in (stage for stage in ORDER if stage in build.used):
+        store, own = build.work.child(stage), build.used[stage]
+        used = set(own)
         if earlier is not None:
             kept = set(earlier.used.get(stage, [])) - own
             size = sum(file.bytes for file in store.list() if _task_of(file) in kept)
@@ -149,7 +149,8 @@ def prune_work(work: WritableStore, *, dry_run: bool) -> list[dict[str, Any]]:
             if not dry_run:
                 _prune_stage(store, own)
         if not dry_run:
-            write_records(work, Records(records.stages, records.sets[:1]))
+            records.sets = records.sets[:1]
+            write_records(work, records)
     return removed
 
 

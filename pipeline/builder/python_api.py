@@ -142,8 +142,7 @@ def plan_set(
             only footers are read and tokens are a guess.
         duplicates: where documents with equal text are looked for: in small local sources and in the sample, or in all
             text that the build would read, with 20 bytes of memory for each document.
-        out: where the set will be: a folder or an address. If an earlier build of the same sources is in the folder,
-            it tells how many documents are equal.
+        out: where the set will be: a folder or an address.
         work: where the work folder will be, in the same way; next to the set when None.
         workers: tasks that run at once, on one machine or many; the cores that this process may use when None.
         gpu_usd_per_hour: the price of a GPU that waits for the build.
@@ -164,8 +163,7 @@ def plan_set(
         loaded = pin_revisions(load_recipe(recipe, overrides=overrides, progress=progress))
         selections = open_sources(loaded)
         out_scheme = scheme_of(out) if out else None
-        earlier = Path(out) if out and out_scheme is None else None
-        measured = measure_pilot(loaded, selections, duplicates=duplicates, earlier=earlier) if probe else None
+        measured = measure_pilot(loaded, selections, duplicates=duplicates) if probe else None
         machines = Machines(
             workers or _count_cores(),
             remote_work=(scheme_of(work) if work else out_scheme) is not None,

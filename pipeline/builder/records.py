@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import xxhash
@@ -22,6 +22,7 @@ from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NUMBER, JsonText, Payload, Task, digest_of, list_parts
 from shards.errors import plural
 from shards.stores.store import WritableStore
+from shards.terminal.amounts import format_duration
 
 ORDER = ("evaluations", "fetch", "tokenizer", "encode", "bands", "pairs", "similar", "mix", "assemble")
 """The stages of a build. What one does again, all later ones do, except `INDEPENDENT`."""
@@ -75,6 +76,8 @@ class Records:
     stages: dict[str, StageRecord] = field(default_factory=dict[str, StageRecord])
     sets: list[PublishedSet] = field(default_factory=list[PublishedSet])
     """The last published set, then the one before."""
+    digests: int = 0
+    """The `DIGESTS` of the version that wrote them."""
 
     def note(self, stage: str, tasks: Sequence[Task], results: Iterable[Result]) -> bool:
         """Record a stage whose tasks are all done; return whether that is news."""
@@ -110,20 +113,21 @@ class Records:
         return find_changes(before.parts, now) or ["the text is cut into other tasks"]
 
 
+def write_records(work: WritableStore, records: Records) -> None:
+    """Write the records of a work folder."""
+    work.put(RECORDS_FILE, seal(records))
+
+
 def read_records(work: WritableStore) -> Records:
     """Return the records of a work folder; none if they are absent or damaged: they only explain, and keep more."""
     try:
-        data = unseal(work.read(RECORDS_FILE))
-        known: dict[str, Any] = {} if data.get("digests") == DIGESTS else {"parts": {}}
-        stages = {name: StageRecord(**record | known) for name, record in data["stages"].items()}
-        return Records(stages, [PublishedSet(**one) for one in data["sets"]])
-    except (OSError, ValueError, KeyError, TypeError):
-        return Records()
-
-
-def write_records(work: WritableStore, records: Records) -> None:
-    """Write the records of a work folder."""
-    work.put(RECORDS_FILE, seal({"digests": DIGESTS, **asdict(records)}))
+        records: Records = unseal(work.read(RECORDS_FILE), Records)
+    except (OSError, ValueError):
+        return Records(digests=DIGESTS)
+    if records.digests != DIGESTS:
+        records.stages = {name: replace(record, parts={}) for name, record in records.stages.items()}
+        records.digests = DIGESTS
+    return records
 
 
 def name_parts(payloads: Iterable[Payload]) -> dict[str, str]:
@@ -162,20 +166,25 @@ def _hash(text: str) -> str:
 def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Return the differences between the parts of a stage then and now, each as a phrase; earlier stages last."""
     # Files are grouped by source and by what became of them; keys are named one by one.
-    changed = [name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name)]
     files: dict[str, dict[str, list[str]]] = {}
     keys: list[str] = []
-    for name in changed:
+    code: list[str] = []
+    after: list[str] = []
+    for name in (name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name)):
         key, is_file, file = name.partition(_FILE)
+        first, _, rest = key.partition(".")
         if is_file:
             how = "added" if name not in before else "changed" if name in now else "gone"
             files.setdefault(key.removesuffix(f".{FILES}"), {}).setdefault(how, []).append(file)
-        elif key.partition(".")[0] not in (AFTER, "code"):
+        elif first == AFTER:
+            after.append(f"{rest} gives another result")
+        elif first == "code" and rest == "tokenmill":
+            code.append("Tokenmill's code of this stage is another version")
+        elif first == "code":
+            code.append(f"{rest} is {now.get(name, 'gone')} (was {before.get(name, 'nothing')})")
+        else:
             keys.append(_describe_key(key, before.get(key), now.get(key)))
-    code = [_describe_code(name, before, now) for name in changed if name.startswith("code.")]
-    lists = [f"{owner}: {_describe_files(own)}" for owner, own in files.items()]
-    after = [f"{name.partition('.')[2]} gives another result" for name in changed if name.startswith(f"{AFTER}.")]
-    return [*keys, *lists, *code, *after]
+    return [*keys, *(f"{owner}: {_describe_files(own)}" for owner, own in files.items()), *code, *after]
 
 
 def _describe_key(key: str, before: str | None, now: str | None) -> str:
@@ -183,13 +192,6 @@ def _describe_key(key: str, before: str | None, now: str | None) -> str:
         return f"{key} has changed"
     absent = IMPLIED.get(key, "nothing")
     return f"{key} = {absent if now is None else now} (was {absent if before is None else before})"
-
-
-def _describe_code(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    library = name.partition(".")[2]
-    if library == "tokenmill":
-        return "Tokenmill's code of this stage is another version"
-    return f"{library} is {now.get(name, 'gone')} (was {before.get(name, 'nothing')})"
 
 
 def _describe_files(changes: Mapping[str, list[str]]) -> str:
@@ -222,38 +224,36 @@ class StageForecast:
         return f"{self.stage}: runs {number}{time}: {'; '.join(self.causes) or 'for the first time'}"
 
 
-def forecast_stage(
-    records: Records, stage: str, tasks: Sequence[Task], pending: Sequence[Task], workers: int
-) -> StageForecast:
-    """Return the forecast of a stage whose missing tasks are known."""
-    seconds = None
-    if (record := records.stages.get(stage)) is not None:
-        size = sum(task.size for task in pending)
-        # The time of the last build, by size: in tasks if they have none.
-        share = size / record.size if record.size else len(pending) / max(1, record.tasks)
-        seconds = record.seconds * share / max(1, min(workers, len(pending)))
-    return StageForecast(stage, len(pending), len(tasks), seconds, tuple(records.explain(stage, tasks)))
-
-
-def forecast_following(records: Records, first: str, units: int, workers: int) -> list[StageForecast]:
-    """Return the forecasts of the stages that run because another one does.
+def forecast_stages(
+    records: Records, stage: str, tasks: Sequence[Task], pending: Sequence[Task], *, units: int, workers: int
+) -> list[StageForecast]:
+    """Return the forecasts of a stage whose missing tasks are known, and of those that run because it does.
 
     Args:
         records: of the work folder.
-        first: the stage that runs.
+        stage: the stage that runs.
+        tasks: its tasks.
+        pending: those that are missing.
         units: the number of encode tasks, if all run.
         workers: tasks at once.
     """
+    seconds = None
+    if (record := records.stages.get(stage)) is not None:
+        # The time of the last build, by size: in tasks if they have none.
+        size = sum(task.size for task in pending)
+        share = size / record.size if record.size else len(pending) / max(1, record.tasks)
+        seconds = record.seconds * share / max(1, min(workers, len(pending)))
+    causes = tuple(records.explain(stage, tasks))
+    found = [StageForecast(stage, len(pending), len(tasks), seconds, causes)]
+
     # Whatever a stage does again, the later ones do, since their digests have its results.
-    later = ORDER[ORDER.index(first) + 1 :]
-    found: list[StageForecast] = []
-    for stage in (stage for stage in later if stage not in INDEPENDENT.get(first, ())):
-        record = records.stages.get(stage)
-        if record is None and stage not in _ALWAYS:
+    for later in ORDER[ORDER.index(stage) + 1 :]:
+        record = records.stages.get(later)
+        if later in INDEPENDENT.get(stage, ()) or (record is None and later not in _ALWAYS):
             continue
-        run = units if stage == "encode" else record.tasks if record else None
+        run = units if later == "encode" else record.tasks if record else None
         seconds = record.seconds / max(1, min(workers, record.tasks)) if record else None
-        found.append(StageForecast(stage, run, run, seconds, (f"because {first} does",)))
+        found.append(StageForecast(later, run, run, seconds, (f"because {stage} does",)))
     return found
 
 
@@ -268,6 +268,4 @@ def describe_forecast(stages: Sequence[StageForecast]) -> list[str]:
 
 
 def _show_seconds(seconds: float) -> str:
-    if seconds < 90:
-        return f"{round(seconds)} s" if seconds >= 1 else "1 s or less"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return format_duration(seconds) if seconds >= 1 else "1 s or less"

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from pipeline.builder.records import (
+    ORDER,
     StageForecast,
     describe_forecast,
-    forecast_following,
-    forecast_stage,
+    forecast_stages,
     read_records,
     write_records,
 )
@@ -75,8 +75,8 @@ class RunningBuild(Build):
     plan: MixPlan = field(init=False)
     shards: list[ShardEntry] = field(init=False)
     stages: dict[str, StageResult[Any]] = field(init=False, default_factory=dict[str, StageResult[Any]])
-    used: dict[str, set[str]] = field(init=False, default_factory=dict[str, set[str]])
-    """Digests of each stage's tasks, whose folders pruning must keep."""
+    used: dict[str, set[str]] = field(init=False)
+    """Names in each stage's folder that pruning must keep. Trained tokenizers stay while none is trained or kept."""
     notes: list[str] = field(init=False, default_factory=list[str])
     _said: int | None = None
     """How many stages of a forecast are still to be told; None: all."""
@@ -84,6 +84,7 @@ class RunningBuild(Build):
     def __post_init__(self) -> None:
         """Read what earlier builds recorded, before this one adds its own."""
         self.units = [selection.units for selection in self.selections]
+        self.used = {stage: set() for stage in ORDER if stage != "tokenizer"}
         self.records = read_records(self.work)
         if not self.records.stages:
             self._said = 0  # nothing runs again
@@ -119,7 +120,7 @@ class RunningBuild(Build):
             before: called with the missing tasks before they run, but not in a dry run.
             after: called when all tasks are done, but not in a dry run.
         """
-        self.used.setdefault(name, {RESULTS_FILE}).update(task.digest for task in tasks)
+        self.used.setdefault(name, set()).update([RESULTS_FILE, *(task.digest for task in tasks)])
         # A dry run only looks, and ends at the first stage that would run.
         if self.dry_run:
             provided = {task.digest for task in given}
@@ -173,13 +174,12 @@ class RunningBuild(Build):
             self.run_list.write()
 
     def _forecast(self, name: str, tasks: list[Task], pending: list[Task]) -> list[StageForecast]:
-        workers = self.driver.executor.workers
-        first = forecast_stage(self.records, name, tasks, pending, workers)
-        return [first, *forecast_following(self.records, name, sum(map(len, self.units)), workers)]
+        units, workers = sum(map(len, self.units)), self.driver.executor.workers
+        return forecast_stages(self.records, name, tasks, pending, units=units, workers=workers)
 
     def say(self, message: str) -> None:
-        """Print a message of the running build now."""
-        self.driver.progress.note(message)
+        """Print a message of the running build now, unless it has been printed before."""
+        self.driver.progress.note_once(message)
 
     def note(self, message: str) -> None:
         """Print a message of the running build now, and add it to its report."""

@@ -89,28 +89,21 @@ def run(options: argparse.Namespace) -> int:
 def _print_steps(names: list[str], tables: list[SourceDrops]) -> None:
     rows: list[dict[str, Any]] = []
     for source, drops in zip(names, tables, strict=True):
-        for name, step in drops.shown().items():
-            rows.append(
-                {
-                    "source": source,
-                    "step": f"{name} ({step.note})" if step.note else name,
-                    "documents": step.first.documents,
-                    "share": _share(step.first.documents, drops.records),
-                    "tokens": "" if step.before_encoding else f"{step.first.tokens:,}",
-                    "any reason": f"{step.every.documents:,}" if step.every else "",
-                }
-            )
-        left = drops.left
-        rows.append(
+        shown = [
+            (f"{name} ({step.note})" if step.note else name, step.first, step.every, step.before_encoding)
+            for name, step in drops.shown().items()
+        ]
+        rows += [
             {
                 "source": source,
-                "step": "left",
-                "documents": left.documents,
-                "share": _share(left.documents, drops.records),
-                "tokens": f"{left.tokens:,}",
-                "any reason": "",
+                "step": step,
+                "documents": first.documents,
+                "share": _share(first.documents, drops.records),
+                "tokens": "" if before_encoding else f"{first.tokens:,}",
+                "any reason": f"{every.documents:,}" if every else "",
             }
-        )
+            for step, first, every, before_encoding in (*shown, ("left", drops.left, None, False))
+        ]
     print_rows(rows, title="documents by the first step that drops them")
     print_lines([""])
 

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--count-duplicates",
         action="store_true",
         help="read and hash all text that the build would read, 20 bytes of memory per document; without it, documents "
-        "with equal text are found in small local sources, in the sample and in the set that is in --out",
+        "with equal text are found in small local sources and in the sample",
     )
     parser.add_argument(
         "--out",

@@ -15,12 +15,12 @@ from pipeline.clean.drops.malformed import (
 )
 from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE
 from pipeline.clean.patterns import find_excess_of_patterns
-from pipeline.estimate.source_estimate import TEXT_BYTES_PER_TOKEN
+from pipeline.estimate.pilot import TEXT_BYTES_PER_TOKEN
 from pipeline.sources.selection import describe_empty
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from shards.cli.mix_table import VALIDATION_PART
 from shards.errors import plural
-from shards.terminal.amounts import format_size
+from shards.terminal.amounts import format_duration, format_size
 from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def _duplicate_lines(estimate: Estimate) -> list[str]:
         parts = [f"{found.duplicates:.1%} of its documents"] if found.duplicates else []
         parts += [f"{found.elsewhere:.1%} that another source has, too"] if found.elsewhere else []
         if parts:
-            where = {"sample": ", in the sample alone", "earlier build": ", as an earlier build found"}
-            lines.append(f"duplicates of {source.name}: {', '.join(parts)}{where.get(found.basis, '')}")
+            where = ", in the sample alone" if found.basis == "sample" else ""
+            lines.append(f"duplicates of {source.name}: {', '.join(parts)}{where}")
     if sampled := [source.name for source in estimate.sources if source.ratios.distinct.basis == "sample"]:
         lines.append(
             f"warning: for {', '.join(sampled)}, only the sample was searched for duplicates; the build may drop more. "
@@ -107,17 +107,28 @@ def _duplicate_lines(estimate: Estimate) -> list[str]:
 def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
     lines: list[str] = []
     for source, found in zip(recipe.sources, estimate.sources, strict=True):
-        # Each limit with the words of the alarm that would stop the build.
-        if excess := find_excess_of_patterns(source, found.ratios.drops):
-            limit = f"more than max_dropped = {source.max_dropped}"
-            what = f"drop_if_matches drops {excess.share:.1%} of {source.name}"
-            lines.append(f"warning: {what}, {limit}: the build would stop")
-        for table in (*source.clean.presets(), *source.clean.filters()):
-            if excess := found.ratios.drops.step(table.step).excess(table.max_dropped):
-                what = f"clean.{table.label} drops {excess.share:.1%} of {source.name}"
-                limit = f"more than its max_dropped = {table.max_dropped}"
-                lines.append(f"warning: {what}, {limit}: the build would stop")
-        lines += _too_many_in_mix(recipe, found)
+        drops, near, name = found.ratios.drops, recipe.clean.near_duplicates, source.name
+        tables = [
+            (f"clean.{table.label}", name, drops.step(table.step).excess(table.max_dropped))
+            for table in (*source.clean.presets(), *source.clean.filters())
+        ]
+        if near:
+            excess = drops.step(NEAR_DUPLICATE).excess(near.max_dropped)
+            tables.append(("clean.near_duplicates", f"the sample of {name}", excess))
+        tables.insert(0, ("drop_if_matches", name, find_excess_of_patterns(source, drops)))
+        for what, where, excess in tables:
+            if excess:
+                limit = f"{'its ' if what.startswith('clean') else ''}max_dropped = {excess.most}"
+                lines.append(
+                    f"warning: {what} drops {excess.share:.1%} of {where}, more than {limit}: the build would stop"
+                )
+        for evaluation in recipe.evaluations:
+            if excess := drops.step(f"{ITEM_REASON} {evaluation.name}").excess(evaluation.max_dropped):
+                lines.append(
+                    f"warning: {excess.share:.1%} of the sample of {source.name} holds an item of the evaluation set "
+                    f"{evaluation.name!r}, more than its max_dropped = {excess.most}: the build would stop. Is "
+                    f"{evaluation.text!r} the column of its items?"
+                )
         # Malformed records, and records without text.
         malformed = count_malformed(source, found.ratios.dropped)
         if find_excess(malformed, 1.0, source.max_malformed):
@@ -132,24 +143,6 @@ def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
             lines.append(
                 f"warning: {null:.2%} of the records of {source.name} have no text, more than max_null = "
                 f"{source.max_null}: the build would stop. {null_remedy(source, null)}"
-            )
-    return lines
-
-
-def _too_many_in_mix(recipe: Recipe, found: SourceEstimate) -> list[str]:
-    """Print which steps of the mix drop more of a source's sample than they may."""
-    drops, near, lines = found.ratios.drops, recipe.clean.near_duplicates, list[str]()
-    if near is not None and (excess := drops.step(NEAR_DUPLICATE).excess(near.max_dropped)):
-        lines.append(
-            f"warning: clean.near_duplicates drops {excess.share:.1%} of the sample of {found.name}, more than its "
-            f"max_dropped = {near.max_dropped}: the build would stop"
-        )
-    for evaluation in recipe.evaluations:
-        if excess := drops.step(f"{ITEM_REASON} {evaluation.name}").excess(evaluation.max_dropped):
-            lines.append(
-                f"warning: {excess.share:.1%} of the sample of {found.name} holds an item of the evaluation set "
-                f"{evaluation.name!r}, more than its max_dropped = {evaluation.max_dropped}: the build would stop. Is "
-                f"{evaluation.text!r} the column of its items?"
             )
     return lines
 
@@ -204,19 +197,20 @@ def _time_lines(estimate: Estimate) -> list[str]:
     if pilot.content_files_per_s:
         files = sum(source.content_files for source in estimate.sources)
         speed = f"{pilot.content_files_per_s:,.0f} a second a worker"
-        parts.append(f"{plural(files, 'file')} of the archive {_duration(time.content_s)} ({speed})")
+        parts.append(f"{plural(files, 'file')} of the archive {format_duration(time.content_s)} ({speed})")
     if pilot.link_bytes_per_s:
         speed = f"{pilot.link_bytes_per_s / 1e6:,.1f} MB/s"
-        parts.append(f"download of {format_size(estimate.download_bytes)} {_duration(time.download_s)} ({speed})")
+        parts.append(f"download of {format_size(estimate.download_bytes)} {format_duration(time.download_s)} ({speed})")
     # The stages of every build; others only where there are some.
-    cpu = f"tokenizer {_duration(time.tokenizer_s)}, encode {_duration(time.encode_s)}"
-    rest = f"mix {_duration(time.mix_s)}, shards {_duration(time.assemble_s)}"
+    cpu = f"tokenizer {format_duration(time.tokenizer_s)}, encode {format_duration(time.encode_s)}"
+    rest = f"mix {format_duration(time.mix_s)}, shards {format_duration(time.assemble_s)}"
     if time.near_duplicates_s:
-        cpu += f", near-duplicates {_duration(time.near_duplicates_s)}"
-    parts.append(f"{cpu}, {rest}, validation {_duration(time.validate_s)}")
+        cpu += f", near-duplicates {format_duration(time.near_duplicates_s)}"
+    parts.append(f"{cpu}, {rest}, validation {format_duration(time.validate_s)}")
     workers = f"{time.workers} worker{'s' if time.workers > 1 else ''}"
     limit = {"CPU": "the CPU limits", "link": "the link limits", "archive": "the archive's files limit"}[time.limit]
-    lines.append(f"time: about {_duration(time.total_s)} with {workers}; {limit}, most of all in {time.longest_stage}")
+    total = format_duration(time.total_s)
+    lines.append(f"time: about {total} with {workers}; {limit}, most of all in {time.longest_stage}")
     lines.append("  " + "; ".join(parts))
     # What makes it slower than it could be, and what it costs.
     if pilot.slow_encoder:
@@ -229,12 +223,6 @@ def _time_lines(estimate: Estimate) -> list[str]:
     if estimate.nodes_usd is not None:
         lines.append(f"the machines: {estimate.nodes_usd:,.2f} US dollars, if all are kept until the end")
     return lines
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _short(recipe: Recipe, estimate: Estimate) -> list[str]:

@@ -19,13 +19,13 @@ import os
 import re
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
 from pipeline.engine.executors import Advance, Executor, damages_of
 from pipeline.engine.receipts import WorkFileDamagedError
-from pipeline.engine.remote_workers import Losses, list_settings, list_versions, run_remote_call
+from pipeline.engine.remote_workers import count_loss, list_settings, list_versions, run_remote_call
 from pipeline.engine.tasks import Call, Outcome, call_to_json
 from shards.errors import InputError, import_extra
 from shards.terminal.display import say
@@ -68,7 +68,7 @@ class RayExecutor(Executor):
     def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:
         """Run each call to its end; see `Executor`."""
         run = self._ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")(_run_on_node)
-        versions, settings, losses = list_versions(), list_settings(), Losses()
+        versions, settings, losses = list_versions(), list_settings(), Counter[str]()
         waiting, alone = deque(range(len(calls))), set[int]()
         running: dict[Any, int] = {}
         outcomes: list[Outcome] = []
@@ -134,11 +134,22 @@ class RayExecutor(Executor):
                 "cluster runs and has the same Ray and Python as this process."
             ) from error
 
-    def _get(self, task: Any) -> Any:
-        """Return a task's result; raise what it raised, as it raised it."""
+    def _result_of(self, task: Any, call: Call, losses: Counter[str]) -> Outcome | str:
+        """Return how a call ended, or how it was lost; raise what it raised, as it raised it.
+
+        Raises:
+            RunError: it was lost once too often.
+        """
+        errors = self._ray.exceptions
         try:
             return self._ray.get(task)
-        except self._ray.exceptions.RayTaskError as error:
+        except errors.NodeDiedError:
+            return _NODE_DIED
+        except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.RaySystemError) as error:
+            how = _say_death(error, call)
+            count_loss(losses, call, how, _REMEDY)
+            return f"its process died ({how:.120})"
+        except errors.RayTaskError as error:
             cause = error.cause
             if isinstance(cause, ModuleNotFoundError) or "failed to import" in str(error):
                 raise InputError(
@@ -146,22 +157,6 @@ class RayExecutor(Executor):
                     "tokenmill with the driver's versions on every node."
                 ) from error
             raise cause from error
-
-    def _result_of(self, task: Any, call: Call, losses: Losses) -> Outcome | str:
-        """Return how a call ended, or how it was lost; raise what it raised.
-
-        Raises:
-            RunError: it was lost once too often.
-        """
-        errors = self._ray.exceptions
-        try:
-            return self._get(task)
-        except errors.NodeDiedError:
-            return _NODE_DIED
-        except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.RaySystemError) as error:
-            how = _say_death(error, call)
-            losses.add(call, how, _REMEDY)
-            return f"its process died ({how:.120})"
 
     def _alive_nodes(self) -> list[dict[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]

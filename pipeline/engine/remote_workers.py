@@ -102,21 +102,21 @@ def check_remote_folders(call: Call) -> None:
             )
 
 
-class Losses:
-    """How often each call has been lost with a remote worker: its process ended, and nobody knows why."""
+def count_loss(losses: Counter[str], call: Call, how: str, remedy: str) -> None:
+    """Count the loss of a call with its remote worker, whose process ended, and nobody knows why.
 
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
+    Args:
+        losses: those of each task so far, by its digest.
+        call: the call that was lost.
+        how: how its worker ended.
+        remedy: what a person can do.
 
-    def add(self, call: Call, how: str, remedy: str) -> None:
-        """Count the loss of a call.
-
-        Raises:
-            RunError: the call has been lost `MAX_LOSSES` times; `how` is the last one.
-        """
-        self._counts[call.task.digest] += 1
-        if self._counts[call.task.digest] >= MAX_LOSSES:
-            raise RunError(
-                f"{call}: lost {MAX_LOSSES} times, most often because memory ran out; the last time: {how}. Finished "
-                f"work is kept. {remedy}"
-            )
+    Raises:
+        RunError: the call has been lost `MAX_LOSSES` times; `how` is the last one.
+    """
+    losses[call.task.digest] += 1
+    if losses[call.task.digest] >= MAX_LOSSES:
+        raise RunError(
+            f"{call}: lost {MAX_LOSSES} times, most often because memory ran out; the last time: {how}. Finished "
+            f"work is kept. {remedy}"
+        )

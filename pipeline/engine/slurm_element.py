@@ -1,7 +1,7 @@
 """The program inside an element of a Slurm job array: it runs its share of a stage's calls, one after the other.
 
-The job's folder, which driver and nodes share, holds `calls` (written by the driver) and `N.results` (by element N). A
-results file is written whole after every call, when the process has grown, and at the end, when it says why the
+The job's folder, which driver and nodes share, holds `N.calls` (written by the driver) and `N.results` (by element N).
+A results file is written whole after every call, when the process has grown, and at the end, when it says why the
 element ended.
 
 Two minutes before its time is over, Slurm sends USR1: no further call is begun. When it is over, Slurm sends TERM: the
@@ -10,17 +10,13 @@ call at work cleans up and is given up. The driver submits again what is left.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import resource
 import signal
-import struct
 import sys
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -29,15 +25,13 @@ from pipeline.engine.remote_workers import run_remote_call
 from pipeline.engine.tasks import Outcome
 from shards.errors import InputError, TokenmillError
 from shards.stores.open import open_writable_store
-from shards.stores.store import Store, WritableStore
+from shards.stores.store import Store
 from shards.terminal.display import say
 from shards.terminal.waiting import report_to
 
-CALLS_FILE = "calls"
 WARNING_SECONDS = 120
 _GROWTH = 1.25
 """How much the process grows before it writes how large it is: if it dies, that file is all that is known."""
-_INDEX = struct.Struct("<Q")
 
 
 @dataclass(slots=True)
@@ -57,21 +51,6 @@ class ElementResults:
 _RESULTS = TypeAdapter(ElementResults)
 
 
-def pack_calls(elements: Sequence[Any]) -> bytes:
-    """Return the bytes of the calls file: where each element's part begins, then the parts as JSON."""
-    parts = [json.dumps(element).encode() for element in elements]
-    first = (len(parts) + 1) * _INDEX.size
-    starts = itertools.accumulate(map(len, parts), initial=first)
-    return b"".join([*map(_INDEX.pack, starts), *parts])
-
-
-def unpack_calls(data: bytes) -> list[Any]:
-    """Return the parts of all elements."""
-    (first,) = _INDEX.unpack_from(data)
-    starts = [start for (start,) in _INDEX.iter_unpack(data[:first])]
-    return [json.loads(data[start:stop]) for start, stop in itertools.pairwise(starts)]
-
-
 def read_results(job: Store, element: int) -> ElementResults | None:
     """Return what an element has written; None if it has not begun."""
     try:
@@ -83,53 +62,43 @@ def read_results(job: Store, element: int) -> ElementResults | None:
 def main(address: str) -> None:
     """Run the calls of this element. The exit status is 0 unless the element could not begin."""
     report_to(say)
-    _Element(open_writable_store(address), int(os.environ["SLURM_ARRAY_TASK_ID"])).run()
+    job, number = open_writable_store(address), int(os.environ["SLURM_ARRAY_TASK_ID"])
+    results, time_is_short = ElementResults(), False
+
+    def write() -> None:
+        results.peak_bytes = _peak_bytes()
+        job.put(f"{number}.results", _RESULTS.dump_json(results))
+
+    def note_memory(_done: int, _made: int) -> None:
+        if _peak_bytes() > _GROWTH * results.peak_bytes:
+            write()
+
+    def warn(*_: Any) -> None:
+        nonlocal time_is_short
+        time_is_short = True
+
+    signal.signal(signal.SIGUSR1, warn)
+    signal.signal(signal.SIGTERM, _end)
+    write()
+    part = json.loads(job.read(f"{number}.calls"))
+
+    # Run them until all are done, the time is short, or one raises; the driver reads which.
+    try:
+        for text in part["calls"]:
+            if time_is_short and results.outcomes:
+                results.end = "time"
+                break
+            results.outcomes.append(run_remote_call(text, part["versions"], note_memory))
+            write()
+        else:
+            results.end = "all"
+    except Exception as error:  # noqa: BLE001  it goes to the driver, which raises it
+        traceback.print_exc()
+        results.end, results.error = "error", _describe(error)
+    write()
 
 
-class _Element:
-    def __init__(self, job: WritableStore, number: int):
-        self.job = job
-        self.number = number
-        self.results = ElementResults()
-        self.time_is_short = False
-
-    def run(self) -> None:
-        signal.signal(signal.SIGUSR1, self._on_warning)
-        signal.signal(signal.SIGTERM, _on_end)
-        self._write()
-        # Read the own part alone: the calls of all elements may be many megabytes.
-        at = self.number * _INDEX.size
-        index = self.job.read_range(CALLS_FILE, at, at + 2 * _INDEX.size)
-        part = json.loads(self.job.read_range(CALLS_FILE, *(stop for (stop,) in _INDEX.iter_unpack(index))))
-        # Run them until all are done, the time is short, or one raises; the driver reads which.
-        try:
-            for text in part["calls"]:
-                if self.time_is_short and self.results.outcomes:
-                    self.results.end = "time"
-                    break
-                outcome = run_remote_call(text, part["versions"], lambda done, made: self._note_memory())
-                self.results.outcomes.append(outcome)
-                self._write()
-            else:
-                self.results.end = "all"
-        except Exception as error:  # noqa: BLE001  it goes to the driver, which raises it
-            traceback.print_exc()
-            self.results.end, self.results.error = "error", _describe(error)
-        self._write()
-
-    def _write(self) -> None:
-        self.results.peak_bytes = _peak_bytes()
-        self.job.put(f"{self.number}.results", _RESULTS.dump_json(self.results))
-
-    def _on_warning(self, _: int, __: FrameType | None) -> None:
-        self.time_is_short = True
-
-    def _note_memory(self) -> None:
-        if _peak_bytes() > _GROWTH * self.results.peak_bytes:
-            self._write()
-
-
-def _on_end(_: int, __: FrameType | None) -> None:
+def _end(*_: Any) -> None:
     raise SystemExit(1)
 
 

@@ -11,12 +11,14 @@ whole element again; a task's error stays in a log; and the nodes read a pickle.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
 import shlex
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -24,20 +26,14 @@ from typing import NoReturn
 from pipeline.engine import slurm_commands as slurm
 from pipeline.engine.executors import Advance, Executor, damages_of
 from pipeline.engine.receipts import WorkFileDamagedError
-from pipeline.engine.remote_workers import Losses, list_versions
-from pipeline.engine.slurm_element import (
-    CALLS_FILE,
-    WARNING_SECONDS,
-    ElementResults,
-    pack_calls,
-    read_results,
-    unpack_calls,
-)
+from pipeline.engine.remote_workers import count_loss, list_versions
+from pipeline.engine.slurm_element import WARNING_SECONDS, ElementResults, read_results
 from pipeline.engine.tasks import Call, Outcome, call_to_json
 from shards.errors import InputError, RunError
 from shards.stores.files import unique_name
 from shards.stores.store import WritableStore
 from shards.terminal.reporter import Note, no_note
+from shards.terminal.workers import map_in_threads
 
 _POLL_SECONDS = (0.5, 10.0)
 """How often squeue is asked: soon after something has changed, then less and less often."""
@@ -50,6 +46,7 @@ _ENDED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
     *("REVOKED", "TIMEOUT"),
 }
+_OVER = {*_ENDED, "COMPLETING"}
 _NOBODYS_FAULT = {"BOOT_FAIL", "NODE_FAIL", "PREEMPTED", "REVOKED"}
 _KILLED = "JobLaunchFailure"
 """Slurm's reason for an element whose process was killed, or whose node is gone."""
@@ -59,6 +56,8 @@ _NEVER = {
 }
 """Reasons of squeue for which an element waits forever."""
 _LOG_LINES = 12
+_PUTS_AT_ONCE = 16
+"""Files of calls that are written at the same time: a job may have a thousand."""
 
 
 @dataclass(slots=True)
@@ -174,7 +173,7 @@ class _Stage:
         self.name = _job_name(self.store)
         self.jobs: list[_Job] = []
         self.outcomes: list[Outcome] = []
-        self.losses = Losses()
+        self.losses = Counter[str]()
         self.reasons = {"None", "Resources", "Priority", "JobArrayTaskLimit"}
         """Why elements wait, as far as it has been said or is usual."""
         self.waiting = deque(range(len(calls)))
@@ -207,29 +206,24 @@ class _Stage:
         # A job's calls are known by their digests: the tasks of this driver may be others.
         numbers = {call.task.digest: number for number, call in enumerate(self.calls)}
         covered = set[int]()
-        found: dict[str, list[slurm.Element]] = {}
+        jobs: dict[str, _Job] = {}
         for element in slurm.list_elements(self.name):
-            if element.state not in _ENDED and element.state != "COMPLETING":
-                found.setdefault(element.job, []).append(element)
-        for job_id, elements in found.items():
-            store = self.store.child(elements[0].comment.rpartition("/")[2])
-            try:
-                parts = unpack_calls(store.read(CALLS_FILE))
-            except FileNotFoundError:
-                slurm.cancel([job_id])
+            if element.state in _OVER:
                 continue
-            job = _Job(job_id, store)
-            for element in elements:
-                # Mark a call that another element runs already; cancel an element without any other call.
-                own = [numbers.get(digest, -1) for digest in parts[element.number]["digests"]]
-                if set(own) <= {-1} | covered:
-                    slurm.cancel([f"{job_id}_{element.number}"])
-                    continue
-                job.elements[element.number] = _Element([-1 if number in covered else number for number in own])
-                covered |= set(own) - {-1}
-            if job.elements:
-                self.jobs.append(job)
-                self.executor.say(f"{self.name}: goes on with job {job_id}, {len(job.elements)} elements")
+            job = jobs.setdefault(element.job, _Job(element.job, self.store.child(element.comment.rpartition("/")[2])))
+            # Mark a call that another element runs already; cancel an element without any other call.
+            digests: list[str] = []
+            with contextlib.suppress(FileNotFoundError):
+                digests = json.loads(job.store.read(f"{element.number}.calls"))["digests"]
+            own = [numbers.get(digest, -1) for digest in digests]
+            if set(own) <= {-1} | covered:
+                slurm.cancel([f"{job.id}_{element.number}"])
+                continue
+            job.elements[element.number] = _Element([-1 if number in covered else number for number in own])
+            covered |= set(own) - {-1}
+        for job in (job for job in jobs.values() if job.elements):
+            self.jobs.append(job)
+            self.executor.say(f"{self.name}: goes on with job {job.id}, {len(job.elements)} elements")
         self.waiting = deque(number for number in self.waiting if number not in covered)
 
     def _submit(self) -> None:
@@ -245,16 +239,15 @@ class _Stage:
             self.waiting.clear()
         job = _Job("", self.store.child(f".slurm-{unique_name()}"))
         versions = list_versions()
-        parts = [
-            {
-                "versions": versions,
-                "digests": [self.calls[number].task.digest for number in share],
-                "calls": [call_to_json(self.calls[number]) for number in share],
-            }
-            for share in shares
-        ]
-        job.store.put(CALLS_FILE, pack_calls(parts))
+
+        def put(index: int) -> None:
+            calls = [self.calls[number] for number in shares[index]]
+            digests, texts = [call.task.digest for call in calls], list(map(call_to_json, calls))
+            part = {"versions": versions, "digests": digests, "calls": texts}
+            job.store.put(f"{index}.calls", json.dumps(part).encode())
+
         try:
+            map_in_threads(put, range(len(shares)), _PUTS_AT_ONCE)
             job.id = slurm.submit(self.executor.script(self.name, len(shares), job.store))
         except BaseException:
             job.store.delete_all()
@@ -296,7 +289,7 @@ class _Stage:
 
     def _look_at(self, job: _Job, index: int, element: _Element, state: slurm.Element | None) -> bool:
         """Take an element's results; if it has ended, close it. Return whether anything has changed."""
-        over = state is None or state.state in _ENDED or state.state == "COMPLETING"
+        over = state is None or state.state in _OVER
         written = read_results(job.store, index)
         results = written or ElementResults()
         # Take what has been written since the last look.
@@ -363,7 +356,7 @@ class _Stage:
             if state and state.memory not in ("", "0"):
                 how += f"; its job asked for {state.memory}"
             how += f". Its last lines:\n{log}\n" if log else ""
-            self.losses.add(first, how, "Give jobs more memory: --slurm mem-per-cpu=8G.")
+            count_loss(self.losses, first, how, "Give jobs more memory: --slurm mem-per-cpu=8G.")
         self.executor.say(f"{first}: its element {job.id}_{index} ended as {name}; it runs again")
         self.suspects.append(left[0])
         self.waiting.extend(left[1:])

@@ -2,8 +2,8 @@
 
 A local source with at most `COUNTED_BYTES` of text is read and hashed whole, unless it has slow filters. For any other
 source, only the documents of the pilot's runs are compared. Most of their copies are elsewhere in the source, so the
-result is a lower bound of what the build drops. `read_everything` reads and hashes all sources. If an earlier build
-made a set of the same sources, its manifest gives the numbers, and nothing is read. Near-duplicates do not count.
+result is a lower bound of what the build drops. `read_everything` reads and hashes all sources. Near-duplicates do not
+count.
 
 Memory: 20 bytes per hashed document, and 100 MB for the comparison.
 """
@@ -11,35 +11,24 @@ Memory: 20 bytes per hashed document, and 100 MB for the comparison.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from pipeline.clean.documents import DocumentStream
-from pipeline.clean.drops.table import NOT_TAKEN, step_of
-from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE
-from pipeline.recipe import paths
-from pipeline.recipe.read import read_recipe
-from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Unit
 from pipeline.sources.selection import Selection
-from shards.errors import TokenmillError
 from shards.format.content_hash import hash_documents
 from shards.format.equal_hashes import divide_hashes, find_copies, sort_hashes
-from shards.format.manifest import MANIFEST_FILE, Manifest, read_metadata
-from shards.stores.store import local_file
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from pipeline.arrow_arrays import Integers
     from pipeline.encode.run import Run
-    from pipeline.recipe.schema import SourceRecipe
 
 COUNTED_BYTES = 128 << 20
 """A local source with at most this much text is always hashed whole: a second or two."""
@@ -47,7 +36,7 @@ _PART_DOCUMENTS = 1 << 20
 """Documents that are compared at once, about."""
 _THREADS = 4
 
-Basis = Literal["not counted", "sample", "all text", "earlier build"]
+Basis = Literal["not counted", "sample", "all text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +54,8 @@ class Distinct:
     find."""
 
 
-class _Hashed(NamedTuple):
-    """Documents by their hashes."""
-
-    hashes: npt.NDArray[np.uint64]
-    """`(documents, 2)`."""
-    sizes: npt.NDArray[np.uint32]
-    """Bytes of text, or tokens, `(documents,)`."""
+_HASHED = np.dtype([("hi", "<u8"), ("lo", "<u8"), ("size", "<u4")])
+"""A document: the halves of its content hash, and its bytes of text or its tokens."""
 
 
 def find_distinct(
@@ -87,91 +71,59 @@ def find_distinct(
     Raises:
         SourceError: a file cannot be read as the recipe says.
     """
-    tables: list[_Hashed] = []
+    tables: list[npt.NDArray[np.void]] = []
     whole: list[bool] = []
     for selection, runs in zip(selections, sampled, strict=True):
         quick = not selection.is_remote and selection.text_bytes <= COUNTED_BYTES and not selection.source.clean.is_slow
         whole.append(selection.source.content == "column" and (read_everything or quick))
-        tables.append(_hash_source(selection) if whole[-1] else _join([_hash_run(run) for run in runs]))
+        parts = _hash_source(selection) if whole[-1] else list(map(_hash_run, runs))
+        tables.append(np.concatenate([np.zeros(0, _HASHED), *parts]))
     return [
         Distinct(
-            text=1 - own["sizes"] / max(1, int(table.sizes.sum(dtype=np.int64))),
-            duplicates=own["inside"] / max(1, len(table.sizes)),
-            elsewhere=own["elsewhere"] / max(1, len(table.sizes)),
+            text=1 - sizes / max(1, int(table["size"].sum(dtype=np.int64))),
+            duplicates=inside / max(1, len(table)),
+            elsewhere=elsewhere / max(1, len(table)),
             basis="all text" if counted else "sample",
         )
-        for own, table, counted in zip(_compare(tables), tables, whole, strict=True)
+        for (inside, elsewhere, sizes), table, counted in zip(_compare(tables), tables, whole, strict=True)
     ]
 
 
-def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
-    """Estimate duplicates by those that an earlier build in `out` found; None if there is no set of the same sources.
-
-    Weights, tokens and tokenizer may differ: equality of documents does not depend on them.
-    """
-    try:
-        # Any set will do that was built from the same documents.
-        manifest = read_metadata(Manifest, local_file(out / MANIFEST_FILE))
-        built = read_recipe(out / manifest.recipe.file)
-    except (OSError, TokenmillError):
-        return None
-    if [_reading(source) for source in built.sources] != [_reading(source) for source in recipe.sources]:
-        return None
-    found: list[Distinct] = []
-    for source in manifest.sources:
-        # A set counts what it has dropped; what is left is what the mix could take.
-        inside, elsewhere = (source.dropped.get(reason, 0) for reason in (DUPLICATE, DUPLICATE_ELSEWHERE))
-        not_taken = sum(count for reason, count in source.dropped.items() if step_of(reason) == NOT_TAKEN)
-        distinct = source.documents_available + not_taken
-        documents = max(1, distinct + inside + elsewhere)
-        left = distinct / documents
-        found.append(Distinct(left, inside / documents, elsewhere / documents, "earlier build"))
-    return found
-
-
-def _reading(source: SourceRecipe) -> dict[str, Any]:
-    """Return the keys of a source that determine its documents."""
-    placed = source.with_paths(lambda path: os.path.normpath(paths.join_path(source.folder, path)))
-    return placed.model_dump(exclude={"weight", "take", "license"})
-
-
-def _hash_run(run: Run) -> _Hashed:
+def _hash_run(run: Run) -> npt.NDArray[np.void]:
     rows = run.read_documents(0, run.num_documents)
-    return _Hashed(np.stack([rows["hash_hi"], rows["hash_lo"]], axis=1), rows["length"].copy())
+    return _make_table(rows["hash_hi"], rows["hash_lo"], rows["length"])
 
 
-def _hash_source(selection: Selection) -> _Hashed:
+def _hash_source(selection: Selection) -> list[npt.NDArray[np.void]]:
+    def hash_unit(unit: Unit) -> npt.NDArray[np.void]:
+        parts = [np.zeros(0, _HASHED)]
+        for _, documents in DocumentStream(selection.source, unit.spans):
+            hashes = hash_documents(documents.data, documents.offsets)
+            parts.append(_make_table(hashes[:, 0], hashes[:, 1], np.diff(documents.offsets)))
+        return np.concatenate(parts)
+
     with ThreadPoolExecutor(_THREADS) as pool:
-        return _join(list(pool.map(partial(_hash_unit, selection.source), selection.units)))
+        return list(pool.map(hash_unit, selection.units))
 
 
-def _hash_unit(source: SourceRecipe, unit: Unit) -> _Hashed:
-    batches = (documents for _, documents in DocumentStream(source, unit.spans))
-    return _join(
-        [_Hashed(hash_documents(own.data, own.offsets), np.diff(own.offsets).astype(np.uint32)) for own in batches]
-    )
+def _make_table(hi: Integers, lo: Integers, sizes: Integers) -> npt.NDArray[np.void]:
+    table = np.empty(len(hi), _HASHED)
+    table["hi"], table["lo"], table["size"] = hi, lo, sizes
+    return table
 
 
-def _join(tables: list[_Hashed]) -> _Hashed:
-    nothing = _Hashed(np.zeros((0, 2), np.uint64), np.zeros(0, np.uint32))
-    return _Hashed(*map(np.concatenate, zip(nothing, *tables, strict=True)))
-
-
-def _compare(tables: list[_Hashed]) -> list[dict[str, int]]:
-    """Count the documents dropped from each table; of equal documents, the first in the tables' order stays."""
-    counts = [{"inside": 0, "elsewhere": 0, "sizes": 0} for _ in tables]
-    for part in divide_hashes(sum(len(table.hashes) for table in tables), _PART_DOCUMENTS):
-        chosen = [np.flatnonzero(part.holds(table.hashes[:, 0])) for table in tables]
-        hi, lo = np.concatenate([table.hashes[rows] for table, rows in zip(tables, chosen, strict=True)]).T
-        sizes = np.concatenate([table.sizes[rows] for table, rows in zip(tables, chosen, strict=True)])
+def _compare(tables: list[npt.NDArray[np.void]]) -> list[list[int]]:
+    """Count the documents dropped from each table: copies of its own, copies of others, and the sizes of both."""
+    counts = np.zeros((len(tables), 3), np.int64)
+    for part in divide_hashes(sum(map(len, tables)), _PART_DOCUMENTS):
+        chosen = [table[part.holds(table["hi"])] for table in tables]
+        rows = np.concatenate(chosen)
         sources = np.repeat(np.arange(len(tables)), list(map(len, chosen)))
+
         # Of equal documents, the first in the order of the sources stays, as in the mix.
-        order, shared = sort_hashes(hi, lo, bits=part.bits)
-        copies, originals = find_copies(hi, lo, order[shared])
-        for source, own in enumerate(counts):
-            dropped = copies[sources[copies] == source]
-            inside = int((sources[originals[sources[copies] == source]] == source).sum())
-            own["inside"] += inside
-            own["elsewhere"] += len(dropped) - inside
-            own["sizes"] += int(sizes[dropped].sum(dtype=np.int64))
-    return counts
+        order, shared = sort_hashes(rows["hi"], rows["lo"], bits=part.bits)
+        copies, originals = find_copies(rows["hi"], rows["lo"], order[shared])
+        inside = sources[copies] == sources[originals]
+        for column, values in enumerate((inside, ~inside, rows["size"][copies])):
+            counts[:, column] += np.bincount(sources[copies], values, len(tables)).astype(np.int64)
+    return counts.tolist()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pipeline.assemble.grouping import shards_an_assemble_task
 from pipeline.estimate.disk import token_size
@@ -64,14 +63,6 @@ class Machines:
         """Return the price of the machines in US dollars; None if one of them has no price."""
         nodes = -(-self.workers // self.cpus_per_node)
         return None if self.node_usd_per_hour is None else nodes * self.node_usd_per_hour * hours
-
-
-class WrittenSet(NamedTuple):
-    """The size of the set that a build would write."""
-
-    tokens: int
-    shards: int
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +118,11 @@ def estimate_time(
     sources: Sequence[SourceEstimate],
     selections: Sequence[Selection],
     pilot: Pilot,
-    *,
-    written: WrittenSet,
     machines: Machines,
+    *,
+    set_tokens: int,
+    set_bytes: int,
+    shards: int,
 ) -> TimeEstimate:
     """Estimate the seconds of each stage.
 
@@ -138,8 +131,10 @@ def estimate_time(
         sources: the estimate of each source.
         selections: the sources' files.
         pilot: what a sample showed.
-        written: the set.
         machines: what the build runs on.
+        set_tokens: tokens of the set.
+        set_bytes: its bytes on disk.
+        shards: its shards.
     """
     # Fetching, and the tokenizer.
     read_s = [own.text_bytes * ratios.read_cpu_s for own, ratios in zip(selections, pilot.sources, strict=True)]
@@ -158,23 +153,21 @@ def estimate_time(
     near_s = tokens * pilot.near_s_per_token + (documents * PAIRS_S_PER_DOCUMENT if pilot.near_s_per_token else 0.0)
     # A stage uses no more workers than it has tasks.
     units = sum(source.units for source in sources)
-    shard_bytes = written.tokens * token_size(recipe) // max(1, written.shards)
-    shard_documents = documents // max(1, written.shards)
-    a_task = shards_an_assemble_task(
-        written.shards, runs=units, shard_bytes=shard_bytes, shard_documents=shard_documents
-    )
+    shard_bytes = set_tokens * token_size(recipe) // max(1, shards)
+    shard_documents = documents // max(1, shards)
+    a_task = shards_an_assemble_task(shards, runs=units, shard_bytes=shard_bytes, shard_documents=shard_documents)
     encoding, assembling, validating = (
         max(1, min(machines.workers, tasks))
         for tasks in (
             units,
-            -(-written.shards // a_task),
-            -(-written.shards // shards_a_validation_task(written.shards, shard_bytes)),
+            -(-shards // a_task),
+            -(-shards // shards_a_validation_task(shards, shard_bytes)),
         )
     )
     # A stage takes at least as long as its bytes take to or from an object store.
     run_bytes = tokens * token_size(recipe) if machines.remote_work else 0
-    set_bytes = written.bytes if machines.remote_out else 0
-    validate_s = written.tokens / VALIDATE_TOKENS_PER_S + written.shards * VALIDATE_S_PER_SHARD
+    sent_bytes = set_bytes if machines.remote_out else 0
+    validate_s = set_tokens / VALIDATE_TOKENS_PER_S + shards * VALIDATE_S_PER_SHARD
     return TimeEstimate(
         workers=machines.workers,
         content_s=files / (pilot.content_files_per_s * machines.workers) if pilot.content_files_per_s else 0.0,
@@ -184,6 +177,6 @@ def estimate_time(
         encode_s=max(sum(read_s) + encode_s, run_bytes / STORE_BYTES_PER_S) / encoding,
         mix_s=mix_s,
         near_duplicates_s=near_s / machines.workers,
-        assemble_s=max(written.tokens * pilot.assemble_s, (run_bytes + set_bytes) / STORE_BYTES_PER_S) / assembling,
-        validate_s=max(validate_s, set_bytes / STORE_BYTES_PER_S) / validating,
+        assemble_s=max(set_tokens * pilot.assemble_s, (run_bytes + sent_bytes) / STORE_BYTES_PER_S) / assembling,
+        validate_s=max(validate_s, sent_bytes / STORE_BYTES_PER_S) / validating,
     )

@@ -22,7 +22,7 @@ from pipeline.estimate.disk import (
     document_bytes,
     token_size,
 )
-from pipeline.estimate.durations import Machines, TimeEstimate, WrittenSet, estimate_time
+from pipeline.estimate.durations import Machines, TimeEstimate, estimate_time
 from pipeline.estimate.pilot import TABLE_BYTES, Pilot, SourcePilot
 from pipeline.estimate.source_estimate import (
     SourceEstimate,
@@ -152,8 +152,16 @@ def estimate(
     )
     if pilot is None:
         return found
-    written = WrittenSet(found.train_tokens + found.val_tokens, found.shards, found.output_bytes)
-    time = estimate_time(recipe, sources, selections, pilot, written=written, machines=machines or Machines())
+    time = estimate_time(
+        recipe,
+        sources,
+        selections,
+        pilot,
+        machines or Machines(),
+        set_tokens=train + found.val_tokens,
+        set_bytes=found.output_bytes,
+        shards=found.shards,
+    )
     # Prices go by the time of the whole build.
     hours = time.total_s / 3600
     return replace(

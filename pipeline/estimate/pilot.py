@@ -20,46 +20,35 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-import pyarrow as pa
-
-from pipeline.arrow_arrays import wrap_texts
 from pipeline.clean.drops.malformed import Examples, count_malformed, describe_examples, malformed_remedy
 from pipeline.clean.drops.table import DUPLICATE, SourceDrops, step_of
-from pipeline.clean.evaluations import items
-from pipeline.clean.steps import clean_batch, describe_drops, drop_remedy
-from pipeline.clean.tally import Tally
-from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, token_dtype
-from pipeline.engine.checksums import checksum_file
-from pipeline.engine.receipts import Result, write_receipt
+from pipeline.clean.steps import describe_drops, drop_remedy
 from pipeline.estimate.carried_bytes import CarriedBytes, measure_carried
-from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
-from pipeline.estimate.pilot_cleaning import mix_pilot, share_left
-from pipeline.estimate.pilot_pieces import Extract, read_pilot_pieces
-from pipeline.mix.fates import Fates, write_fates
-from pipeline.mix.mix_plan import ShardPlan, Slice
+from pipeline.estimate.disk import COMPRESSED_SHARE, ROW_BYTES, token_size
+from pipeline.estimate.duplicates import Distinct, find_distinct
+from pipeline.estimate.pilot_pieces import Sample, read_pilot_pieces
+from pipeline.estimate.pilot_stages import PilotStages
 from pipeline.recipe.schema import Recipe, SourceRecipe
-from pipeline.recipe.shares import Demand, Shares
-from pipeline.sources.base import SourceError, Span, TextBatch, Unit
+from pipeline.recipe.shares import Demand
+from pipeline.sources.base import SourceError, Span, Unit
 from pipeline.sources.selection import Selection
-from pipeline.sources.software_heritage.fetched_documents import FORMAT, DocumentWriter
 from pipeline.sources.undivided import Undivided
 from pipeline.tokenizer.encoder import TokenizerInfo, load_encoder, read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
-from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
-from shards.stores.store import FolderStore
+from pipeline.tokenizer.sample import TokenizerTask, draw_sample
 
 if TYPE_CHECKING:
-    from pipeline.assemble.assemble import AssembleResult
     from pipeline.encode.encode import EncodeResult
+    from pipeline.encode.run import Run
 
 SAMPLE_BYTES = 24 << 20
 LEAST_SOURCE_BYTES = 4 << 20
+TEXT_BYTES_PER_TOKEN = 4.3  # measured on English web text and books with a 32 K vocabulary: 4.2 to 4.5
 TABLE_BYTES = 1500
 """The fixed size of a document table, about: its footer and the names of its parts."""
 _ALL = 0.95
@@ -73,23 +62,23 @@ the gpt2 pre-tokenizer), measured."""
 
 @dataclass(frozen=True, slots=True)
 class SourcePilot:
-    """Ratios measured on one source. A stated byte is a byte of text as the spans state it."""
+    """Ratios measured on one source, by default those of English text. A stated byte is one that the spans state."""
 
-    text: float
+    text: float = 1.0
     """Bytes of the documents kept, for each stated byte."""
-    documents: float
+    documents: float = 0.0
     """Documents kept, for each stated byte."""
-    kept: float | None
+    kept: float | None = None
     """Documents kept, for each row; None if nothing was read."""
-    dropped: dict[str, float]
+    dropped: dict[str, float] = field(default_factory=dict[str, float])
     """Rows dropped by reason, for each row."""
-    bytes_per_token: float
+    bytes_per_token: float = TEXT_BYTES_PER_TOKEN
     """Text per token of the documents kept; EOS counts as a token."""
-    longest_tokens: int
+    longest_tokens: int = 0
     """Tokens of the longest document."""
-    read_cpu_s: float
+    read_cpu_s: float = 0.0
     """Seconds of one core to read a stated byte."""
-    encode_s: float
+    encode_s: float = 0.0
     """Seconds of one core to encode a byte of the documents kept."""
     content_files: float = 0.0
     """Files of the archive, for each stated byte."""
@@ -108,19 +97,6 @@ class SourcePilot:
     """The documents of the sample that each step drops."""
     carried: CarriedBytes = field(default_factory=CarriedBytes)
     """Of a document."""
-
-    def with_mix(self, mixed: SourceDrops) -> SourcePilot:
-        """Return the ratios, with the results for the source of a mix of all samples."""
-        read = max(1, mixed.read.documents)
-        dropped = {reason: count for reason, count in mixed.dropped().items() if step_of(reason) != DUPLICATE}
-        left_tokens, left_documents = share_left(mixed)
-        return replace(
-            self,
-            drops=mixed.after(self.drops),
-            dropped=self.dropped | {reason: count / read * (self.kept or 0.0) for reason, count in dropped.items()},
-            left_tokens=left_tokens,
-            left_documents=left_documents,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +133,6 @@ def measure_pilot(
     selections: list[Selection],
     *,
     duplicates: Literal["cheaply", "in all text"] = "cheaply",
-    earlier: Path | None = None,
 ) -> Pilot:
     """Read, train, encode and compress a sample of every source.
 
@@ -165,7 +140,6 @@ def measure_pilot(
         recipe: the recipe.
         selections: the parts of the sources that the build would read.
         duplicates: search for duplicates only if it is cheap, or in all text that the build would read.
-        earlier: folder of a set; if it was built from the same sources, its manifest gives the duplicates.
 
     Raises:
         SourceError: a part cannot be read as the recipe says.
@@ -175,60 +149,54 @@ def measure_pilot(
     started = time.perf_counter()
     wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in Demand(recipe).shares.fractions]
     samples = [read_pilot_pieces(*arguments) for arguments in zip(selections, wanted, strict=True)]
-
     _check_samples_left(recipe, samples)
 
-    # Train, encode and assemble, as a build does.
+    # Train, encode, mix and assemble, as a build does.
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name:
-        folder = Path(name)
+        stages = PilotStages(recipe, Path(name))
         training = time.perf_counter()
-        tokenizer = _tokenizer(recipe, selections, samples, folder)
-        train_s = time.perf_counter() - training
-        evaluations = _read_evaluations(recipe, folder / "evaluations")
-        measured = [
-            _measure_source(recipe, index, sample, tokenizer, evaluations, folder)
-            for index, sample in enumerate(samples)
+        # Two halves: the encoder is slow until it has cached the common words, so only the second is timed.
+        units = [
+            [stages.write_unit(s, half, texts) for half in (0, 1) if (texts := sample.texts[half::2])]
+            for s, sample in enumerate(samples)
         ]
-        runs = [run for _, own in measured for run in own]
-        mixed, near_s = mix_pilot(recipe, runs, tokenizer.vocab_size, evaluations, folder / "mixed")
-        shard = _assemble(recipe, runs, tokenizer, folder / "mix")
+        tokenizer = _tokenizer(recipe, selections, samples, units, stages.folder)
+        train_s = time.perf_counter() - training
+        evaluations = stages.read_evaluations()
+        encoded = [[stages.encode(unit, tokenizer, evaluations) for unit in own] for own in units]
+        runs = [run for own in encoded for run, _ in own]
+        mix, listed, mixed, near_s = stages.mix(runs, tokenizer.vocab_size, evaluations)
+        shard = stages.assemble(mix, listed, mixed, tokenizer)
         slow_encoder = load_encoder(tokenizer.path, tokenizer.sha256).slow_because  # while the trained file is there
-        kept = _describe_kept(recipe, runs)
-        own_runs = [own for _, own in measured]
+        own_runs = [[run for run, _ in own] for own in encoded]
         distinct = find_distinct(selections, own_runs, read_everything=duplicates == "in all text")
-
-    # An earlier build knows more of duplicates than a sample does.
-    built = read_earlier(earlier, recipe) if earlier else None
-    if built is not None:
-        distinct = [old if new.basis == "sample" else new for new, old in zip(distinct, built, strict=True)]
+        sources = tuple(
+            _measure_source(*each) for each in zip(recipe.sources, samples, encoded, mixed.drops, distinct, strict=True)
+        )
 
     # The speed of the network.
     remote = [sample for sample, selection in zip(samples, selections, strict=True) if selection.is_remote]
-    link_bytes = sum(piece.stored_bytes for sample in remote for piece in sample.pieces)
-    speeds = [sample.content for sample in samples if sample.content is not None]
-    files = sum(speed.files for speed in speeds)
-    (entry,) = shard.entries
+    link_bytes = sum(sample.stored_bytes for sample in remote)
+    files = sum(sample.fetched_files for sample in samples)
+    entry = shard.entries[0] if shard else None
     return Pilot(
-        sources=tuple(
-            replace(source.with_mix(found), distinct=own)
-            for (source, _), found, own in zip(measured, mixed, distinct, strict=True)
-        ),
-        token_bytes=entry.files.tokens.bytes / max(1, entry.tokens),
-        row_bytes=max(0, entry.files.documents.bytes - TABLE_BYTES) / max(1, entry.documents),
+        sources=sources,
+        token_bytes=entry.files.tokens.bytes / max(1, entry.tokens) if entry else token_size(recipe) * COMPRESSED_SHARE,
+        row_bytes=max(0, entry.files.documents.bytes - TABLE_BYTES) / max(1, entry.documents) if entry else ROW_BYTES,
         near_s_per_token=near_s,
-        assemble_s=sum(shard.seconds.values()) / max(1, entry.tokens),
+        assemble_s=sum(shard.seconds.values()) / max(1, shard.entries[0].tokens) if shard else 0.0,
         link_bytes_per_s=link_bytes / sum(sample.wall_s for sample in remote) if link_bytes else None,
-        content_files_per_s=files / sum(speed.seconds for speed in speeds) if files else None,
+        content_files_per_s=files / sum(sample.fetch_s for sample in samples) if files else None,
         sample_bytes=sum(len(text) for sample in samples for text in sample.texts),
         train_s=train_s,
         seconds=time.perf_counter() - started,
         slow_encoder=slow_encoder,
         slow_trainer=_describe_slow_trainer(recipe),
-        kept=kept,
+        kept=_describe_kept(recipe, [[result for _, result in own] for own in encoded]),
     )
 
 
-def _check_samples_left(recipe: Recipe, samples: list[Extract]) -> None:
+def _check_samples_left(recipe: Recipe, samples: list[Sample]) -> None:
     """Refuse a recipe of whose samples nothing is left: there is nothing to measure, and the build would stop."""
     # One source with text is enough to measure; the others are told in the plan.
     if any(sample.texts for sample in samples):
@@ -237,27 +205,24 @@ def _check_samples_left(recipe: Recipe, samples: list[Extract]) -> None:
     reasons: set[str] = set()
     others = False
     for source, sample in zip(recipe.sources, samples, strict=True):
-        tally = Tally.sum(piece.tally for piece in sample.pieces)
-        dropped, examples = tally.dropped, tally.malformed
+        dropped, examples = sample.tally.dropped, sample.tally.malformed
         reasons.update(dropped)
-        records = sum(piece.rows for piece in sample.pieces)
         line = f"source {source.name!r}: no document of its sample is left"
-        line += f": {describe_drops(dropped, records)}" if dropped else ""
+        line += f": {describe_drops(dropped, sample.rows)}" if dropped else ""
         # Malformed records have a remedy of their own, which knows their encoding.
         malformed = count_malformed(source, dropped)
         others |= not malformed or malformed < dropped.total()
         if malformed:
-            line += f"{describe_examples(examples)}\n{malformed_remedy(source, malformed / records, examples)}"
+            line += f"{describe_examples(examples)}\n{malformed_remedy(source, malformed / sample.rows, examples)}"
         lines.append(line)
     lines += [drop_remedy(reasons)] if others else []
     raise SourceError("\n".join(f"{line}." for line in lines))
 
 
-def _describe_kept(recipe: Recipe, runs: list[Run]) -> tuple[str, ...]:
+def _describe_kept(recipe: Recipe, encoded: list[list[EncodeResult]]) -> tuple[str, ...]:
     """Return what the tokenizer rewrites of each source's sample, and what would stop the build."""
     lines: list[str] = []
-    for index, source in enumerate(recipe.sources):
-        results = (cast("EncodeResult", run.result) for run in runs if run.source == index)
+    for source, results in zip(recipe.sources, encoded, strict=True):
         if (kept := add_up_kept_text(result.kept for result in results)) is not None:
             lines.append(f"{describe_kept(source.name, kept)} (of the sample)")
             try:
@@ -267,32 +232,31 @@ def _describe_kept(recipe: Recipe, runs: list[Run]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extract], folder: Path) -> TokenizerInfo:
+def _tokenizer(
+    recipe: Recipe, selections: list[Selection], samples: list[Sample], units: list[list[Unit]], folder: Path
+) -> TokenizerInfo:
     from pipeline.tokenizer import train
 
     section = recipe.tokenizer
     if recipe.tokenizer_file is not None:
         return read_encoder_file(recipe.tokenizer_file, eos_token=section.eos_token, bos=section.bos)
     assert section.vocab_size is not None  # the recipe's checks guarantee it
+
     # Every second document of a sample; all of it if it is all the text, as in a build.
-    weights = section.sample_weights or {source.name: source.weight for source in recipe.sources}
-    shares = Shares(tuple(weights[source.name] for source in recipe.sources)).fractions
-    texts = [
-        _clean_sample(recipe, selection.source, sample.texts if _is_all(selection, sample) else sample.texts[::2])
-        for selection, sample in zip(selections, samples, strict=True)
-    ]
-    # As much of each source as the scarcest one allows at these shares.
-    most = min([sum(map(len, own)) / share for own, share in zip(texts, shares, strict=True) if own], default=0)
+    given = section.sample_weights or {source.name: source.weight for source in recipe.sources}
+    sources: list[SourceRecipe] = []
+    spans: list[tuple[Span, ...]] = []
+    for selection, sample, own in zip(selections, samples, units, strict=True):
+        if own:
+            clean = selection.source.clean.without_filters()
+            sources.append(selection.source.model_copy(update={"clean": clean}))
+            used = own if _is_all(selection, sample) else own[:1]
+            spans.append(tuple(span for unit in used for span in unit.spans))
+    weights = tuple(given[source.name] for source in sources)
+    task = TokenizerTask(section, tuple(sources), tuple(spans), weights, recipe.seed, recipe.sample_limits())
     path = folder / "sample.bin"
-    with path.open("wb") as file:
-        for own, share in zip(texts, shares, strict=True):
-            budget = min(most, section.sample_bytes) * share
-            for text in own:
-                if budget <= 0:
-                    break
-                file.write(text)
-                file.write(DOCUMENT_SEPARATOR)
-                budget -= len(text)
+    draw_sample(path, task, lambda done, tokens: None)
+
     # The merges, by whatever learns them faster from so little text.
     quick = section.pretokenizer == "gpt2" and path.stat().st_size < _QUICK_TRAINING_BYTES
     learn = train.train_merges_slowly if quick else train.train_merges
@@ -310,148 +274,55 @@ def _describe_slow_trainer(recipe: Recipe) -> str:
     return "" if recipe.tokenizer_file or find_trainer(name) != "tokenizers" else describe_slow_trainer(name)
 
 
-def _clean_sample(recipe: Recipe, source: SourceRecipe, texts: list[bytes]) -> list[bytes]:
-    """Return the documents that the build's own sample is drawn from."""
-    limits = recipe.sample_limits().get(source.name)
-    if limits is None:
-        return texts
-    sampled = source.model_copy(update={"clean": source.clean.for_sample(limits)})
-    batch = TextBatch(wrap_texts(pa.large_binary(), texts), np.arange(len(texts), dtype=np.uint32))
-    return [bytes(text) for text in clean_batch(sampled, batch, Tally())]
-
-
-def _is_all(selection: Selection, sample: Extract) -> bool:
+def _is_all(selection: Selection, sample: Sample) -> bool:
     """Say whether the sample holds all the text of a source."""
     # All of it was read, and all that was read was kept.
-    stated, kept = (sum(sizes) for sizes in zip(*((p.stated_bytes, p.text_bytes) for p in sample.pieces), strict=True))
-    whole = not selection.has_more and stated >= _ALL * selection.text_bytes
-    return whole and sum(map(len, sample.texts)) >= _ALL * kept
-
-
-def _read_evaluations(recipe: Recipe, folder: Path) -> str | None:
-    """Read the items of the recipe's evaluation sets, if it names any; return the address of their folder."""
-    if not recipe.evaluations:
-        return None
-    folder.mkdir()
-    write_receipt(folder, items.read_items(folder, items.make_items_task(recipe), lambda done, tokens: None))
-    return str(folder)
+    whole = not selection.has_more and sample.stated_bytes >= _ALL * selection.text_bytes
+    return whole and sum(map(len, sample.texts)) >= _ALL * sample.text_bytes
 
 
 def _measure_source(
-    recipe: Recipe,
-    index: int,
-    sample: Extract,
-    tokenizer: TokenizerInfo,
-    evaluations: str | None,
-    folder: Path,
-) -> tuple[SourcePilot, list[Run]]:
-    pieces, texts = sample.pieces, sample.texts
-    # What cleaning before encoding did to the pieces, as shares of what came to it.
-    stated = sum(piece.stated_bytes for piece in pieces) or 1.0
-    rows = sum(piece.rows for piece in pieces)
-    documents = sum(piece.documents for piece in pieces)
-    tally = Tally.sum(piece.tally for piece in pieces)
-    dropped = {reason: count / rows for reason, count in tally.dropped.items()}
-    if not texts:
-        ratios = SourcePilot(0.0, 0.0, 0.0, dropped, 1.0, 0, sample.cpu_s / stated, 0.0, drops=tally.drops)
-        return replace(ratios, malformed=tally.malformed, undivided=tally.undivided), []
-    # Encode in two halves and time only the second: the encoder is slow until it has cached the common words.
-    halves = [half for half in (texts[::2], texts[1::2]) if half]
-    folders = [folder / f"{index}-{half}" for half in range(len(halves))]
-    encoded = [_encode(recipe, index, *half, tokenizer, evaluations) for half in zip(halves, folders, strict=True)]
-    text_bytes, tokens = sum(own.text_bytes for _, own in encoded), sum(own.tokens for _, own in encoded)
-    timed = encoded[-1][1]
-    encode_s = sum(seconds for step, seconds in timed.seconds.items() if step not in _NOT_ENCODING)
+    source: SourceRecipe,
+    sample: Sample,
+    encoded: list[tuple[Run, EncodeResult]],
+    mixed: SourceDrops,
+    distinct: Distinct,
+) -> SourcePilot:
+    """Return the ratios of one source, by what its sample became."""
+    stated, rows, dropped = sample.stated_bytes or 1.0, max(1, sample.rows), sample.tally.dropped
+    tokens, text_bytes = (sum(getattr(own, name) for _, own in encoded) for name in ("tokens", "text_bytes"))
+    lengths = [run.read_documents(0, run.num_documents)["length"] for run, _ in encoded]
+
+    # The time of the steps that grow with the text, in the second half.
+    timed = encoded[-1][1] if encoded else None
+    encode_s = sum(s for step, s in timed.seconds.items() if step not in _NOT_ENCODING) if timed else 0.0
+
+    # What the mix leaves; its copies are counted in more text than the sample, as `distinct`.
+    copies = mixed.step(DUPLICATE).first
+    in_mix = {reason: count for reason, count in mixed.dropped().items() if step_of(reason) != DUPLICATE}
+    kept = sample.documents / rows
+    shares = {reason: count / rows for reason, count in dropped.items()}
+    shares |= {reason: count / max(1, mixed.read.documents) * kept for reason, count in in_mix.items()}
+    measured = max(1, mixed.read.documents - copies.documents), max(1, mixed.read.tokens - copies.tokens)
+
     # Files of the archive are fetched for rows that name them, for the whole source as for the sample.
-    files = sum(len(piece.keys) for piece in pieces)
-    content = sample.content
-    measured = SourcePilot(
-        text=sum(piece.text_bytes for piece in pieces) / stated,
-        documents=documents / stated,
-        kept=documents / max(1, rows),
-        dropped=dropped,
-        bytes_per_token=text_bytes / tokens,
-        longest_tokens=max(int(run.read_documents(0, run.num_documents)["length"].max()) for run, _ in encoded),
+    files = len(sample.keys) / stated
+    return SourcePilot(
+        text=sample.text_bytes / stated,
+        documents=sample.documents / stated,
+        kept=kept,
+        dropped=shares,
+        bytes_per_token=text_bytes / tokens if encoded else 1.0,
+        longest_tokens=max((int(own.max()) for own in lengths), default=0),
         read_cpu_s=sample.cpu_s / stated,
-        encode_s=encode_s / timed.text_bytes,
-        content_files=files / stated,
-        content_bytes=files / stated * content.stored_bytes / max(1, content.files) if content else 0.0,
-        drops=tally.drops,
-        malformed=tally.malformed,
-        undivided=tally.undivided,
-        carried=measure_carried([table for piece in pieces for table in piece.carried], recipe.sources[index]),
+        encode_s=encode_s / timed.text_bytes if timed else 0.0,
+        content_files=files,
+        content_bytes=files * sample.fetched_bytes / max(1, sample.fetched_files),
+        distinct=distinct,
+        left_tokens=mixed.left.tokens / measured[1] if encoded else 1.0,
+        left_documents=mixed.left.documents / measured[0] if encoded else 1.0,
+        malformed=sample.tally.malformed,
+        undivided=sample.tally.undivided,
+        drops=mixed.after(sample.tally.drops),
+        carried=measure_carried(sample.carried, source),
     )
-    return measured, [run for run, _ in encoded]
-
-
-def _encode(
-    recipe: Recipe, index: int, texts: list[bytes], folder: Path, tokenizer: TokenizerInfo, evaluations: str | None
-) -> tuple[Run, EncodeResult]:
-    from pipeline.encode.encode import EncodeTask, encode_unit
-
-    run = folder / f"run-{folder.name}"  # the name of a run's folder stands for it where pairs are looked for
-    run.mkdir(parents=True)
-    # The texts as the build keeps fetched documents: a file of one row group.
-    path = folder / "documents.parquet"
-    writer = DocumentWriter(path)
-    for row, text in enumerate(texts):
-        writer.add(row, text)
-    writer.close({})
-    write_receipt(folder, Result(files={path.name: checksum_file(path)}))
-    size = sum(map(len, texts))
-    span = Span(str(path), path.name, "", FORMAT, "rg", 0, 1, size, len(texts), path.stat().st_size)
-    dtype = token_dtype(tokenizer.vocab_size)
-    source = recipe.sources[index]
-    source = source.model_copy(update={"clean": source.clean.without_filters()})  # the texts have passed them
-    # The run of a unit, as the encode stage makes it.
-    task = EncodeTask(
-        Unit(index, (span,)),
-        source,
-        tokenizer.path,
-        tokenizer.sha256,
-        tokenizer.eos_id,
-        dtype,
-        evaluations=evaluations,
-        bos_id=tokenizer.bos_id,
-    )
-    encoded = encode_unit(run, task, lambda done, tokens: None)
-    write_receipt(run, encoded)
-    return Run(str(run), index, dtype, encoded), encoded
-
-
-def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder: Path) -> AssembleResult:
-    """Write one shard of the mix: the documents of each source below a hash, in proportion to its weight."""
-    from pipeline.assemble.assemble import AssembleTask, assemble_shards
-    from shards.format.writer import SetProperties
-
-    folder.mkdir()
-    tokens = {run.source: 0 for run in runs}
-    for run in runs:
-        tokens[run.source] += int(run.read_documents(0, run.num_documents)["length"].sum())
-    shares = Demand(recipe).shares.fractions
-    # The beginning of each source in hash order, so long that the shares are right.
-    weights = {source: float(shares[source]) for source in tokens}
-    most = min([tokens[source] / weight for source, weight in weights.items()], default=0.0)
-    end = END_HASH[0]  # rounding may give a little more
-    cuts = {source: min(end, int(end * (most * weight / tokens[source]))) for source, weight in weights.items()}
-    # Nothing is dropped: one partition, in which every document is kept.
-    edges = np.array([[0] * len(runs), [run.num_documents for run in runs]], np.uint64)
-    kept = np.zeros(int(edges.sum()), np.uint8)
-    write_receipt(folder, Result(files=write_fates(folder, Fates(edges, lambda _: kept))))
-    listed = RunList(FolderStore(folder), runs)
-    listed.write()
-    task = AssembleTask(
-        (ShardPlan("train", 0, tuple(Slice(source, 0, FIRST_HASH, (cut, 0)) for source, cut in cuts.items())),),
-        listed.address,
-        str(folder),
-        tuple(source.name for source in recipe.sources),
-        recipe.seed,
-        SetProperties(
-            tokenizer.vocab_size,
-            tokenizer.eos_id,
-            tokenizer.sha256,
-            recipe.shards.chosen_compression,
-            bos_id=tokenizer.bos_id,
-        ),
-    )
-    return assemble_shards(folder, task, lambda done, tokens: None)

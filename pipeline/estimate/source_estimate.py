@@ -12,7 +12,6 @@ from pipeline.estimate.pilot import SourcePilot
 from pipeline.mix.take import describe_take
 from pipeline.sources.selection import ReadFile, Selection
 
-TEXT_BYTES_PER_TOKEN = 4.3  # measured on English web text and books with a 32 K vocabulary: 4.2 to 4.5
 _CONTENT_STORED_SHARE = 0.3  # gzip on source code
 
 
@@ -65,14 +64,7 @@ def guess_source(selection: Selection) -> SourcePilot:
     per_byte = sum(rows) / max(1, selection.text_bytes)
     fetched = per_byte if selection.source.content != "column" else 0.0
     return SourcePilot(
-        text=1.0,
         documents=per_byte,
-        kept=None,
-        dropped={},
-        bytes_per_token=TEXT_BYTES_PER_TOKEN,
-        longest_tokens=0,
-        read_cpu_s=0.0,
-        encode_s=0.0,
         content_files=fetched,
         content_bytes=_CONTENT_STORED_SHARE if fetched else 0.0,
         carried=guess_carried(selection.source),

@@ -12,13 +12,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pipeline.recipe.key_values import parse_count
 from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.raw_tables import list_of, named_tables, table_of
 from pipeline.recipe.schema import NUM_BYTES, EvaluationRecipe, ShardsRecipe, TokenizerRecipe
 from pipeline.recipe.sources import SourceRecipe
-from pipeline.recipe.variants import Variants
-from shards.config import nearest
+from shards.config import nearest, read_partly
 from shards.errors import plural
 from shards.eval_tasks.known import KNOWN_TASKS
 
@@ -71,8 +69,8 @@ def _check_evaluation(place: str, table: dict[str, Any]) -> Iterator[str]:
     elif task is not None:
         if table.get("paths"):
             yield f"{place}.task: the items of an eval task come from the Hub. Leave `task` or `paths` out."
-        for key in _given(EvaluationRecipe, table, _KEYS_OF_FILES):
-            yield f"{place}.{key}: not used: it says how files are read. Leave `{key}` or `task` out."
+        why = "not used: it says how files are read. Leave `{key}` or `task` out."
+        yield from _refuse(EvaluationRecipe, place, table, _KEYS_OF_FILES, why)
     elif "paths" not in table:
         yield f"{place}.paths: required key is missing. Give it, or task."
     elif table["paths"] == []:
@@ -84,19 +82,21 @@ def _applies_in_mix(table: Any) -> bool:
 
 
 def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
-    yield from _check_foreign(SourceRecipe, place, source)
+    for key, has_value in SourceRecipe.foreign_keys(source):
+        if has_value:
+            yield f"{place}.{key}: {SourceRecipe.kind_of(source).REMEDY}"
     carried = [str(item).rpartition(":")[0] or str(item) for item in list_of(source.get("carry"))]
     if source.get("content", "column") == "column":
-        for key in _given(SourceRecipe, source, _KEYS_OF_CONTENT):
-            yield f"{place}.{key}: only with content = 'software-heritage'. Leave it out, or set `content`."
-        text = source.get("text", _default(SourceRecipe, "text"))
+        why = "only with content = 'software-heritage'. Leave it out, or set `content`."
+        yield from _refuse(SourceRecipe, place, source, _KEYS_OF_CONTENT, why)
+        text = source.get("text", SourceRecipe.model_fields["text"].default)
         if text in (item.strip() for item in carried):
             yield f"{place}.carry: {text!r} is the text itself, which the tokens hold. Leave it out."
     else:
-        if _given(SourceRecipe, source, ("text",)):
-            yield f"{place}.text: the text comes from `content`, not from a column. Leave it out."
-        if source.get("carry"):
-            yield f"{place}.carry: only with content = 'column': what is fetched keeps no column. Leave it out."
+        why = "the text comes from `content`, not from a column. Leave it out."
+        yield from _refuse(SourceRecipe, place, source, ("text",), why)
+        why = "only with content = 'column': what is fetched keeps no column. Leave it out."
+        yield from _refuse(SourceRecipe, place, source, ("carry",), why)
     encoding = str(source.get("encoding", "utf-8"))
     try:
         str(source.get("separator", "")).encode(encoding)
@@ -148,42 +148,37 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
     """Yield the faults between the keys of `[tokenizer]`."""
     if not isinstance(data.get("tokenizer"), dict):
         return
-    section = table_of(data["tokenizer"])
+    raw = table_of(data["tokenizer"])
     # A file decides almost everything; a trained tokenizer must have room for what it always holds.
-    if section.get("file") is not None:
-        for key in _given(TokenizerRecipe, section, _KEYS_OF_TRAINING):
-            yield (
-                f"tokenizer.{key}: the tokenizer `file` decides it, so the key has no effect. Leave it out "
-                f"(on the command line: --set 'tokenizer={{file = \"...\"}}')"
-            )
+    if raw.get("file") is not None:
+        why = "the tokenizer `file` decides it, so the key has no effect. Leave it out "
+        why += "(on the command line: --set 'tokenizer={{file = \"...\"}}')"
+        yield from _refuse(TokenizerRecipe, "tokenizer", raw, _KEYS_OF_TRAINING, why)
         return
-    for key in _given(TokenizerRecipe, section, ("max_unknown",)):
-        yield f"tokenizer.{key}: a trained tokenizer knows every character. Leave it out, or give a tokenizer `file`."
-    specials = section.get("special_tokens", _default(TokenizerRecipe, "special_tokens"))
-    eos = section.get("eos_token", _default(TokenizerRecipe, "eos_token"))
-    if not isinstance(specials, list):
+    why = "a trained tokenizer knows every character. Leave it out, or give a tokenizer `file`."
+    yield from _refuse(TokenizerRecipe, "tokenizer", raw, ("max_unknown",), why)
+    section = read_partly(TokenizerRecipe, raw)
+    if not isinstance(given := raw.get("special_tokens", section.special_tokens), list):
         return
-    specials = list_of(specials)
-    if isinstance(eos, str) and eos not in specials:
-        yield f"tokenizer.eos_token: {eos!r} is not among special_tokens {specials}"
-    if isinstance(bos := section.get("bos", False), str) and bos not in specials:
-        yield f"tokenizer.bos: {bos!r} is not among special_tokens {specials}"
-    vocab_size = parse_count(section.get("vocab_size"))
+    specials = list_of(given)
+    for key, token in (("eos_token", section.eos_token), ("bos", section.bos)):
+        if isinstance(token, str) and token not in specials:
+            yield f"tokenizer.{key}: {token!r} is not among special_tokens {specials}"
     least = NUM_BYTES + len(specials)
-    if vocab_size is None:
+    if section.vocab_size is None:
         yield "tokenizer.vocab_size: required key is missing. Give it, or a tokenizer `file`."
-    elif isinstance(vocab_size, int) and vocab_size < least:
+    elif section.vocab_size < least:
         yield (
-            f"tokenizer.vocab_size: {vocab_size} is too small; {NUM_BYTES} bytes and "
+            f"tokenizer.vocab_size: {section.vocab_size} is too small; {NUM_BYTES} bytes and "
             f"{plural(len(specials), 'special token')} need at least {least}"
         )
 
 
 def check_shards(data: dict[str, Any]) -> Iterator[str]:
     """Yield the fault between the keys of `[shards]`. A set's recipe.json has both; there the name is the default."""
-    section = table_of(data.get("shards"))
-    name = section.get("compression", _default(ShardsRecipe, "compression"))
-    if section.get("zstd_level") is not None and name != _default(ShardsRecipe, "compression"):
+    section = read_partly(ShardsRecipe, data.get("shards"))
+    if section.zstd_level is not None and section.compression != ShardsRecipe.model_fields["compression"].default:
+        name = section.compression
         yield f"shards.zstd_level: takes the place of `compression`, which is {name!r}. Leave one of them out."
 
 
@@ -193,19 +188,10 @@ def _check_names(data: dict[str, Any], key: str, what: str) -> Iterator[str]:
         yield f"{key}: {names.count(name)} {what} are called {name!r}; expected distinct names"
 
 
-def _check_foreign(model: type[Variants], place: str, table: dict[str, Any]) -> Iterator[str]:
-    """Yield the keys of other kinds that have a value."""
-    for key in model.foreign_keys(table):
-        shared = key in model.model_fields
-        unset = _default(model, key) if shared else model.ABSENT.get(key)
-        if table[key] not in (unset, []):
-            yield f"{place}.{key}: {model.kind_of(table).REMEDY}"
-
-
-def _given(model: type[BaseModel], section: dict[str, Any], keys: tuple[str, ...]) -> list[str]:
-    """Return which keys have another value than their default: a set's recipe.json lists every key."""
-    return [key for key in keys if key in section and section[key] != _default(model, key)]
-
-
-def _default(model: type[BaseModel], key: str) -> Any:
-    return model.model_fields[key].get_default(call_default_factory=True)
+def _refuse(
+    model: type[BaseModel], place: str, table: dict[str, Any], keys: tuple[str, ...], why: str
+) -> Iterator[str]:
+    """Yield a fault for each key with another value than its default: a set's recipe.json lists every key."""
+    for key in keys:
+        if key in table and table[key] != model.model_fields[key].get_default(call_default_factory=True):
+            yield f"{place}.{key}: {why.format(key=key)}"

@@ -26,6 +26,7 @@ from pipeline.recipe.key_values import (
     distinct,
     no_empty_token,
 )
+from pipeline.recipe.raw_tables import list_path_keys
 from pipeline.recipe.sources import SourceRecipe
 from shards.config import Settings
 from shards.format.codec import Compression, CompressionName
@@ -235,17 +236,11 @@ class Recipe(Settings):
 
     def moved_to(self, folder: Path) -> Self:
         """Return the recipe for a file in another folder: its paths lead from there to the same files."""
-
-        def move(path: str) -> str:
-            return paths.move_path(path, old=self._folder, new=folder)
-
-        sources = [source.with_paths(move) for source in self.sources]
-        evaluations = [one.model_copy(update={"paths": list(map(move, one.paths))}) for one in self.evaluations]
-        file = self.tokenizer.file
-        tokenizer = self.tokenizer.model_copy(update={"file": None if file is None else move(file)})
-        lists = list(map(move, self.drop_hashes))  # with their SHA-256, which ends the last part of the path
-        moved = {"drop_hashes": lists, "sources": sources, "evaluations": evaluations, "tokenizer": tokenizer}
-        return self.model_copy(update=moved).in_folder(folder)
+        data = self.model_dump(mode="json")
+        for table, key in list_path_keys(data):
+            if table.get(key) is not None:  # a block list or a model has its SHA-256 behind its path
+                table[key] = paths.move_path_value(table[key], old=self._folder, new=folder)
+        return type(self).model_validate(data).in_folder(folder)
 
     def to_json(self) -> str:
         """Return the resolved recipe as canonical JSON, as kept in a shard set's recipe.json."""

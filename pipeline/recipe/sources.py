@@ -5,13 +5,21 @@ The keys of a kind say where its documents are. What is done with them is said b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import eq, not_
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PrivateAttr
+from pydantic import (
+    AfterValidator,
+    Field,
+    JsonValue,
+    ModelWrapValidatorHandler,
+    PositiveFloat,
+    PrivateAttr,
+    model_validator,
+)
 
 from pipeline.recipe import paths
 from pipeline.recipe.carry import checked_carry
@@ -27,8 +35,7 @@ from pipeline.recipe.key_values import (
     normal_encoding,
 )
 from pipeline.recipe.predicates import checked_predicates
-from pipeline.recipe.variants import Variants
-from shards.config import in_form
+from shards.config import Settings, in_form
 
 # A key that came after the first sets is left out of recipes while it has its default (`exclude_if`), so that earlier
 # digests stay valid.
@@ -38,7 +45,7 @@ MAX_NULL = 0.1
 SourceKind = Literal["files", "hub"]
 
 
-class SourceRecipe(Variants):
+class SourceRecipe(Settings):
     """One source of documents: files on disk or at any fsspec URL, or a data set on the Hub."""
 
     path_keys: ClassVar[tuple[str, ...]] = ()
@@ -46,6 +53,10 @@ class SourceRecipe(Variants):
     place_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of the kind that say where its files are, and never what is read from a file of a given name and version.
     Digests and cached spans leave them out: another place of the same files runs nothing again."""
+    WITHOUT: ClassVar[tuple[str, ...]] = ()
+    """Keys of all kinds that mean nothing for this one."""
+    REMEDY: ClassVar[str] = ""
+    """The fault of a key of another kind, with the remedy."""
     ABSENT: ClassVar[dict[str, Any]] = {
         "name": ...,
         "kind": ...,
@@ -56,6 +67,7 @@ class SourceRecipe(Variants):
         "split": "train",
         "revision": "main",
     }
+    """The keys that a set's `recipe.json` begins with, and what it holds for a kind without them; `...`: nothing."""
 
     name: Name
     """The source's name in the manifest; distinct."""
@@ -129,18 +141,53 @@ class SourceRecipe(Variants):
     _folder: Path = PrivateAttr(default_factory=Path)
 
     @classmethod
+    def variants(cls) -> Sequence[type[Self]]:
+        """Return the kinds, or the class itself if it is one."""
+        return cls.__subclasses__() or [cls]
+
+    @classmethod
     def kind_of(cls, table: dict[str, Any]) -> type[SourceRecipe]:
         """Return the kind that a raw source is for; if `kind` is wrong, the one that its keys suggest."""
         kinds = {kind.model_fields["kind"].default: kind for kind in cls.variants()}
         named = table.get("kind", "files")
         if isinstance(named, str) and named in kinds:
             return kinds[named]
-        return max(kinds.values(), key=lambda kind: len(kind.own_keys() & table.keys()))
+        shared = SourceRecipe.model_fields.keys()
+        return max(kinds.values(), key=lambda kind: len((kind.model_fields.keys() - shared) & table.keys()))
 
     @classmethod
-    def own_keys(cls) -> set[str]:
-        """Return the keys of the kind itself."""
-        return cls.model_fields.keys() - SourceRecipe.model_fields.keys()
+    def key_names(cls) -> list[str]:
+        """Return the keys of all kinds, in the order of `recipe.json`."""
+        # Keys that all kinds share come in the order of the first kind.
+        own = dict.fromkeys(key for kind in cls.variants() for key in kind.model_fields)
+        return list(dict.fromkeys([key for key in cls.ABSENT if key in own] + list(own)))
+
+    @classmethod
+    def foreign_keys(cls, table: dict[str, Any]) -> Iterator[tuple[str, bool]]:
+        """Yield the keys of a raw source that only other kinds use, and whether each has a value."""
+        kind = cls.kind_of(table)
+        for key in cls.key_names():
+            if key in table and (key in kind.WITHOUT or key not in kind.model_fields):
+                shared = cls.model_fields.get(key)
+                unset = shared.get_default(call_default_factory=True) if shared else cls.ABSENT.get(key)  # pyright: ignore
+                yield key, table[key] not in (unset, [])
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _choose_kind(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Make a source of its kind."""
+        if not cls.__subclasses__() or not isinstance(data, dict):
+            return handler(data)
+        table = cast("dict[str, Any]", data)
+        # A set's recipe.json has the keys of the other kinds, too; `pipeline.recipe.checks` refuses those with a value.
+        own = table.keys() - dict(cls.foreign_keys(table))
+        return cast("Self", cls.kind_of(table).model_validate({key: table[key] for key in table if key in own}))
+
+    def to_written(self) -> dict[str, Any]:
+        """Return the table as a set's `recipe.json` has it."""
+        own = self.model_dump(mode="json")
+        written = {key: own.get(key, value) for key, value in self.ABSENT.items()} | own
+        return {key: value for key, value in written.items() if value is not ...}
 
     @property
     def text_column(self) -> str:
@@ -172,11 +219,6 @@ class SourceRecipe(Variants):
         """Return the source for a task, which does not know the recipe's folder."""
         clean = self.clean.with_model(lambda path: paths.join_path(self._folder.absolute(), path))
         return self.model_copy(update={"clean": clean})
-
-    def with_paths(self, change: Callable[[str], str]) -> Self:
-        """Return the source with each of its paths changed."""
-        own = {key: list(map(change, getattr(self, key))) for key in self.path_keys}
-        return self.model_copy(update={**own, "clean": self.clean.with_model(change)})
 
 
 class FilesSource(SourceRecipe):

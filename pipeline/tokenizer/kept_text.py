@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,16 +145,13 @@ def _show(text: bytes, held: bytes) -> tuple[str, str]:
 
 def add_up_kept_text(units: Iterable[KeptText | None]) -> KeptText | None:
     """Return what is kept of the documents of several units; None if nothing is rewritten."""
-    total: KeptText | None = None
-    for found in units:
-        if found is None:
-            continue
-        total = total or KeptText()
-        for name in ("documents", "rewritten", "text_bytes", "token_bytes", "tokens", "unknown"):
-            setattr(total, name, getattr(total, name) + getattr(found, name))
-        total.shown = [*total.shown, *found.shown][:SHOWN]
-        total.lost = [*total.lost, *found.lost][:SHOWN]
-    return total
+    found = [kept for kept in units if kept is not None]
+    if not found:
+        return None
+    counts = {one.name: sum(getattr(kept, one.name) for kept in found) for one in fields(KeptText)[:-2]}
+    shown = [places for kept in found for places in kept.shown][:SHOWN]
+    lost = [text for kept in found for text in kept.lost][:SHOWN]
+    return KeptText(**counts, shown=shown, lost=lost)
 
 
 def describe_kept(source: str, kept: KeptText) -> str:

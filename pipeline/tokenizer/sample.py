@@ -16,7 +16,6 @@ from typing import Annotated, Any, BinaryIO, ClassVar
 import numpy as np
 
 from pipeline.clean.documents import DocumentStream
-from pipeline.clean.patterns import count_pattern_matches
 from pipeline.clean.reading_keys import files_by_name, reading_keys
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload
 from pipeline.recipe.clean_recipe import CleanRecipe
@@ -86,12 +85,6 @@ class Drawn:
     records: int = 0
     dropped: dict[str, int] = field(default_factory=dict[str, int])
     """By reason."""
-    looked_at: int = 0
-    """Documents to which `drop_if_matches` was applied."""
-    matched: int = 0
-    measured: int = 0
-    """Documents to which the limits of presets were applied."""
-    fell: int = 0
 
 
 def iter_sample(path: Path) -> Iterator[str]:
@@ -125,11 +118,10 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
     source = task.sources[index]
     if limits := task.limits.get(source.name):
         source = source.model_copy(update={"clean": source.clean.for_sample(limits)})
-    drawn, seen = Drawn(), 0
+    drawn = Drawn()
     stream = DocumentStream(source, _shuffled(task, index) if budget else ())
     for _, batch in stream:
         stream.refuse_malformed()
-        seen += len(batch)
         for text in batch:
             if len(text) > MAX_WORD_BYTES and _longest_word_bytes(text) > MAX_WORD_BYTES:
                 drawn.left_out += 1
@@ -143,13 +135,8 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
         report(file.tell(), 0)
         if drawn.text_bytes >= budget:
             break
-    # Count what was read and dropped, for the alarms of the tokenizer stage.
-    dropped = stream.tally.dropped
-    drawn.records, drawn.dropped = stream.documents + dropped.total(), dropped
-    drawn.matched = count_pattern_matches(source, dropped)
-    drawn.looked_at = seen + drawn.matched
-    drawn.fell = sum(dropped[limit.reason] for limit in source.clean.limits("encode"))
-    drawn.measured = seen + drawn.fell
+    drawn.dropped = stream.tally.dropped
+    drawn.records = stream.documents + stream.tally.dropped.total()
     return drawn
 
 

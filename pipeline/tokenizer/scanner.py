@@ -43,7 +43,7 @@ def cut(data: Bytes, at: int, stop: int, classes: Bytes, pattern: int, spans: np
         stop: where the last document ends.
         classes: what each code point is.
         pattern: one of `PATTERN_NUMBERS`.
-        spans: takes the beginning and the end of each pre-token, `(room, 2)`.
+        spans: takes the beginning and the end of each pre-token in its first two columns, `(room, 3)`.
 
     Returns:
         Where to go on, and how many pre-tokens there are.

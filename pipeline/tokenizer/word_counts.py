@@ -81,7 +81,7 @@ def count_words(path: Path, pretokenizer: str, threads: int) -> tuple[Bytes, Wor
         list(pool.map(see_part, parts))
         classes = _classes(seen)
         words = np.concatenate(list(pool.map(count_part, parts)))
-    return data, words[: _add_up(data, words)]
+    return data, _add_up(data, words)
 
 
 def _edges(data: Bytes, parts: int) -> list[int]:
@@ -119,7 +119,7 @@ def _classes(seen: npt.NDArray[np.bool_]) -> Bytes:
 def _count(data: Bytes, start: int, stop: int, classes: Bytes, pattern: int) -> Words:
     """Count the pre-tokens of a part, in a hash table of the numbers of words plus 1."""
     words, slots = np.empty((_ROOM, 5), np.int64), np.zeros(2 * _ROOM, np.int64)
-    spans = np.empty((_ROOM // 2, 2), np.int64)
+    spans = np.ones((_ROOM // 2, 3), np.int64)
     at, size = start, 0
     while at < stop:
         # Cut as much as there are spans for, with room for as many new words.
@@ -131,38 +131,33 @@ def _count(data: Bytes, start: int, stop: int, classes: Bytes, pattern: int) -> 
     return words[:size]
 
 
+def _add_up(data: Bytes, words: Words) -> Words:
+    """Return counted words, equal ones as one."""
+    total, slots = np.empty_like(words), np.zeros(2 << max(_ROOM, len(words)).bit_length(), np.int64)
+    spans = np.stack([words[:, OFFSET], words[:, OFFSET] + words[:, LENGTH], words[:, COUNT]], axis=1)
+    return total[: _add(data, spans, total, slots, 0)]
+
+
 @compiled_and_kept
 def _add(data: Bytes, spans: npt.NDArray[np.int64], words: Words, slots: Slots, size: int) -> int:
-    """Count words; return how many distinct ones there are now."""
+    """Count words; return how many distinct ones there are now.
+
+    Args:
+        data: the text.
+        spans: where each begins and ends, and how often it counts, `(words, 3)`.
+        words: the table, with room for them.
+        slots: the hash table of its rows.
+        size: the rows so far.
+    """
     for k in range(len(spans)):
         at, end = spans[k, 0], spans[k, 1]
         key, tail = _keys(data, at, end)
         slot = _find(data, key, tail, at, end - at, words, slots)
         if slots[slot]:
-            words[slots[slot] - 1, COUNT] += 1
+            words[slots[slot] - 1, COUNT] += spans[k, 2]
         else:
             words[size, KEY], words[size, TAIL] = key, tail
-            words[size, OFFSET], words[size, LENGTH], words[size, COUNT] = at, end - at, 1
-            size += 1
-            slots[slot] = size
-    return size
-
-
-@compiled_and_kept
-def _add_up(data: Bytes, words: Words) -> int:
-    """Make one of equal words, in place; return how many are left, at the front."""
-    room, size = _ROOM, 0
-    while room < len(words):
-        room *= 2
-    slots = np.zeros(2 * room, np.int64)
-    for k in range(len(words)):
-        key, tail, offset, length = words[k, KEY], words[k, TAIL], words[k, OFFSET], words[k, LENGTH]
-        slot = _find(data, key, tail, offset, length, words, slots)
-        if slots[slot]:
-            words[slots[slot] - 1, COUNT] += words[k, COUNT]
-        else:
-            for column in range(5):
-                words[size, column] = words[k, column]
+            words[size, OFFSET], words[size, LENGTH], words[size, COUNT] = at, end - at, spans[k, 2]
             size += 1
             slots[slot] = size
     return size

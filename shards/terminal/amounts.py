@@ -28,6 +28,13 @@ def format_speed(count: float, seconds: float, unit: str) -> str:
     return f"{format_amount(count / seconds, unit)}/s" if count >= seconds > 0 else ""
 
 
+def format_duration(seconds: float) -> str:
+    """Return a duration, such as `20 s`, `3 min` or `2.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def _scale(number: float, names: dict[str, str]) -> str:
     for scale, name in _SCALES:
         if number >= scale * 0.9995:  # 999.6 k would be shown as 1000 k

@@ -23,7 +23,7 @@ def test_interval_is_that_of_students_paired_test() -> None:
 
 def test_equal_arms_are_told_apart_one_time_in_twenty() -> None:
     draw = np.random.default_rng(1)
-    seen = [bool(find_difference(*draw.normal(1.0, 0.01, (2, 3)).tolist()).is_seen) for _ in range(2000)]
+    seen = [bool(find_difference(*draw.normal(1.0, 0.01, (2, 3)).tolist()).is_seen) for _ in range(1000)]
     assert 0.035 < np.mean(seen) < 0.065
 
 
@@ -31,7 +31,7 @@ def test_equal_arms_are_told_apart_one_time_in_twenty() -> None:
 def test_a_visible_difference_is_seen_as_often_as_said(seeds: int) -> None:
     effect = find_visible_effect(seeds)
     draw = np.random.default_rng(seeds)
-    seen = [bool(find_difference([0.0] * seeds, draw.normal(effect, 1.0, seeds).tolist()).is_seen) for _ in range(1500)]
+    seen = [bool(find_difference([0.0] * seeds, draw.normal(effect, 1.0, seeds).tolist()).is_seen) for _ in range(600)]
     assert np.mean(seen) == pytest.approx(POWER, abs=0.04)
 
 

@@ -107,20 +107,20 @@ def test_best_mix_is_the_lowest_within_the_bounds() -> None:
 def test_intervals_cover_the_best_mix() -> None:
     mixes, truth = design(12), find_best(SPACE, CANDIDATES, TRUTH, PARTS)
     covered, widths = np.zeros(3), np.zeros(3)
-    for draw in range(30):
+    for draw in range(10):
         generator = np.random.default_rng(draw)
         shift = generator.normal(0, 0.02, 3)  # of a seed, equal for all arms
         values = {
             name: fit.predict(mixes)[:, None] + shift + generator.normal(0, 0.01, (12, 3))
             for name, fit in TRUTH.items()
         }
-        found = fit_scores(SPACE, CANDIDATES, mixes, values, PARTS, resamples=50, seed=draw)
+        found = fit_scores(SPACE, CANDIDATES, mixes, values, PARTS, resamples=30, seed=draw)
         assert SPACE.holds(found.best, 1e-6)
         low, high = find_interval(found.resampled_best)
         covered += (low <= truth) & (truth <= high)
         widths += high - low
-    assert (covered >= 24).all()
-    assert (widths / 30 < 0.1).all()
+    assert (covered >= 8).all()
+    assert (widths / 10 < 0.1).all()
 
 
 def test_rounds_share_the_arms() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
-from tests.support.ablations import TRAIN, run_search, write_search, write_texts
-from tests.support.recipes import source, write_recipe
+from tests.support.ablations import TRAIN, run_search, write_search
 from tokenmill.__main__ import main
 from tokenmill.mix_search.budget import count_trainings
 from tokenmill.mix_search.schema import load_mix_search
@@ -153,35 +151,3 @@ def test_an_accuracy_is_no_objective(tmp_path: Path, capsys: pytest.CaptureFixtu
     )
     assert main(["mix-search", str(file), "--out", str(tmp_path / "out")]) == 2
     assert "objective.quiz_acc: an accuracy rises where the others fall" in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_a_planted_source_of_shuffled_words_is_left_out(tmp_path: Path) -> None:
-    file = write_search(
-        tmp_path,
-        tokens=30_000,
-        target_tokens=30_000,
-        final_seeds=[3, 4, 5],
-        bounds={"junk": [0.0, 0.6], "sums": [0.0, 0.2]},
-        arms=8,
-        resamples=200,
-    )
-    # The words of other stories, in any order.
-    draw = random.Random(0)
-    documents = [json.loads(line)["text"].split() for line in (tmp_path / "stories.jsonl").read_text().splitlines()]
-    for words in documents:
-        draw.shuffle(words)
-    (tmp_path / "junk.jsonl").write_text("".join(json.dumps({"text": " ".join(one)}) + "\n" for one in documents))
-    write_texts(tmp_path / "stories.jsonl", "stories", documents=2000, seed=5)
-    sources = [
-        source(name, f"{name}.jsonl", weight=weight) for name, weight in (("stories", 6), ("sums", 1), ("junk", 3))
-    ]
-    write_recipe(tmp_path / "data.toml", *sources, shards={"tokens": 40_000})
-    done = run_search(file, tmp_path / "out", "--json")
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    (junk,) = (row for row in answer["weights"] if row["sources"] == "junk")
-    assert junk["found"] < 0.02
-    assert junk["high"] < 0.02
-    # And so it is: the winner is better than the recipe, beyond chance.
-    assert answer["comparison"][1]["answer"] == "better"

@@ -15,7 +15,7 @@ import pytest
 import pipeline
 from pipeline.sources.network.settings import Network
 from shards.errors import InputError, TokenmillError
-from tests.support.builds import digests, run_build
+from tests.support.builds import build_here, digests
 from tests.support.small_recipe import write_small_recipe
 
 
@@ -27,7 +27,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_builds_what_the_command_builds(recipe: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run_build(recipe, tmp_path / "by-command", "--workers", "2")
+    build_here(recipe, tmp_path / "by-command")
     capfd.readouterr()
     before = dict(os.environ), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     report = pipeline.build_set(recipe, out=tmp_path / "by-call", workers=2, network=Network(timeout_s=7))

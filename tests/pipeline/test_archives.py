@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from pipeline.sources import files
-from pipeline.sources.base import SourceError
 from pipeline.sources.formats.archives import zip as zip_format
 from shards.errors import MissingExtraError
 from tests.support.archives import (
@@ -26,13 +25,7 @@ from tests.support.archives import (
     write_tar,
     write_zip,
 )
-from tests.support.builds import list_spans_of
-
-
-def error_of(recipe: Any, read_all: Any) -> str:
-    with pytest.raises(SourceError) as caught:
-        read_all(recipe)
-    return str(caught.value)
+from tests.support.builds import error_of, list_spans_of
 
 
 def texts_of(rows: list[tuple[str, int, Any]]) -> list[bytes]:

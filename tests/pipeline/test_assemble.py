@@ -230,17 +230,6 @@ def test_another_seed_is_another_order_of_the_same_documents(tmp_path: Path) -> 
         assert sorted(first[name]["tokens"]) == sorted(other[name]["tokens"])
 
 
-def test_repeated_documents_are_there_once_an_epoch(tmp_path: Path) -> None:
-    runs = write_runs(tmp_path / "runs", SOURCES, [[], []])
-    index = Index(runs, 2)
-    recipe = make_recipe([1, 3], tokens="max", when_short="repeat", max_epochs=2, shard_tokens=10_000)
-    plan = cut_sources(recipe, index)
-    (shard,) = assemble(tmp_path, runs, plan, index).values()
-    rows = [row["row"] for row in shard["table"] if row["source"] == "s1"]
-    assert sorted(rows) == sorted([*range(59)] * 2)
-    assert shard["tokens"].count(EOS) == len(shard["table"])
-
-
 GOLDEN = {
     ("train", 0): [3, 4, 5, 9, 8, 1, 6, 7, 0, 11, 10, 2],
     ("train", 1): [7, 11, 0, 6, 3, 5, 1, 2, 10, 9, 8, 4],

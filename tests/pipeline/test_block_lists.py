@@ -15,18 +15,15 @@ import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.encode.run import HashKey, RunList
-from pipeline.engine.checksums import seal, unseal
-from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import MAX_LINE_BYTES, Blocked, BlockList, describe_use, open_lists, parse_entry
 from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
-from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
-from pipeline.mix.mix_plan import MixPlan
+from pipeline.mix.index import Index
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
 from shards.format.manifest import BlockListEntry
 from shards.stores.store import FolderStore
 from tests.support.good_recipe import GOOD, faults_of
-from tests.support.runs import Document, make_recipe, place_documents, write_runs
+from tests.support.runs import Document, make_recipe, write_runs
 
 TOP = (1 << 64) - 1
 
@@ -126,33 +123,6 @@ def sources_with_copies() -> list[list[Document]]:
     first = [Document((n << 56, n), 10 + n) for n in range(1, 40)]
     second = [Document((n << 56, 1000 + n), 20) for n in range(1, 40)]
     return [[*first, first[3], first[3]], [*second, first[3], first[5], second[7], second[7]]]
-
-
-@pytest.mark.parametrize("partition", [1, 7, 1 << 20])
-def test_of_a_blocked_document_every_copy_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: int) -> None:
-    monkeypatch.setattr(partitions_module, "PARTITION_DOCUMENTS", partition)
-    sources = sources_with_copies()
-    runs = write_runs(tmp_path / "runs", sources, [[5, 20], [30]])
-    gone = {sources[0][3].key, sources[1][7].key, sources[1][0].key}
-    lists = [
-        write_list(tmp_path / "a.txt", [sources[0][3].key, (77, 77)]),
-        write_list(tmp_path / "b.txt", [sources[0][3].key, sources[1][7].key, sources[1][0].key]),
-    ]
-    index = Index(runs, 2, Blocked(lists))
-    a, b = "in block list a.txt", "in block list b.txt"
-    assert [drops.dropped() for drops in index.drops] == [{a: 3}, {a: 1, b: 4, DUPLICATE_ELSEWHERE: 1}]
-    assert DUPLICATE not in index.drops[1].dropped(), "copies of what is blocked count as blocked"
-    assert [(item.found, item.documents) for item in index.block_lists()] == [(1, 4), (3, 4)]
-    recipe = make_recipe([3, 1], val_tokens=40, shard_tokens=150, when_short="shrink")
-    plan = cut_sources(recipe, index)
-    assert unseal(seal(plan), MixPlan) == plan
-    placed = [item for shard in place_documents(plan, runs, index).values() for item in shard]
-    left = [{document.key for document in own} - gone for own in sources]
-    assert {key for source, _, key, _ in placed if source == 0} <= left[0]
-    assert not {key for _, _, key, _ in placed} & gone
-    assert index.documents.tolist() == [len(left[0]), len(left[1] - left[0])]
-    train = [length for source, _, _, length in placed if source == 0]
-    assert abs(sum(train) - 0.75 * (plan.train_tokens + 40)) <= 2 * max(train), "the shares hold without them"
 
 
 def test_a_list_that_takes_everything_stops_the_mix_with_a_word(tmp_path: Path) -> None:

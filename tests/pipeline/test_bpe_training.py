@@ -26,6 +26,7 @@ from pipeline.tokenizer.scanner import END_OF_TEXT
 from pipeline.tokenizer.train import PATTERNS, train_merges, train_merges_slowly
 from pipeline.tokenizer.word_counts import COUNT, LENGTH, OFFSET, count_words
 from tests.support.small_recipe import write_small_recipe
+from tests.support.tokenizers import write_sample
 
 NAMES = list(PATTERNS)
 SPECIAL = ["<|endoftext|>", "<|pad|>"]
@@ -40,11 +41,6 @@ PARTS = st.one_of(
     ),
 )
 ANY_TEXT = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def write_sample(path: Path, texts: list[str]) -> Path:
-    path.write_bytes(b"".join(text.encode() + DOCUMENT_SEPARATOR for text in texts))
-    return path
 
 
 def count(path: Path, name: str, threads: int = 2) -> Counter[bytes]:
@@ -87,9 +83,9 @@ def test_a_word_over_the_edge_of_a_table(tmp_path: Path) -> None:
         " ".join(f"w{''.join(chr(97 + int(d)) for d in str(k * 7))}" for k in range(at, 80_000, 9)) for at in range(9)
     ]
     sample = write_sample(tmp_path / "s", texts)
-    counts = [count(sample, "llama3", threads) for threads in (1, 2, 7, 40)]
+    counts = [count(sample, "llama3", threads) for threads in (1, 7)]
     assert counts[0] == expected_counts(texts, "llama3")
-    assert all(other == counts[0] for other in counts)
+    assert counts[0] == counts[1]
 
 
 def test_a_sample_without_a_last_separator_or_without_text(tmp_path: Path) -> None:
@@ -107,7 +103,6 @@ def learn(texts: list[str], name: str, vocab_size: int, folder: Path) -> tuple[A
     return train_merges(sample, vocab_size, SPECIAL, name), train_merges_slowly(sample, vocab_size, SPECIAL, name)
 
 
-@pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     texts=st.lists(
@@ -116,9 +111,9 @@ def learn(texts: list[str], name: str, vocab_size: int, folder: Path) -> tuple[A
     more=st.integers(0, 60),
 )
 @example(texts=["aaaa aaaaa aaaaaa", "ababab bababa abab", "abcabc abc bca cab bc ab"], more=40)
-def test_merges_with_ties_are_those_of_tokenizers(name: str, texts: list[str], more: int, tmp_path: Path) -> None:
+def test_merges_with_ties_are_those_of_tokenizers(texts: list[str], more: int, tmp_path: Path) -> None:
     """Short texts are full of ties, repeated letters, and merges that make the same bytes; some end before `more`."""
-    found, expected = learn(texts, name, 256 + len(SPECIAL) + more, tmp_path)
+    found, expected = learn(texts, "qwen2", 256 + len(SPECIAL) + more, tmp_path)
     assert found == expected
 
 
@@ -192,15 +187,12 @@ def test_plan_and_build_say_that_training_is_slow(
     line = "tokenizer: `tokenizers` learns the merges for o200k, about 4 MB of text a second"
     remedy = f"{sys.executable} -m pip install 'numba>="
 
-    def plan_and_build(out: str, *overrides: str) -> list[str]:
-        planned = run_cli("plan", recipe, *overrides)
-        built = run_cli("build", recipe, "--out", out, *overrides)
+    def plan_and_build(out: str) -> list[str]:
+        planned = run_cli("plan", recipe)
+        built = run_cli("build", recipe, "--out", out, "--workers", "1")
         assert (planned.returncode, built.returncode) == (0, 0), planned.stderr + built.stderr
         return [" ".join(output.split()) for output in (planned.stdout, built.stderr)]
 
     assert not any("learns the merges" in said for said in plan_and_build("fast"))
     monkeypatch.setattr(train.importlib.util, "find_spec", lambda name: None)
     assert all(line in said and remedy in said for said in plan_and_build("slow"))
-    assert not any(
-        "learns the merges" in said for said in plan_and_build("gpt2", "--set", "tokenizer.pretokenizer=gpt2")
-    )

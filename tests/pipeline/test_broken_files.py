@@ -20,9 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.sources.base import MALFORMED, SourceError
+from pipeline.sources.base import MALFORMED
 from pipeline.sources.formats.archives import members, warc
 from tests.support.archives import counts_of, http_response, warc_record, write_tar, write_zip
+from tests.support.builds import error_of
 
 ROWS = [{"text": f"text {n} \u00fc", "n": n} for n in range(27)]
 
@@ -213,12 +214,6 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 """By file and case: the bytes, and words of the message, a pattern."""
 ONCE_MALFORMED = ("a.csv ragged", "a.csv too many", "a.json texts", "a.json no string", "a.json line end in a string")
 """Those whose records are counted if the recipe allows malformed ones."""
-
-
-def error_of(recipe: Any, read_all: Any) -> str:
-    with pytest.raises(SourceError) as caught:
-        read_all(recipe)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("case", BROKEN)

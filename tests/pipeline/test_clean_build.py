@@ -29,26 +29,6 @@ def write_lines(path: Path, texts: list[str]) -> None:
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two sources of paragraphs, many of them short; 150 paragraphs are in both."""
-    folder = tmp_path_factory.mktemp("clean")
-    documents = real_documents()
-    half = len(documents) // 2
-    write_lines(folder / "prose.jsonl", [*documents[:half], "<script>alert(1)</script> a"])
-    write_lines(folder / "more.jsonl", [*documents[half:], *documents[:150]])
-    return folder
-
-
-def write_clean_recipe(folder: Path, name: str, *rest: Any, **tables: Any) -> Path:
-    """Write the recipe of two sources; `rest` is the table `clean` of the first, if it has one."""
-    clean = {"clean": rest[0]} if rest else {}
-    prose = source("prose", "prose*.jsonl", weight=6, **clean)
-    sizes: dict[str, Any] = {"tokenizer": {"vocab_size": 400, "sample_bytes": "200 KB"}}
-    sizes |= {"split": {"val_tokens": 3000}, "shards": {"tokens": 20_000}}
-    return write_recipe(folder / name, prose, source("more", "more.jsonl", weight=3), name="clean", **sizes, **tables)
-
-
 KEPT = ("min_words", "max_words", "max_mean_word_chars")
 OTHERS_OFF = {key: "off" for key in Gopher.limit_keys() if key not in KEPT}
 GOPHER = {"gopher": {"min_words": 15, "max_dropped": 1} | OTHERS_OFF}
@@ -56,8 +36,23 @@ MOVE = "sources.prose.clean.gopher.min_words"
 
 
 @pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe of two sources of paragraphs, many of them short; 150 paragraphs are in both."""
+    folder = tmp_path_factory.mktemp("clean")
+    documents = real_documents()
+    half = len(documents) // 2
+    write_lines(folder / "prose.jsonl", [*documents[:half], "<script>alert(1)</script> a"])
+    write_lines(folder / "more.jsonl", [*documents[half:], *documents[:150]])
+    sources = [source("prose", "prose.jsonl", weight=6, clean=GOPHER), source("more", "more.jsonl", weight=3)]
+    tokenizer = {"vocab_size": 400, "sample_bytes": "200 KB"}
+    sizes = {"split": {"val_tokens": 3000}, "shards": {"tokens": 20_000}}
+    write_recipe(folder / "recipe.toml", *sources, name="clean", tokenizer=tokenizer, **sizes)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def built(folder: Path) -> dict[str, Any]:
-    return build_here(write_clean_recipe(folder, "recipe.toml", GOPHER), folder / "set")
+    return build_here(folder / "recipe.toml", folder / "set")
 
 
 def of_source(result: dict[str, Any], name: str) -> dict[str, Any]:
@@ -75,38 +70,6 @@ def test_a_moved_limit_keeps_the_sample_of_the_tokenizer_and_says_so(built: dict
     assert limits == {"prose": {"gopher": Gopher().model_dump() | OTHERS_OFF | {"min_words": 15.0}}}
     build_here(folder / "recipe.toml", folder / "set")
     assert digests(folder / "set") == before
-
-
-def test_of_equal_documents_the_one_that_stays_is_kept(built: dict[str, Any], folder: Path) -> None:
-    """`more` has no limits: it keeps the documents that fall in `prose`."""
-    shared = [json.loads(line)["text"] for line in (folder / "prose.jsonl").read_text().splitlines()][:150]
-    fall = [text for text in shared if len(text.split()) < 15]
-    assert 0 < len(fall) < 150
-    elsewhere = of_source(built, "more")["dropped"]["duplicate of another source"]
-    assert elsewhere == 150 - sum(source_drops(text) for text in shared)
-
-
-def source_drops(text: str) -> bool:
-    """Reference: the limits of `prose`, in plain Python."""
-    words = text.split()
-    return len(words) < 15 or sum(map(len, words)) / len(words) > 10
-
-
-def test_turning_a_preset_on_trains_and_encodes(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
-    on = build_here(folder / "recipe.toml", folder / "set", "--set", "clean.code.max_dropped=1")
-    assert (on["ran"]["tokenizer"], on["ran"]["encode"]) == (1, 2)
-    build_here(folder / "recipe.toml", folder / "set")
-
-
-def test_an_empty_table_does_nothing(folder: Path, tmp_path: Path) -> None:
-    build_here(write_clean_recipe(folder, "plain.toml"), tmp_path / "set")
-    before = digests(tmp_path / "set")
-    empty = write_clean_recipe(folder, "empty.toml", {}, clean={})
-    assert build_here(empty, tmp_path / "set")["tasks_run"] == 0
-    assert digests(tmp_path / "set") == before
-    assert '"clean":' not in (tmp_path / "set/recipe.json").read_text()
-    assert not list((tmp_path / "set.work").glob("*/*/measures.bin"))
-    assert not list((tmp_path / "set.work").glob("*/*/cleaning.json"))
 
 
 def test_too_much_that_falls_when_mixing_stops_the_build(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
@@ -137,36 +100,6 @@ def test_the_alarm_comes_before_the_shortage_that_it_causes(built: dict[str, Any
     assert "source 'prose': no document is left to mix (" in refused
     assert "Move the limits of `clean`" in refused
     assert build_here(folder / "recipe.toml", folder / "set")["ran"]["encode"] == 0
-
-
-def test_too_much_that_falls_before_encoding_stops_the_build(folder: Path, tmp_path: Path) -> None:
-    early: dict[str, Any] = {"min_words": 40, "when": "encode"}
-
-    def write(name: str, **limits: Any) -> Path:
-        return write_clean_recipe(folder, f"{name}.toml", {"gopher": early | limits})
-
-    refused = build_here(write("early"), tmp_path / "set", expect=2)["stderr"]
-    assert "source 'prose': clean.gopher drops " in refused
-    assert refused.count("gopher: min_words: words is ") == 10
-    built = build_here(write("early", max_dropped=1), tmp_path / "set")
-    assert (built["ran"]["tokenizer"], built["ran"]["encode"]) == (0, 0)
-    assert of_source(built, "prose")["dropped"]["gopher: min_words"] > 100
-    assert not list((tmp_path / "set.work").glob("*/*/measures.bin"))
-    mixed = build_here(write("late", max_dropped=1, when="mix"), tmp_path / "late")
-    assert of_source(mixed, "prose")["dropped"] == of_source(built, "prose")["dropped"]
-    refused = build_here(write("all", max_dropped=1, min_words=50_000), tmp_path / "none", expect=2)["stderr"]
-    assert "source 'prose': no document is left: " in refused
-
-
-def test_a_kept_tokenizer_and_a_moved_limit_encode_what_is_new(folder: Path, tmp_path: Path) -> None:
-    recipe = write_clean_recipe(tmp_path, "recipe.toml", GOPHER)
-    for name in ("prose.jsonl", "more.jsonl"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
-    build_here(recipe, tmp_path / "set")
-    write_lines(tmp_path / "prose-2.jsonl", [f"{n} words " * (n % 30 + 1) for n in range(100)])
-    kept = build_here(recipe, tmp_path / "set", "--keep-tokenizer", *overrides(f"{MOVE}=25"))
-    assert (kept["ran"]["tokenizer"], kept["ran"]["encode"]) == (0, 1)
-    assert of_source(kept, "prose")["dropped"]["gopher: min_words"] > 30
 
 
 def report(place: Path, *options: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
@@ -216,17 +149,6 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
     assert ", ".join(f"{other['documents']:,} at {other['value']:g}" for other in limit["others"]) in shown
 
 
-def test_a_limit_that_drops_one_document_says_so(built: dict[str, Any], folder: Path) -> None:
-    texts = {json.loads(line)["text"] for line in (folder / "prose.jsonl").read_text().splitlines()}
-    *_, most, longest = sorted(len(text.split()) for text in texts)
-    assert most < longest
-    limit = f"sources.prose.clean.gopher.max_words={most}"
-    build_here(folder / "recipe.toml", folder / "set", "--set", limit)
-    shown = report(folder / "set", "--examples", "1").stdout
-    assert f"gopher: max_words = {most} drops 1 document\n" in shown
-    build_here(folder / "recipe.toml", folder / "set")
-
-
 def test_a_folder_without_a_mix_that_cleaned_is_refused(tmp_path: Path) -> None:
     assert f"{tmp_path}: is empty. Give the work folder" in report(tmp_path, expect=2).stderr
     absent = tmp_path / "absent.work"
@@ -237,7 +159,7 @@ def test_a_folder_without_a_mix_that_cleaned_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(folder: Path, tmp_path: Path) -> None:
     work = tmp_path / "set.work"
-    run_build(folder / "recipe.toml", tmp_path / "set")
+    build_here(folder / "recipe.toml", tmp_path / "set")
     whole = json.loads(report(work, "--json").stdout)
     (cleaning,) = work.glob("mix/*/cleaning.json")
     for file in (cleaning, work / "last-build.json"):
@@ -245,5 +167,5 @@ def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(folder:
         refused = report(work, expect=1).stderr
         assert f"{file}: " in refused
         assert "Run the build command again: it repairs what is missing or damaged." in refused
-        run_build(folder / "recipe.toml", tmp_path / "set")
+        build_here(folder / "recipe.toml", tmp_path / "set")
         assert json.loads(report(work, "--json").stdout) == whole

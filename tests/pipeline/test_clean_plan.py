@@ -8,17 +8,20 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pipeline
 from pipeline.builder.checked_recipe import load_checked_recipe
+from tests.support import recipes
 from tests.support.builds import build_here, digests
+from tests.support.recipes import write_recipe
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def write_recipe(folder: Path, clean: str) -> Path:
+def write_words(folder: Path, **limits: Any) -> Path:
     """Write a recipe of 400 documents, of which 100 are one long line of a word that no other document has."""
     rng = random.Random(5)
     words = ["alpha", "beta", "gamma", "delta", "words", "stand", "here", "that", "differ", "often"]
@@ -26,17 +29,13 @@ def write_recipe(folder: Path, clean: str) -> Path:
     texts += [f"{number} " + "zqxjkv " * 180 for number in range(100)]
     rng.shuffle(texts)
     (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    path = folder / "recipe.toml"
-    path.write_text(
-        f'name = "a"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["{folder}/a.jsonl"]\n'
-        f"[sources.clean.code]\nmax_mean_line_bytes = 'off'\n{clean}\n[tokenizer]\nvocab_size = 290\n"
-    )
-    return path
+    own = recipes.source("s", "a.jsonl", clean={"code": {"max_mean_line_bytes": "off"} | limits})
+    return write_recipe(folder / "recipe.toml", own, tokenizer={"vocab_size": 290})
 
 
 @pytest.mark.parametrize("when", ["mix", "encode"])
 def test_a_plan_says_what_presets_take(when: str, tmp_path: Path, run_cli: RunCli) -> None:
-    recipe = write_recipe(tmp_path, f'when = "{when}"\nmax_dropped = 0.2')
+    recipe = write_words(tmp_path, when=when, max_dropped=0.2)
     said = run_cli("plan", recipe).stdout
     assert "dropped from s: 25.0% (code: max_longest_line_bytes)" in said
     assert "warning: clean.code drops 25.0% of s, more than its max_dropped = 0.2: the build would stop" in said
@@ -53,7 +52,7 @@ def test_a_plan_says_what_presets_take(when: str, tmp_path: Path, run_cli: RunCl
 
 
 def test_a_plan_refuses_what_leaves_nothing(tmp_path: Path, run_cli: RunCli) -> None:
-    recipe = write_recipe(tmp_path, "max_longest_line_bytes = 1\nmax_dropped = 1")
+    recipe = write_words(tmp_path, max_longest_line_bytes=1, max_dropped=1)
     done = run_cli("plan", recipe)
     assert done.returncode == 2
     assert "source 's': no document is left to mix, `clean` drops all of the sample" in done.stdout + done.stderr
@@ -106,7 +105,7 @@ def test_a_plan_says_where_the_build_would_stop(cleaned: Path, run_cli: RunCli) 
 
 
 def test_a_plan_without_near_duplicates_takes_no_time_for_them(tmp_path: Path) -> None:
-    recipe = load_checked_recipe(write_recipe(tmp_path, "max_dropped = 1"))
+    recipe = load_checked_recipe(write_words(tmp_path, max_dropped=1))
     planned = pipeline.plan_set(recipe)
     assert planned.time is not None
     assert planned.time.near_duplicates_s == 0
@@ -119,7 +118,7 @@ def garbage(folder: Path) -> list[str]:
 
 
 def test_what_falls_never_becomes_an_entry(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "max_dropped = 1")
+    recipe = write_words(tmp_path, max_dropped=1)
     build_here(recipe, tmp_path / "set")
     assert not garbage(tmp_path / "set")
     before = digests(tmp_path / "set")["tokenizer.json"]
@@ -134,7 +133,7 @@ def test_what_falls_never_becomes_an_entry(tmp_path: Path) -> None:
 
 
 def test_the_build_says_what_the_sample_lost(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "max_dropped = 1")
+    recipe = write_words(tmp_path, max_dropped=1)
     text = (tmp_path / "a.jsonl").read_text()
     lines = [line for line in text.splitlines() if "zqxjkv" in line] * 3 + text.splitlines()
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
@@ -143,7 +142,7 @@ def test_the_build_says_what_the_sample_lost(tmp_path: Path) -> None:
 
 
 def test_a_sample_of_which_nothing_is_left(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "max_longest_line_bytes = 10\nmax_dropped = 1\n")
+    recipe = write_words(tmp_path, max_longest_line_bytes=10, max_dropped=1)
     count = len((tmp_path / "a.jsonl").read_text().splitlines())
     refused = build_here(recipe, tmp_path / "set", expect=2)["stderr"]
     lost = f"source 's': {count} of {count} records are dropped (code: max_longest_line_bytes: {count})"

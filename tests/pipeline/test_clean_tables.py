@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from pipeline.builder.encode_alarms import check_encoded
+from pipeline.builder.alarms import check_encoded
 from pipeline.clean.drops.table import Counts, Drop
 from pipeline.clean.measures import measure
 from pipeline.clean.reading_keys import reading_keys
@@ -29,8 +29,9 @@ from pipeline.recipe.presets import OFF, PRESETS
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from shards.errors import InputError
-from tests.support.builds import run_build
+from tests.support.builds import build_here
 from tests.support.good_recipe import GOOD, faults_of
+from tests.support.recipes import source, write_recipe
 
 AS_BEFORE = {
     "name": "kept",
@@ -255,12 +256,9 @@ def test_a_receipt_that_counts_in_another_way_is_refused() -> None:
 def test_a_run_has_the_measures_of_its_documents(tmp_path: Path) -> None:
     texts = [f"number {n} {write_prose(n, n % 90)}" for n in range(200)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    recipe = tmp_path / "r.toml"
-    recipe.write_text(
-        f'name = "r"\n[[sources]]\nname = "a"\npaths = ["{tmp_path}/a.jsonl"]\nweight = 1\n'
-        "[sources.clean.gopher]\nmax_dropped = 1\n[tokenizer]\nvocab_size = 270\n"
-    )
-    run_build(recipe, tmp_path / "set")
+    own = source("a", "a.jsonl", clean={"gopher": {"max_dropped": 1}})
+    recipe = write_recipe(tmp_path / "r.toml", own, tokenizer={"vocab_size": 270})
+    build_here(recipe, tmp_path / "set")
     (folder,) = [path for path in (tmp_path / "set.work/encode").iterdir() if path.is_dir()]
     run = Run(str(folder), 0, "<u2")
     assert run.measures == sorted(PRESETS["gopher"].measures())

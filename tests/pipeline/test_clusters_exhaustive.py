@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import re
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -88,17 +86,6 @@ def wait_for(condition: Callable[[], Any], seconds: float = 300) -> Any:
     return found
 
 
-def kill_drivers(recipe: Path, out: Path, flags: list[str], environment: dict[str, str], longest: float) -> None:
-    """Start the build, kill it at ten random moments, and let it end."""
-    moments = random.Random(out.name)
-    for _ in range(10):
-        process = start(recipe, out, *flags, environment=environment)
-        time.sleep(moments.uniform(0.5, longest))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    build(recipe, out, *flags, environment=environment)
-
-
 def test_ray_nodes_that_die_in_every_stage(
     recipe: Path, local: dict[str, str], ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
@@ -112,14 +99,6 @@ def test_ray_nodes_that_die_in_every_stage(
         ray_cluster.add_nodes(2)
     output = finish(process)
     assert output.count("its node died; it runs again") >= len(STAGES) - 1  # the mix is over in no time
-    assert digests(tmp_path / "set") == local
-
-
-def test_ray_drivers_that_are_killed(
-    recipe: Path, local: dict[str, str], ray_cluster: RayCluster, tmp_path: Path
-) -> None:
-    flags = ["--engine", "ray", "--ray-address", ray_cluster.address]
-    kill_drivers(recipe, tmp_path / "set", flags, ray_cluster.environment, longest=15)
     assert digests(tmp_path / "set") == local
 
 
@@ -147,27 +126,6 @@ def test_slurm_elements_and_nodes_that_are_lost(
     output = finish(process)
     assert "ended as CANCELLED; it runs again" in output
     assert digests(tmp_path / "set") == local
-
-
-def test_slurm_drivers_that_are_killed(
-    recipe: Path, local: dict[str, str], slurm: SlurmCluster, tmp_path: Path
-) -> None:
-    flags = ["--engine", "slurm", "--slurm", "time=10"]
-    kill_drivers(recipe, tmp_path / "set", flags, slurm.environment, longest=10)
-    assert digests(tmp_path / "set") == local
-
-
-def test_slurm_runs_more_tasks_than_an_array_may_have(
-    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in slurm.environment.items():
-        monkeypatch.setenv(name, value)
-    calls = make_calls(tmp_path / "work/stage", [{"name": f"t{number}", "text": "x"} for number in range(1500)])
-    ended: dict[int, int] = {}
-    executor = SlurmExecutor(["time=10"])
-    assert executor.workers == 1001
-    executor.run(calls, lambda number, done, made: ended.update({number: made}))
-    assert ended == dict.fromkeys(range(1500), 1)
 
 
 def test_slurm_gives_up_a_task_that_needs_more_time(slurm: SlurmCluster, tmp_path: Path, monkeypatch: Any) -> None:

@@ -15,6 +15,7 @@ import shards
 from shards.__main__ import main
 from tests.support.builds import build_here, call_here, one_worker, real_documents
 from tests.support.planted import LISTS, LOGS, TABLES, TRIPLES, plant
+from tests.support.recipes import source, write_recipe
 
 pytestmark = pytest.mark.long
 
@@ -31,23 +32,9 @@ def write_source(folder: Path, texts: list[str], *, vocab_size: int) -> Path:
         for text, name in dict(zip(texts, repositories, strict=True)).items()
     ]
     (folder / "text.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    path = folder / "recipe.toml"
-    path.write_text(f"""
-name = "planted"
-[[sources]]
-name = "text"
-paths = ["text.jsonl"]
-weight = 1
-[tokenizer]
-vocab_size = {vocab_size}
-[mix]
-tokens = "max"
-[split]
-val_tokens = 20_000
-[shards]
-tokens = 1_000_000
-""")
-    return path
+    sizes = {"split": {"val_tokens": 20_000}, "shards": {"tokens": 1_000_000}}
+    tokenizer = {"vocab_size": vocab_size}
+    return write_recipe(folder / "recipe.toml", source("text", "text.jsonl"), tokenizer=tokenizer, **sizes)
 
 
 def hashes_of(path: Path) -> set[str]:

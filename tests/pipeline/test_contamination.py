@@ -482,40 +482,6 @@ def test_items_in_many_documents_are_found_and_shared_phrases_are_not(
         assert DifferentDocuments(None).count(ngrams, runs).tolist() == counts.tolist()
 
 
-@pytest.mark.long
-def test_items_in_real_text_are_found_and_nothing_else(corpora: Path, tmp_path: Path) -> None:
-    """100 passages of mathematics stand inside web pages, half of them with a changed word, and are found; 10,000 other
-    pages and 1,400 other passages hold none."""
-    rng = random.Random(9)
-    mathematics = pq.read_table(sorted((corpora / "finemath").glob("*.parquet"))[0]).column("text").to_pylist()
-    files = [file for name in ("fineweb_edu", "bulk_prose") for file in sorted((corpora / name).glob("*.parquet"))]
-    pages = [text for file in files for text in pq.read_table(file).column("text").to_pylist()][:10_100]
-    items: list[str] = []
-    for text in mathematics:
-        words = text.split()
-        if len(words) > 120:
-            start = rng.randrange(len(words) - 60)
-            items.append(" ".join(words[start : start + rng.randrange(18, 60)]))
-    items = list(dict.fromkeys(items))[:1500]
-    for number, item in enumerate(items[:100]):
-        middle = pages[number].find(" ", len(pages[number]) // 2)
-        copied = hide(item, number) if number % 8 < 4 else change_words(item, 1, rng)
-        pages[number] = f"{pages[number][:middle]} {copied} {pages[number][middle:]}"
-    pq.write_table(pa.table({"text": pages}), tmp_path / "pages.parquet", row_group_size=len(pages))
-    pq.write_table(pa.table({"question": items}), tmp_path / "items.parquet")
-    recipe = {
-        "name": "real",
-        "sources": [{"name": "pages", "paths": [f"{tmp_path}/pages.parquet"], "weight": 1}],
-        "tokenizer": {"vocab_size": 400, "sample_bytes": "1 MB"},
-        "evaluations": [{"name": "items", "paths": [f"{tmp_path}/items.parquet"], "text": "question"}],
-    }
-    pipeline.build_set(recipe, out=tmp_path / "set", workers=2, validate="quick")
-    (evidence,) = tmp_path.glob(f"set.work/mix/*/{CONTAMINATION_FILE}")
-    found = {(row["row"], row["item_row"]) for row in pq.read_table(evidence).to_pylist()}
-    assert {place for place in found if place[0] == place[1]} == {(number, number) for number in range(100)}
-    assert {page for page, _ in found} <= set(range(100))
-
-
 @pytest.mark.parametrize("before", [1, 40_000])
 def test_a_malformed_item_names_what_can_be_done(corpus: Path, tmp_path: Path, before: int) -> None:
     """At the head of a file, and where only reading finds it."""
@@ -577,15 +543,6 @@ def test_a_set_that_would_drop_too_much_stops_the_build(corpus: Path, tmp_path: 
     assert set(ran(pipeline.build_set(recipe, out=tmp_path / "set", workers=1))) == {"assemble"}
 
 
-def test_the_alarm_comes_before_the_shortage_that_it_causes(corpus: Path, tmp_path: Path) -> None:
-    pages = [f"{QUESTIONS[0]} Page {number}." for number in range(8)]  # a phrase in more documents would be common
-    pq.write_table(pa.table({"text": pages}), tmp_path / "one.parquet")
-    recipe = recipe_of(corpus, "drop")
-    recipe["sources"][0]["paths"] = [f"{tmp_path}/one.parquet"]
-    with pytest.raises(InputError, match=r"source 'one': 8 of 8 documents \(100\.00%\) hold an item"):
-        pipeline.build_set(recipe, out=tmp_path / "set", workers=1)
-
-
 def test_a_changed_evaluation_file_is_read_again(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "more.jsonl").write_text(json.dumps({"question": QUESTIONS[0]}) + "\n")
     recipe = recipe_of(corpus) | {
@@ -630,30 +587,6 @@ def test_evaluation_sets_that_cannot_be_used(
     with pytest.raises(InputError, match=re.escape(words)):
         pipeline.build_set(recipe_of(corpus) | {"evaluations": [table]}, out=tmp_path / "set", workers=1)
     assert not (tmp_path / "set").exists()
-
-
-def test_items_of_an_eval_task_are_those_that_are_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The cache has the items of the pinned commit, so that no Hub is asked.
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    task = KNOWN_TASKS["lambada"]
-    passages = [" ".join(f"word{number * place}" for place in range(3, 30)) for number in (1, 2, 3)]
-    key = f"hf://datasets/{task.repo}@{task.revision}/{task.files['test']}"
-    Cache().put(key, "".join(json.dumps({"text": passage}) + "\n" for passage in passages).encode())
-    documents = [f"Some words of page {number} stand here alone. {number}" for number in range(60)]
-    documents[7] += " " + passages[1]
-    pq.write_table(pa.table({"text": documents}), tmp_path / "pages.parquet")
-    recipe = recipe_of(tmp_path) | {
-        "sources": [{"name": "pages", "paths": [f"{tmp_path}/pages.parquet"], "weight": 1}],
-        "tokenizer": {"vocab_size": 300},
-        "evaluations": [{"name": "lambada", "task": "lambada", "action": "drop", "max_dropped": 0.1}],
-    }
-    built = pipeline.build_set(recipe, out=tmp_path / "set", workers=1)
-    assert built.manifest.sources[0].dropped == {"holds an item of lambada": 1}
-    (evidence,) = tmp_path.glob(f"set.work/mix/*/{CONTAMINATION_FILE}")
-    (row,) = pq.read_table(evidence).to_pylist()
-    assert (row["item"], row["item_row"], row["row"]) == (key, 1, 7)
-    (report,) = read_clean_report(str(tmp_path / "set.work"))["evaluations"]
-    assert report["held"][0]["item_text"] == passages[1]
 
 
 @pytest.mark.parametrize("action", ["report", "drop"])

@@ -28,14 +28,13 @@ from pipeline.clean.documents import DocumentStream
 from pipeline.clean.reading_keys import reading_keys
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally
-from pipeline.encode.run import Run
 from pipeline.engine.tasks import digest_of
 from pipeline.estimate.pilot import measure_pilot
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from pipeline.sources.selection import open_sources
 from shards.errors import InputError
-from tests.support.builds import real_documents, run_build
+from tests.support.builds import build_here, real_documents
 from tests.support.good_recipe import faults_in
 from tests.support.servers import corpora
 
@@ -230,15 +229,6 @@ def test_a_filter_that_fails_stops_with_the_place(recipe: Callable[..., Path], m
     )
 
 
-def test_a_document_on_which_datatrove_fails_by_itself(recipe: Callable[..., Path]) -> None:
-    """GopherQualityFilter divides by the number of words, of which a text of spaces has none."""
-    clean = '[[sources.clean.datatrove]]\nfilter = "GopherQualityFilter"\narguments = { min_doc_words = 0 }'
-    path = recipe(clean, ["Some words that are fine.", " \n"])
-    stopped = run_build(path, path.parent / "set", expect=2)
-    assert "a.jsonl row 1: datatrove's GopherQualityFilter failed: " in stopped["stderr"]
-    assert not (path.parent / "set/manifest.json").exists()
-
-
 def test_a_build_with_filters(recipe: Callable[..., Path]) -> None:
     documents = texts(120)
     clean = (
@@ -246,7 +236,7 @@ def test_a_build_with_filters(recipe: Callable[..., Path]) -> None:
         '[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"\nmax_dropped = 0.95\n'
     )
     path = recipe(clean, documents)
-    done = run_build(path, path.parent / "set", "--workers", "1")
+    done = build_here(path, path.parent / "set")
     expected: Counter[str] = Counter()
     quality, paragraphs = datatrove_filters.C4QualityFilter(), datatrove_filters.C4ParagraphFilter()
     kept: list[str] = []
@@ -266,38 +256,11 @@ def test_a_build_with_filters(recipe: Callable[..., Path]) -> None:
     assert "clean.datatrove.C4QualityFilter changed the text of" in done["stderr"]
     assert "they are encoded unchanged" in done["stderr"]
     few = ["--set", 'sources.a.clean.datatrove=[{filter = "C4QualityFilter", max_dropped = 0.01}]']
-    stopped = run_build(path, path.parent / "set", *few, expect=2)
+    stopped = build_here(path, path.parent / "set", *few, expect=2)
     assert re.search(r"clean.datatrove.C4QualityFilter drops \d+ of 120 documents", stopped["stderr"])
     assert (
         "in [[sources.clean.datatrove]] or [[clean.datatrove]], to go on without these documents" in stopped["stderr"]
     )
-
-
-def test_each_filter_drops_in_a_build_what_it_drops_alone(tmp_path: Path) -> None:
-    """A source for each filter, whose documents no other has."""
-    own = [*texts(50), "This exception is for the last filter."]
-    documents = {name: [f"{text}\n{number}" for text in own] for number, (name, _) in enumerate(NAMED)}
-    sources = ""
-    for name, arguments in NAMED:
-        lines = [json.dumps({"text": text}) + "\n" for text in documents[name]]
-        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
-        table = "".join(f"{key} = {json.dumps(value)}\n" for key, value in arguments.items())
-        sources += (
-            f'[[sources]]\nname = "{name}"\nweight = 1\npaths = ["{name}.jsonl"]\n[[sources.clean.datatrove]]\n'
-            f'filter = "{name}"\nmax_dropped = 1\n[sources.clean.datatrove.arguments]\n{table}\n'
-        )
-    path = tmp_path / "recipe.toml"
-    path.write_text(f'name = "d"\n{sources}[tokenizer]\nvocab_size = 300\n[mix]\nwhen_short = "shrink"\n')
-    built = {source["name"]: source for source in run_build(path, tmp_path / "set", "--workers", "1")["sources"]}
-    runs = [Run(str(place), 0, "<u2") for place in (tmp_path / "set.work/encode").iterdir() if place.is_dir()]
-    encoded = {run.labels[0].partition(".jsonl")[0]: run.read_documents(0, run.num_documents)["row"] for run in runs}
-    for name, arguments in NAMED:
-        alone = getattr(datatrove_filters, name)(**arguments)
-        results = [get_filter_result(alone.filter(Document(text=text, id=""))) for text in documents[name]]
-        assert sorted(encoded[name].tolist()) == [row for row, (kept, _) in enumerate(results) if kept]
-        reasons = Counter(f"{name}: {reason}" if reason else name for kept, reason in results if not kept)
-        assert {reason: count for reason, count in built[name]["dropped"].items() if name in reason} == reasons
-        assert 0 < reasons.total() < len(results)
 
 
 def test_a_plan_prices_the_filters(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:

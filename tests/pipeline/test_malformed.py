@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from pipeline.sources.base import MALFORMED, SourceError, make_units
 from pipeline.sources.formats import byte_io
-from tests.support.builds import command, list_spans_of, run_build
+from tests.support.builds import list_spans_of
 
 BAD = [b'{"text": ', b"[1]", b'{"text": 1}', b"not json", b'{"text": "x', b"7", b'{"text": "\x00"}']
 
@@ -57,35 +56,6 @@ def test_a_file_of_nothing_else_is_refused(tmp_path: Path, source: Any) -> None:
         list_spans_of(source(tmp_path / "a.jsonl", max_malformed=1.0))
 
 
-@pytest.mark.long
-def test_the_budget_is_of_the_whole_source(tmp_path: Path) -> None:
-    """Two files: one bad record in the first 40, none in 160: 0.5 % of the source."""
-    write_lines(tmp_path / "a.jsonl", 40, {7: BAD[0]})
-    texts = [f"other document {n} " + " ".join(str(n * k % 89) for k in range(40)) for n in range(160)]
-    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    recipe = tmp_path / "r.toml"
-
-    def write(budget: str) -> None:
-        recipe.write_text(
-            f'name = "a"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["*.jsonl"]\nmax_malformed = {budget}\n'
-            "[tokenizer]\nvocab_size = 300\n"
-        )
-
-    write("0.004")
-    said = run_build(recipe, tmp_path / "out", expect=2)["stderr"]
-    assert "1 of 200 records (0.50%) is malformed, more than max_malformed = 0.004 allows" in said
-    assert "a.jsonl: record 7: " in said
-    assert "set max_malformed = 0.005" in said
-    write("0.005")
-    result = run_build(recipe, tmp_path / "out")
-    assert result["ran"]["encode"] == 0, "nothing is encoded again"
-    assert result["sources"][0]["dropped"] == {MALFORMED: 1}
-    again = subprocess.run(command(recipe, tmp_path / "out"), capture_output=True, text=True, timeout=240, check=True)
-    assert "1 of 200 records (0.50%) is malformed and dropped. Examples:\n  a.jsonl: record 7: " in again.stderr
-    write("0.0")
-    assert "malformed" in run_build(recipe, tmp_path / "out", expect=2)["stderr"]
-
-
 def test_units_do_not_change_the_count(tmp_path: Path, source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from pipeline.clean.documents import DocumentStream
     from pipeline.sources import kinds
@@ -100,13 +70,3 @@ def test_units_do_not_change_the_count(tmp_path: Path, source: Any, monkeypatch:
         counts.add(documents)
         assert sum(stream.tally.dropped[MALFORMED] for stream in streams) == 400 - documents
     assert counts == {355}
-
-
-@pytest.mark.parametrize(("keys", "words"), [("kind = 'hub'\nrepo = 'a/b'", "encoding: not a key of kind = 'hub'")])
-def test_an_encoding_is_refused_where_it_has_no_effect(keys: str, words: str, load: Any) -> None:
-    from tests.support.good_recipe import faults_of
-
-    text = (
-        f'name = "x"\n[[sources]]\nname = "s"\nweight = 1\nencoding = "utf-16"\n{keys}\n[tokenizer]\nvocab_size = 300\n'
-    )
-    assert any(words in fault for fault in faults_of(load, text))

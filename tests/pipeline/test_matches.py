@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.builder.encode_alarms import check_encoded
+from pipeline.builder.alarms import check_encoded
 from pipeline.clean import patterns as matches
 from pipeline.clean.patterns import drop_matches, pattern_reason
 from pipeline.clean.steps import EMPTY, LONG, clean_batch
@@ -24,6 +24,7 @@ from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import Span, TextBatch
 from shards.errors import InputError
 from tests.support.good_recipe import GOOD, faults_of
+from tests.support.recipes import source, write_recipe
 
 Load = Callable[..., Recipe]
 
@@ -180,11 +181,7 @@ def test_a_plan_says_what_patterns_take(
         f"{number} words that differ {number * 7919 % 1000}" + " PersonX" * (number % 4 == 0) for number in range(80)
     ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(
-        'name = "a"\ndrop_if_matches = ["PersonX"]\n[[sources]]\nname = "s"\nweight = 1\n'
-        f'paths = ["{tmp_path}/a.jsonl"]\n[tokenizer]\nvocab_size = 300\n'
-    )
+    recipe = write_recipe(tmp_path / "recipe.toml", source("s", "a.jsonl"), drop_if_matches=["PersonX"])
     said = run_cli("plan", recipe).stdout
     assert "dropped from s: 25.0% (matches PersonX)" in said
     assert "warning: drop_if_matches drops 25.0% of s, more than max_dropped = 0.01: the build would stop" in said

@@ -23,7 +23,7 @@ from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cuts import cut_sources
 from pipeline.mix.fates import read_fates, write_fates
-from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
+from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
 from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.partitions import Partitions
 from pipeline.recipe.schema import Recipe
@@ -75,7 +75,7 @@ def planned(folder: str, sources: list[list[Document]], recipe: Recipe, cuts: li
     return plan, index, content(place_documents(plan, runs, index))
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @example(corpus_of(0, 3, 20), [1, 1, 3], [[], [], []], "shrink", "max", 30, 80, 1)
 @given(
     sources=CORPORA,
@@ -161,7 +161,7 @@ def check_shares(plan: MixPlan, kept: list[list[Document]], shards: Any, weights
                 assert abs(sum(held[: k + 1]) - share * (k + 1) / number) <= longest + 2
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @example(corpus_of(2097153, 3, 64), [1, 1, 1], [[[], [], []], [[], [], []]], 100)  # a shard would be empty
 @given(sources=CORPORA, weights=WEIGHTS, cuts=st.lists(CUTS, min_size=2, max_size=2), shard=st.integers(100, 900))
 def test_partitions_and_runs_change_nothing(
@@ -207,7 +207,7 @@ def deduplicate(sources: list[list[Document]], listed: set[Any]) -> tuple[list[l
     return kept, dropped
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     sources=CORPORA,
     cuts=CUTS,
@@ -261,21 +261,6 @@ def test_an_index_is_what_plain_code_finds(
                 cut = axis.cut(target)
                 assert cut.tokens == nearest
                 assert sum(document.length for document in left if document.key < cut.key) == nearest
-
-
-@given(st.lists(st.tuples(KEYS, st.integers(1, 30)), max_size=40, unique_by=lambda item: item[0]), st.integers(-5, 700))
-@example([((0, 0), 1), ((TOP, TOP), 1)], 1)
-def test_a_cut_is_the_nearest_boundary(items: list[Any], target: int) -> None:
-    documents = sorted((Document(key, length) for key, length in items), key=lambda document: document.key)
-    edges = [sum(document.length for document in documents[:count]) for count in range(len(documents) + 1)]
-    expected = min(edges, key=lambda edge: (abs(edge - target), -edge))
-    for partition in (1, 4, 1 << 20):
-        with pytest.MonkeyPatch.context() as patch, temporary_folder() as folder:
-            patch.setattr(partitions_module, "PARTITION_DOCUMENTS", partition)
-            run = write_run(Path(folder, "run"), 0, documents)
-            cut = Axis(Index([run], 1), 0).cut(target)
-            assert cut.tokens == expected
-            assert edges[len(run.read_between(FIRST_HASH, cut.key)[1])] == expected
 
 
 @given(st.lists(KEYS, max_size=50), KEYS, KEYS)

@@ -16,7 +16,7 @@ from shards.errors import InputError
 from shards.format.recipe_folder import RECIPE_FOLDER_FILE
 from shards.stores.open import open_writable_store
 from shards.validation.validate import validate
-from tests.support.builds import digests, digests_in, run_build
+from tests.support.builds import build_here, digests, digests_in
 from tests.support.good_recipe import faults_in
 
 pytestmark = pytest.mark.long
@@ -60,15 +60,6 @@ def test_the_working_directory_plays_no_part(place: str, project: Path, monkeypa
     assert source.paths == ["../texts/*.jsonl"], "a recipe says what was written"
 
 
-def test_one_recipe_has_the_same_paths_however_it_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    absolute = next(project.rglob("*.toml")).resolve()
-    monkeypatch.chdir(absolute.parent)
-    indirect = Path("..") / absolute.parent.name / absolute.name
-    assert load_checked_recipe(indirect) == load_checked_recipe(Path(absolute.name)) == load_checked_recipe(absolute)
-    spans = [list_files(load_checked_recipe(path).sources[0]) for path in (indirect, absolute)]
-    assert spans[0] == spans[1]
-
-
 def test_set_begins_at_the_working_directory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     (source,) = load_checked_recipe(project / "recipes/a.toml", overrides=['sources.s.paths=["texts/a.jsonl"]']).sources
@@ -91,7 +82,7 @@ def test_a_path_that_is_right_from_here_gets_a_remedy(project: Path, monkeypatch
 def test_a_set_is_found_again_by_its_recipe(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = project / "out/a"
     monkeypatch.chdir(project.parent / "elsewhere")
-    run_build(project / "recipes/a.toml", out)
+    build_here(project / "recipes/a.toml", out)
     recorded = json.loads((out / "recipe.json").read_text())
     assert recorded["sources"][0]["paths"] == ["../texts/*.jsonl"]  # as the recipe says it
     assert (out / RECIPE_FOLDER_FILE).read_text() == "../../recipes\n"
@@ -100,7 +91,7 @@ def test_a_set_is_found_again_by_its_recipe(project: Path, monkeypatch: pytest.M
         report = validate(out, against_sources=50)
         assert (report.problems, report.not_run, report.compared_documents) == ([], [], 50)
     monkeypatch.chdir(project.parent / "elsewhere")
-    run_build(out / "recipe.json", project / "deeper/out/b")
+    build_here(out / "recipe.json", project / "deeper/out/b")
     assert digests(out) == digests(project / "deeper/out/b")
     # Set and files are moved together.
     project.rename(project.parent / "moved")
@@ -116,8 +107,8 @@ def test_a_set_is_found_again_by_its_recipe(project: Path, monkeypatch: pytest.M
 
 
 def test_a_set_in_a_bucket_finds_its_sources(project: Path, bucket: str) -> None:
-    run_build(project / "recipes/a.toml", f"{bucket}/set")
-    run_build(project / "recipes/a.toml", project / "set")
+    build_here(project / "recipes/a.toml", f"{bucket}/set")
+    build_here(project / "recipes/a.toml", project / "set")
     assert digests_in(f"{bucket}/set") == digests(project / "set")
     assert validate(f"{bucket}/set", against_sources=50).compared_documents == 50
     store = open_writable_store(f"{bucket}/set")
@@ -129,21 +120,21 @@ def test_a_set_in_a_bucket_finds_its_sources(project: Path, bucket: str) -> None
 def test_nothing_is_stated_where_no_path_is_relative(project: Path) -> None:
     text = RECIPE.replace("../texts", str(project / "texts"))
     (project / "recipes/absolute.toml").write_text(text)
-    run_build(project / "recipes/a.toml", project / "set")
+    build_here(project / "recipes/a.toml", project / "set")
     assert (project / "set" / RECIPE_FOLDER_FILE).exists()
-    run_build(project / "recipes/absolute.toml", project / "set")
+    build_here(project / "recipes/absolute.toml", project / "set")
     assert not (project / "set" / RECIPE_FOLDER_FILE).exists()
     assert validate(project / "set", against_sources=5).compared_documents == 5
 
 
 def test_a_tokenizer_of_the_name_that_sets_give_it(project: Path) -> None:
-    run_build(project / "recipes/a.toml", project / "first")
+    build_here(project / "recipes/a.toml", project / "first")
     shutil.copy(project / "first/tokenizer.json", project / "recipes/tokenizer.json")
     text = RECIPE.replace("vocab_size = 300", 'file = "tokenizer.json"')
     (project / "recipes/given.toml").write_text(text)
-    run_build(project / "recipes/given.toml", project / "given")
+    build_here(project / "recipes/given.toml", project / "given")
     (project / "recipes/tokenizer.json").unlink()
-    run_build(project / "given/recipe.json", project / "again")  # with the set's own, which has the same bytes
+    build_here(project / "given/recipe.json", project / "again")  # with the set's own, which has the same bytes
     assert digests(project / "again")["train-00000.bin.zst"] == digests(project / "given")["train-00000.bin.zst"]
 
 
@@ -179,12 +170,6 @@ def test_joining(path: str, joined: str) -> None:
     assert paths.join_path(Path("/r"), path) == joined
     moved = paths.move_path(path, old=Path("/r"), new=Path("/x/y"))
     assert paths.join_path(Path("/x/y"), moved) == joined
-
-
-@pytest.mark.parametrize("key", ['vocab_size = "16K"', "vocab_size = 16_000"])
-def test_counts(key: str, project: Path) -> None:
-    (project / "recipes/a.toml").write_text(RECIPE.replace("vocab_size = 300", key))
-    assert load_checked_recipe(project / "recipes/a.toml").tokenizer.vocab_size == 16_000
 
 
 def test_keys_that_a_tokenizer_file_makes_useless(project: Path) -> None:

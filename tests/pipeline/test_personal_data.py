@@ -31,9 +31,10 @@ from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.filters import PERSONAL_KINDS
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from shards.validation.validate import validate
-from tests.support.builds import digests, real_documents, run_build
+from tests.support.builds import build_here, real_documents
 from tests.support.good_recipe import GOOD, faults_of
 from tests.support.personal_data import luhn, plant
+from tests.support.recipes import source, write_recipe
 from tests.support.servers import corpora
 
 KINDS = kinds_of(PERSONAL_KINDS)
@@ -228,7 +229,7 @@ def test_addresses_that_stay_are_those_of_the_library() -> None:
 
     rng = random.Random(3)
     not_public = personal_kinds._NOT_PUBLIC_V4  # pyright: ignore[reportPrivateUsage]
-    for _ in range(20_000):
+    for _ in range(5000):
         address = ipaddress.IPv4Address(rng.getrandbits(32))
         text = str(address)
         public = not any(address in network for network in not_public)
@@ -325,11 +326,11 @@ def test_only_the_chosen_kinds_are_looked_for() -> None:
     ],
 )
 def test_no_text_takes_more_than_linear_time(piece: str) -> None:
-    data = (piece * (1 << 20))[: 1 << 20].encode()
+    data = (piece * (1 << 18))[: 1 << 18].encode()
     started = time.process_time()
     for kind in KINDS:
         list(kind.find(data))
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 2.5
 
 
 def test_every_kind_has_a_pattern() -> None:
@@ -386,12 +387,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     (folder / "first.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     rest = documents[PLANTED : 2 * PLANTED]
     (folder / "second.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rest))
-    sources = [
-        f'[[sources]]\nname = "{name}"\nweight = 1\npaths = ["{folder}/{name}.jsonl"]\n' for name in ("first", "second")
-    ]
-    (folder / "recipe.toml").write_text(
-        'name = "p"\n' + "".join(sources) + '[tokenizer]\nvocab_size = 400\n[mix]\nwhen_short = "shrink"\n'
-    )
+    sources = [source(name, f"{name}.jsonl") for name in ("first", "second")]
+    tables = {"tokenizer": {"vocab_size": 400}, "mix": {"when_short": "shrink"}}
+    write_recipe(folder / "recipe.toml", *sources, **tables)
     return folder, texts
 
 
@@ -400,11 +398,8 @@ MASK = "clean={personal_data = {}}"
 
 def test_a_set_holds_masked_documents(corpus: tuple[Path, list[str]]) -> None:
     folder, texts = corpus
-    done = run_build(folder / "recipe.toml", folder / "set", "--set", MASK, "--workers", "1")
-    again = run_build(folder / "recipe.toml", folder / "again", "--set", MASK, "--workers", "2")
-    assert digests(folder / "set") == digests(folder / "again")
+    done = build_here(folder / "recipe.toml", folder / "set", "--set", MASK)
     pieces = plant(PLANTED, seed=4)
-    assert done["masked"] == again["masked"]
     assert list(done["masked"]) == ["first"]
     assert done["masked"]["first"] == {
         kind: {"documents": 13, "occurrences": 13} for kind in sorted({piece.kind for piece in pieces})
@@ -422,38 +417,29 @@ def test_a_set_holds_masked_documents(corpus: tuple[Path, list[str]]) -> None:
     assert held <= expected
     assert len(held) > PLANTED / 2
     # A second build has nothing to do.
-    second = run_build(folder / "recipe.toml", folder / "set", "--set", MASK)
+    second = build_here(folder / "recipe.toml", folder / "set", "--set", MASK)
     assert second["tasks_run"] == 0
     assert second["masked"] == done["masked"]
-
-
-def test_sources_are_compared_as_they_are_masked(corpus: tuple[Path, list[str]], tmp_path: Path) -> None:
-    folder, _ = corpus
-    for name in ("first.jsonl", "second.jsonl"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
-    (tmp_path / "recipe.toml").write_text((folder / "recipe.toml").read_text().replace(str(folder), str(tmp_path)))
-    run_build(tmp_path / "recipe.toml", tmp_path / "set", "--set", MASK)
-    found = validate(str(tmp_path / "set"), level="quick", against_sources=500)
-    assert found.problems == []
-    data = (tmp_path / "first.jsonl").read_text()
-    (tmp_path / "first.jsonl").write_text(data.replace("the", "one"))  # of the same length
-    found = validate(str(tmp_path / "set"), level="quick", against_sources=500)
+    # Sources are compared as they are masked.
+    assert validate(str(folder / "set"), level="quick", against_sources=500).problems == []
+    data = (folder / "first.jsonl").read_text()
+    (folder / "first.jsonl").write_text(data.replace("the", "one"))  # of the same length
+    found = validate(str(folder / "set"), level="quick", against_sources=500)
+    (folder / "first.jsonl").write_text(data)
     assert {problem.kind for problem in found.problems} == {"source_mismatch"}
 
 
-def test_documents_are_dropped_and_no_secret_is_told(
-    corpus: tuple[Path, list[str]], run_process: Callable[..., Any]
-) -> None:
+def test_documents_are_dropped_and_no_secret_is_told(corpus: tuple[Path, list[str]]) -> None:
     folder, _ = corpus
     drop = 'sources.first.clean={personal_data = {action = "drop", kinds = ["email", "ipv4", "private_key"]}}'
-    done = run_build(folder / "recipe.toml", folder / "dropped", "--set", drop)
+    done = build_here(folder / "recipe.toml", folder / "dropped", "--set", drop)
     dropped = {entry["name"]: entry["dropped"] for entry in done["sources"]}
     assert dropped == {
         "first": {f"personal data: {kind}": 13 for kind in ("email", "ipv4", "private_key")},
         "second": {},
     }
     few = drop.replace("]}", "], max_dropped = 0.1}")
-    stopped = run_build(folder / "recipe.toml", folder / "dropped", "--set", few, expect=2)
+    stopped = build_here(folder / "recipe.toml", folder / "dropped", "--set", few, expect=2)
     said = stopped["stderr"]
     assert "source 'first': clean.personal_data drops 39 of 221 documents (17.65%), more than max_dropped = 0.1" in said
     assert said.count("first.jsonl row ") == 10

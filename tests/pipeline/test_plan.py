@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,24 +15,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.builder.build import build
+from pipeline import build_set
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.cli.plan_display import print_plan
-from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.stage_progress import Progress
 from pipeline.estimate.disk import REMEDY
 from pipeline.estimate.durations import Machines, TimeEstimate
 from pipeline.estimate.estimate import Estimate, estimate
 from pipeline.estimate.pilot import measure_pilot
 from pipeline.estimate.pilot_pieces import read_pilot_pieces
 from pipeline.recipe.schema import Recipe
-from pipeline.sources import files, selection
+from pipeline.sources import selection
 from pipeline.sources.base import SourceError
 from pipeline.sources.selection import Selection, open_sources
 from shards.format.manifest import Manifest
 from shards.stores.files import InputError, check_room
-from tests.support.builds import recipe_text, run_build, write_corpus
+from tests.support.builds import build_here
 from tests.support.hub_builds import Command
+from tests.support.recipes import overrides, source, write_recipe
 from tests.support.runs import make_recipe
 from tests.support.servers import corpora as server_corpora
 from tests.support.servers.bucket import Bucket
@@ -159,58 +155,23 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def library_recipe(folder: Path, tmp_path: Path, *overrides: str) -> Recipe:
-    path = tmp_path / "library.toml"
-    path.write_text(f"""
-name = "library"
-[[sources]]
-name = "functions"
-paths = ["{folder}/*.parquet"]
-keep = {{ score = ">= 2" }}
-weight = 60
-[[sources]]
-name = "modules"
-paths = ["{folder}/lines.jsonl.gz"]
-min_bytes = 300
-weight = 40
-[tokenizer]
-vocab_size = 4000
-[mix]
-when_short = "shrink"
-[split]
-val_tokens = 5_000
-[shards]
-tokens = 200_000
-""")
-    return load_checked_recipe(path, overrides=list(overrides))
+def library_recipe(folder: Path, tmp_path: Path, *changes: str) -> Recipe:
+    functions = source("functions", folder / "*.parquet", keep={"score": ">= 2"}, weight=60)
+    modules = source("modules", folder / "lines.jsonl.gz", min_bytes=300, weight=40)
+    tables = {"mix": {"when_short": "shrink"}, "split": {"val_tokens": 5000}, "shards": {"tokens": 200_000}}
+    path = write_recipe(tmp_path / "library.toml", functions, modules, tokenizer={"vocab_size": 4000}, **tables)
+    return load_checked_recipe(path, overrides=list(changes))
 
 
-def build_here(recipe: Recipe, out: Path) -> None:
-    executor = LocalExecutor(1)
-    try:
-        work = out.with_name(f"{out.name}.work")
-        build(recipe, out=out, work=work, executor=executor, progress=Progress(quiet=True), level="quick")
-    finally:
-        executor.close()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("tokens", ["max", "300_000"])
-def test_the_plan_of_a_small_set_is_near_what_the_build_finds(library: Path, tmp_path: Path, tokens: str) -> None:
-    recipe = library_recipe(library, tmp_path, f"mix.tokens={tokens}")
-    found = foresee(recipe)
-    build_here(recipe, tmp_path / "set")
-    expect_foreseen(found, tmp_path / "set")
-    functions = found.sources[0]
-    assert functions.ratios.kept == pytest.approx(3 / 5 * 6 / 7, rel=0.05)
-    assert functions.ratios.dropped == {
-        "score is null": pytest.approx(1 / 7, rel=0.1),
-        "not score >= 2": pytest.approx(0.34, rel=0.1),
-    }
+@pytest.fixture(scope="module")
+def library_set(library: Path) -> Path:
+    """Its set, without changes of the recipe. Read only."""
+    build_set(library_recipe(library, library), out=library / "set", workers=1, validate="quick")
+    return library / "set"
 
 
 def test_a_sample_that_is_a_small_part_of_the_text(
-    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: Path, library_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pipeline.estimate import pilot
 
@@ -220,8 +181,7 @@ def test_a_sample_that_is_a_small_part_of_the_text(
     found = foresee(recipe)
     assert found.probe
     assert found.probe.sample_bytes < 0.5 * sum(source.text_bytes for source in found.sources)
-    build_here(recipe, tmp_path / "set")
-    expect_foreseen(found, tmp_path / "set")
+    expect_foreseen(found, library_set)
 
 
 def test_a_part_is_priced_as_it_will_be_read(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,43 +192,10 @@ def test_a_part_is_priced_as_it_will_be_read(library: Path, tmp_path: Path, monk
     found = foresee(recipe)
     functions = found.sources[0]
     assert functions.has_more
-    build_here(recipe, tmp_path / "set")
+    build_set(recipe, out=tmp_path / "set", workers=1, validate="quick")
     manifest = Manifest.model_validate_json((tmp_path / "set" / "manifest.json").read_bytes())
     assert functions.tokens == pytest.approx(manifest.sources[0].tokens_available, rel=WITHIN)
     assert functions.all_files - functions.files == manifest.sources[0].unread_files
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("tokens", ["max", "2_000_000"])
-def test_the_plan_of_real_text_is_near_what_the_build_finds(corpora: Path, tmp_path: Path, tokens: str) -> None:
-    path = tmp_path / "real.toml"
-    path.write_text(f"""
-name = "real"
-[[sources]]
-name = "web"
-paths = ["{corpora}/fineweb_edu/*.parquet"]
-weight = 87
-[[sources]]
-name = "maths"
-paths = ["{corpora}/finemath/*.parquet"]
-weight = 10
-[[sources]]
-name = "books"
-paths = ["{corpora}/bulk_prose/*.parquet"]
-weight = 3
-[tokenizer]
-vocab_size = 32005
-[mix]
-tokens = {tokens if tokens.isdigit() else f'"{tokens}"'}
-[split]
-val_tokens = 50_000
-[shards]
-tokens = 1_000_000
-""")
-    recipe = load_checked_recipe(path)
-    found = foresee(recipe)
-    build_here(recipe, tmp_path / "set")
-    expect_foreseen(found, tmp_path / "set")
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -281,7 +208,7 @@ def test_a_block_tells_how_much_of_its_file_it_is(
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(gzip.compress(text, 1) if suffix else text)
     found = Selection(0, source(path, separator="\n--\n"), seed=1, tokens=None)
-    (piece,) = read_pilot_pieces(found, 1 << 20).pieces
+    piece = read_pilot_pieces(found, 1 << 20)
     assert 3 << 20 < piece.text_bytes < 0.6 * len(text)
     # Stated is what the listing says of a compressed file; as much of it as was read.
     share = piece.stated_bytes / found.text_bytes
@@ -289,27 +216,14 @@ def test_a_block_tells_how_much_of_its_file_it_is(
     assert piece.stored_bytes == pytest.approx(share * path.stat().st_size, rel=0.01)
 
 
-def test_a_tokenizer_that_is_given_is_used(library: Path, tmp_path: Path) -> None:
-    build_here(library_recipe(library, tmp_path), tmp_path / "first")
-    tokenizer = tmp_path / "first" / "tokenizer.json"
-    recipe = library_recipe(library, tmp_path, f"tokenizer={{file='{tokenizer}'}}")
+def test_a_tokenizer_that_is_given_is_used(library: Path, library_set: Path, tmp_path: Path) -> None:
+    recipe = library_recipe(library, tmp_path, f"tokenizer={{file='{library_set}/tokenizer.json'}}")
     found = foresee(recipe)
-    manifest = Manifest.model_validate_json((tmp_path / "first" / "manifest.json").read_bytes())
+    manifest = Manifest.model_validate_json((library_set / "manifest.json").read_bytes())
     for planned, built in zip(found.sources, manifest.sources, strict=True):
         assert planned.tokens == pytest.approx(built.tokens_available, rel=0.03)
     assert found.time
     assert found.time.tokenizer_s == 0
-
-
-@pytest.mark.long
-def test_predicates_that_keep_nothing_are_pointed_out(
-    library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe = library_recipe(library, tmp_path, 'sources.functions.keep={score="> 9"}')
-    found = foresee(recipe)
-    assert (found.sources[0].tokens, found.train_tokens) == (0, 0)
-    print_plan(recipe, found)
-    assert "warning: of the sample of functions no document is left" in capsys.readouterr().out
 
 
 # --- Over a network ---
@@ -329,30 +243,16 @@ def test_a_plan_over_a_network_asks_for_little_and_foresees_the_build(
     hub, bucket = served
     run = Command(hub, tmp_path)
     run.environment["TOKENMILL_CONTENT_ENDPOINT"] = f"{bucket.url}/content"
-    recipe = tmp_path / "hub.toml"
-    recipe.write_text("""
-name = "hub"
-[[sources]]
-name = "web"
-kind = "hub"
-repo = "HuggingFaceFW/fineweb-edu"
-config = "sample-10BT"
-keep = { int_score = ">= 3" }
-weight = 70
-[[sources]]
-name = "code"
-kind = "hub"
-repo = "HuggingFaceTB/smollm-corpus"
-config = "python-edu"
-content = "software-heritage"
-weight = 30
-[tokenizer]
-vocab_size = 1200
-[mix]
-when_short = "shrink"
-[shards]
-tokens = 100_000
-""")
+    web_keys = {"repo": server_corpora.FINEWEB, "config": "sample-10BT", "keep": {"int_score": ">= 3"}}
+    code_keys = {"repo": server_corpora.SMOLLM, "config": "python-edu", "content": "software-heritage"}
+    recipe = write_recipe(
+        tmp_path / "hub.toml",
+        source("web", kind="hub", weight=70, **web_keys),
+        source("code", kind="hub", weight=30, **code_keys),
+        tokenizer={"vocab_size": 1200},
+        mix={"when_short": "shrink"},
+        shards={"tokens": 100_000},
+    )
     command = ["plan", recipe, "--json", "--gpu-usd-per-hour", "3.6", "--workers", "2"]
     planned = json.loads(run(*command))
     web, code = planned["sources"]
@@ -378,9 +278,9 @@ tokens = 100_000
 
     out = run.build(recipe, "set", "--set", "sources.code.max_missing=1.0")
     manifest = json.loads((out / "manifest.json").read_text())
-    for source, built in zip(planned["sources"], manifest["sources"], strict=True):
-        assert source["tokens"] == pytest.approx(built["tokens_available"], rel=WITHIN), source["name"]
-        assert source["documents"] == pytest.approx(built["documents_available"], rel=WITHIN)
+    for entry, built in zip(planned["sources"], manifest["sources"], strict=True):
+        assert entry["tokens"] == pytest.approx(built["tokens_available"], rel=WITHIN), entry["name"]
+        assert entry["documents"] == pytest.approx(built["documents_available"], rel=WITHIN)
     assert planned["train_tokens"] == pytest.approx(manifest["splits"]["train"]["tokens"], rel=WITHIN)
 
     fetched = len(bucket.requests)
@@ -388,54 +288,6 @@ tokens = 100_000
     assert (guessed["probe"], guessed["time"], guessed["gpu_usd"]) == (None, None, None)
     assert guessed["sources"][0]["documents"] > web["documents"], "no predicate was tried"
     assert len(bucket.requests) == fetched
-
-
-@pytest.mark.long
-def test_a_part_of_many_remote_files_opens_few(tmp_path: Path) -> None:
-    """A small request looks at the first sixteen of sixty files, with a few requests each."""
-    made = server_corpora.write(tmp_path / "served")
-    source = next((made.root / server_corpora.FINEWEB / "sample/10BT").glob("*.parquet"))
-    folder = made.root / "many/files/data"
-    folder.mkdir(parents=True)
-    table = pq.read_table(source)
-    for number in range(60):
-        part = table.slice(number % 20, 200)
-        texts = [f"{number} {text}" for text in part["text"].to_pylist()]  # no two files hold equal documents
-        part = part.set_column(part.schema.get_field_index("text"), "text", pa.array(texts))
-        pq.write_table(part, folder / f"train-{number:05d}-of-00060.parquet", row_group_size=50)
-    with Hub(made.root) as hub:
-        run = Command(hub, tmp_path)
-        recipe = tmp_path / "many.toml"
-        recipe.write_text("""
-name = "many"
-[[sources]]
-name = "many"
-kind = "hub"
-repo = "many/files"
-weight = 1
-[tokenizer]
-vocab_size = 600
-[mix]
-tokens = 30_000
-""")
-        code = "import sys; from pipeline.sources import selection\n"
-        code += "selection.WHOLE_BYTES = selection.LEAST_PART_BYTES = 1\n"
-        code += "from pipeline.__main__ import main; sys.exit(main(sys.argv[1:]))"
-        done = subprocess.run(
-            [sys.executable, "-c", code, "plan", str(recipe), "--json"],
-            env=run.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        planned = json.loads(done.stdout)
-        opened = Counter(request.path for request in hub.requests if request.path.startswith("/cdn/"))
-    assert len(opened) == 16
-    assert max(opened.values()) <= 2 + 4, "two for the footer, and one for each of four row groups"
-    assert planned["sources"][0]["all_files"] == 60
-    assert planned["sources"][0]["has_more"]
-    assert planned["most_tokens"] is None
 
 
 # --- Time ---
@@ -521,11 +373,9 @@ def test_the_command_refuses_a_small_disk(
         assert "B too few" in captured.err
 
 
-def test_the_build_refuses_it_too(tmp_path: Path) -> None:
-    write_corpus(tmp_path / "corpus")
-    recipe = tmp_path / "r.toml"
-    recipe.write_text(recipe_text(tmp_path / "corpus", tokens="1_000_000_000_000_000", when_short='"error"'))
-    stderr = run_build(recipe, tmp_path / "set", expect=2)["stderr"]
+def test_the_build_refuses_it_too(recipe: Path, tmp_path: Path) -> None:
+    changes = overrides("mix.tokens=1_000_000_000_000_000", "mix.when_short=error")
+    stderr = build_here(recipe, tmp_path / "set", *changes, expect=2)["stderr"]
     assert "error: disk: needs" in stderr
     assert "TB too few" in stderr
 
@@ -550,20 +400,3 @@ def test_the_command_prints_the_plan(run_cli: Any, make: Any, tmp_path: Path, do
     assert priced["time"]["workers"] == 64
     assert priced["nodes_usd"] == pytest.approx(7 * 2 * priced["time"]["total_s"] / 3600)
     assert sorted(tmp_path.iterdir()) == before
-
-
-Listing = Callable[..., Any]
-
-
-def test_footers_are_read_once_without_a_pilot(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: Counter[str] = Counter()
-    list_spans: Listing = files.list_spans
-
-    def listing(source: Any, file: Any, unit_bytes: Any = None) -> Any:
-        opened[file.name] += 1
-        return list_spans(source, file, unit_bytes)
-
-    monkeypatch.setattr(files, "list_spans", listing)
-    recipe = make()
-    estimate(recipe, open_sources(recipe))
-    assert set(opened.values()) == {1}

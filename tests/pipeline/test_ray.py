@@ -18,7 +18,6 @@ from pipeline.engine.tasks import Call
 from shards.errors import InputError, RunError
 from shards.validation.validate import validate
 from tests.support.builds import Built, digests, digests_in, wait_until
-from tests.support.corrupt_build import MESSAGE, check_what_is_kept, write_corrupt_recipe
 from tests.support.damage import flip_unseen
 from tests.support.ray_cluster import RayCluster
 from tests.support.servers.objects import ObjectServer, Proxy, aws_environment
@@ -106,17 +105,6 @@ def test_a_build_over_a_store_gives_them_too_although_requests_fail(
     assert failed == {"reset", "503", "short", "stall"}
     aws_environment(monkeypatch, moto.url)
     assert digests_in(f"{bucket}/set") == expected
-
-
-@pytest.mark.usefixtures("expected")
-def test_a_row_group_that_is_corrupt_ends_the_build_and_the_rest_is_kept(
-    recipe: Path, ray_cluster: RayCluster, run_process: Callable[..., Any], tmp_path: Path
-) -> None:
-    corrupt = write_corrupt_recipe(tmp_path, recipe.parent / "set/tokenizer.json")
-    engine = ["--engine", "ray", "--ray-address", ray_cluster.address, "--workers", "1"]
-    done = run_process("build", corrupt, "--out", "set", *engine)
-    assert (done.returncode, MESSAGE in done.stderr) == (2, True), done.stderr
-    check_what_is_kept(corrupt, tmp_path / "set")
 
 
 def test_other_versions_on_the_nodes_are_refused(

@@ -206,12 +206,6 @@ def test_tokenizers_of_any_shape(section: str, load: Any) -> None:
     assert any(fault.startswith("tokenizer") for fault in faults_of(load, text))
 
 
-@pytest.mark.parametrize("value", ["['parquet']", "5", "{ a = 1 }", "'orc'"])
-def test_formats_of_any_shape(value: str, load: Any) -> None:
-    faults = faults_of(load, GOOD, f"sources.prose.format={value}")
-    assert any(fault.startswith("sources.prose.format") for fault in faults)
-
-
 def test_keys_that_do_not_fit_the_format(load: Any) -> None:
     overrides = ["sources.prose.separator='--'", "sources.code.keep.score='> 1'"]
     faults = faults_of(load, GOOD, *overrides)
@@ -222,6 +216,7 @@ FOREIGN = {
     "repo = 'a/b'": "sources.s.repo: not a key of kind = 'files'. Leave it out, or set `kind`.",
     "kind = 'hub'\nrepo = 'a/b'\nexclude = ['x']": "sources.s.exclude: not a key of kind = 'hub'.",
     "kind = 'hub'\nrepo = 'a/b'\nmembers = ['x']": "sources.s.members: not a key of kind = 'hub'.",
+    "kind = 'hub'\nrepo = 'a/b'\nencoding = 'utf-16'": "sources.s.encoding: not a key of kind = 'hub'.",
     "kind = 'hub'": "sources.s.repo: required key is missing.",
     "kind = 'hub'\nrepoo = 'a/b'": "sources.s.repoo: unknown key. Did you mean 'repo'?",
     "content = 'software-heritage'\ntext = 'x'": "sources.s.text: the text comes from `content`, not from a column.",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from pipeline.engine.executors import MAX_LOSSES
-from pipeline.engine.remote_workers import Losses, check_remote_worker, list_versions, run_remote_call
+from pipeline.engine.remote_workers import check_remote_worker, count_loss, list_versions, run_remote_call
 from pipeline.engine.tasks import call_to_json
 from shards.errors import InputError, RunError
 from shards.stores.address import ObjectAddress
@@ -68,12 +69,12 @@ def test_the_host_is_not_named_in_other_errors(tmp_path: Path) -> None:
 
 
 def test_a_task_that_is_lost_too_often_ends_the_build_and_others_do_not_count(tmp_path: Path) -> None:
-    losses = Losses()
+    losses = Counter[str]()
     calls = make_calls(tmp_path / "stage", [{"name": name} for name in "ab"])
     for _ in range(MAX_LOSSES - 1):
         for call in calls:
-            losses.add(call, "it died", "Give it more memory.")
+            count_loss(losses, call, "it died", "Give it more memory.")
     with pytest.raises(
         RunError, match=r"stage task b: lost 3 times.*the last time: it burnt\. Finished work is kept\. Give it"
     ):
-        losses.add(calls[1], "it burnt", "Give it more memory.")
+        count_loss(losses, calls[1], "it burnt", "Give it more memory.")

@@ -130,13 +130,6 @@ def test_damage_in_a_bucket_is_found_by_tasks_as_by_validate(built: str, tmp_pat
     assert executor.sent.keys() == {"validate_shards"}
 
 
-def test_a_kept_tokenizer_in_a_bucket(recipe: Path, built: str) -> None:
-    kept = build_here(recipe, built, "--keep-tokenizer", "--set", "tokenizer.sample_bytes=100 KB")
-    assert kept["ran"]["tokenizer"] == 0
-    resolved = json.loads(open_writable_store(built).read("recipe.json"))
-    assert resolved["tokenizer"]["file"] == "tokenizer.json"
-
-
 def test_what_a_killed_probe_leaves_is_no_strange_file(recipe: Path, expected: dict[str, str], built: str) -> None:
     for place in (built, f"{built}.work"):
         open_writable_store(place).put(".tokenmill-probe.0123456789abcdef.tmp", b"0123456789")

@@ -18,7 +18,6 @@ import shards
 from shards.__main__ import main as shards_main
 from shards.convert.export import export_set
 from shards.convert.import_.import_set import ImportOptions, import_set
-from shards.errors import ShardSetError
 from shards.torch import TokenWindows
 from shards.validation.files import check_set_files
 from shards.validation.shard_contents import find_shard_problems, shard_rules
@@ -308,31 +307,3 @@ def test_bos_of_a_trained_tokenizer(corpus: Path, tmp_path: Path) -> None:
     assert "tokenizer: kept from" in said
     refused = build_here(corpus / "small.toml", tmp_path / "no", "--set", 'tokenizer.bos="<bos>"', expect=2)["stderr"]
     assert "tokenizer.bos: '<bos>' is not among special_tokens" in refused
-
-
-def test_a_set_of_an_unknown_kind_is_refused_clearly(built: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(built, tmp_path / "set")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["tokenizer"]["more"] = 1
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ShardSetError, match="more"):
-        shards.open_set(folder)
-
-
-def test_ids_above_65535_through_training(corpus: Path, tmp_path: Path) -> None:
-    data = json.loads((corpus / "llama2.json").read_text())
-    vocab = data["model"]["vocab"]
-    data["model"]["vocab"] = {text: token if token < 300 else token + 70_000 for text, token in vocab.items()}
-    (tmp_path / "wide.json").write_text(json.dumps(data))
-    keys = f'{{file = "{tmp_path}/wide.json", eos_token = "</s>", bos = true}}'
-    out, run = tmp_path / "set", tmp_path / "run"
-    build_here(corpus / "small.toml", out, "--set", f"tokenizer={keys}")
-    shard_set = shards.open_set(out)
-    assert shard_set.dtype == np.uint32
-    assert validate(out, level="full", against_sources=30).problems == []
-    assert max(int(shard.read().max()) for shard in shard_set.shards) > 70_000
-    (tmp_path / "tiny.toml").write_text(TRAIN)
-    done = call_here(trainer_main, "train", tmp_path / "tiny.toml", "--shards", out, "--run", run)
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(one) for one in (run / "metrics.jsonl").read_text().splitlines()]
-    assert all(np.isfinite(line["val_loss"]) for line in lines if "val_loss" in line)

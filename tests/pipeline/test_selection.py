@@ -23,33 +23,20 @@ from shards.errors import InputError
 from shards.format.reader import open_set
 from shards.validation.validate import validate
 from tests.support.builds import digests, list_spans_of
+from tests.support.recipes import source as make_source
+from tests.support.recipes import write_recipe
 
 FILES = 24
 ROWS = 12
 """In a row group."""
 
-RECIPE = """
-name = "part"
-seed = 11
-[[sources]]
-name = "code"
-paths = ["{corpus}/code/*.parquet"]
-weight = 3
-[[sources]]
-name = "notes"
-paths = ["{corpus}/notes/*.txt"]
-separator = "\\n--\\n"
-weight = 1
-[tokenizer]
-vocab_size = 800
-sample_bytes = "100 KB"
-[mix]
-tokens = 60_000
-[split]
-val_tokens = 4_000
-[shards]
-tokens = 20_000
-"""
+TABLES = {
+    "seed": 11,
+    "tokenizer": {"vocab_size": 800, "sample_bytes": "100 KB"},
+    "mix": {"tokens": 60_000},
+    "split": {"val_tokens": 4000},
+    "shards": {"tokens": 20_000},
+}
 
 
 def stdlib_documents() -> list[str]:
@@ -106,8 +93,9 @@ def load(corpus: Path, tmp_path: Path) -> Callable[..., Recipe]:
     from pipeline.builder.checked_recipe import load_checked_recipe
 
     def load_with(*overrides: str) -> Recipe:
-        path = tmp_path / "recipe.toml"
-        path.write_text(RECIPE.replace("{corpus}", str(corpus)))
+        code = make_source("code", corpus / "code/*.parquet", weight=3)
+        notes = make_source("notes", corpus / "notes/*.txt", separator="\n--\n")
+        path = write_recipe(tmp_path / "recipe.toml", code, notes, **TABLES)
         return load_checked_recipe(path, overrides=list(overrides))
 
     return load_with

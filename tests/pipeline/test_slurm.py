@@ -22,7 +22,6 @@ from shards.errors import InputError, RunError
 from shards.stores.open import open_writable_store
 from shards.validation.validate import validate
 from tests.support.builds import Built, digests, digests_in, wait_until
-from tests.support.corrupt_build import MESSAGE, check_what_is_kept, write_corrupt_recipe
 from tests.support.damage import flip_unseen
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.small_recipe import write_small_recipe
@@ -31,7 +30,6 @@ from tests.support.stage_tasks import make_calls
 pytestmark = pytest.mark.long
 
 
-STAGE_TASKS = "tests.support.stage_tasks"
 OPTIONS = ["time=5"]
 
 
@@ -75,17 +73,6 @@ def test_a_build_gives_the_bytes_of_a_local_one(
     assert main([*command, "--out", f"{bucket}/set"]) == 0, capsys.readouterr().err
     assert digests_in(f"{bucket}/set") == whole.digests
     assert not [file for file in open_writable_store(f"{bucket}/set.work").list() if "/.slurm" in file.name]
-
-
-@pytest.mark.usefixtures("expected", "in_slurm")
-def test_a_row_group_that_is_corrupt_ends_the_build_and_the_rest_is_kept(
-    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    corrupt = write_corrupt_recipe(tmp_path, recipe.parent / "set/tokenizer.json")
-    engine = ["--engine", "slurm", "--slurm", "time=5", "--slurm-elements", "1"]
-    assert main(["build", str(corrupt), "--out", str(tmp_path / "set"), *engine]) == 2
-    assert MESSAGE in capsys.readouterr().err
-    check_what_is_kept(corrupt, tmp_path / "set")
 
 
 @pytest.mark.parametrize(

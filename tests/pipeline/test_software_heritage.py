@@ -136,16 +136,6 @@ def test_no_more_than_the_bound_is_taken(
     assert len(bucket.requests) == 1
 
 
-def test_a_body_longer_than_the_bound_is_not_read(
-    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archive, "MAX_BYTES", 1000)
-    keys = [bucket.put(b"".join(hashlib.sha1(b"%d" % i).digest() for i in range(n))) for n in (200, 20)]
-    outcomes = fetch(*keys, content_connections=1)
-    assert outcomes[bytes.fromhex(keys[0])] == archive.TOO_LARGE
-    assert isinstance(outcomes[bytes.fromhex(keys[1])], bytes)
-
-
 @pytest.mark.parametrize("kind", ["reset", "429", "reset-body", "503", "short", "stall", "stall-body"])
 def test_a_failure_that_passes_is_never_held_against_a_file(
     bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], monkeypatch: pytest.MonkeyPatch, kind: str

@@ -7,7 +7,6 @@ import datetime
 import decimal
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,6 @@ from tests.support.opened import no_more_files
 def resolve_error(recipe: Any) -> str:
     with pytest.raises(SourceError) as caught:
         list_spans_of(recipe)
-    return str(caught.value)
-
-
-def read_error(read_all: Callable[..., Any], recipe: Any) -> str:
-    with pytest.raises(SourceError) as caught:
-        read_all(recipe)
     return str(caught.value)
 
 

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import importlib
 import re
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
-from tests.support.builds import build_here, call_here, recipe_text, write_corpus
+from tests.support.builds import call_here
 from tests.support.terminal import run_in_terminals
 
 
 @pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def commands(recipe: Path, expected: dict[str, str]) -> dict[str, list[str]]:
     """Return the packages and arguments of three commands on one small set; the build has nothing left to do."""
-    folder = tmp_path_factory.mktemp("tables")
-    write_corpus(folder / "corpus")
-    recipe = folder / "r.toml"
-    recipe.write_text(recipe_text(folder / "corpus"))
-    build_here(recipe, folder / "set")
+    out = str(recipe.parent / "set")
     return {
-        "build": ["pipeline", "build", str(recipe), "--out", str(folder / "set")],
+        "build": ["pipeline", "build", str(recipe), "--out", out],
         "plan": ["pipeline", "plan", str(recipe), "--no-probe"],
-        "inspect": ["shards", "inspect", str(folder / "set")],
+        "inspect": ["shards", "inspect", out],
     }
 
 
@@ -37,8 +32,7 @@ def words_of_tables(output: str) -> set[str]:
 @pytest.mark.parametrize("name", ["build", "plan", "inspect"])
 def test_no_number_and_no_word_is_broken(commands: dict[str, list[str]], name: str) -> None:
     package, *arguments = commands[name]
-    command = [sys.executable, "-m", package, *arguments]
-    piped = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    piped = call_here(importlib.import_module(f"{package}.__main__").main, *arguments).stdout
     words = words_of_tables(piped)
     assert len(words) > 30
     headers = [line for line in piped.splitlines() if re.match(r" source ", line)]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -19,10 +18,11 @@ from pipeline.recipe.schema import TokenizerRecipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.tokenizer.encoder import Encoder, load_encoder, read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
-from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, iter_sample
+from pipeline.tokenizer.sample import TokenizerTask, iter_sample
 from pipeline.tokenizer.train import PATTERNS, build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
 from shards.format.tokenizer_json import byte_characters
 from tests.support.builds import list_spans_of
+from tests.support.tokenizers import write_sample
 
 SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]
 NAMES = ["gpt2", "llama3", "qwen2", "o200k"]
@@ -39,11 +39,6 @@ PUBLISHED = {
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
-
-
-def write_sample(path: Path, texts: list[str]) -> Path:
-    path.write_bytes(b"".join(text.encode() + DOCUMENT_SEPARATOR for text in texts))
-    return path
 
 
 def write_by_merge(merges: list[tuple[str, str]], special: list[str], name: str) -> str:
@@ -98,14 +93,6 @@ def test_file_is_what_tokenizers_trains(name: str, trained: dict[str, str], docu
     assert found["pre_tokenizer"] == expected["pre_tokenizer"]
     assert list(found["model"]["vocab"].values()) == list(range(VOCAB_SIZE))
     assert [found["model"]["vocab"][token] for token in SPECIAL] == [0, 1, 2]
-
-
-@pytest.mark.parametrize("folder", ["fineweb_edu", "finemath"])
-def test_merges_on_a_real_corpus(folder: str, corpora: Path, tmp_path: Path) -> None:
-    table = pq.read_table(next((corpora / folder).glob("*.parquet")), columns=["text"])
-    texts = table.column("text").slice(0, 200).to_pylist()
-    merges = train_merges(write_sample(tmp_path / "s", texts), 4000, SPECIAL, "gpt2")
-    assert [list(merge) for merge in merges] == json.loads(reference(texts, "gpt2", 4000).to_str())["model"]["merges"]
 
 
 def encode(encoder: Encoder, texts: list[str]) -> list[list[int]]:

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.builder.encode_alarms import check_encoded
+from pipeline.builder.alarms import check_encoded
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.drops.malformed import Examples
 from pipeline.clean.tally import Tally
-from pipeline.sources import files
 from pipeline.sources.base import MALFORMED, SourceError
 from pipeline.sources.formats.encoding_guess import explain_fault, guess_encoding
+from tests.support import recipes
 from tests.support.archives import warc_record
 from tests.support.builds import build_here, list_spans_of
+from tests.support.recipes import write_recipe
 
+web = functools.partial(recipes.source, "web")
+"""The table of the source of these tests."""
 TEXTS = {
     "latin-1": "Le café noir, où l'été dure; façade naïve",
     "windows-1252": "“Curly” quotes – and € signs, don’t",
@@ -113,10 +118,7 @@ def test_one_file_in_another_encoding_gets_a_source_of_its_own(tmp_path: Path, s
 
 def test_the_remedy_leaves_something_to_go_on_with(tmp_path: Path, run_cli: Any) -> None:
     (tmp_path / "a.txt").write_bytes("one\n\ntwo".encode("utf-16"))
-    (tmp_path / "r.toml").write_text(
-        'name = "s"\n[[sources]]\nname = "web"\nweight = 1\npaths = ["*.txt"]\nseparator = "\\n\\n"\n'
-        "[tokenizer]\nvocab_size = 300\n"
-    )
+    write_recipe(tmp_path / "r.toml", web("*.txt", separator="\n\n"))
     planned = run_cli("plan", "r.toml")
     assert planned.returncode == 2
     assert planned.stderr.endswith("or convert them (`iconv -f utf-16 -t utf-8`).\n"), "every record is malformed"
@@ -191,25 +193,26 @@ def test_parquet_that_holds_no_utf8(tmp_path: Path, source: Any) -> None:
     assert "Repair the records, or set max_malformed = 0.3334" in str(caught.value)
 
 
-def test_utf16_lines_are_named(tmp_path: Path, source: Any) -> None:
-    (tmp_path / "a.jsonl").write_bytes('{"text": "one"}\n{"text": "two"}\n'.encode("utf-16"))
-    with pytest.raises(SourceError, match=r"seems to be utf-16: then set `encoding`"):
-        list_spans_of(source(tmp_path / "a.jsonl"))
+UTF_16: dict[str, tuple[str, bytes, dict[str, Any], str]] = {
+    "lines": ("a.jsonl", '{"text": "one"}\n'.encode("utf-16"), {}, "seems to be utf-16: then set `encoding`"),
+    "ASCII, which would be full of NULs": (
+        "a.txt",
+        "two\n\ndocuments of ASCII".encode("utf-16-le"),
+        {"separator": "\n\n"},
+        'a.txt: seems to be text in utf-16-le; set encoding = "utf-16-le"',
+    ),
+    "a table": ("a.csv", "text,label\none,1\n".encode("utf-16"), {}, 'seems to be UTF-16: set encoding = "utf-16"'),
+}
 
 
-def test_ascii_in_utf16_is_no_text_full_of_nuls(tmp_path: Path, source: Any) -> None:
-    (tmp_path / "a.txt").write_bytes("two\n\ndocuments of ASCII".encode("utf-16-le"))
-    recipe = source(tmp_path / "a.txt", separator="\n\n")
-    (span,) = list_spans_of(recipe)
-    with pytest.raises(SourceError, match=r'a\.txt: seems to be text in utf-16-le; set encoding = "utf-16-le"'):
-        list(files.read(recipe, span))
-
-
-def test_a_table_in_utf16_is_named(tmp_path: Path, source: Any) -> None:
-    (tmp_path / "a.csv").write_bytes("text,label\none,1\n".encode("utf-16"))
-    with pytest.raises(SourceError, match='It seems to be UTF-16: set encoding = "utf-16"'):
-        list_spans_of(source(tmp_path / "a.csv"))
-    assert read(source(tmp_path / "a.csv", encoding="utf-16")).documents == 1
+@pytest.mark.parametrize("case", UTF_16)
+def test_utf16_is_named(case: str, tmp_path: Path, source: Any, read_all: Any) -> None:
+    name, data, keys, words = UTF_16[case]
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(SourceError, match=re.escape(words)):
+        read_all(source(tmp_path / name, **keys))
+    stated = "utf-16-le" if name == "a.txt" else "utf-16"
+    assert read(source(tmp_path / name, encoding=stated, **keys)).documents > 0
 
 
 def tally_of(*malformed: Examples, **dropped: int) -> Tally:
@@ -249,23 +252,10 @@ def test_records_without_text_have_a_limit(source: Any) -> None:
     assert "max_null" not in source("a").model_dump()
 
 
-RECIPE = """
-name = "s"
-[[sources]]
-name = "web"
-weight = 1
-paths = ["*.jsonl"]
-[tokenizer]
-file = "{tokenizer}"
-[mix]
-when_short = "shrink"
-"""
-
-
 def test_build_and_plan_say_the_same(tmp_path: Path, recipe: Path, expected: dict[str, str], run_cli: Any) -> None:
     """With a tokenizer of its own no sample is drawn: the encode stage finds it. Nulls are counted after it."""
-    tokenizer = recipe.parent / "set" / "tokenizer.json"
-    (tmp_path / "r.toml").write_text(RECIPE.format(tokenizer=tokenizer))
+    tokenizer = {"file": str(recipe.parent / "set" / "tokenizer.json")}
+    write_recipe(tmp_path / "r.toml", web("*.jsonl"), tokenizer=tokenizer, mix={"when_short": "shrink"})
     lines = [json.dumps({"text": f"Document {n} is about something."}) for n in range(40)]
     bad = b'{"text": "caf\xe9 au lait"}\n' * 2 + b'{"text": null}\n' * 5 + b'{"other": 1}\n' * 5
     (tmp_path / "a.jsonl").write_bytes("\n".join(lines).encode() + b"\n" + bad)
@@ -287,21 +277,18 @@ def test_build_and_plan_say_the_same(tmp_path: Path, recipe: Path, expected: dic
 
 
 NOTHING_LEFT = {
-    "short": ("min_bytes = 900", "shorter than min_bytes: 40, text is null: 5"),
-    "predicate": ("keep = { lang = \"== 'de'\" }", "not lang == de: 45"),
-    "pattern": ("drop_if_matches = ['Doc']", "matches Doc: 40, text is null: 5"),
+    "short": ({"min_bytes": 900}, "shorter than min_bytes: 40, text is null: 5"),
+    "predicate": ({"keep": {"lang": "== 'de'"}}, "not lang == de: 45"),
+    "pattern": ({"drop_if_matches": ["Doc"]}, "matches Doc: 40, text is null: 5"),
 }
 
 
 @pytest.mark.parametrize("case", NOTHING_LEFT)
 def test_what_drops_everything_is_said_first(case: str, tmp_path: Path, run_cli: Any) -> None:
-    line, listed = NOTHING_LEFT[case]
+    keys, listed = NOTHING_LEFT[case]
     records = [{"text": f"Document {n}", "lang": "en"} for n in range(40)] + [{"text": None, "lang": "en"}] * 5
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    (tmp_path / "r.toml").write_text(
-        f'name = "s"\n[[sources]]\nname = "web"\nweight = 1\npaths = ["*.jsonl"]\n{line}\n'
-        "[tokenizer]\nvocab_size = 300\n"
-    )
+    write_recipe(tmp_path / "r.toml", web("*.jsonl", **keys))
     said = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
     why = f"45 of 45 records are dropped ({listed}).\n"
     assert f"error: source 'web': {why}tokenizer: no text is left to train on. Correct `keep`, `text`, " in said
@@ -314,9 +301,7 @@ def test_web_pages_in_html_get_their_own_remedy(tmp_path: Path, run_cli: Any) ->
     page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>a page</p>"
     record = warc_record(page, "response", Content_Type="application/http; msgtype=response")
     (tmp_path / "a.warc").write_bytes(record)
-    (tmp_path / "r.toml").write_text(
-        'name = "s"\n[[sources]]\nname = "web"\nweight = 1\npaths = ["*.warc"]\n[tokenizer]\nvocab_size = 300\n'
-    )
+    write_recipe(tmp_path / "r.toml", web("*.warc"))
     remedy = "Use the WET files of the crawl, or extract the text of the pages first"
     said = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
     assert f"tokenizer: no text is left to train on. {remedy}" in said
@@ -325,26 +310,12 @@ def test_web_pages_in_html_get_their_own_remedy(tmp_path: Path, run_cli: Any) ->
 
 def test_a_sample_that_loses_most_says_so_before_its_size(tmp_path: Path, run_cli: Any) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a document"}\n' + '{"text": null}\n' * 100)
-    text = 'name = "s"\n[[sources]]\nname = "web"\nweight = 1\npaths = ["*.jsonl"]\n[tokenizer]\nvocab_size = '
-    (tmp_path / "r.toml").write_text(text + "300\n")
+    write_recipe(tmp_path / "r.toml", web("*.jsonl"))
     said = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
     first = "error: source 'web': 100 of 101 records are dropped (text is null: 100).\ntokenizer.vocab_size: 300 is too"
     assert first in said
-    (tmp_path / "r.toml").write_text(text + "258\n")
-    said = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
+    few = ["--set", "tokenizer.vocab_size=258"]
+    said = build_here(tmp_path / "r.toml", tmp_path / "out", *few, expect=2)["stderr"]
     drops = "of web, 100 of 101 records are dropped (text is null: 100)"
     assert f"sampled 10 B of text, not 1.52 kB, by the sizes of the files: {drops}" in said
     assert "100 of 101 records (99.01% of those that `keep` leaves) have no text" in said
-
-
-def test_a_plan_of_text_that_does_not_decode_has_the_remedy(tmp_path: Path, run_cli: Any) -> None:
-    (tmp_path / "a.md").write_bytes("Le café noir".encode("latin-1"))
-    (tmp_path / "r.toml").write_text(
-        'name = "s"\n[[sources]]\nname = "web"\nweight = 1\npaths = ["*.md"]\n[tokenizer]\nvocab_size = 300\n'
-    )
-    planned = run_cli("plan", "r.toml")
-    assert planned.returncode == 2
-    assert "1 of 1 record is dropped (text is not valid UTF-8: 1). Examples:\n  a.md: byte 0xe9 at 6" in planned.stderr
-    assert 'Set encoding = "latin-1" in this source' in planned.stderr
-    stopped = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
-    assert "error: source 'web': 1 of the 1 record read so far is malformed" in stopped, "not about the sample"

@@ -11,6 +11,7 @@ import pytest
 from pipeline.clean.documents import DocumentStream
 from pipeline.sources.undivided import Undivided
 from shards import open_set
+from tests.support import recipes
 from tests.support.builds import build_here, list_spans_of
 
 DOCUMENTS = [f"Document {n}\nwith two lines about number {n * n}" for n in range(300)]
@@ -61,12 +62,10 @@ def test_they_are_counted_by_the_separator_that_they_have(tmp_path: Path, source
 
 
 def test_plan_and_build_say_it(tmp_path: Path, recipe: Path, expected: dict[str, str], run_cli: Any) -> None:
-    tokenizer = recipe.parent / "set" / "tokenizer.json"
+    tokenizer = {"file": str(recipe.parent / "set" / "tokenizer.json")}
     (tmp_path / "a.txt").write_bytes(CRLF.encode())
-    (tmp_path / "r.toml").write_text(
-        'name = "s"\n[[sources]]\nname = "web"\nweight = 1\npaths = ["a.txt"]\nseparator = "\\n\\n"\n'
-        f'[tokenizer]\nfile = "{tokenizer}"\n'
-    )
+    web = recipes.source("web", "a.txt", separator="\n\n")
+    recipes.write_recipe(tmp_path / "r.toml", web, tokenizer=tokenizer)
     words = 'occurs only with other line ends, "\\r\\n\\r\\n", in 1 text file that is read as one document: a.txt.'
     assert words in run_cli("plan", "r.toml").stdout
     assert words in build_here(tmp_path / "r.toml", tmp_path / "out")["stderr"]

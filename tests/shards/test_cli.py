@@ -19,15 +19,15 @@ from shards.stores.store import local_file
 from shards.terminal import display
 from shards.terminal.display import printable
 from shards.terminal.exit_status import run_command
+from tests.support.builds import call_here
 from tests.support.opened import no_more_files
 from tests.support.shard_sets import write_set
 from tests.support.token_sets import write_token_set
 
 
-def run(*arguments, **options):
-    """Run `python -m shards` and return what it did."""
-    command = [sys.executable, "-m", "shards", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+def run(*arguments):
+    """Run the command line in this process and return what it did."""
+    return call_here(main, *arguments)
 
 
 def test_validate_whole_set(good_set):

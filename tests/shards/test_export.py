@@ -251,53 +251,6 @@ def test_blocks_of_documents_are_bounded(good_set, truth, monkeypatch):
     assert any(len(part) > 1 for _, part in blocks)
 
 
-def test_numpy_reads_nanogpt_llmc_and_megatron(good_set, truth, tmp_path):
-    for name in ("nanogpt", "llmc", "megatron"):
-        export_set(shards.open_set(good_set), tmp_path / name, layout=name)
-    for split, (tokens, lengths) in truth.items():
-        assert np.array_equal(np.memmap(tmp_path / f"nanogpt/{split}.bin", np.uint16, "r"), tokens)
-        parts = []
-        for path in sorted((tmp_path / "llmc").glob(f"{split}_*.bin")):
-            header = np.fromfile(path, np.int32, 256)
-            parts.append(np.memmap(path, np.uint16, "r", offset=1024))
-            assert header[:3].tolist() == [20240520, 1, len(parts[-1])]
-            assert not header[3:].any()
-        assert np.array_equal(np.concatenate(parts), tokens)
-        index = (tmp_path / f"megatron/{split}.idx").read_bytes()
-        magic, version, code, count, bounds = struct.unpack_from("<9sQBQQ", index)
-        assert (magic, version, code, count, bounds) == (b"MMIDIDX\0\0", 1, 8, len(lengths), len(lengths) + 1)
-        assert np.array_equal(np.frombuffer(index, np.int32, count, 34), lengths)
-        pointers = np.frombuffer(index, np.int64, count, 34 + 4 * count)
-        assert np.array_equal(pointers, (np.cumsum(lengths) - lengths) * 2)
-        assert np.array_equal(np.frombuffer(index, np.int64, bounds, 34 + 12 * count), np.arange(count + 1))
-
-
-def test_datatrove_reads_its_layout(good_set, truth, tmp_path):
-    """Its dataset gives the tokens in windows, and positions that start anew where the documents do."""
-    from datatrove.utils.dataset import DatatroveFolderDataset
-
-    shard_set = shards.open_set(good_set)
-    export_set(shard_set, tmp_path / "out", layout="datatrove")
-    window = 64
-    for split, (tokens, _) in truth.items():
-        data = DatatroveFolderDataset(str(tmp_path / "out" / split), window - 1, token_size=2, return_positions=True)
-        expected, begins, first = [], [], 0
-        for shard in shard_set.splits[split]:
-            whole = shard.num_tokens // window * window
-            expected.append(tokens[first : first + whole].reshape(-1, window))
-            starts = np.zeros(shard.num_tokens, bool)
-            starts[shard.documents(["start"])["start"].to_numpy()] = True
-            starts[:whole:window] = True
-            begins.append(starts[:whole].reshape(-1, window))
-            first += shard.num_tokens
-        rows = [data[i] for i in range(len(data))]
-        assert np.array_equal([row["input_ids"].numpy() for row in rows], np.concatenate(expected))
-        assert np.array_equal([row["positions"].numpy() == 0 for row in rows], np.concatenate(begins))
-        for dataset in data.files:
-            for file in (dataset._f, dataset._f_pos):
-                file.close()
-
-
 def test_datatrove_writes_the_same_bytes(good_set, plan, tmp_path):
     from datatrove.pipeline.tokens.tokenizer import TokenizedFile
 

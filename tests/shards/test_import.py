@@ -270,16 +270,6 @@ def test_a_split_that_is_copies_of_itself_is_found(good_set, tmp_path, times):
     assert f"0 times in val and {times} in train" in problems[0].message
 
 
-def test_one_document_planted_again_is_found(run, tmp_path):
-    planted = [1, 2, 3, EOS]
-    run([[*planted, 5, EOS, *planted, 6, EOS]])
-    (row,) = audit(tmp_path / "set").check("repeated_documents").findings
-    assert row.values["where"] == "train-00000 document 2"
-    assert "0 times in val and 2 in train (train-00000 document 0, train-00000 document 2)" in row.values["message"]
-    assert main(["audit", str(tmp_path / "set"), "--workers", "1"]) == 1
-    assert main(["validate", str(tmp_path / "set")]) == 1
-
-
 def test_repeats_in_training_that_were_meant_are_epochs(run, tmp_path):
     found = run([[1, EOS, 2, EOS, 1, EOS, 1, EOS]], repeats="allow")
     (source,) = shards.open_set(tmp_path / "set").manifest.sources

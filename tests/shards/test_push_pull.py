@@ -5,15 +5,10 @@ The server keeps what it was sent by SHA-256, checks it, and shows it only once 
 
 import dataclasses
 import json
-import os
 import pickle
 import re
 import shutil
-import signal
 import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -218,27 +213,6 @@ def test_a_push_that_ends_early_shows_nothing_and_goes_on(hub, run, whole, monke
     status, told, _ = push_without_card(run, whole)
     assert (status, told["created"], len(told["added"])) == (0, False, 21)
     assert uploads(hub, whole) == large_files(whole)
-
-
-@pytest.mark.long
-def test_a_killed_push_goes_on_and_nothing_is_sent_twice(hub, run, whole):
-    hub.latency_s = 0.02
-    environment = os.environ | {"HF_HUB_DISABLE_XET": "1"}
-    command = [sys.executable, "-m", "shards", "push", str(whole), REPO, "--no-card"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            while len(uploads(hub, whole)) < 7 and process.poll() is None:
-                time.sleep(0.002)
-        finally:
-            process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    hub.latency_s = 0
-    assert commits(hub) == []
-    with pytest.raises(shards.ShardSetError, match="its build or push did not finish"):
-        shards.open_set(URL)
-    assert push_without_card(run, whole)[0] == 0
-    assert uploads(hub, whole) == large_files(whole)
-    assert len(shards.open_set(URL).shards) == 6
 
 
 @pytest.mark.parametrize("files", [[21], [8, 8, 5]])
@@ -505,27 +479,6 @@ def test_a_pull_that_ends_in_half_a_file_goes_on_in_it(hub, run, whole, tmp_path
     assert asked[0].range.startswith("bytes=60000-")
 
 
-@pytest.mark.long
-def test_a_killed_pull_goes_on(hub, run, whole, tmp_path):
-    hub.publish(REPO, whole)
-    hub.latency_s = 0.05
-    out, staging = tmp_path / "back", tmp_path / ".back.unfinished"
-    command = [sys.executable, "-m", "shards", "pull", REPO, "--out", str(out)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            while not list(staging.glob("train-00000*")) and process.poll() is None:
-                time.sleep(0.002)
-        finally:
-            process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert not out.exists()
-    hub.latency_s = 0
-    status, told, _ = run("pull", REPO, "--out", out, "--json")
-    assert status == 0
-    assert told["fetched_bytes"] < told["bytes"]
-    assert files_of(out) == files_of(whole)
-
-
 def test_files_of_equal_bytes_are_fetched_beside_each_other(hub, run, plan, tmp_path):
     folder = tmp_path / "set"
     (shard,) = plan.documents["train"][:1]
@@ -759,25 +712,3 @@ def test_addresses(text, expected):
             parse_hub_address(text)
     else:
         assert parse_hub_address(text) == parse_hub_address(str(expected)) == expected
-
-
-@pytest.mark.long
-def test_a_view_of_a_set_is_pushed_and_read_as_the_page_says(whole, hub, run, tmp_path, monkeypatch):
-    """`hf upload` sends what `export --to parquet` writes, and `datasets` reads its splits from the Hub."""
-    pytest.importorskip("datasets", reason="the extra `hub` is not installed")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    repo, view = f"{REPO}-parquet", tmp_path / "view"
-    assert run("export", whole, "--to", "parquet", "--out", view)[0] == 0
-    upload = "from huggingface_hub.cli.hf import main; main()"
-    command = [sys.executable, "-c", upload, "upload", repo, str(view), "--repo-type", "dataset"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    read = "import datasets, json, sys; rows = datasets.load_dataset(sys.argv[1], split=sys.argv[2]); print("
-    read += "json.dumps([rows['hash'][:], [sum(rows['input_ids'], [])]]))"
-    for split, shard_list in shards.open_set(whole).splits.items():
-        done = subprocess.run([sys.executable, "-c", read, repo, split], capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr[-3000:]
-        hashes, [tokens] = json.loads(done.stdout.splitlines()[-1])
-        documents = [digest for shard in shard_list for digest in shard.documents()["hash"].to_pylist()]
-        assert hashes == [digest.hex() for digest in documents]
-        assert tokens == np.concatenate([shard.read() for shard in shard_list]).tolist()

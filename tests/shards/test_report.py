@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +35,7 @@ from shards.terminal.amounts import compact, format_size
 from shards.terminal.display import printable
 from shards.validation.validate import validate
 from tests.support.chromium import Page, find_chromium, run_chromium
+from tests.support.html import Html
 from tests.support.shard_sets import Plan, write_set
 
 HOSTILE_NAME = '"><img src=x onerror=window.ran=1> [x](javascript:alert(1)) `|` {{ 7*7 }} \u202eevil\x1b[31m'
@@ -113,23 +113,6 @@ def byte_entries(codec):
     return read_vocabulary(codec.to_str().encode()).entries
 
 
-class Elements(HTMLParser):
-    """The elements and attributes of a page, and its text."""
-
-    def __init__(self, html):
-        super().__init__(convert_charrefs=True)
-        self.tags, self.attributes, self.text = Counter(), [], []
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags[tag] += 1
-        self.attributes += [(tag, name, value) for name, value in attrs]
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
 ALLOWED = """
     a article blockquote body circle code dd desc details div dl dt em figcaption figure footer h1 h2 h3 head header
     html i li line link main mark meta nav ol p path pre rect section span style summary svg table tbody td text tfoot
@@ -139,7 +122,7 @@ ALLOWED = """
 
 def check_harmless(html):
     """Check that a page holds only what its template does."""
-    found = Elements(html)
+    found = Html(html)
     assert set(found.tags) <= set(ALLOWED.split())
     assert (found.tags["style"], found.tags["link"], found.tags["meta"]) == (1, 1, 6)
     for tag, name, value in found.attributes:

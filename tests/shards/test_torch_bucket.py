@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +12,7 @@ from shards import ShardSet, ShardSetError, open_set
 from shards.stores.cache import Cache
 from shards.stores.object_store import open_objects
 from shards.torch import TokenStream, TokenWindows
-from tests.support.servers.objects import BUCKET, SECRET_KEY, ObjectServer, Proxy, aws_environment
+from tests.support.servers.objects import BUCKET, ObjectServer, Proxy, aws_environment
 from tests.support.token_sets import count_up, write_token_set
 
 pytestmark = pytest.mark.long
@@ -60,22 +59,6 @@ def all_labels(shard_set: ShardSet) -> torch.Tensor:
     return windows.read(range(len(windows)))["labels"]
 
 
-def test_each_shard_is_fetched_once_into_the_cache(proxy, small_set, tmp_path):
-    cache = tmp_path / "cache"
-    for _ in range(2):
-        with TokenWindows(PLACE, seq_len=SEQ_LEN, cache=cache, cache_limit=1_000_000) as windows:
-            read = [part["labels"] for part in DataLoader(windows, batch_size=BATCH)]
-        assert torch.equal(torch.cat(read), all_labels(small_set))
-    assert requests_for_tokens(proxy) == [shard.tokens_file.name for shard in small_set.shards]
-
-
-def test_without_a_cache_ranges_are_read(proxy, small_set):
-    with TokenWindows(open_set(PLACE), seq_len=SEQ_LEN) as windows:
-        assert torch.equal(windows.read(range(len(windows)))["labels"], all_labels(small_set))
-    # One request for a shard's seek table, one for its only frame.
-    assert requests_for_tokens(proxy) == [shard.tokens_file.name for shard in small_set.shards for _ in range(2)]
-
-
 def test_a_bucket_that_lacks_a_shard_is_told_by_its_listing(proxy, small_set, tmp_path):
     name = small_set.shards[1].tokens_file.name
     open_objects(PLACE).delete(name)
@@ -104,12 +87,6 @@ def test_a_shard_of_a_bucket_that_changes_after_the_opening_is_told(bucket, smal
     open_objects(PLACE).put(second.tokens_file.name, second.tokens_file.read())
     with pytest.raises(ShardSetError, match=rf"^{third.tokens_file.name}: sha256 is "):
         open_set(PLACE, verify="sha256").shards[2].read()
-
-
-def test_a_pickle_has_no_credentials(bucket, tmp_path):
-    content = pickle.dumps(TokenWindows(PLACE, seq_len=SEQ_LEN, cache=tmp_path))
-    assert len(content) < 2_000
-    assert SECRET_KEY.encode() not in content
 
 
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])

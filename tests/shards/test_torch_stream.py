@@ -217,27 +217,6 @@ def test_a_state_without_a_version_goes_on_in_the_order_that_it_was_saved_in(sma
         stream.load_state_dict(mixed)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_ten_kills_over_three_epochs_lose_nothing_and_repeat_nothing(small_set, version):
-    """With other ranks, workers and batches each time; of version 1 from a state that names none."""
-    windows = TokenWindows(small_set, seq_len=SEQ_LEN, epochs=3, order_version=version)
-    whole = windows.read(range(len(windows)))["input_ids"].tolist()
-    rng = random.Random(version)
-    state: dict[str, Any] | None = old_state(small_set, 0) if version == 1 else None
-    begin = 0
-    for kill in range(11):
-        setup = rng.choice(SETUPS)
-        stride = setup.ranks * setup.batch
-        steps = None if kill == 10 else rng.randint(0, (len(whole) - begin) // (12 - kill) // stride)
-        taken, states, _ = read_part(small_set, setup, state, steps, epochs=3)
-        for rank, rows in enumerate(taken):
-            assert rows == whole[begin + rank :: setup.ranks][: len(rows)]
-        begin += sum(map(len, taken))
-        state = states[0]
-        assert state["samples"] == begin
-    assert begin == len(whole)
-
-
 def find_samples(state: dict[str, Any]) -> list[int]:
     """Return the samples of a state: the least of its workers'."""
     return [min(map(int, re.findall(r"'samples': (\d+)", str(state))))]

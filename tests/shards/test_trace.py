@@ -5,7 +5,6 @@ import itertools
 import json
 import random
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -263,15 +262,6 @@ def test_where_no_block_list_can_be_is_said_before_the_search(good_set, tmp_path
     assert main(["trace", str(good_set), "--text", "a", "--out", str(tmp_path / out)]) == 2
     assert f"error: {tmp_path / out}: {message}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_command_on_a_broken_set_names_the_problem(good_set, tmp_path, capsys):
-    folder = shutil.copytree(good_set, tmp_path / "set")
-    data = bytearray((folder / "train-00000.bin.zst").read_bytes())
-    data[1000] ^= 255
-    (folder / "train-00000.bin.zst").write_bytes(data)
-    assert main(["trace", str(folder), "--text", "shard", "--workers", "1"]) == 1
-    assert "error: train-00000.bin.zst: frame at byte 0 " in capsys.readouterr().err
 
 
 def test_bytes_that_are_not_text_are_spelt_out(good_set, capsys):

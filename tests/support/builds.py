@@ -17,10 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from pipeline.__main__ import main
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import Span
+from pipeline.sources.base import SourceError, Span
 from pipeline.sources.kinds import list_files, list_spans
 from shards.format.recipe_folder import RECIPE_FOLDER_FILE
 from shards.stores.open import open_writable_store
@@ -207,3 +208,10 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 60, 
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
         time.sleep(pause_s)
+
+
+def error_of(recipe: Any, read_all: Any) -> str:
+    """Return the message with which reading a source fails."""
+    with pytest.raises(SourceError) as caught:
+        read_all(recipe)
+    return str(caught.value)

@@ -16,6 +16,7 @@ class Html(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.tags: Counter[str] = Counter()
         self.attributes: list[tuple[str, str, str | None]] = []
+        self.text: list[str] = []
         self.rows: list[list[str]] = []
         """The text of the cells of each table row."""
         self.blocks: list[str] = []
@@ -50,6 +51,7 @@ class Html(HTMLParser):
         assert self._open.pop() == tag, f"{tag} closed at {self.getpos()}"
 
     def handle_data(self, data: str) -> None:
+        self.text.append(data)
         if "pre" in self._open:
             self.blocks[-1] += data
         elif {"td", "th"} & set(self._open):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
 
 MARK = "\u2581"
 """What SentencePiece spells a space with."""
@@ -99,3 +102,9 @@ def train_byte_level(texts: Iterable[str], *, vocab_size: int = 500) -> dict[str
     )
     tokenizer.train_from_iterator(texts, trainer)
     return _describe(tokenizer, SPECIAL)
+
+
+def write_sample(path: Path, texts: list[str]) -> Path:
+    """Write texts as the sample that a tokenizer is trained on."""
+    path.write_bytes(b"".join(text.encode() + DOCUMENT_SEPARATOR for text in texts))
+    return path

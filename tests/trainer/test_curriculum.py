@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from shards import ShardSet, open_set
 from shards.errors import InputError
 from shards.format.windows.order import WindowOrder, order_split
+from tests.support import recipes
 from tests.support.builds import build_here
 from tests.support.given_windows import GivenWindows, note_given_windows
-from tests.support.ranks import assert_near, run_ranks
 from trainer.optim import learning_rate
 from trainer.phases.mix_phases import describe_borders, list_stretches, summarise_mix
 from trainer.phases.pins import pin_to_mix
@@ -124,14 +124,19 @@ def curriculum(tmp_path_factory) -> ShardSet:
         texts = [" ".join(rng.choices(words.split(), k=rng.randint(5, 40))) + f" {n}" for n in range(300)]
         lines = [json.dumps({"text": text}) for text in texts]
         (folder / f"{source}.jsonl").write_text("\n".join(lines) + "\n")
-    sources = "".join(f'[[sources]]\nname = "{name}"\npaths = ["{name}.jsonl"]\nweight = 1\n' for name in SOURCES)
-    (folder / "recipe.toml").write_text(
-        'name = "curriculum"\n' + sources + "[tokenizer]\nvocab_size = 320\n"
-        '[mix]\ntokens = 7_000\n[[mix.phases]]\nname = "main"\nshare = 0.6\nweights = { prose = 4 }\n'
-        '[[mix.phases]]\nname = "last"\nshare = 0.4\nweights = { code = 4 }\n'
-        "[split]\nval_tokens = 500\n[shards]\ntokens = 900\n"
+    phases = [
+        {"name": "main", "share": 0.6, "weights": {"prose": 4}},
+        {"name": "last", "share": 0.4, "weights": {"code": 4}},
+    ]
+    recipe = recipes.write_recipe(
+        folder / "recipe.toml",
+        *(recipes.source(name, f"{name}.jsonl") for name in SOURCES),
+        tokenizer={"vocab_size": 320},
+        mix={"tokens": 7000, "phases": phases},
+        split={"val_tokens": 500},
+        shards={"tokens": 900},
     )
-    build_here(folder / "recipe.toml", folder / "set")
+    build_here(recipe, folder / "set")
     return open_set(folder / "set")
 
 
@@ -215,27 +220,6 @@ def test_the_log_and_the_metrics_of_a_run_show_the_border(curriculum, given, rea
     bits = next(axis for axis in axes if axis.get_ylabel().startswith("validation bits"))
     labels = {text.get_text()[7:] for text in bits.get_legend().get_texts()}
     assert labels == {*SOURCES, "in the mix of main", "in the mix of last"}
-
-
-@pytest.mark.long
-def test_two_ranks_go_on_across_the_border_as_one_rank_throughout(
-    curriculum, trainer, recipe_file, read_lines, tmp_path
-):
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    done = trainer.run("train", recipe_file, "--shards", curriculum.path, "--run", whole)
-    assert done.returncode == 0, done.stderr
-    assert "phase 'main' of the mix: " in done.stderr
-    arguments = ("train", recipe_file, "--shards", curriculum.path, "--run", part)
-    stop = ("--set", "phases=[{name = 'grow', until_mix_phase = 'main', goal = 'loss < 0'}]")
-    assert trainer.run(*arguments, *stop).returncode == 3
-    end = order_split(curriculum, seq_len=32, seed=1337).phases[0].stop // BATCH
-    (pinned,) = load_train_recipe(part / RECIPE_FILE).phases
-    assert (pinned.until_mix_phase, pinned.until_step) == ("main", end)
-    resumed = run_ranks(*arguments, "--set", "train.micro_batch=1")
-    assert resumed.returncode == 0, resumed.stderr
-    lines = [line for line in read_lines(part) if "val_loss" not in line or line["step"] % 4 == 0]
-    (part / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert_near(part, whole, read_lines)
 
 
 def test_the_torch_datasets_take_the_phases_in_order_on_any_ranks(curriculum):

@@ -69,11 +69,6 @@ def test_a_cool_down_follows_the_long_run_until_its_decay_begins(cool_down, long
     assert cooled[-1]["loss"] != whole[STEPS - 1]["loss"]
 
 
-def test_a_repeated_cool_down_has_the_same_losses_bit_for_bit(train, cool_down, milestone, read_lines, tmp_path):
-    assert train(tmp_path / "again", "--from", milestone, *COOL_DOWN).returncode == 0
-    assert read_lines(tmp_path / "again") == read_lines(cool_down)
-
-
 def test_the_same_command_resumes_a_cool_down(train, cool_down, milestone, read_lines, tmp_path):
     run = tmp_path / "cool"
     shutil.copytree(cool_down, run)

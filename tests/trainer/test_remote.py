@@ -6,12 +6,6 @@ The set lies on a Hub on loopback, and in a bucket of moto's S3 server.
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import random
-import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +15,6 @@ import pytest
 from shards import ShardSet
 from shards.format.windows.order import WindowOrder
 from shards.stores.open import open_writable_store
-from tests.support.ranks import assert_near, run_ranks
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.servers.objects import (
     BUCKET,
@@ -29,7 +22,7 @@ from tests.support.servers.objects import (
     Proxy,
     aws_environment,
 )
-from trainer.__main__ import main
+from tests.trainer.conftest import Done
 from trainer.recipe import load_train_recipe
 
 pytestmark = pytest.mark.long
@@ -37,16 +30,6 @@ pytestmark = pytest.mark.long
 
 URL = "hf://datasets/tester/set"
 S3 = f"s3://{BUCKET}/sets/tiny"
-KILLS = 6 if os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS") else 3
-"""How often a run is killed in its cache."""
-
-
-class Done(Protocol):
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 class Command(Protocol):
@@ -103,17 +86,6 @@ def from_disk(
 def weights(run: Path) -> bytes:
     """Return the last checkpoint's weights."""
     return (run / "checkpoints/step-00000024/model.safetensors").read_bytes()
-
-
-def cache_bytes(folder: Path) -> int | None:
-    """Return the bytes in a cache's folder; None if files came and went while they were added up."""
-    sums: list[dict[Path, int]] = []
-    try:
-        for _ in range(2):
-            sums.append({path: path.stat().st_size for path in folder.glob("*/*")})
-    except FileNotFoundError:
-        return None
-    return sum(sums[0].values()) if sums[0] == sums[1] else None
 
 
 def visited(shard_set: ShardSet, recipe_file: Path) -> list[str]:
@@ -200,85 +172,6 @@ def test_another_set_at_the_address_is_refused(
     assert f"{URL} has {other.manifest_sha256}. Use the set it was trained on." in done.stderr
 
 
-def test_two_ranks_share_a_cache_that_keeps_its_limit(
-    shard_set: ShardSet, recipe_file: Path, from_disk: Path, hub: Hub, read_lines: ReadLines, tmp_path: Path
-):
-    limit, cache = two_largest(shard_set), tmp_path / "cache"
-    samples, ended = list[int](), threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.005):  # more often, and it would take the Hub's share of this process
-            samples.append(cache_bytes(cache) or 0)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        done = run_ranks(
-            "train",
-            recipe_file,
-            "--shards",
-            URL,
-            "--run",
-            tmp_path / "run",
-            "--cache",
-            cache,
-            "--cache-limit",
-            f"{limit}B",
-        )
-    finally:
-        ended.set()
-        watcher.join()
-    assert done.returncode == 0, done.stderr
-    assert limit / 2 < max(samples) <= limit
-    assert len([sample for sample in samples if sample]) > 100
-    assert_near(tmp_path / "run", from_disk, read_lines)
-    # The ranks read the same shards at about the same time: few are fetched twice.
-    fetches = [one.path for one in hub.requests if "/cdn/" in one.path and "/train-" in one.path and ".bin" in one.path]
-    assert len(fetches) <= 2 * len(set(fetches))
-
-
-def test_a_run_killed_at_random_moments_equals_one_that_never_was(
-    trainer: Command,
-    shard_set: ShardSet,
-    recipe_file: Path,
-    from_disk: Path,
-    hub: Hub,
-    read_lines: ReadLines,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainer.train.loop", "trainer.recipe", "pyarrow.parquet"])
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    hub.latency_s = 0.02
-    run, cache, moments = tmp_path / "run", tmp_path / "cache", random.Random(4)
-    limit = f"{two_largest(shard_set)}B"
-    arguments = ["train", recipe_file, "--shards", URL, "--run", run, "--cache", cache, "--cache-limit", limit]
-    for _ in range(KILLS):
-        process = context.Process(target=train_from, args=(hub.url, *map(str, arguments)))
-        process.start()
-        hub.forget()
-        deadline = time.monotonic() + 60
-        while (
-            not any("/cdn/" in one.path for one in hub.requests) and process.is_alive() and time.monotonic() < deadline
-        ):
-            time.sleep(0.002)
-        time.sleep(moments.uniform(0, 0.3))
-        process.kill()
-        process.join()
-    done = trainer.run(*arguments)
-    assert done.returncode == 0, done.stderr
-    assert read_lines(run) == read_lines(from_disk)
-    assert weights(run) == weights(from_disk)
-    assert not list(cache.glob("*/.*"))
-
-
-def train_from(url: str, *arguments: str) -> None:
-    """Run the command; the function of a process."""
-    use_hub(url, pytest.MonkeyPatch())
-    main(list(arguments))
-
-
 def test_a_network_that_is_gone_ends_the_run_in_a_clear_error_and_the_next_one_resumes(
     trainer: Command,
     shard_set: ShardSet,
@@ -306,23 +199,6 @@ def test_a_network_that_is_gone_ends_the_run_in_a_clear_error_and_the_next_one_r
     assert trainer.run(*arguments).returncode == 0
     assert read_lines(tmp_path / "run") == read_lines(from_disk)
     assert weights(tmp_path / "run") == weights(from_disk)
-
-
-def test_wrong_bytes_in_the_store_are_refused_with_the_shards_name(
-    trainer: Command, shard_set: ShardSet, recipe_file: Path, hub: Hub, tmp_path: Path
-):
-    first, second = visited(shard_set, recipe_file)[:2]
-    for name, status in ((second, 1), (first, 2)):  # 2: the run did not begin
-        content = bytearray((shard_set.path / f"{name}.bin.zst").read_bytes())
-        content[200] ^= 1
-        hub.faults.on(f"/cdn/.*/{name}.bin.zst", body=bytes(content))
-        done = trainer.run(
-            "train", recipe_file, "--shards", URL, "--run", tmp_path / name, "--cache", tmp_path / "cache"
-        )
-        assert done.returncode == status, done.stderr
-        assert f"{name}.bin.zst: fetched twice from {URL}, with sha256 " in done.stderr
-        assert ("Stopped after step" in done.stderr) == (status == 1)
-        shutil.rmtree(tmp_path / "cache")
 
 
 def test_what_cannot_be_used_is_refused_before_anything_is_written(

@@ -25,13 +25,6 @@ def whole_run(trainer, shard_set, recipe_file, tmp_path_factory) -> Path:
     return run
 
 
-def finish(process: subprocess.Popen[str]) -> str:
-    """Wait for a process that should end well and return what it printed."""
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    return output
-
-
 def assert_same(run: Path, whole_run: Path, read_lines) -> None:
     """Losses, gradients, validation and final weights are equal bit for bit."""
     assert read_lines(run) == read_lines(whole_run)
@@ -68,18 +61,6 @@ def test_a_run_logs_steps_and_validations_and_keeps_the_last_checkpoints(whole_r
     kept = sorted(path.name for path in (whole_run / "checkpoints").iterdir())
     assert kept == ["step-00000020", "step-00000021", "step-00000024"]
     assert json.loads((whole_run / "recipe.json").read_text())["name"] == "tiny"
-
-
-@pytest.mark.long
-def test_a_run_killed_three_times_goes_on_bit_for_bit(trainer, shard_set, recipe_file, whole_run, read_lines, tmp_path):
-    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
-    for kill_after_step in (2, 9, 16):  # before any checkpoint, about when one is being written, between two
-        process = trainer.start(*arguments)
-        wait_for_line(tmp_path, kill_after_step, process)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    finish(trainer.start(*arguments))
-    assert_same(tmp_path, whole_run, read_lines)
 
 
 @pytest.mark.long

@@ -67,16 +67,6 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(open_run, micro_batc
         assert [step[key] for step in parts] == pytest.approx([step[key] for step in whole], rel=1e-4)
 
 
-def test_steps_follow_the_sample_order(open_run, monkeypatch):
-    asked: list[range] = []
-    read = TokenWindows.read
-    monkeypatch.setattr(TokenWindows, "read", lambda self, numbers: asked.append(numbers) or read(self, numbers))
-    session = open_run()
-    take_steps(session, 3)
-    assert asked == [range(first, first + 2) for first in range(0, 24, 2)]
-    assert session.windows == 24
-
-
 def test_weight_decay_is_for_matrices_only(open_run):
     session = open_run()
     (optimizer,) = session.optimizers
@@ -243,13 +233,6 @@ def test_a_document_mask_trains_on_documents_apart(open_run):
     masked = take_steps(session, 1)[0]["loss"]
     assert masked == pytest.approx(expected, rel=1e-5)
     assert masked != pytest.approx(plain, rel=1e-5)
-
-
-@pytest.mark.parametrize("choice", ["selective", "full"])
-def test_activation_checkpointing_changes_no_loss(open_run, choice):
-    plain = take_steps(open_run(name="plain"), 3)
-    less = take_steps(open_run(f"train.activation_checkpointing={choice}", name="less"), 3)
-    assert [step["loss"] for step in less] == pytest.approx([step["loss"] for step in plain], rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -17,12 +16,8 @@ COMPARED_CHARACTERS = 100_000
 _WORDS = re.compile(r"\w+|\s+|[^\w\s]")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A piece of a text, and whether the other text lacks it."""
-
-    text: str
-    differs: bool
+Piece = tuple[str, bool]
+"""A piece of a text, and whether the other text lacks it."""
 
 
 def cut_parts(first: str, second: str) -> tuple[int, str, str]:
@@ -44,7 +39,7 @@ def cut_parts(first: str, second: str) -> tuple[int, str, str]:
     return start, first[start : start + PART_CHARACTERS], second[start : start + PART_CHARACTERS]
 
 
-def mark_differences(first: str, second: str, *, cut: bool) -> tuple[list[Part], list[Part]]:
+def mark_differences(first: str, second: str, *, cut: bool) -> tuple[list[Piece], list[Piece]]:
     """Return both texts in pieces, word by word: those that both have, and those that one of them lacks.
 
     Args:
@@ -55,13 +50,13 @@ def mark_differences(first: str, second: str, *, cut: bool) -> tuple[list[Part],
     """
     words = _WORDS.findall(first), _WORDS.findall(second)
     codes = SequenceMatcher(None, words[0], words[1]).get_opcodes()
-    pieces: tuple[list[Part], list[Part]] = ([], [])
+    pieces: tuple[list[Piece], list[Piece]] = ([], [])
     for number, (tag, *edges) in enumerate(codes):
         # The end of a cut text may go on like the other.
         differs = tag != "equal" and not (cut and number == len(codes) - 1)
         for own, held, (begin, end) in zip(pieces, words, (edges[:2], edges[2:]), strict=True):
             if begin < end:
-                own.append(Part("".join(held[begin:end]), differs))
+                own.append(("".join(held[begin:end]), differs))
     return pieces
 
 

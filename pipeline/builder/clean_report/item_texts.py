@@ -41,27 +41,25 @@ def read_item_texts(build: Build, evaluations: list[dict[str, Any]]) -> None:
     for number, (evaluation, given) in enumerate(zip(evaluations, build.recipe.evaluations, strict=True)):
         source = {} if given.task else source_of(given, "/").model_dump(mode="json") | {"folder": "/"}
         spans = read[number].spans
+        evaluation["items_unread"] = None
         by_span: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for copy in evaluation["held"]:
+            copy["item_text"] = None
             by_span[copy["item"]].append(copy)
+
         # Read each part of a file once, for all of its items.
-        texts: dict[tuple[str, int], str] = {}
-        evaluation["items_unread"] = None
         for span, copies in by_span.items():
-            rows = sorted({copy["item_row"] for copy in copies})
             try:
-                found = _read_again(given, source, span, rows)
+                found = _read_again(given, source, span, [copy["item_row"] for copy in copies])
             except (InputError, OSError) as error:
                 evaluation["items_unread"] = str(error)
                 continue
-            for row, text in zip(rows, found, strict=True):
+            for copy, text in zip(copies, found, strict=True):
                 # A changed file must not show another item.
-                if text is not None and _is_item(text, items, (number, spans.index(span), row)):
-                    texts[span, row] = text.decode("utf-8", "replace")[:ITEM_CHARACTERS]
+                if text is not None and _is_item(text, items, (number, spans.index(span), copy["item_row"])):
+                    copy["item_text"] = text.decode("utf-8", "replace")[:ITEM_CHARACTERS]
                 else:
                     evaluation["items_unread"] = f"{span}: has changed since the build"
-        for copy in evaluation["held"]:
-            copy["item_text"] = texts.get((copy["item"], copy["item_row"]))
 
 
 def _read_again(given: EvaluationRecipe, source: dict[str, Any], span: str, rows: list[int]) -> list[bytes | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.builder.encode_alarms import check_encoded
+from pipeline.builder.alarms import check_encoded
 from pipeline.builder.running_build import RunningBuild
 from pipeline.clean.measures import measure
 from pipeline.clean.steps import describe_drops, drop_remedy
@@ -55,7 +55,7 @@ def run_encode(build: RunningBuild) -> None:
     distinct = list({task.digest: task for task in tasks}.values())
     results = build.run_stage("encode", encode.encode_unit, distinct, before=check_disk).results
     if why := next((result.slow_encoder for result in results if result.slow_encoder), ""):
-        build.driver.progress.note_once(describe_slow_encoder(why))
+        build.say(describe_slow_encoder(why))
     # The runs, in the order of the units; the list of them is written when a task needs it.
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     build.runs = [
@@ -65,18 +65,18 @@ def run_encode(build: RunningBuild) -> None:
     build.run_list = RunList(build.work.child("encode"), build.runs)
     build.used["encode"].add(build.run_list.name)
     # What was dropped, source by source: first what stops the build, then what is only said.
-    build.tallies = [Tally.sum(result.tally for result in build.encoded(index)) for index in range(len(recipe.sources))]
-    for index, (source, tally) in enumerate(zip(recipe.sources, build.tallies, strict=True)):
-        own = build.encoded(index)
+    encoded = [build.encoded(index) for index in range(len(recipe.sources))]
+    build.tallies = [Tally.sum(result.tally for result in own) for own in encoded]
+    for source, tally, own in zip(recipe.sources, build.tallies, encoded, strict=True):
         documents = sum(result.documents for result in own)
         for line in (*check_encoded(source, documents, tally), *tally.undivided.describe(source)):
-            build.driver.progress.note_once(line)
+            build.say(line)
         if kept := add_up_kept_text(result.kept for result in own):
-            build.driver.progress.note_once(describe_kept(source.name, kept))
+            build.say(describe_kept(source.name, kept))
             check_unknown(source.name, kept, recipe.tokenizer.max_unknown)
-    for index, source in enumerate(recipe.sources):
-        if not build.selections[index].has_more and not any(result.documents for result in build.encoded(index)):
-            reasons = build.tallies[index].dropped
+    for source, selection, tally, own in zip(recipe.sources, build.selections, build.tallies, encoded, strict=True):
+        if not selection.has_more and not any(result.documents for result in own):
+            reasons = tally.dropped
             why = describe_drops(reasons, reasons.total()) or "there were none"
             raise InputError(f"source {source.name!r}: no document is left: {why}. {drop_remedy(reasons)}.")
 

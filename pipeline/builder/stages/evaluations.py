@@ -15,7 +15,6 @@ def run_evaluations(build: RunningBuild) -> None:
         SourceError: a file cannot be read as the recipe says, or a set holds no item.
     """
     if not build.recipe.evaluations:
-        build.used["evaluations"] = set()
         return
     payload = items.make_items_task(build.recipe)
     size = sum(span.text_bytes for own in payload.spans for span in own)

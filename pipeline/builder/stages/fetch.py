@@ -31,7 +31,6 @@ def run_fetch(build: RunningBuild) -> None:
     """
     recipe = build.recipe
     if not needs_fetch(recipe):
-        build.used["fetch"] = set()
         return
     folder = require_folder(build.work) / "fetch"
     # With the clients of the network, which most builds do without:
@@ -81,8 +80,8 @@ def check_missing(source: SourceRecipe, results: Iterable[FetchResult]) -> None:
     from pipeline.sources.network.settings import network_settings
     from pipeline.sources.software_heritage import archive
 
-    rows, dropped = _count(results)
-    if not _too_many(source, rows, dropped):
+    rows, dropped, too_many = _count(source, results)
+    if not too_many:
         return
     lost = dropped.total()
     listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items()))
@@ -102,20 +101,16 @@ def ask_again(source: SourceRecipe, folder: Path, tasks: list[Task]) -> None:
 
     receipts = (read_receipt(FolderStore(folder / task.digest), FetchResult) for task in tasks)
     results = [result for result in receipts if result is not None]
-    if len(results) == len(tasks) and _too_many(source, *_count(results)):
+    if len(results) == len(tasks) and _count(source, results)[2]:
         for task, result in zip(tasks, results, strict=True):
             if result.dropped:
                 (folder / task.digest / RECEIPT_FILE).unlink()
 
 
-def _too_many(source: SourceRecipe, rows: int, dropped: Counter[str]) -> bool:
-    return dropped.total() > source.max_missing * rows
-
-
-def _count(results: Iterable[FetchResult]) -> tuple[int, Counter[str]]:
-    rows = 0
-    dropped: Counter[str] = Counter()
+def _count(source: SourceRecipe, results: Iterable[FetchResult]) -> tuple[int, Counter[str], bool]:
+    """Return how many files the rows of a source name, those missing by reason, and whether these are too many."""
+    rows, dropped = 0, Counter[str]()
     for result in results:
         rows += result.rows
         dropped.update(result.dropped)
-    return rows, dropped
+    return rows, dropped, dropped.total() > source.max_missing * rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.builder.mix_alarms import check_mixed, note_near_duplicates
+from pipeline.builder.alarms import check_mixed, note_near_duplicates
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import run_encode
 from pipeline.builder.stages.fetch import run_fetch
@@ -15,13 +15,13 @@ from shards.errors import InputError, plural
 
 def run_encode_and_mix(build: RunningBuild) -> None:
     """Encode, and run the mix stage; while it needs more of a source that has more, take more, and run both again."""
-    run_encode(build)
-    run_near_duplicates(build)
-    while not run_mix(build):
-        build.units = [selection.units for selection in build.selections]
-        run_fetch(build)
+    while True:
         run_encode(build)
         run_near_duplicates(build)
+        if run_mix(build):
+            break
+        build.units = [selection.units for selection in build.selections]
+        run_fetch(build)
     for selection in build.selections:
         if selection.has_more:
             build.note(f"{selection.source.name}: read in part, as mix.tokens asks; not read: {selection.unread()}")

@@ -18,8 +18,6 @@ def run_near_duplicates(build: RunningBuild) -> None:
     """Run the three stages that find near-duplicates, if the recipe asks for them."""
     settings = build.recipe.clean.near_duplicates
     if settings is None:
-        for stage in STAGES:
-            build.used[stage] = set()
         return
     # The bands of each document: one task for each run.
     vocab_size = build.tokenizer.vocab_size

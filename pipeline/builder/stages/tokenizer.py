@@ -8,10 +8,13 @@ from typing import Any
 from pipeline.builder.publish import RECIPE_FILE
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import prepare_measures
+from pipeline.clean.drops.table import step_of
+from pipeline.clean.patterns import count_pattern_matches
 from pipeline.clean.steps import describe_drops
 from pipeline.engine.driver import StageResult
-from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
+from pipeline.engine.receipts import TaskOutput, read_receipt
 from pipeline.engine.tasks import Task, make_task
+from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.raw_tables import table_of
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
@@ -50,7 +53,7 @@ def run_tokenizer(build: RunningBuild) -> None:
         return
     _find_order(build)
     recipe, section = build.recipe, build.recipe.tokenizer
-    task, size = _make_task(build, recipe)
+    task = _make_task(build, recipe)
     if build.keep_tokenizer and (digest := _find_kept(build)) != task.digest:
         _keep(build, digest)
         return
@@ -73,8 +76,8 @@ def run_tokenizer(build: RunningBuild) -> None:
         build.say(f"tokenizer: trained on {format_size(drawn)} of text")
     else:
         build.say(f"tokenizer: kept from {build.folder_of('tokenizer', task)}")
-    if stage.ran and drawn < _SAMPLE_SHORT * size:
-        _note_short(build, drawn, size, result.sample)
+    if stage.ran and drawn < _SAMPLE_SHORT * task.size:
+        _note_short(build, drawn, task.size, result.sample)
     _note_drops(build, result.sample)
     drawn_with = _note_kept_sample(build, result)
     build.recipe = recipe.model_copy(update={"tokenizer": section.model_copy(update=drawn_with)})
@@ -89,8 +92,7 @@ def _find_order(build: RunningBuild) -> None:
     before = recipe.model_copy(update={"tokenizer": recipe.tokenizer.model_copy(update={"id_order": "merge"})})
 
     def is_trained(recipe: Recipe) -> bool:
-        task, _ = _make_task(build, recipe)
-        return read_receipt(stage.child(task.digest), train.TokenizerResult) is not None
+        return read_receipt(stage.child(_make_task(build, recipe).digest), train.TokenizerResult) is not None
 
     # The set that this build replaces, or else a work folder that has this tokenizer in no other order.
     if _is_published(build, before.tokenizer):
@@ -148,8 +150,8 @@ def _weights(recipe: Recipe) -> dict[str, float]:
     return recipe.tokenizer.sample_weights or {source.name: source.weight for source in recipe.sources}
 
 
-def _make_task(build: RunningBuild, recipe: Recipe) -> tuple[Task, int]:
-    """Return the training task of a recipe, and the bytes of text that it should draw."""
+def _make_task(build: RunningBuild, recipe: Recipe) -> Task:
+    """Return the training task of a recipe; its size are the bytes of text that it should draw."""
     section, weights, limits = recipe.tokenizer, _weights(recipe), recipe.sample_limits()
     payload = sample.TokenizerTask(
         section,
@@ -159,8 +161,7 @@ def _make_task(build: RunningBuild, recipe: Recipe) -> tuple[Task, int]:
         recipe.seed,
         limits,
     )
-    size = sum(sample.sample_budgets(payload))
-    return make_task(payload, size), size
+    return make_task(payload, sum(sample.sample_budgets(payload)))
 
 
 def _find_kept(build: RunningBuild) -> str:
@@ -170,8 +171,7 @@ def _find_kept(build: RunningBuild) -> str:
         TokenizerError: there is none, or the recipe asks for another kind.
     """
     stage = build.work.child("tokenizer")
-    names = (file.name for file in stage.list() if file.name.count("/") == 1)
-    digests = sorted(digest for digest, _, name in (name.partition("/") for name in names) if name == RECEIPT_FILE)
+    digests = sorted({file.name.partition("/")[0] for file in stage.list()})
     receipts = ((digest, read_receipt(stage.child(digest), train.TokenizerResult)) for digest in digests)
     trained = {digest: result for digest, result in receipts if result is not None}
     if not trained:
@@ -238,15 +238,18 @@ def _note_drops(build: RunningBuild, drawn: dict[str, sample.Drawn]) -> None:
     """Say which documents the sample left out, if that points to a wrong pattern or odd data."""
     for source in build.recipe.sources:
         own = drawn[source.name]
-        if own.matched > source.max_dropped * own.looked_at:
-            share = own.matched / own.looked_at
+        left = own.records - sum(own.dropped.values())
+        matched = count_pattern_matches(source, own.dropped)
+        if matched > source.max_dropped * (left + matched):
             build.note(
-                f"tokenizer: drop_if_matches drops {share:.2%} of what was read of {source.name} for the sample; "
-                f"the build stops after encoding if it does so of all (max_dropped = {source.max_dropped})"
+                f"tokenizer: drop_if_matches drops {matched / (left + matched):.2%} of what was read of {source.name} "
+                f"for the sample; the build stops after encoding if it does so of all (max_dropped = "
+                f"{source.max_dropped})"
             )
-        if own.fell > sample.MUCH * own.measured:
+        fell = sum(count for reason, count in own.dropped.items() if step_of(reason) in PRESETS)
+        if fell > sample.MUCH * (left + fell):
             build.note(
-                f"tokenizer: clean leaves {own.fell / own.measured:.2%} of what was read of {source.name} "
+                f"tokenizer: clean leaves {fell / (left + fell):.2%} of what was read of {source.name} "
                 "out of the sample"
             )
     if left_out := sum(own.left_out for own in drawn.values()):

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers.objects import ObjectServer, free_port, running
+from tests.support.ports import find_free_ports
+from tests.support.servers.objects import ObjectServer, running
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -33,7 +34,7 @@ def azurite_store(folder: Path) -> Iterator[ObjectServer]:
     program = os.environ.get("TOKENMILL_AZURITE") or shutil.which("azurite-blob")
     if not program:
         pytest.skip("azurite-blob is not installed: npm install -g azurite, or set TOKENMILL_AZURITE to the program")
-    port = free_port()
+    (port,) = find_free_ports(1)
     place = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder)]
     with running([program, *place, "--silent", "--disableTelemetry"], port) as server:
         yield server

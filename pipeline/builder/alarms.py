@@ -1,0 +1,270 @@
+"""Alarms: a build stops if cleaning, before encoding or in the mix, drops more of a source than its recipe allows.
+
+It shows what would go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from pipeline.builder.running_build import RunningBuild
+from pipeline.clean.drops.alarm import Excess, find_excess
+from pipeline.clean.drops.malformed import (
+    NULL,
+    Examples,
+    count_malformed,
+    describe_examples,
+    malformed_remedy,
+    null_remedy,
+    null_share,
+)
+from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE, SourceDrops, StepDrops
+from pipeline.clean.patterns import SHOWN_MATCHES, find_excess_of_patterns, pattern_reason
+from pipeline.clean.tally import SHOWN, TEXT_CHARACTERS, DroppedDocument, Tally
+from pipeline.encode.run_text import read_run_start
+from pipeline.mix.cleaning import read_cleaning
+from pipeline.mix.near_duplicates.drop import NearDuplicates, Pair, PairEnd
+from pipeline.recipe.filters import Filter
+from pipeline.recipe.presets import Preset
+from pipeline.recipe.schema import SourceRecipe
+from pipeline.sources.base import SourceError
+from shards.errors import InputError, plural
+from shards.format.vocabulary import read_vocabulary
+from shards.terminal.command_names import called_as
+from shards.terminal.display import printable
+
+
+def check_encoded(source: SourceRecipe, documents: int, tally: Tally) -> list[str]:
+    """Raise the alarm of the first step before encoding that drops more of a source than its recipe allows.
+
+    Args:
+        source: the source.
+        documents: those that were encoded.
+        tally: what the steps did.
+
+    Returns:
+        What the steps have done that a person should know.
+
+    Raises:
+        InputError: with the counts, and some documents.
+    """
+    dropped = tally.dropped
+    notes = _check_malformed(source, dropped, documents + dropped.total(), tally.malformed)
+    _check_null(source, dropped, documents + dropped.total())
+    _check_patterns(source, tally)
+    check_cleaning(
+        source,
+        [*source.clean.presets("encode"), *source.clean.filters()],
+        tally.drops,
+        lambda step: [document for document in tally.shown if document.step == step],
+    )
+    notes += [
+        f"source {source.name!r}: clean.{label} changed the text of {plural(count, 'document')}; they are encoded "
+        "unchanged"
+        for label, count in tally.edited.items()
+    ]
+    return notes
+
+
+def _check_malformed(source: SourceRecipe, dropped: Counter[str], records: int, examples: Examples) -> list[str]:
+    malformed = int(count_malformed(source, dropped))
+    if not malformed:
+        return []
+    counted = Excess(malformed, records, source.max_malformed)
+    found = f"source {source.name!r}: {counted.describe('record')} {'is' if malformed == 1 else 'are'} malformed"
+    if not find_excess(*counted):
+        return [f"{found} and dropped{describe_examples(examples)}"]
+    raise SourceError(
+        f"{found}, more than max_malformed = {source.max_malformed} allows{describe_examples(examples)}\n"
+        f"{malformed_remedy(source, counted.share, examples)}; nothing is then encoded again."
+    )
+
+
+def _check_null(source: SourceRecipe, dropped: Counter[str], records: int) -> None:
+    share = null_share(source, dropped, records)
+    if find_excess(share, 1, source.max_null):
+        raise SourceError(
+            f"source {source.name!r}: {dropped[NULL]:,} of {plural(records, 'record')} ({share:.2%} of those that "
+            f"`keep` leaves) have no text, more than max_null = {source.max_null} allows: "
+            f"{null_remedy(source, share)}; nothing is then encoded again."
+        )
+
+
+def _check_patterns(source: SourceRecipe, tally: Tally) -> None:
+    excess = find_excess_of_patterns(source, tally.drops)
+    if excess is None:
+        return
+    # Some documents of each pattern, with the match marked.
+    lines = [
+        f"source {source.name!r}: drop_if_matches drops {excess.describe()}, "
+        f"more than max_dropped = {source.max_dropped} allows. Examples:"
+    ]
+    for pattern in source.drop_if_matches:
+        if count := tally.dropped[pattern_reason(pattern)]:
+            lines.append(f"  {count:,} match {printable(pattern)}")
+            own = [one for one in tally.shown if one.reason == pattern_reason(pattern)]
+            lines += [f"    {one.where}: {printable(one.text)}" for one in own[:SHOWN_MATCHES]]
+    lines.append(
+        f"Correct the pattern, or set max_dropped = {excess.enough} in this source to go on without them: then nothing "
+        "is encoded again."
+    )
+    raise InputError("\n".join(lines))
+
+
+def check_cleaning(
+    source: SourceRecipe,
+    tables: Iterable[Preset | Filter],
+    drops: SourceDrops,
+    show: Callable[[str], Sequence[object]],
+) -> None:
+    """Raise the alarm of encoding, and of mixing too, if presets or filters drop more of a source than they may.
+
+    Args:
+        source: the source.
+        tables: the presets and filters.
+        drops: what they drop.
+        show: returns some of the documents that a step drops.
+
+    Raises:
+        InputError: with counts and documents of each that drops too many.
+    """
+    faults = [
+        "\n".join(
+            [
+                f"source {source.name!r}: clean.{table.label} drops {excess.describe()}, more than max_dropped = "
+                f"{table.max_dropped} allows. Examples:",
+                *(f"  {document}" for document in show(table.step)[:SHOWN]),
+                f"Change its keys, then the source is {'mixed' if table.when == 'mix' else 'encoded'} again; or set "
+                f"max_dropped = {excess.enough} next to them, in {table.table}, to go on without these documents: then "
+                "nothing is encoded again.",
+            ]
+        )
+        for table in tables
+        if (excess := drops.step(table.step).excess(table.max_dropped))
+    ]
+    if faults:
+        raise InputError("\n".join(faults))
+
+
+def check_mixed(build: RunningBuild, near: NearDuplicates | None) -> None:
+    """Raise the alarm of the first step of the mix that drops more of a source than the recipe allows.
+
+    Args:
+        build: the build.
+        near: the near-duplicates; None if the build does not look for any.
+
+    Raises:
+        InputError: with counts and documents.
+    """
+    _check_presets(build)
+    _check_items(build)
+    if near is not None:
+        _check_near_duplicates(build, near)
+
+
+def _check_presets(build: RunningBuild) -> None:
+    runs = {run.digest: run for run in build.runs}
+
+    def show(source: str, preset: str) -> list[DroppedDocument]:
+        """Return the documents of a preset with the lowest hashes: a random draw of those that it drops."""
+        build.run_list.write()  # a mix task that is repaired reads it
+        limits = next(entry["limits"] for entry in read_cleaning(build.mix)["sources"] if entry["name"] == source)
+        vocabulary = read_vocabulary(build.tokenizer.text.encode())
+        # A document that breaks several limits is shown once, for the first of them.
+        own = [(item, limit) for limit in limits if limit["preset"] == preset for item in limit["random"]]
+        first = {item["hash"]: (item, limit) for item, limit in reversed(own)}
+        return [
+            DroppedDocument(
+                item["place"],
+                item["row"],
+                limit["reason"],
+                # That reads the run's receipt now: it may have been repaired.
+                read_run_start(replace(runs[item["run"]]), item["index"], vocabulary, characters=TEXT_CHARACTERS),
+                limit["measure"],
+                item["value"],
+                limit["value"],
+            )
+            for _, (item, limit) in sorted(first.items())[:SHOWN]
+        ]
+
+    try:
+        for source, own in zip(build.recipe.sources, build.drops, strict=True):
+            read = partial(check_cleaning, source, source.clean.presets("mix"), own, partial(show, source.name))
+            build.driver.read(read)
+    except InputError as error:
+        command = f"{called_as('pipeline', 'clean-report')} {build.work}"
+        raise InputError(f"{error}\n`{command}` shows what falls at each limit.") from None
+
+
+def _check_items(build: RunningBuild) -> None:
+    faults: list[str] = []
+    for evaluation in build.recipe.evaluations:
+        for source, own in zip(build.recipe.sources, build.drops, strict=True):
+            step = own.steps[f"{ITEM_REASON} {evaluation.name}"]
+            excess = step.excess(evaluation.max_dropped)
+            if excess:
+                faults.append(
+                    f"source {source.name!r}: {excess.describe()} {'holds' if excess.found == 1 else 'hold'} an item "
+                    f"of the evaluation set {evaluation.name!r}, more than its max_dropped = {evaluation.max_dropped} "
+                    f"allows. Is {evaluation.text!r} the column of its items? If so, set its max_dropped = "
+                    f"{excess.enough} to go on without these documents: nothing is encoded again."
+                )
+    if faults:
+        command = f"{called_as('pipeline', 'clean-report')} {build.work} --examples 10"
+        raise InputError("\n".join([*faults, f"`{command}` shows them."]))
+
+
+def _check_near_duplicates(build: RunningBuild, near: NearDuplicates) -> None:
+    settings = build.recipe.clean.near_duplicates
+    assert settings is not None
+    faults: list[str] = []
+    for source, own, examples in zip(build.recipe.sources, build.drops, near.sources, strict=True):
+        step = own.steps[NEAR_DUPLICATE]
+        excess = step.excess(settings.max_dropped)
+        # Show what would go beside what stays.
+        if excess:
+            faults += [
+                f"source {source.name!r}: clean.near_duplicates drops {_describe_near(step)}, more than max_dropped = "
+                f"{settings.max_dropped} allows. Examples:",
+                *_show_pairs(build, examples.shown[:SHOWN]),
+                f"Raise min_jaccard, then the set is mixed again; or set max_dropped = {excess.enough} in "
+                "[clean.near_duplicates] to go on without them. Nothing is encoded again.",
+            ]
+    if faults:
+        raise InputError("\n".join(faults))
+
+
+def note_near_duplicates(build: RunningBuild) -> None:
+    """Say how many near-duplicates are only reported."""
+    settings = build.recipe.clean.near_duplicates
+    for source, own in zip(build.recipe.sources, build.drops, strict=True):
+        step = own.steps.get(NEAR_DUPLICATE)
+        if settings and step and step.reports and step.found.documents:
+            build.note(
+                f"near-duplicates: {source.name}: {_describe_near(step)} "
+                f"{'is' if step.found.documents == 1 else 'are'} similar to one that stays, by "
+                f'{settings.min_jaccard} or more; action = "report" keeps them'
+            )
+
+
+def _describe_near(step: StepDrops) -> str:
+    counted = Excess(step.found.documents, step.came.documents, 1.0)
+    return counted.describe(more=f", {plural(step.found.tokens, 'token')}")
+
+
+def _show_pairs(build: RunningBuild, shown: list[Pair]) -> Iterator[str]:
+    """Yield lines that show near-duplicates with the documents that stay."""
+    vocabulary = read_vocabulary(build.tokenizer.text.encode())
+    by_digest = {run.digest: run for run in build.runs}
+
+    def show(document: PairEnd) -> str:
+        run = replace(by_digest[document.run])  # that reads its receipt now: it may have been repaired
+        text = read_run_start(run, document.index, vocabulary, characters=TEXT_CHARACTERS)
+        return f"{printable(document.place)} row {document.row} ({document.hash}): {printable(text)}"
+
+    for pair in shown:
+        dropped, kept = (build.driver.read(partial(show, end)) for end in (pair.dropped, pair.kept))
+        yield f"  {dropped}\n    similar by {pair.jaccard:.3f} to {kept}"
