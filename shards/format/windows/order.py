@@ -188,9 +188,9 @@ class WindowOrder:
         """Return the visit that contains a window."""
         epoch, position = divmod(window, self.per_epoch)
         if self._epoch is None or self._epoch[0] != epoch:
-            permuted = seeded_permutation(len(self.windows), self.seed, epoch)
-            permuted = permuted[np.argsort(self._phase_of[permuted], kind="stable")]
-            self._epoch = epoch, permuted, np.cumsum(self.windows[permuted])
+            order = seeded_permutation(len(self.windows), self.seed, epoch)
+            order = order[np.argsort(self._phase_of[order], kind="stable")]
+            self._epoch = epoch, order, np.cumsum(self.windows[order])
         _, order, ends = self._epoch
         # side="right" also steps over shards without windows, whose end equals the one before.
         turn = int(np.searchsorted(ends, position, side="right"))
