@@ -22,7 +22,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from shards.errors import InputError, plural
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
-Check = Callable[[dict[str, Any]], Iterator[str]]
+Document = dict[str, Any]
+"""A table of a config as it is read: values by key, not checked yet."""
+Check = Callable[[Document], Iterator[str]]
 Changes = Iterable[tuple[str, Sequence[str], Any]]
 """Keys to set in a raw config: what messages call each change, the parts of the key, and the value."""
 
@@ -71,7 +73,7 @@ def load_settings(model: type[ModelT], path: Path) -> ModelT:
 
 def check_settings(
     model: type[ModelT],
-    data: dict[str, Any],
+    data: Document,
     *,
     where: str,
     checks: tuple[Check, ...] = (),
@@ -96,7 +98,13 @@ def check_settings(
     try:
         result = model.model_validate(data)
     except ValidationError as error:
-        faults += _to_faults(model, [dict(detail) for detail in error.errors(include_url=False)], data)
+        # pydantic's errors in our words: one fault for each place, whatever types the key may have.
+        by_place: dict[str, list[Document]] = {}
+        for detail in error.errors(include_url=False):
+            steps = list(_walk(detail["loc"], data, is_missing=detail["type"] == "missing"))
+            place = ".".join(name for _, name in steps) or "file"
+            by_place.setdefault(place, []).append({**detail, "loc": tuple(part for part, _ in steps)})
+        faults += [f"{place}: {_describe(model, own)}" for place, own in by_place.items()]
     for check in checks:
         faults += [fault for fault in check(data) if fault not in faults]
     if faults or result is None:
@@ -106,7 +114,7 @@ def check_settings(
 
 def read_partly(model: type[ModelT], data: Any) -> ModelT:
     """Return a config's model for `checks`; a refused or missing key is NaN, so every `<` and `>` with it is false."""
-    given = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    given = cast("Document", data) if isinstance(data, dict) else {}
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -116,7 +124,7 @@ def read_partly(model: type[ModelT], data: Any) -> ModelT:
         return model.model_construct(None, **values)
 
 
-def read_document(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> Document:
     """Read a config, a TOML or a .json file, into a raw document.
 
     Raises:
@@ -130,11 +138,11 @@ def read_document(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # the errors of both formats, and of UTF-8
         raise settings_error(str(path), [f"not valid {kind}: {error}"]) from error
     if isinstance(data, dict):
-        return cast("dict[str, Any]", data)
+        return cast("Document", data)
     raise settings_error(str(path), [f"expected a table of keys, got {type(data).__name__}"])
 
 
-def apply_override(data: dict[str, Any], override: str) -> Iterator[str]:
+def apply_override(data: Document, override: str) -> Iterator[str]:
     """Set one dotted key of a raw config in place, and yield the fault if that is not possible.
 
     Values are in TOML syntax (a bare word is a string). List items are addressed by index (`sources.0.weight`), or by
@@ -147,12 +155,12 @@ def apply_override(data: dict[str, Any], override: str) -> Iterator[str]:
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        parsed: dict[str, Any] = {}
+        parsed: Document = {}
     value = parsed["value"] if len(parsed) == 1 else text.strip()
     yield from set_key(data, key.strip().split("."), value, shown=f"--set {override!r}")
 
 
-def set_key(data: dict[str, Any], key: Sequence[str], value: Any, *, shown: str) -> Iterator[str]:
+def set_key(data: Document, key: Sequence[str], value: Any, *, shown: str) -> Iterator[str]:
     """Set one key of a raw config in place, by its parts, and yield the fault if that is not possible.
 
     Args:
@@ -177,17 +185,17 @@ def set_key(data: dict[str, Any], key: Sequence[str], value: Any, *, shown: str)
         yield f"{shown}: {'.'.join(parents)} is a plain value"
 
 
-def apply_changes(data: dict[str, Any], changes: Changes) -> list[str]:
+def apply_changes(data: Document, changes: Changes) -> list[str]:
     """Set keys of a raw config in place, and return the faults of those that cannot be set."""
     return [fault for shown, key, value in changes for fault in set_key(data, key, value, shown=shown)]
 
 
 def _descend(place: Any, part: str) -> Any:
     if isinstance(place, dict):
-        return cast("dict[str, Any]", place).setdefault(part, {})
+        return cast("Document", place).setdefault(part, {})
     if isinstance(place, list):
         for index, item in enumerate(cast("list[Any]", place)):
-            named = isinstance(item, dict) and cast("dict[str, Any]", item).get("name") == part
+            named = isinstance(item, dict) and cast("Document", item).get("name") == part
             if named or part == str(index):
                 return cast("Any", item)
     return None
@@ -206,17 +214,7 @@ def did_you_mean(word: str, words: list[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def _to_faults(model: type[BaseModel], details: list[dict[str, Any]], data: dict[str, Any]) -> list[str]:
-    """Return pydantic's errors in our words: one fault for each place, whatever types the key may have."""
-    by_place: dict[str, list[dict[str, Any]]] = {}
-    for detail in details:
-        steps = list(_walk(detail["loc"], data, is_missing=detail["type"] == "missing"))
-        place = ".".join(name for _, name in steps) or "file"
-        by_place.setdefault(place, []).append(detail | {"loc": tuple(part for part, _ in steps)})
-    return [f"{place}: {_describe(model, own)}" for place, own in by_place.items()]
-
-
-def _describe(model: type[BaseModel], details: list[dict[str, Any]]) -> str:
+def _describe(model: type[BaseModel], details: list[Document]) -> str:
     """Return the fault of one place from the errors of each type that the key may have."""
     first, value = details[0], details[0]["input"]
     if first["type"] == "extra_forbidden":
@@ -265,7 +263,7 @@ _EXPECTED = {
 """What a key expects, by the type of pydantic's error. tests/test_wrong_values.py tries every key of both recipes."""
 
 
-def _expected(detail: dict[str, Any]) -> str:
+def _expected(detail: Document) -> str:
     if detail["type"] == "string_too_short":
         return f"at least {plural(detail['ctx']['min_length'], 'character')}"
     bounds = {
@@ -276,7 +274,7 @@ def _expected(detail: dict[str, Any]) -> str:
     return words.format(**bounds) if words else str(detail["msg"])
 
 
-def _is_of_type(text: str, details: list[dict[str, Any]]) -> bool:
+def _is_of_type(text: str, details: list[Document]) -> bool:
     """Return whether a text would be what a key expects if it had no quotes."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -296,7 +294,7 @@ def show_value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(show_value, cast('list[Any]', value)))}]"
     if isinstance(value, dict):
-        text = ", ".join(f"{key} = {show_value(item)}" for key, item in cast("dict[str, Any]", value).items())
+        text = ", ".join(f"{key} = {show_value(item)}" for key, item in cast("Document", value).items())
         return f"{{ {text} }}" if text else "{}"
     return str(value) if isinstance(value, date | time) else repr(value)
 
@@ -310,7 +308,7 @@ def _show(value: Any) -> str:
 def item_names(items: list[Any]) -> list[str]:
     """Return how faults of a config name the items of a list: by `name`, or by index if that is missing or shared."""
     # A name that two items share names neither.
-    tables = [cast("dict[str, Any]", item) if isinstance(item, dict) else {} for item in items]
+    tables = [cast("Document", item) if isinstance(item, dict) else {} for item in items]
     names = [name if isinstance(name := table.get("name"), str) else "" for table in tables]
     return [name if name and names.count(name) == 1 else str(index) for index, name in enumerate(names)]
 

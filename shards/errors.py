@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 ProblemKind = Literal[
     "manifest_missing",  # no manifest.json: the build did not finish, or this is not a shard set
@@ -48,7 +48,7 @@ ProblemKind = Literal[
 PROBLEM_KINDS: tuple[str, ...] = get_args(ProblemKind)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Problem:
     """One fault. `where` is a file of the set, or a place in it such as `train-00000 document 7`."""
 
@@ -159,6 +159,20 @@ def import_extra(module: str) -> ModuleType:
         raise missing_extra(error) from error
 
 
+def load_entry_point(group: str, name: str) -> Any | None:
+    """Return what an installed package provides under an entry point; None if none provides it.
+
+    So the package that reads sets asks the one that builds them, on which it does not depend.
+    """
+    from importlib.metadata import entry_points  # late: takes 20 ms to load
+
+    found = [point for point in entry_points(group=group) if point.name == name]
+    try:
+        return found[0].load() if found else None
+    except ModuleNotFoundError:  # it belongs to a package that cannot be imported here
+        return None
+
+
 def check_extra(package: str, extra: str) -> None:
     """Raise the error that names an extra if its package is not installed, without the time that an import takes.
 
@@ -215,6 +229,11 @@ class ShardSetError(InputError):
 
     def __init__(self, problems: list[Problem]):
         super().__init__(problems)
+
+
+def set_error(kind: ProblemKind, where: str, message: str) -> ShardSetError:
+    """Return the error of a shard set with one problem."""
+    return ShardSetError([Problem(kind, where, message)])
 
 
 def plural(number: int, word: str) -> str:

@@ -29,7 +29,7 @@ from pipeline.recipe.key_values import (
 from pipeline.recipe.raw_tables import list_path_keys
 from pipeline.recipe.sources import SourceRecipe
 from shards.config import Settings
-from shards.format.zstd_parameters import Compression, CompressionName
+from shards.format.codec import Compression, CompressionName
 
 DEFAULT_EOS_TOKEN = "<|endoftext|>"
 NUM_BYTES = 256

@@ -17,19 +17,18 @@ Not judged: whether text is good, true or lawful. A set that is not whole is ref
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shards.audit.check_result import Check, Example, worst_verdict
-from shards.audit.concentrated_documents import PASSES, Concentrated, find_concentrated
+from shards.audit.concentrated_documents import Concentrated, find_concentrated
 from shards.audit.document_checks import (
     check_lengths,
     check_near_duplicates,
@@ -51,18 +50,18 @@ from shards.audit.rules import Verdict, rare_below
 from shards.audit.shard_figures import NGRAM_RATE, PASSAGE_TOKENS, SampleRates, ShardAudit, audit_shard
 from shards.audit.tokens_table import TOKENS_FILE, write_token_counts
 from shards.audit.totals import Totals, join_ngrams
-from shards.errors import ShardSetError
+from shards.format.arrays import UInt64s
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.stores.files import atomic_open
-from shards.stores.open import open_store
+from shards.stores.open import AnyPath, open_store
 from shards.stores.store import check_outside, folder_beside
 from shards.terminal.display import format_json
-from shards.terminal.reporter import Progress, no_progress
+from shards.terminal.reporter import Advance, Progress, count_up, no_progress
 from shards.terminal.workers import map_tasks
 from shards.trace.excerpt import cut_excerpt
 from shards.trace.locate import Place, find_places
-from shards.validation.files import check_files
+from shards.validation.files import require_whole
 
 SAMPLED_DOCUMENTS = 1 << 15
 """Documents compared for near-duplicates. A share of 1 % is then measured to within 0.06 %; 33 MB of sketches."""
@@ -82,21 +81,21 @@ AUDIT_VERSION = 3
 REPORT_FILE = "audit.json"
 
 
-@dataclass
+@dataclass(frozen=True)
 class AuditResult:
     """The result of an audit: its checks, and how much was read."""
 
     path: Path | str
     out: Path
     manifest_sha256: str
-    shards: int = 0
-    tokens: int = 0
-    documents: int = 0
-    rare_below: int = 0
-    rates: SampleRates = field(default_factory=SampleRates)
-    checks: list[Check] = field(default_factory=list[Check])
-    concentrated: Concentrated | None = None
-    seconds: float = 0.0
+    shards: int
+    tokens: int
+    documents: int
+    rare_below: int
+    rates: SampleRates
+    checks: list[Check]
+    concentrated: Concentrated | None
+    seconds: float
 
     @property
     def verdict(self) -> Verdict:
@@ -133,7 +132,7 @@ class AuditResult:
 
 
 def audit(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     out: Path | None = None,
     workers: int = 1,
@@ -163,53 +162,55 @@ def audit(
     out = folder_beside(store, "audit") if out is None else out
     check_outside(out, store)
     # A set that is not whole would give figures that nobody can explain.
-    structure = check_files(store)
-    shard_set = structure.shard_set
-    if structure.problems or shard_set is None:
-        raise ShardSetError(structure.problems)
-    vocabulary = shard_set.vocabulary
-    report = AuditResult(store.folder or str(store), out, shard_set.manifest_sha256, rates=choose_rates(shard_set))
+    shard_set = require_whole(store)
+    unknown, rates = shard_set.vocabulary.unknown, choose_rates(shard_set)
     # The list of concentrated documents takes passes of its own; all are one progress.
-    passes = 1 if listed_share is None else 1 + PASSES
-    totals = _read_shards(shard_set, report.rates, workers, _part_of(progress, 0, passes))
-    report.shards = len(shard_set.shards)
-    report.tokens = totals.val.tokens + totals.train.tokens
-    report.documents = sum(int(split.lengths.sum()) for split in totals.both)
-    report.rare_below = rare_below(totals.train.tokens) if rare is None else rare
+    size, train = shard_set.shards.num_tokens, shard_set.splits["train"].num_tokens
+    advance = count_up(progress, size if listed_share is None else 2 * size + 2 * train)
+    totals = _read_shards(shard_set, rates, workers, advance)
+    tokens = totals.val.tokens + totals.train.tokens
+    below = rare_below(totals.train.tokens) if rare is None else rare
     # In the order of the report: what nobody should train on comes first.
-    report.checks = [
-        check_special(totals, vocabulary, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id),
-        *([] if vocabulary.unknown is None else [check_unknown(totals, vocabulary.unknown)]),
+    checks = [
+        check_special(totals, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id),
+        *([] if unknown is None else [check_unknown(totals, unknown)]),
         check_repeats(shard_set),
-        check_overlap(totals, report.rates),
-        check_concentrated(totals, vocabulary, below=report.rare_below),
-        check_never_seen(totals, vocabulary),
-        check_rare(totals, vocabulary, below=report.rare_below),
-        check_bytes_per_token(totals, vocabulary),
-        *([check_phases(totals, vocabulary)] if totals.phases else []),
+        check_overlap(totals, rates),
+        check_concentrated(totals, below=below),
+        check_never_seen(totals),
+        check_rare(totals, below=below),
+        check_bytes_per_token(totals),
+        *([check_phases(totals)] if totals.phases else []),
         check_lengths(totals),
-        check_passages(totals, report.rates),
-        check_near_duplicates(totals, report.rates),
+        check_passages(totals, rates),
+        check_near_duplicates(totals, rates),
     ]
+    concentrated = None
     if listed_share is not None:
-        rest = _part_of(progress, report.tokens, passes / PASSES)
-        report.concentrated = find_concentrated(
-            shard_set, totals, below=report.rare_below, share=listed_share, workers=workers, progress=rest
+        concentrated = find_concentrated(
+            shard_set, totals, below=below, share=listed_share, workers=workers, advance=advance
         )
-    _show_examples(shard_set, report.checks)
+    _show_examples(shard_set, checks)
+    report = AuditResult(
+        store.folder or str(store),
+        out,
+        shard_set.manifest_sha256,
+        shards=len(shard_set.shards),
+        tokens=tokens,
+        documents=sum(int(split.lengths.sum()) for split in totals.both),
+        rare_below=below,
+        rates=rates,
+        checks=checks,
+        concentrated=concentrated,
+        seconds=time.perf_counter() - began,
+    )
     out.mkdir(parents=True, exist_ok=True)
     # A report takes audit.json as the sign that the counts are of the same audit.
     (out / REPORT_FILE).unlink(missing_ok=True)
-    write_token_counts(out / TOKENS_FILE, totals, vocabulary)
+    write_token_counts(out / TOKENS_FILE, totals)
     with atomic_open(out / REPORT_FILE) as file:
         file.write((format_json(report.to_dict()) + "\n").encode())
-    report.seconds = time.perf_counter() - began
     return report
-
-
-def _part_of(progress: Progress, before: int, factor: float) -> Progress:
-    """Return the progress of a part of the work: `before` tokens were done, and all are `factor` times the part's."""
-    return lambda done, total: progress(before + done, round(total * factor))
 
 
 def choose_rates(shard_set: ShardSet) -> SampleRates:
@@ -231,10 +232,9 @@ def _one_in(have: int, want: int) -> int:
     return max(1, -(-have // want))
 
 
-def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress: Progress) -> Totals:
+def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, advance: Advance) -> Totals:
     """Read every shard, validation first, and add up."""
-    totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocab_size)
-    total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
+    totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocabulary)
     with tempfile.TemporaryDirectory(prefix="audit-") as scratch:
         search = ShardAudit(shard_set, rates)
         for split in ("val", "train"):
@@ -242,8 +242,7 @@ def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress
             for number, figures in map_tasks(audit_shard, search, members, workers):
                 shard = shard_set.shards[number]
                 totals.add(figures, shard.entry.phase)
-                done += shard.num_tokens
-                progress(done, total)
+                advance(shard.num_tokens)
             if split == "val" and totals.val.ngrams:
                 # Training is searched for these: a file, so that no worker gets them more than once.
                 file = Path(scratch) / "ngrams.npy"
@@ -271,9 +270,7 @@ def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
             row.shown.append(place.to_dict() | shown)
 
 
-def _excerpt(
-    shard: Shard, place: Place, example: Example, vocabulary: Vocabulary, values: np.ndarray[Any, np.dtype[np.uint64]]
-) -> dict[str, Any]:
+def _excerpt(shard: Shard, place: Place, example: Example, vocabulary: Vocabulary, values: UInt64s) -> dict[str, Any]:
     tokens = shard.read(place.start, place.start + place.tokens)
     # Without a token or a passage to mark, the beginning is shown.
     first, last = 0, min(PASSAGE_TOKENS, len(tokens) - 1)

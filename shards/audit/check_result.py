@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shards.audit.rules import Verdict
+from shards.terminal.display import Table
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Example:
     """A document to show as an example in the result of a check.
 
@@ -34,7 +35,7 @@ class Finding:
 
     values: dict[str, Any]
     examples: list[Example] = field(default_factory=list[Example])
-    shown: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    shown: Table = field(default_factory=Table)
     """The examples with their places and excerpts, once they have been looked up."""
 
     def to_dict(self) -> dict[str, Any]:

@@ -18,32 +18,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from shards.audit.rules import LOOK_LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
-from shards.audit.spread import Half, Spread, count_spread_pairs
+from shards.audit.spread import Spread, count_spread_pairs
+from shards.audit.totals import Totals
 from shards.audit.word_finder import Candidates, WordFinder, Words
 from shards.errors import plural
-from shards.format.document_blocks import iter_blocks
-from shards.terminal.reporter import Progress, no_progress
+from shards.format.arrays import Bools, Int64s, UInt8s, UInt64s
+from shards.format.document_blocks import DocumentBlock, iter_blocks
+from shards.format.reader import ShardSet
+from shards.format.vocabulary import Vocabulary
+from shards.terminal.display import Table
+from shards.terminal.reporter import Advance
 from shards.terminal.workers import map_tasks
 from shards.trace.locate import Place, find_places
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from shards.audit.totals import Totals
-    from shards.format.document_blocks import DocumentBlock
-    from shards.format.reader import ShardSet
-    from shards.format.vocabulary import Vocabulary
-
 SearchT = TypeVar("SearchT")
 ResultT = TypeVar("ResultT")
-
-PASSES = 3
-"""How often the tokens of the set are read."""
 
 SHOWN_CHARACTERS = 40
 """Characters of a word that a block list shows."""
@@ -52,27 +46,29 @@ MAX_REASONS = 3
 """Ids and words that are named for a listed document: the most frequent in it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Term:
     """A concentrated id, or a concentrated word of several tokens.
 
     Attributes:
         ids: its ids; one for an id.
         text: the text of its ids; bytes that are not UTF-8 on their own are spelt out, such as `\\xe2`.
-        half: its counts in training.
         listed: its occurrences in listed documents of both splits.
+        count: its occurrences in training.
+        documents: training documents that hold it.
+        half_documents: the documents with the most occurrences, as many as hold more than half of them all.
+        half_count: its occurrences in these.
+        half_tokens: tokens of these.
     """
 
     ids: tuple[int, ...]
     text: str
-    half: Half
-    listed: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of the term."""
-        counts = asdict(self.half)
-        del counts["term"]
-        return {"ids": list(self.ids), "text": self.text, "listed": self.listed} | counts
+    listed: int
+    count: int
+    documents: int
+    half_documents: int
+    half_count: int
+    half_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +105,7 @@ class Concentrated:
     source_tokens: dict[str, int]
 
     @property
-    def hashes(self) -> npt.NDArray[np.uint8]:
+    def hashes(self) -> UInt8s:
         """The content hashes of the listed documents, uint8 `(documents, 16)`."""
         # All hashes in one string of digits: one conversion instead of one for each document.
         digits = "".join(document.place.hash for document in self.documents)
@@ -134,10 +130,10 @@ class Concentrated:
             "sources": self.sources(),
             "places": self.places(),
             "warnings": self.warnings(),
-            "terms": [term.to_dict() for term in self.terms],
+            "terms": [asdict(term) for term in self.terms],
         }
 
-    def sources(self) -> list[dict[str, Any]]:
+    def sources(self) -> Table:
         """Return, for each source with listed documents, their number, their tokens, and the share of its tokens."""
         listed: dict[str, list[int]] = {name: [] for name in self.source_tokens}
         for document in self.documents:
@@ -153,7 +149,7 @@ class Concentrated:
             if tokens
         ]
 
-    def places(self) -> list[dict[str, Any]]:
+    def places(self) -> Table:
         """Return how many listed documents each repository has, or each file if that is not known, most first.
 
         Of files that are one document each, those with the same first folder, such as a repository, count together.
@@ -181,7 +177,7 @@ class Concentrated:
             named: list[str] = []
             for number, times in document.reasons:
                 term = self.terms[number]
-                share = f"{times / term.half.count:.2%} of {term.half.count:,} in all"
+                share = f"{times / term.count:.2%} of {term.count:,} in all"
                 named.append(f'"{_cut(term.text)}" {plural(times, "time")} ({share})')
             place, owner = document.place, f", {document.repository}" if document.repository else ""
             origin = f"{place.source}{owner}, {place.unit}: {plural(place.tokens, 'token')}"
@@ -192,15 +188,15 @@ class Concentrated:
 
 
 class _ListSearch(NamedTuple):
-    """The terms to search documents for: `numbers` has the term of each id, -1 for none, `words` the terms of the words
-    with these `hashes`, sorted. `letters` says which ids have a letter."""
+    """The terms to search documents for: `numbers` has the term of each id, -1 for none; from `first_word` on they are
+    the words with these `hashes`, sorted. `letters` says which ids have a letter."""
 
     shard_set: ShardSet
     share: float
-    letters: npt.NDArray[np.bool_]
-    numbers: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.uint64]
-    words: npt.NDArray[np.int64]
+    letters: Bools
+    numbers: Int64s
+    first_word: int
+    hashes: UInt64s
     finder: WordFinder
 
 
@@ -210,8 +206,8 @@ def find_concentrated(
     *,
     below: int,
     share: float,
-    workers: int = 1,
-    progress: Progress = no_progress,
+    workers: int,
+    advance: Advance,
 ) -> Concentrated:
     """Find concentrated ids and words, and the documents that are full of them.
 
@@ -221,7 +217,7 @@ def find_concentrated(
         below: ids and words with fewer occurrences in training are not judged.
         share: list documents with this share of concentrated ids and words, or more.
         workers: number of processes; the result does not depend on it.
-        progress: called with tokens done and tokens in all, `PASSES` times the set's tokens.
+        advance: called with the tokens read since the last call; training is read three times, validation once.
 
     Raises:
         ShardSetError: the set's files are not what the manifest says.
@@ -229,105 +225,94 @@ def find_concentrated(
         OSError: a file cannot be read.
     """
     vocabulary, tokens = shard_set.vocabulary, totals.train.tokens
-    counts = totals.train.counts.sum(axis=0)
+    counts = totals.train.id_counts
     finder = WordFinder(vocabulary)
+    text_of = vocabulary.spell
     everything = range(len(shard_set.shards))
     train = [number for number in everything if shard_set.shards[number].entry.split == "train"]
-    size = sum(shard.num_tokens for shard in shard_set.shards)
 
-    def read(
-        number: int, function: Callable[[SearchT, int], ResultT], search: SearchT, shards: Sequence[int]
-    ) -> Iterator[ResultT]:
-        """Yield the result of each shard in the pass of this number."""
-        done = number * size
-        for shard, result in map_tasks(function, search, shards, workers):
+    def read(function: Callable[[SearchT, int], ResultT], search: SearchT, shards: Sequence[int]) -> Iterator[ResultT]:
+        """Yield the result of each shard in one pass."""
+        for number, result in map_tasks(function, search, shards, workers):
             yield result
-            done += shard_set.shards[shard].num_tokens
-            progress(done, PASSES * size)
+            advance(shard_set.shards[number].num_tokens)
 
     # The ids that may be concentrated, and candidates among words.
     judged = (counts >= below) & (counts <= most_occurrences(tokens)) & _mask(vocabulary, _is_text)
     ids, candidates = Spread(), Candidates()
-    for rows, found in read(0, _count_ids, (shard_set, judged, finder), train):
+    for rows, found in read(_count_ids, (shard_set, judged, finder), train):
         ids.merge(rows)
         candidates.merge(found)
 
     # The candidates, counted exactly.
     chosen = candidates.choose(below)
     words = Spread()
-    for rows in read(1, _count_words, (shard_set, chosen["hash"], finder), train):
+    for rows in read(_count_words, (shard_set, chosen["hash"], finder), train):
         words.merge(rows)
 
-    terms = [
-        Term((half.term,), _text(vocabulary, [half.term]), half) for half in _choose(ids, below=below, tokens=tokens)
-    ]
     # Terms are numbered: ids first, then words.
+    terms = [Term((token,), text_of([token]), 0, *half) for token, *half in _choose(ids, below=below, tokens=tokens)]
     numbers = np.full(len(vocabulary), -1, np.int64)
     numbers[[term.ids[0] for term in terms]] = np.arange(len(terms))
     # The ids of a word are read at the place of one of its occurrences.
     halves = _choose(words, below=below, tokens=tokens)
-    known = chosen[[half.term for half in halves]]
-    for half, row in zip(halves, known, strict=True):
+    known = chosen[[word for word, *_ in halves]]
+    for (_, *half), row in zip(halves, known, strict=True):
         start, stop = int(row["start"]), int(row["start"] + row["width"])
         own: list[int] = shard_set.shards[int(row["shard"])].read(start, stop).tolist()
-        terms.append(Term(tuple(own), _text(vocabulary, own), half))
+        terms.append(Term(tuple(own), text_of(own), 0, *half))
 
     # The documents that are full of them.
-    word_terms = np.arange(len(terms) - len(halves), len(terms))
-    letters = _mask(vocabulary, _has_letter)
-    search = _ListSearch(shard_set, share, letters, numbers, known["hash"], word_terms, finder)
+    letters, first_word = _mask(vocabulary, _has_letter), len(terms) - len(halves)
+    search = _ListSearch(shard_set, share, letters, numbers, first_word, known["hash"], finder)
     documents: list[ListedDocument] = []
     listed = np.zeros(len(terms), np.int64)
-    for held, part in read(2, _list_documents, search, everything):
+    for held, part in read(_list_documents, search, everything):
         listed += held
         documents += part
     source_tokens = dict(zip(totals.source_names, totals.source_tokens.tolist(), strict=True))
     return _sort_terms(Concentrated(share, terms, documents, source_tokens), listed)
 
 
-def _choose(spread: Spread, *, below: int, tokens: int) -> list[Half]:
-    """Return the halves of the concentrated terms, in order of terms."""
-    halves = [Half(*row) for row in spread.halves().tolist() if row[1] >= below]
-    return [half for half in halves if is_concentrated(half.half_count, half.half_tokens, of=tokens)]
+def _choose(spread: Spread, *, below: int, tokens: int) -> list[list[int]]:
+    """Return the rows of `Spread.halves` of the concentrated terms."""
+    rows: list[list[int]] = spread.halves().tolist()
+    return [row for row in rows if row[1] >= below and is_concentrated(*row[-2:], of=tokens)]
 
 
-def _count_ids(
-    search: tuple[ShardSet, npt.NDArray[np.bool_], WordFinder], number: int
-) -> tuple[npt.NDArray[np.int64], Candidates]:
+def _count_ids(search: tuple[ShardSet, Bools, WordFinder], number: int) -> tuple[Int64s, Candidates]:
     """Return the rows of `Spread` of the judged ids of a shard, and its candidates among words."""
     shard_set, judged, finder = search
     spread, candidates = Spread(), Candidates()
-    for block in iter_blocks(shard_set, shard_set.shards[number]):
-        lengths = block.ends - block.starts
+    for block in iter_blocks(shard_set, number):
         # Only occurrences of ids that may be concentrated are counted.
         places = np.flatnonzero(judged[block.tokens])
-        rows = np.repeat(np.arange(len(lengths)), lengths)[places]
-        spread.add(count_spread_pairs(rows, block.tokens[places].astype(np.int64), len(judged)), lengths)
-        candidates.add(finder.find(block), lengths, shard=number, start=block.start)
+        pairs = count_spread_pairs(block.rows_at(places), block.tokens[places].astype(np.int64), len(judged))
+        spread.add(pairs, block.lengths)
+        candidates.add(finder.find(block), block.lengths, shard=number, start=block.start)
     # What waits is added up before it is sent to the process that asked.
     candidates.rows()
     return spread.rows(), candidates
 
 
-def _count_words(search: tuple[ShardSet, npt.NDArray[np.uint64], WordFinder], number: int) -> npt.NDArray[np.int64]:
+def _count_words(search: tuple[ShardSet, UInt64s, WordFinder], number: int) -> Int64s:
     """Return the rows of `Spread` of the candidates in a shard, given by their hashes."""
     shard_set, hashes, finder = search
     spread = Spread()
-    for block in iter_blocks(shard_set, shard_set.shards[number]) if len(hashes) else ():
+    for block in iter_blocks(shard_set, number) if len(hashes) else ():
         words = finder.find(block)
         terms = _find(words, hashes)
         held = terms >= 0
-        spread.add(count_spread_pairs(words.rows[held], terms[held], len(hashes)), block.ends - block.starts)
+        spread.add(count_spread_pairs(words.rows[held], terms[held], len(hashes)), block.lengths)
     return spread.rows()
 
 
-def _list_documents(search: _ListSearch, number: int) -> tuple[npt.NDArray[np.int64], list[ListedDocument]]:
+def _list_documents(search: _ListSearch, number: int) -> tuple[Int64s, list[ListedDocument]]:
     """Return the occurrences of each term in the listed documents of a shard, and these documents."""
-    shard = search.shard_set.shards[number]
-    size = int((search.numbers >= 0).sum()) + len(search.words)
+    size = search.first_word + len(search.hashes)
     held = np.zeros(size, np.int64)
     found: list[tuple[int, float, tuple[tuple[int, int], ...]]] = []
-    for block in iter_blocks(search.shard_set, shard) if size else ():
+    for block in iter_blocks(search.shard_set, number) if size else ():
         # The share of a document is that of its occurrences of terms among all its tokens with letters.
         rows, terms, others = _find_terms(search, block)
         times = np.bincount(rows, minlength=len(others))
@@ -340,15 +325,13 @@ def _list_documents(search: _ListSearch, number: int) -> tuple[npt.NDArray[np.in
             first = np.argsort(-counts, kind="stable")[:MAX_REASONS]
             reasons = tuple((term, int(counts[term])) for term in first.tolist() if counts[term])
             found.append((block.document + row, float(shares[row]), reasons))
-    places = find_places(shard, [document for document, _, _ in found])
+    places = find_places(search.shard_set.shards[number], [document for document, _, _ in found])
     return held, [
         ListedDocument(place, share, reasons) for place, (_, share, reasons) in zip(places, found, strict=True)
     ]
 
 
-def _find_terms(
-    search: _ListSearch, block: DocumentBlock
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _find_terms(search: _ListSearch, block: DocumentBlock) -> tuple[Int64s, Int64s, Int64s]:
     """Return the document and the term of each occurrence of a term, and the other letter tokens of each document.
 
     A word counts once, and so do the ids in it: as the word.
@@ -360,7 +343,7 @@ def _find_terms(
     """
     terms = search.numbers[block.tokens]
     others = search.letters[block.tokens]
-    if len(search.words):
+    if len(search.hashes):
         # A word is marked by its first token; its other tokens are no terms of their own.
         words = search.finder.find(block)
         own = _find(words, search.hashes)
@@ -371,15 +354,14 @@ def _find_terms(
         steps[stops] -= 1  # words do not overlap, and one may begin where another ends
         inside = np.cumsum(steps[:-1]) > 0
         terms[inside] = -1
-        terms[starts] = search.words[own[held]]
+        terms[starts] = search.first_word + own[held]
         others &= ~inside
     others &= terms < 0
     places = np.flatnonzero(terms >= 0)
-    rows = np.searchsorted(block.ends, places, "right")
-    return rows, terms[places], np.add.reduceat(others, block.starts, dtype=np.int64)
+    return block.rows_at(places), terms[places], np.add.reduceat(others, block.starts, dtype=np.int64)
 
 
-def _find(words: Words, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+def _find(words: Words, hashes: UInt64s) -> Int64s:
     """Return the index of each word's hash among sorted ones, -1 if it is not there, int64 `(words,)`."""
     if not len(hashes):
         return np.full(len(words.hashes), -1, np.int64)
@@ -388,7 +370,7 @@ def _find(words: Words, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]
     return np.where(hashes[at] == words.hashes, at, -1)
 
 
-def _sort_terms(found: Concentrated, listed: npt.NDArray[np.int64]) -> Concentrated:
+def _sort_terms(found: Concentrated, listed: Int64s) -> Concentrated:
     """Return the result with the terms that listed documents hold most first, and renumber them in the reasons."""
     # A stable order: equal terms keep the order of ids.
     order: list[int] = np.argsort(-listed, kind="stable").tolist()
@@ -401,7 +383,7 @@ def _sort_terms(found: Concentrated, listed: npt.NDArray[np.int64]) -> Concentra
     return found
 
 
-def _mask(vocabulary: Vocabulary, holds: Callable[[bytes], bool]) -> npt.NDArray[np.bool_]:
+def _mask(vocabulary: Vocabulary, holds: Callable[[bytes], bool]) -> Bools:
     """Return for which ids, special ones left out, `holds(entry)` is true, bool `(vocab_size,)`."""
     return np.array([holds(entry) for entry in vocabulary.entries], np.bool_) & ~vocabulary.special_mask()
 
@@ -426,7 +408,3 @@ def _file_of(unit: str) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
-
-
-def _text(vocabulary: Vocabulary, ids: Sequence[int]) -> str:
-    return vocabulary.decode(ids).decode("utf-8", "backslashreplace")

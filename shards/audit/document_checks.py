@@ -7,7 +7,7 @@ by content, so that equal things are sampled together. So a rate is unbiased for
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -35,9 +35,6 @@ from shards.audit.totals import Sketch, Totals, distinct_ngrams, join_ngrams
 from shards.errors import plural
 from shards.format.reader import ShardSet
 from shards.validation.duplicates import check_duplicates
-
-if TYPE_CHECKING:
-    pass
 
 MAX_FINDINGS = 20
 
@@ -79,7 +76,7 @@ def check_lengths(totals: Totals) -> Check:
 
 def check_repeats(shard_set: ShardSet) -> Check:
     """Find equal documents (by content hash) in both splits, or more often than the source's epochs allow. Exact."""
-    epochs = {source.name: source.epochs for source in shard_set.manifest.sources}
+    epochs = shard_set.manifest.epochs
     problems = check_duplicates(shard_set.shards, epochs)
     rows = [Finding({"kind": problem.kind, "where": problem.where, "message": problem.message}) for problem in problems]
     if not rows:

@@ -7,12 +7,10 @@ is within 1.1 % of every length in it. There are 2,048 bins, and 64 for every do
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from shards.format.arrays import Float64s, Int64s
 
 EXACT = 64
 PER_DOUBLING = 64
@@ -20,7 +18,7 @@ COARSE_PER_DOUBLING = 4
 BINS = EXACT + (32 - 6) * PER_DOUBLING
 
 
-def bin_lengths(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def bin_lengths(lengths: Int64s) -> Int64s:
     """Return the bin of each length in the histogram, `0 <= bin < BINS`; lengths are from 0 to 2^32 - 1."""
     # Above EXACT: the doubling that a length is in, and where in it.
     safe = np.maximum(lengths, EXACT)
@@ -29,7 +27,7 @@ def bin_lengths(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.where(lengths < EXACT, lengths, EXACT + (doubling - 6) * PER_DOUBLING + inside)
 
 
-def bin_middles() -> npt.NDArray[np.float64]:
+def bin_middles() -> Float64s:
     """Return the length that represents each bin of the histogram, float64 `(BINS,)`."""
     middles = np.arange(BINS, dtype=np.float64)
     number = middles[EXACT:] - EXACT
@@ -43,7 +41,7 @@ def coarse_edges() -> list[int]:
     return sorted({math.ceil(2 ** (step / COARSE_PER_DOUBLING)) for step in range(32 * COARSE_PER_DOUBLING + 1)})
 
 
-def coarsen(counts: npt.NDArray[np.int64]) -> dict[int, int]:
+def coarsen(counts: Int64s) -> dict[int, int]:
     """Return the documents of a histogram in coarse bins, each named by its lower edge; empty bins are left out."""
     edges = np.array(coarse_edges())
     # A fine bin belongs to the coarse one that has its middle.
@@ -53,7 +51,7 @@ def coarsen(counts: npt.NDArray[np.int64]) -> dict[int, int]:
     return dict(zip(edges[used].tolist(), held[used].tolist(), strict=True))
 
 
-def quantile(counts: npt.NDArray[np.int64], share: float, *, shortest: int, longest: int) -> int:
+def quantile(counts: Int64s, share: float, *, shortest: int, longest: int) -> int:
     """Return a quantile of a histogram: the length that this share of the documents is shorter than; 0 for none.
 
     Args:

@@ -6,7 +6,7 @@ special ids includes validation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,16 +26,13 @@ from shards.audit.rules import (
 )
 from shards.audit.totals import MAX_MISPLACED, Figures, Totals, decode_place
 from shards.errors import plural
-from shards.format.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from shards.format.arrays import Float64s, Int64s
 
 MAX_FINDINGS = 50
 """Maximum ids that a check lists; tokens.parquet has all of them."""
 
 
-def check_special(totals: Totals, vocabulary: Vocabulary, *, eos_id: int, bos_id: int | None = None) -> Check:
+def check_special(totals: Totals, *, eos_id: int, bos_id: int | None = None) -> Check:
     """Find special ids inside documents. Only EOS may occur, once at each document's end, and BOS at its beginning.
 
     An unknown token, which is special in most tokenizers, has a check of its own.
@@ -43,22 +40,22 @@ def check_special(totals: Totals, vocabulary: Vocabulary, *, eos_id: int, bos_id
     inside: dict[int, int] = {}
     for split in totals.both:
         # EOS once a document, and BOS if the set has one, are in place: what is left is inside documents.
-        counts = split.counts.sum(axis=0)
+        counts = split.id_counts
         for token in (eos_id,) if bos_id is None else (eos_id, bos_id):
             counts[token] -= int(split.lengths.sum())
-        if vocabulary.unknown is not None:
-            counts[vocabulary.unknown] = 0
-        for token in np.flatnonzero(vocabulary.special_mask() & (counts != 0)).tolist():
+        if totals.vocabulary.unknown is not None:
+            counts[totals.vocabulary.unknown] = 0
+        for token in np.flatnonzero(totals.vocabulary.special_mask() & (counts != 0)).tolist():
             inside[token] = inside.get(token, 0) + int(counts[token])
     misplaced = totals.val.misplaced + totals.train.misplaced
     if not inside and not misplaced:
         begins = "" if bos_id is None else " and BOS once at the beginning"
         return Check("special_ids", "ok", f"no special id inside a document; EOS once at the end{begins} of each")
     rows = [
-        Finding({"id": token, "text": _text(vocabulary, token)}, [Example(shard, document, token=token)])
+        Finding({"id": token, "text": totals.vocabulary.spell([token])}, [Example(shard, document, token=token)])
         for shard, document, token in misplaced[:MAX_MISPLACED]
     ]
-    names = ", ".join(f"{_text(vocabulary, token)} {count:,}" for token, count in sorted(inside.items()))
+    names = ", ".join(f"{totals.vocabulary.spell([token])} {count:,}" for token, count in sorted(inside.items()))
     return Check("special_ids", "bad", f"special ids inside documents: {names or 'EOS or BOS out of place'}", rows)
 
 
@@ -78,13 +75,13 @@ def check_unknown(totals: Totals, unknown: int) -> Check:
     return Check("unknown_ids", "look" if share > MAX_UNKNOWN_SHARE else "ok", summary, rows)
 
 
-def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
+def check_never_seen(totals: Totals) -> Check:
     """Find ids that never occur in training. Single bytes are counted separately: 13 of them never occur in UTF-8."""
-    lengths = vocabulary.entry_lengths()
-    unseen = (totals.train.counts.sum(axis=0) == 0) & ~vocabulary.special_mask()
+    lengths = totals.vocabulary.entry_lengths()
+    unseen = (totals.train.id_counts == 0) & ~totals.vocabulary.special_mask()
     # Single bytes may never occur: no UTF-8 text has some of them.
     ids = np.flatnonzero(unseen & (lengths != 1))
-    tokens, size = totals.train.tokens, totals.vocab_size
+    tokens, size = totals.train.tokens, len(totals.vocabulary)
     expected = round(float(np.exp(-expected_id_counts(tokens, size)).sum()))
     large, many = is_large_enough(tokens, size, below=MIN_EXAMPLES), len(ids) > MAX_UNSEEN_SHARE * size
     # A BPE has entries that occur only as parts of longer ones. In a small set, they are more than Zipf's law explains.
@@ -98,20 +95,20 @@ def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
         summary += f"; up to {MAX_UNSEEN_SHARE:.0%} are ok, because the set is small for its vocabulary"
     # A long entry that never occurs says most about the text that the tokenizer was trained on.
     longest_first = ids[np.argsort(-lengths[ids], kind="stable")][:MAX_FINDINGS]
-    rows = [Finding({"id": token, "text": _text(vocabulary, token)}) for token in longest_first.tolist()]
+    rows = [Finding({"id": token, "text": totals.vocabulary.spell([token])}) for token in longest_first.tolist()]
     return Check("never_seen", verdict, summary, rows)
 
 
-def check_rare(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
+def check_rare(totals: Totals, *, below: int) -> Check:
     """Find ids that occur in training, but less often than `below`.
 
     The verdict counts those that never occur as well, single bytes apart, as `check_never_seen` does.
     """
-    counts = totals.train.counts.sum(axis=0)
-    special = vocabulary.special_mask()
+    counts = totals.train.id_counts
+    special = totals.vocabulary.special_mask()
     rare = np.flatnonzero((counts > 0) & (counts < below) & ~special)
-    unseen = int(((counts == 0) & ~special & (vocabulary.entry_lengths() != 1)).sum())
-    tokens, size = totals.train.tokens, totals.vocab_size
+    unseen = int(((counts == 0) & ~special & (totals.vocabulary.entry_lengths() != 1)).sum())
+    tokens, size = totals.train.tokens, len(totals.vocabulary)
     # An id that never occurs is trained as little as a rare one.
     share = (len(rare) + unseen) / max(1, size)
     expected = float((expected_id_counts(tokens, size) < below).mean())
@@ -124,11 +121,11 @@ def check_rare(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
         f"{expected:.1%}"
     )
     rarest = rare[np.argsort(counts[rare], kind="stable")][:MAX_FINDINGS]
-    rows = [_id_finding(token, totals, vocabulary) for token in rarest.tolist()]
+    rows = [_id_finding(token, totals) for token in rarest.tolist()]
     return Check("rare", verdict, summary, rows)
 
 
-def check_concentrated(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
+def check_concentrated(totals: Totals, *, below: int) -> Check:
     """Rank ids that occur in few documents or in one small source, as a flood of strange documents causes.
 
     An id's *concentration* is the information, in bits, that an occurrence gives about its place. It is the sum of:
@@ -142,16 +139,16 @@ def check_concentrated(totals: Totals, vocabulary: Vocabulary, *, below: int) ->
     more. Ids rarer than `below` are left out: another check reports them.
     """
     train = totals.train
-    counts = train.counts.sum(axis=0)
+    counts = train.id_counts
     document_bits, source_bits = concentration(train)
     bits = document_bits + source_bits
-    judged = (counts >= below) & ~vocabulary.special_mask()
+    judged = (counts >= below) & ~totals.vocabulary.special_mask()
     # The most concentrated ids first, whatever their verdict.
     order = np.flatnonzero(judged)[np.argsort(-bits[judged], kind="stable")]
     many = int((bits[order] >= SUSPICIOUS_BITS).sum())
     rows: list[Finding] = []
     for token in order[:MAX_FINDINGS].tolist():
-        row = _id_finding(token, totals, vocabulary)
+        row = _id_finding(token, totals)
         row.values |= {
             "bits": round(float(bits[token]), 2),
             "document_bits": round(float(document_bits[token]), 2),
@@ -167,7 +164,7 @@ def check_concentrated(totals: Totals, vocabulary: Vocabulary, *, below: int) ->
     return Check("concentrated", "look" if many else "ok", summary, rows)
 
 
-def concentration(split: Figures) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def concentration(split: Figures) -> tuple[Float64s, Float64s]:
     """Return the bits by which the check of ids ranks them: `document_bits` and `source_bits`, float64, at least 0."""
     counts = split.counts
     tokens = counts.sum(axis=1)
@@ -191,28 +188,28 @@ def concentration(split: Figures) -> tuple[npt.NDArray[np.float64], npt.NDArray[
     return np.where(total > 0, document_bits, 0.0), np.where(total > 0, source_bits, 0.0)
 
 
-def check_bytes_per_token(totals: Totals, vocabulary: Vocabulary) -> Check:
+def check_bytes_per_token(totals: Totals) -> Check:
     """Compare the bytes per token of each source with those of the whole set.
 
     The tokenizer's sample is drawn in the proportions of the mix and is not part of a set, so the mix is used instead.
     """
-    rows = _compare_bytes("source", totals.source_names, totals.train.counts, totals, vocabulary)
+    rows = _compare_bytes("source", totals.source_names, totals.train.counts, totals)
     low = _low_rows(rows, "source")
-    summary = f"{_whole_ratio(totals, vocabulary):.2f} bytes per token over the set"
-    if vocabulary.keeps != "bytes":
+    summary = f"{_whole_ratio(totals):.2f} bytes per token over the set"
+    if totals.vocabulary.keeps != "bytes":
         summary += ", of the text as the tokenizer rewrote it"
     if low:
         summary += f"; {low} below {LOW_BYTES_PER_TOKEN:.0%} of that: the tokenizer does not know its text"
     return Check("bytes_per_token", "look" if low else "ok", summary, rows)
 
 
-def check_phases(totals: Totals, vocabulary: Vocabulary) -> Check:
+def check_phases(totals: Totals) -> Check:
     """Compare the phases: bytes per token, by which the loss of a token changes at a border, and ids that are new."""
     phases = {name: own for name, own in totals.phases.items() if own.any()}
-    counts = np.array(list(phases.values())).reshape(len(phases), totals.vocab_size)
-    rows = _compare_bytes("phase", list(phases), counts, totals, vocabulary)
+    counts = np.array(list(phases.values())).reshape(len(phases), len(totals.vocabulary))
+    rows = _compare_bytes("phase", list(phases), counts, totals)
     # An id is new in a phase if no phase before it holds one.
-    seen = np.zeros(totals.vocab_size, bool)
+    seen = np.zeros(len(totals.vocabulary), bool)
     for row, own in zip(rows, counts, strict=True):
         row.values["ids_first_seen"] = int(((own > 0) & ~seen).sum())
         seen |= own > 0
@@ -223,12 +220,10 @@ def check_phases(totals: Totals, vocabulary: Vocabulary) -> Check:
     return Check("phases", "look" if low else "ok", summary, rows)
 
 
-def _compare_bytes(
-    kind: str, names: list[str], counts: npt.NDArray[np.int64], totals: Totals, vocabulary: Vocabulary
-) -> list[Finding]:
+def _compare_bytes(kind: str, names: list[str], counts: Int64s, totals: Totals) -> list[Finding]:
     """Return tokens, bytes and bytes per token of each part of training, for counts `(parts, vocab_size)`."""
-    whole = _whole_ratio(totals, vocabulary)
-    held, tokens = counts @ vocabulary.text_lengths(), counts.sum(axis=1)
+    whole = _whole_ratio(totals)
+    held, tokens = counts @ totals.vocabulary.text_lengths(), counts.sum(axis=1)
     rows: list[Finding] = []
     for name, size, number in zip(names, held.tolist(), tokens.tolist(), strict=True):
         if number:
@@ -238,8 +233,8 @@ def _compare_bytes(
     return rows
 
 
-def _whole_ratio(totals: Totals, vocabulary: Vocabulary) -> float:
-    held = totals.train.counts.sum(axis=0) @ vocabulary.text_lengths()
+def _whole_ratio(totals: Totals) -> float:
+    held = totals.train.id_counts @ totals.vocabulary.text_lengths()
     return float(held / max(1, totals.train.tokens))
 
 
@@ -247,21 +242,16 @@ def _low_rows(rows: list[Finding], kind: str) -> str:
     return ", ".join(row.values[kind] for row in rows if row.values["of_the_set"] < LOW_BYTES_PER_TOKEN)
 
 
-def _id_finding(token: int, totals: Totals, vocabulary: Vocabulary) -> Finding:
+def _id_finding(token: int, totals: Totals) -> Finding:
     split = totals.train
     # Sources without the id are left out.
     by_source = dict(zip(totals.source_names, split.counts[:, token].tolist(), strict=True))
     values: dict[str, Any] = {
         "id": token,
-        "text": _text(vocabulary, token),
+        "text": totals.vocabulary.spell([token]),
         "count": int(split.counts[:, token].sum()),
         "documents": int(split.documents[token]),
         "sources": {name: count for name, count in by_source.items() if count},
     }
     place = int(split.example[token])
     return Finding(values, [Example(*decode_place(place), token=token)] if place >= 0 else [])
-
-
-def _text(vocabulary: Vocabulary, token: int) -> str:
-    """Return an id's text; bytes that are not UTF-8 on their own are spelt out, such as `\\xe2`."""
-    return vocabulary.entries[token].decode("utf-8", "backslashreplace")

@@ -7,12 +7,9 @@ hash once in 2^64, so comparing millions of them gives no chance matches.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from shards.format.arrays import Int64s, Tokens, UInt64s
 
 NO_NGRAM = np.uint64(2**64 - 1)
 """The hash of a position with too few tokens left in the document for an n-gram."""
@@ -22,19 +19,19 @@ _BASE = 0x9E3779B97F4A7C15
 _MIX = np.uint64(0xD6E8FEB86659FD93)  # of the "rrmxmx" family of 64-bit mixers: odd, with well-spread bits
 
 
-def token_values(vocab_size: int) -> npt.NDArray[np.uint64]:
+def token_values(vocab_size: int) -> UInt64s:
     """Return a random value for each id, from which n-grams are hashed, uint64 `(vocab_size,)`; always the same."""
     return np.asarray(np.random.PCG64(_SEED).random_raw(vocab_size), np.uint64)
 
 
 def hash_ngrams(
-    tokens: npt.NDArray[np.unsignedinteger],
-    starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
+    tokens: Tokens,
+    starts: Int64s,
+    ends: Int64s,
     *,
     width: int,
-    values: npt.NDArray[np.uint64],
-) -> npt.NDArray[np.uint64]:
+    values: UInt64s,
+) -> UInt64s:
     """Hash the n-gram that begins at each token.
 
     Args:
@@ -65,7 +62,7 @@ def hash_ngrams(
     return hashes
 
 
-def finalize(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def finalize(values: UInt64s) -> UInt64s:
     """Finalize hashes of n-grams: spread every bit over all bits of the result, uint64 of one shape; one to one."""
     mixed = values ^ (values >> np.uint64(32))
     mixed *= _MIX
@@ -79,7 +76,7 @@ SKETCH_SIZE = 128
 """Smallest n-gram hashes kept for a document. Its resemblance to another is then measured to within about 0.04."""
 
 
-def resemblance(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> float:
+def resemblance(one: UInt64s, other: UInt64s) -> float:
     """Estimate the Jaccard similarity of two documents from their smallest n-gram hashes, each sorted and distinct.
 
     Source: Broder (1997), On the resemblance and containment of documents: among the smallest hashes of the two

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    from shards.format.arrays import Float64s
 
 Verdict = Literal["ok", "look", "bad"]
 """Verdicts as programs read them, worst last."""
@@ -194,7 +193,7 @@ def rare_below(tokens: int) -> int:
     return max(MIN_EXAMPLES, round(tokens * RARE_SHARE))
 
 
-def expected_id_counts(tokens: int, vocab_size: int) -> npt.NDArray[np.float64]:
+def expected_id_counts(tokens: int, vocab_size: int) -> Float64s:
     """Return the counts that the rules expect of ids: Zipf's law in this many tokens, float64 `(vocab_size,)`.
 
     The count of rank r is proportional to 1/r. The counts of a trained BPE fall more slowly, so most sets have fewer

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,12 +20,9 @@ from shards.audit.histogram import BINS, bin_lengths
 from shards.audit.ngrams import NO_NGRAM, SKETCH_SIZE, finalize, hash_ngrams, token_values
 from shards.audit.spread import find_firsts
 from shards.audit.totals import NGRAM_ROW, Figures, Sketch, distinct_ngrams, encode_place, join_ngrams, make_figures
-from shards.format.content_hash import split_hashes
+from shards.format.arrays import Bools, Int64s, Rows, UInt64s
 from shards.format.document_blocks import DocumentBlock, iter_blocks
 from shards.format.reader import ShardSet
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 NGRAM_TOKENS = 16
 """Tokens in an n-gram: about the 13 words that GPT-3's authors compared (arXiv:2005.14165, appendix C)."""
@@ -76,83 +73,65 @@ def audit_shard(audit: ShardAudit, number: int) -> Figures:
         ShardSetError: the shard's files are not what the manifest says.
         OSError: a file cannot be read.
     """
-    shard_set = audit.shard_set
-    shard = shard_set.shards[number]
+    shard_set, rates = audit.shard_set, audit.rates
     sources, vocab_size = len(shard_set.manifest.sources), shard_set.vocab_size
-    special = sorted({*shard_set.manifest.tokenizer.special_tokens.values()} - {shard_set.vocabulary.unknown})
-    figures = make_figures(shard.entry.split, sources, vocab_size)
+    figures = make_figures(shard_set.shards[number].entry.split, sources, vocab_size)
+    # An unknown token is special in most tokenizers, and stands for text.
+    special = shard_set.vocabulary.special_mask()
+    if (unknown := shard_set.vocabulary.unknown) is not None:
+        special[unknown] = False
     values = token_values(vocab_size)
-    found: list[npt.NDArray[Any]] = []
-    for block in iter_blocks(shard_set, shard):
-        ids = block.tokens.astype(np.intp)
-        lengths = block.ends - block.starts
-        # One count over pairs of source and id.
-        pairs = ids + np.repeat(block.sources * vocab_size, lengths)
-        counted = np.bincount(pairs, minlength=sources * vocab_size).reshape(sources, vocab_size)
-        figures.counts += counted
-        _count_documents(figures, block, ids, number)
-        bins = block.sources * BINS + bin_lengths(lengths)
-        figures.lengths += np.bincount(bins, minlength=sources * BINS).reshape(sources, BINS)
-        np.minimum.at(figures.shortest, block.sources, lengths)
-        np.maximum.at(figures.longest, block.sources, lengths)
-        _find_misplaced(figures, block, np.array(special, np.int64), shard_set, counted.sum(axis=0), number)
+    found: list[Rows] = []
+    for block in iter_blocks(shard_set, number):
+        _count(figures, block, sources, vocab_size)
+        _find_misplaced(figures, block, special, shard_set)
         # N-grams of 16 tokens are hashed once, for sketches and for the search of validation.
-        keys = split_hashes(block.hashes)[:, 0]
         ngrams = hash_ngrams(block.tokens, block.starts, block.ends, width=NGRAM_TOKENS, values=values)
+        places = np.flatnonzero(ngrams & np.uint64(NGRAM_RATE - 1) == 0)  # NO_NGRAM is odd: never among them
         if figures.split == "train":
-            _take_passages(figures, block, keys, values, audit.rates, number)
-            _take_sketches(figures, block, keys, ngrams, audit.rates, number)
-            places = _find_validation(ngrams, audit.ngrams)
+            _take_passages(figures, block, values, rates)
+            _take_sketches(figures, block, ngrams, rates)
+            places = _find_validation(ngrams, places, audit.ngrams)
         else:
-            places = np.flatnonzero(ngrams & np.uint64(NGRAM_RATE - 1) == 0)  # NO_NGRAM is odd: never among them
-        rows = np.searchsorted(block.ends, places, "right")
-        if figures.split == "val":
-            chosen = keys[rows] % np.uint64(audit.rates.val_documents) == 0
-            places, rows = places[chosen], rows[chosen]
-        found.append(_found(block, keys, ngrams[places], rows, number))
+            places = places[block.keys[block.rows_at(places)] % np.uint64(rates.val_documents) == 0]
+        found.append(_locate(block, ngrams[places], block.rows_at(places)))
     figures.add_ngrams(join_ngrams(found))
     figures.shards += figures.documents > 0
     return figures
 
 
-def _count_documents(figures: Figures, block: DocumentBlock, ids: npt.NDArray[np.intp], shard: int) -> None:
-    documents = figures.documents
+def _count(figures: Figures, block: DocumentBlock, sources: int, vocab_size: int) -> None:
+    """Count the ids of a block, the documents that hold them, and the lengths of its documents."""
+    ids, lengths = block.tokens.astype(np.intp), block.lengths
+    # One count over pairs of source and id.
+    pairs = ids + np.repeat(block.sources * vocab_size, lengths)
+    figures.counts += np.bincount(pairs, minlength=sources * vocab_size).reshape(sources, vocab_size)
     for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True):
         # numpy adds 1 only once to an id that is repeated in the index, which counts documents.
-        documents[ids[start:end]] += 1
-    first = encode_place(shard, block.document)
-    numbers = np.arange(first, first + len(block.starts))
-    figures.example[ids] = np.repeat(numbers, block.ends - block.starts)
+        figures.documents[ids[start:end]] += 1
+    first = encode_place(block.shard, block.document)
+    figures.example[ids] = np.repeat(np.arange(first, first + len(lengths)), lengths)
+    bins = block.sources * BINS + bin_lengths(lengths)
+    figures.lengths += np.bincount(bins, minlength=sources * BINS).reshape(sources, BINS)
+    np.minimum.at(figures.shortest, block.sources, lengths)
+    np.maximum.at(figures.longest, block.sources, lengths)
 
 
-def _find_misplaced(
-    figures: Figures,
-    block: DocumentBlock,
-    special: npt.NDArray[np.int64],
-    shard_set: ShardSet,
-    counted: npt.NDArray[np.int64],
-    shard: int,
-) -> None:
-    """Find documents with a special id other than EOS at the end and BOS at the beginning, if the counts show any."""
-    eos_id, bos_id = shard_set.eos_id, shard_set.bos_id
-    ended = block.tokens[block.ends - 1] == eos_id
-    begun = np.zeros(len(block.starts), bool) if bos_id is None else block.tokens[block.starts] == bos_id
-    marks = len(block.ends) * (1 if bos_id is None else 2)
-    if int(counted[special].sum()) == marks == int(ended.sum() + begun.sum()):
-        return
-    inside = np.isin(block.tokens, special)
-    inside[block.ends[ended] - 1] = False
-    inside[block.starts[begun]] = False
+def _find_misplaced(figures: Figures, block: DocumentBlock, special: Bools, shard_set: ShardSet) -> None:
+    """Find documents with a special id other than EOS at the end and BOS at the beginning."""
+    inside = special[block.tokens]
+    inside[block.ends - 1] &= block.tokens[block.ends - 1] != shard_set.eos_id
+    if shard_set.bos_id is not None:
+        inside[block.starts] &= block.tokens[block.starts] != shard_set.bos_id
     places = np.flatnonzero(inside)
-    rows = np.searchsorted(block.ends, places, "right")
-    for row, place in zip(rows.tolist(), places.tolist(), strict=True):
-        entry = (shard, block.document + row, int(block.tokens[place]))
+    for row, place in zip(block.rows_at(places).tolist(), places.tolist(), strict=True):
+        entry = (block.shard, block.document + row, int(block.tokens[place]))
         if len(figures.misplaced) < MAX_MISPLACED and entry not in figures.misplaced:
             figures.misplaced.append(entry)
 
 
 @lru_cache(maxsize=1)
-def _load_ngrams(path: Path) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+def _load_ngrams(path: Path) -> tuple[UInt64s, Bools]:
     """Return the validation n-grams, sorted, and a bitmap of their leading bits. Loaded once in each process."""
     ngrams = np.load(path)
     bitmap = np.zeros(1 << BITMAP_BITS, np.bool_)
@@ -160,12 +139,11 @@ def _load_ngrams(path: Path) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.boo
     return ngrams, bitmap
 
 
-def _find_validation(ngrams: npt.NDArray[np.uint64], wanted: Path | None) -> npt.NDArray[np.int64]:
-    """Return the tokens of a training block at which an n-gram of validation begins."""
+def _find_validation(ngrams: UInt64s, places: Int64s, wanted: Path | None) -> Int64s:
+    """Return the places of a training block at which an n-gram of validation begins."""
     if wanted is None:
-        return np.empty(0, np.int64)
+        return places[:0]
     known, bitmap = _load_ngrams(wanted)
-    places = np.flatnonzero(ngrams & np.uint64(NGRAM_RATE - 1) == 0)
     # The bitmap rules out nearly all, at the cost of one look each.
     places = places[bitmap[ngrams[places] >> np.uint64(64 - BITMAP_BITS)]]
     hashes = ngrams[places]
@@ -173,55 +151,37 @@ def _find_validation(ngrams: npt.NDArray[np.uint64], wanted: Path | None) -> npt
     return places[known[at] == hashes]
 
 
-def _take_passages(
-    figures: Figures,
-    block: DocumentBlock,
-    keys: npt.NDArray[np.uint64],
-    values: npt.NDArray[np.uint64],
-    rates: SampleRates,
-    shard: int,
-) -> None:
-    chosen = np.flatnonzero(keys % np.uint64(rates.passage_documents) == 0)
+def _take_passages(figures: Figures, block: DocumentBlock, values: UInt64s, rates: SampleRates) -> None:
+    chosen = np.flatnonzero(block.keys % np.uint64(rates.passage_documents) == 0)
     figures.passage_documents += len(chosen)
-    lengths = (block.ends - block.starts)[chosen]
     # Shorter documents hold no n-gram of this size.
-    chosen, lengths = chosen[lengths > PASSAGE_TOKENS], lengths[lengths > PASSAGE_TOKENS]
+    chosen = chosen[block.lengths[chosen] > PASSAGE_TOKENS]
     if not len(chosen):
         return
+    lengths = block.lengths[chosen]
     ends = np.cumsum(lengths)
     places = np.arange(int(ends[-1])) + np.repeat(block.starts[chosen] - (ends - lengths), lengths)
     hashes = hash_ngrams(block.tokens[places], ends - lengths, ends, width=PASSAGE_TOKENS, values=values)
     kept = np.flatnonzero((hashes % np.uint64(rates.passages) == 0) & (hashes != NO_NGRAM))
     rows = chosen[np.searchsorted(ends, kept, "right")]
-    figures.passages.append(distinct_ngrams(_found(block, keys, hashes[kept], rows, shard)))
+    figures.passages.append(distinct_ngrams(_locate(block, hashes[kept], rows)))
 
 
-def _take_sketches(
-    figures: Figures,
-    block: DocumentBlock,
-    keys: npt.NDArray[np.uint64],
-    ngrams: npt.NDArray[np.uint64],
-    rates: SampleRates,
-    shard: int,
-) -> None:
+def _take_sketches(figures: Figures, block: DocumentBlock, ngrams: UInt64s, rates: SampleRates) -> None:
     smallest = np.minimum.reduceat(ngrams, block.starts)
-    long = block.ends - block.starts > NGRAM_TOKENS + MIN_NGRAMS
+    long = block.lengths > NGRAM_TOKENS + MIN_NGRAMS
     # Near-duplicates mostly share the smallest hash. Finalize it again, since small values are not evenly spread.
     sampled = long & (finalize(smallest + np.uint64(1)) % np.uint64(rates.documents) == 0)
     for row in np.flatnonzero(sampled).tolist():
         own = np.sort(ngrams[block.starts[row] : block.ends[row] - NGRAM_TOKENS])
         own = own[find_firsts(own)]  # np.unique hashes first: ten times as slow here
-        figures.sketches.append(Sketch(int(keys[row]), shard, block.document + row, own[:SKETCH_SIZE].copy()))
+        sketch = Sketch(int(block.keys[row]), block.shard, block.document + row, own[:SKETCH_SIZE].copy())
+        figures.sketches.append(sketch)
 
 
-def _found(
-    block: DocumentBlock,
-    keys: npt.NDArray[np.uint64],
-    hashes: npt.NDArray[np.uint64],
-    rows: npt.NDArray[np.int64],
-    shard: int,
-) -> npt.NDArray[Any]:
+def _locate(block: DocumentBlock, hashes: UInt64s, rows: Int64s) -> Rows:
+    """Return n-grams of some rows of a block with their place, `NGRAM_ROW`."""
     found = np.empty(len(hashes), NGRAM_ROW)
-    found["hash"], found["document"], found["key"] = hashes, rows + block.document, keys[rows]
-    found["shard"] = shard
+    found["hash"], found["document"], found["key"] = hashes, rows + block.document, block.keys[rows]
+    found["shard"] = block.shard
     return found

@@ -8,39 +8,15 @@ their tokens, to the width of a bin (one below 64 occurrences, 1.6 % above).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from shards.audit.histogram import BINS, bin_lengths
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from shards.format.arrays import Int64s, Rows
 
 COMPRESS_ROWS = 1 << 20
 """Rows that wait before rows of the same bin are added up: 32 MB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Half:
-    """The documents with the most occurrences of a term, as many as hold more than half of all its occurrences.
-
-    Attributes:
-        term: the term's number.
-        count: its occurrences in all documents.
-        documents: documents that hold it.
-        half_documents: the documents with the most occurrences.
-        half_count: its occurrences in these.
-        half_tokens: tokens of these.
-    """
-
-    term: int
-    count: int
-    documents: int
-    half_documents: int
-    half_count: int
-    half_tokens: int
 
 
 class Pairs(NamedTuple):
@@ -49,12 +25,12 @@ class Pairs(NamedTuple):
     Sorted by term, then by row.
     """
 
-    rows: npt.NDArray[np.int64]
-    terms: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
+    rows: Int64s
+    terms: Int64s
+    counts: Int64s
 
 
-def count_spread_pairs(rows: npt.NDArray[np.int64], terms: npt.NDArray[np.int64], size: int) -> Pairs:
+def count_spread_pairs(rows: Int64s, terms: Int64s, size: int) -> Pairs:
     """Count the pairs of documents and terms.
 
     Args:
@@ -72,16 +48,16 @@ class Spread:
     """Documents of each term by the term's occurrences in them."""
 
     def __init__(self) -> None:
-        self._waiting: list[npt.NDArray[np.int64]] = []
+        self._waiting: list[Int64s] = []
         self._number = 0
 
-    def add(self, pairs: Pairs, lengths: npt.NDArray[np.int64]) -> None:
+    def add(self, pairs: Pairs, lengths: Int64s) -> None:
         """Add the documents of a block, given their lengths in tokens, int64 `(documents,)`."""
         # One key for a term and a bin: rows of equal keys are added up later.
         keys = pairs.terms * BINS + bin_lengths(pairs.counts)
         self.merge(np.stack([keys, np.ones(len(keys), np.int64), pairs.counts, lengths[pairs.rows]]))
 
-    def merge(self, rows: npt.NDArray[np.int64]) -> None:
+    def merge(self, rows: Int64s) -> None:
         """Add the rows of another spread."""
         self._waiting.append(rows)
         self._number += rows.shape[1]
@@ -89,7 +65,7 @@ class Spread:
         if self._number > 2 * self._waiting[0].shape[1] + COMPRESS_ROWS:
             self.rows()
 
-    def rows(self) -> npt.NDArray[np.int64]:
+    def rows(self) -> Int64s:
         """Return the counts of each term and bin, in order, int64 `(4, rows)`.
 
         The rows are: `term * BINS + bin`, documents, occurrences in them, tokens of them.
@@ -103,8 +79,13 @@ class Spread:
         self._waiting, self._number = [found], len(first)
         return found
 
-    def halves(self) -> npt.NDArray[np.int64]:
-        """Return the half of each term as the fields of `Half`, int64 `(terms, 6)`, in order of terms."""
+    def halves(self) -> Int64s:
+        """Return the documents with the most occurrences of each term, as many as hold more than half of them all.
+
+        Returns:
+            In order of terms, int64 `(terms, 6)`: the term; its occurrences; the documents that hold it; and of those
+            with the most occurrences their number, the occurrences in them, and their tokens.
+        """
         rows = self.rows()[:, ::-1]  # of each term, documents with the most occurrences first
         if not rows.shape[1]:
             return np.empty((0, 6), np.int64)
@@ -121,7 +102,7 @@ class Spread:
         return np.stack([terms[first], totals[1], totals[0], *half], axis=1)[::-1]
 
 
-def _sort(values: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
+def _sort(values: Int64s, size: int) -> Int64s:
     """Return the stable order of values from 0 to `size`, by 16 bits at a time: numpy then sorts by radix.
 
     That takes 7 ns a value and pass; `argsort` of int64 takes 50.
@@ -132,7 +113,7 @@ def _sort(values: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
     return order
 
 
-def find_firsts(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def find_firsts(*columns: Rows) -> Int64s:
     """Return where each run of equal rows begins, int64 `(runs,)`, for columns of one length."""
     new = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return np.flatnonzero(np.append(True, new)[: len(columns[0])])

@@ -4,22 +4,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from shards.audit.id_checks import concentration
 from shards.audit.totals import Totals
-from shards.format.vocabulary import Vocabulary
 from shards.stores.files import atomic_open
-
-if TYPE_CHECKING:
-    pass
 
 TOKENS_FILE = "tokens.parquet"
 
 
-def write_token_counts(path: Path, totals: Totals, vocabulary: Vocabulary) -> None:
+def write_token_counts(path: Path, totals: Totals) -> None:
     """Write `tokens.parquet`: the counts, one row for each id, in order of ids.
 
     Columns: `id`, `bytes`, `text` (U+FFFD for bytes that are not UTF-8 alone), `special`; of training `count`,
@@ -29,19 +25,19 @@ def write_token_counts(path: Path, totals: Totals, vocabulary: Vocabulary) -> No
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    entries = list(vocabulary.entries)
+    vocabulary, entries = totals.vocabulary, list(totals.vocabulary.entries)
     document_bits, source_bits = concentration(totals.train)
     columns: dict[str, Any] = {
-        "id": pa.array(np.arange(totals.vocab_size, dtype=np.uint32)),
+        "id": pa.array(np.arange(len(vocabulary), dtype=np.uint32)),
         "bytes": pa.array(entries, pa.binary()),
         "text": pa.array([entry.decode("utf-8", "replace") for entry in entries], pa.string()),
         "special": pa.array(vocabulary.special_mask()),
-        "count": pa.array(totals.train.counts.sum(axis=0)),
+        "count": pa.array(totals.train.id_counts),
         "documents": pa.array(totals.train.documents),
         "shards": pa.array(totals.train.shards),
         "document_bits": pa.array(document_bits),
         "source_bits": pa.array(source_bits),
-        "val_count": pa.array(totals.val.counts.sum(axis=0)),
+        "val_count": pa.array(totals.val.id_counts),
     }
     # A column for each source: a reader of Parquet reads only those that it asks for.
     for name, counts in zip(totals.source_names, totals.train.counts, strict=True):

@@ -7,16 +7,15 @@ workers. Figures hold a histogram for each source, and samples; neither grows wi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from shards.audit.histogram import BINS
 from shards.audit.spread import find_firsts
+from shards.format.arrays import Int32s, Int64s, Rows, UInt64s
 from shards.format.manifest import Split
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from shards.format.vocabulary import Vocabulary
 
 NGRAM_ROW = np.dtype([("hash", "<u8"), ("document", "<i8"), ("key", "<u8"), ("shard", "<i4")])
 """An n-gram's hash, the place of its document, and the first 64 bits of that document's hash."""
@@ -30,7 +29,7 @@ class Sketch(NamedTuple):
     key: int
     shard: int
     document: int
-    hashes: npt.NDArray[np.uint64]
+    hashes: UInt64s
 
 
 @dataclass
@@ -54,18 +53,23 @@ class Figures:
     """
 
     split: Split
-    counts: npt.NDArray[np.int64]
-    documents: npt.NDArray[np.int64]
-    shards: npt.NDArray[np.int32]
-    example: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
-    shortest: npt.NDArray[np.int64]
-    longest: npt.NDArray[np.int64]
+    counts: Int64s
+    documents: Int64s
+    shards: Int32s
+    example: Int64s
+    lengths: Int64s
+    shortest: Int64s
+    longest: Int64s
     misplaced: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
-    passages: list[npt.NDArray[Any]] = field(default_factory=list["npt.NDArray[Any]"])
+    passages: list[Rows] = field(default_factory=list[Rows])
     passage_documents: int = 0
-    ngrams: list[npt.NDArray[Any]] = field(default_factory=list["npt.NDArray[Any]"])
+    ngrams: list[Rows] = field(default_factory=list[Rows])
     sketches: list[Sketch] = field(default_factory=list[Sketch])
+
+    @property
+    def id_counts(self) -> Int64s:
+        """How often each id occurs, int64 `(vocab_size,)`."""
+        return self.counts.sum(axis=0)
 
     @property
     def tokens(self) -> int:
@@ -89,7 +93,7 @@ class Figures:
         for found in other.ngrams:
             self.add_ngrams(found)
 
-    def add_ngrams(self, found: npt.NDArray[Any]) -> None:
+    def add_ngrams(self, found: Rows) -> None:
         """Add n-grams, `NGRAM_ROW`; for training, the first place of each is enough."""
         if self.split == "train" and len(found):
             # Added up at once: shards that repeat validation would otherwise grow without limit.
@@ -123,12 +127,12 @@ def decode_place(place: int) -> tuple[int, int]:
     return place >> 32, place & 0xFFFFFFFF
 
 
-def join_ngrams(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def join_ngrams(parts: list[Rows]) -> Rows:
     """Return n-grams of several parts as one array, `NGRAM_ROW`."""
     return np.concatenate([np.empty(0, NGRAM_ROW), *parts])
 
 
-def distinct_ngrams(found: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def distinct_ngrams(found: Rows) -> Rows:
     """Return n-grams by hash, then document, `NGRAM_ROW`; each document has each of them once."""
     found = found[np.lexsort((found["key"], found["hash"]))]
     return found[find_firsts(found["hash"], found["key"])]
@@ -140,11 +144,11 @@ class Totals:
     `phases` has, in order, how often each phase holds each id, int64 `(vocab_size,)`; none in a set without phases.
     """
 
-    def __init__(self, source_names: list[str], vocab_size: int):
-        self.source_names, self.vocab_size = source_names, vocab_size
-        self.train = make_figures("train", len(source_names), vocab_size)
-        self.val = make_figures("val", len(source_names), vocab_size)
-        self.phases: dict[str, npt.NDArray[np.int64]] = {}
+    def __init__(self, source_names: list[str], vocabulary: Vocabulary):
+        self.source_names, self.vocabulary = source_names, vocabulary
+        self.train = make_figures("train", len(source_names), len(vocabulary))
+        self.val = make_figures("val", len(source_names), len(vocabulary))
+        self.phases: dict[str, Int64s] = {}
 
     @property
     def both(self) -> tuple[Figures, Figures]:
@@ -152,7 +156,7 @@ class Totals:
         return self.val, self.train
 
     @property
-    def source_tokens(self) -> npt.NDArray[np.int64]:
+    def source_tokens(self) -> Int64s:
         """Tokens of each source in both splits, int64 `(sources,)`."""
         return self.val.counts.sum(axis=1) + self.train.counts.sum(axis=1)
 
@@ -160,4 +164,4 @@ class Totals:
         """Add the figures of a shard, and of its phase."""
         (self.train if figures.split == "train" else self.val).add(figures)
         if phase is not None:
-            self.phases[phase] = self.phases.get(phase, 0) + figures.counts.sum(axis=0)
+            self.phases[phase] = self.phases.get(phase, 0) + figures.id_counts

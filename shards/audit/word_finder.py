@@ -10,18 +10,15 @@ Equal words have equal hashes in every document: polynomials of random values of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from shards.audit.ngrams import finalize, token_values
 from shards.audit.spread import count_spread_pairs, find_firsts
+from shards.format.arrays import Int64s, Rows, UInt64s
+from shards.format.document_blocks import DocumentBlock
 from shards.format.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from shards.format.document_blocks import DocumentBlock
 
 WORD_SHARE = 0.01
 """A word is a candidate in documents in which it makes up this share of the tokens."""
@@ -49,10 +46,10 @@ class Words(NamedTuple):
         hashes: its hash.
     """
 
-    starts: npt.NDArray[np.int64]
-    widths: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.uint64]
+    starts: Int64s
+    widths: Int64s
+    rows: Int64s
+    hashes: UInt64s
 
 
 class WordFinder:
@@ -76,11 +73,9 @@ class WordFinder:
         # Words of one token are ids, and are counted as such.
         several = (widths > 1) & (kinds[starts] != _OTHER)
         starts, widths = starts[several], widths[several]
-        return Words(starts, widths, np.searchsorted(block.ends, starts, "right"), self._hash(block, starts, widths))
+        return Words(starts, widths, block.rows_at(starts), self._hash(block, starts, widths))
 
-    def _hash(
-        self, block: DocumentBlock, starts: npt.NDArray[np.int64], widths: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.uint64]:
+    def _hash(self, block: DocumentBlock, starts: Int64s, widths: Int64s) -> UInt64s:
         if not len(starts):
             return np.empty(0, np.uint64)
         # Tokens of all words one after another, each with its place in its word.
@@ -102,11 +97,11 @@ class Candidates:
     """
 
     def __init__(self) -> None:
-        self._waiting: list[npt.NDArray[Any]] = []
+        self._waiting: list[Rows] = []
         self._number = 0
         self.lost = 0
 
-    def add(self, words: Words, lengths: npt.NDArray[np.int64], *, shard: int, start: int) -> None:
+    def add(self, words: Words, lengths: Int64s, *, shard: int, start: int) -> None:
         """Add the words of a block.
 
         Args:
@@ -131,7 +126,7 @@ class Candidates:
         self.lost += other.lost
         self._wait_for(other.rows())
 
-    def rows(self) -> npt.NDArray[Any]:
+    def rows(self) -> Rows:
         """Return one row for each candidate, by hash; no more than `MAX_CANDIDATES`."""
         rows = np.concatenate([np.empty(0, _ROW), *self._waiting])
         rows = rows[np.argsort(rows["hash"], kind="stable")]
@@ -148,13 +143,13 @@ class Candidates:
         self._waiting, self._number = [found], len(found)
         return found
 
-    def _wait_for(self, rows: npt.NDArray[Any]) -> None:
+    def _wait_for(self, rows: Rows) -> None:
         self._waiting.append(rows)
         self._number += len(rows)
         if self._number > 2 * MAX_CANDIDATES:
             self.rows()
 
-    def choose(self, below: int) -> npt.NDArray[Any]:
+    def choose(self, below: int) -> Rows:
         """Return the candidates that may have `below` occurrences, half as many if they fill documents; by hash."""
         rows = self.rows()
         rows = rows[2 * (rows["weight"] + self.lost) >= below]

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.audit.rules import LISTED_SHARE, RULES, VERDICT_ADVICE, VERDICT_WORDS
 from shards.errors import InputError, plural
-from shards.terminal.arguments import add_set, add_workers, check_place, number_in, parse_path, positive_number
-from shards.terminal.display import printable
+from shards.terminal.arguments import add_set, add_workers, number_in, parse_path, positive_number
+from shards.terminal.display import Table, printable
 from shards.terminal.exit_status import PROBLEMS, WHOLE
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Shown
 
 if TYPE_CHECKING:
     from shards.audit.audit import AuditResult
@@ -91,7 +90,6 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.terminal.progress import show_progress
     from shards.trace.block_list import write_block_list
 
-    check_place(options.set)
     listed_share = _check_list(options)
     with show_progress("audit") as progress:
         report = audit(
@@ -131,9 +129,7 @@ def _check_list(options: argparse.Namespace) -> float | None:
     return LISTED_SHARE if options.listed_share is None else options.listed_share
 
 
-def _show(
-    report: AuditResult, found: Concentrated | None, written: dict[str, Any], *, rows: int
-) -> Iterator[str | list[dict[str, Any]]]:
+def _show(report: AuditResult, found: Concentrated | None, written: dict[str, Any], *, rows: int) -> Shown:
     """Yield up to `rows` findings of checks that are not ok or have only figures, the verdicts, and the block list."""
     from rich.text import Text
 
@@ -163,7 +159,7 @@ def _show(
         yield from _show_list(found, written["block_list"], rows=rows)
 
 
-def _finding_rows(check: Check, rows: int) -> list[dict[str, Any]]:
+def _finding_rows(check: Check, rows: int) -> Table:
     table = [
         {name: value for name, value in finding.values.items() if name not in _NOT_SHOWN}
         | ({"example": _example(finding)} if finding.shown else {})
@@ -186,7 +182,7 @@ def _example(finding: Finding) -> Any:
     return Text("\n".join(lines))
 
 
-def _show_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> Iterator[str | list[dict[str, Any]]]:
+def _show_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> Shown:
     """Yield the concentrated ids and words, the listed documents by source and place, and what to do with the list."""
     # The block list itself names all of them.
     shown = f", {rows} of {len(found.terms):,}" if len(found.terms) > rows else ""
@@ -195,10 +191,9 @@ def _show_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> It
         {
             "id or word": f'"{term.text}"',
             "ids": " ".join(map(str, term.ids)),
-            "occurrences": term.half.count,
-            "documents": term.half.documents,
-            "more_than_half_in": f"{plural(term.half.half_documents, 'document')}, "
-            f"{plural(term.half.half_tokens, 'token')}",
+            "occurrences": term.count,
+            "documents": term.documents,
+            "more_than_half_in": f"{plural(term.half_documents, 'document')}, {plural(term.half_tokens, 'token')}",
             "in_listed": term.listed,
         }
         for term in found.terms[:rows]

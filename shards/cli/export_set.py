@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shards.convert.layouts import LAYOUTS
 from shards.errors import plural
-from shards.terminal.arguments import add_new_folder, add_set, check_place
+from shards.terminal.arguments import add_new_folder, add_set
 from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.format.reader import open_set
     from shards.terminal.progress import show_progress
 
-    check_place(options.set)
     began = time.perf_counter()
     with show_progress("export") as progress:
         found = export_set(

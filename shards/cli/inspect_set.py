@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
 from shards.errors import InputError, plural
-from shards.terminal.arguments import add_set, check_place, whole_number
-from shards.terminal.display import printable
-from shards.terminal.program import Outcome
+from shards.terminal.arguments import add_set, whole_number
+from shards.terminal.display import Table, printable
+from shards.terminal.program import Outcome, Shown
 
 if TYPE_CHECKING:
     from shards.format.manifest import Manifest
@@ -36,7 +36,6 @@ def run(options: argparse.Namespace) -> Outcome:
 
     if (options.shard is None) != (options.document is None):
         raise InputError("--shard and --document go together. Give both, or neither.")
-    check_place(options.set)
     shard_set = open_set(options.set)
     if options.shard is None:
         shards = [_describe_shard(shard) for shard in shard_set.shards]
@@ -68,7 +67,7 @@ def find_shard(shard_set: ShardSet, name: str) -> Shard:
         raise InputError(error.args[0]) from error
 
 
-def _describe_set(shard_set: ShardSet, shards: list[dict[str, Any]]) -> dict[str, Any]:
+def _describe_set(shard_set: ShardSet, shards: Table) -> dict[str, Any]:
     """Return the manifest's numbers, with sizes and ratios."""
     manifest = shard_set.manifest
     own: dict[str, Any] = manifest.model_dump(
@@ -99,7 +98,7 @@ def _describe_shard(shard: Shard) -> dict[str, Any]:
     }
 
 
-def _show_set(shard_set: ShardSet, shards: list[dict[str, Any]]) -> Iterator[str | list[dict[str, Any]]]:
+def _show_set(shard_set: ShardSet, shards: Table) -> Shown:
     """Yield the tables of a set: splits, sources with what was asked for and got, phases, carried columns, shards."""
     manifest = shard_set.manifest
     bos = "" if manifest.tokenizer.bos_id is None else f"BOS {manifest.tokenizer.bos_id}, "
@@ -119,14 +118,16 @@ def _show_set(shard_set: ShardSet, shards: list[dict[str, Any]]) -> Iterator[str
     yield mix_rows(manifest)
     yield phase_rows(manifest)
     yield _carried_rows(manifest)
-    yield [_shard_row(shard, phases=bool(manifest.phases)) for shard in shards]
+    yield [
+        {
+            "shard": shard["name"],
+            **({"phase": shard["phase"] or ""} if manifest.phases else {}),
+            **{name: shard[name] for name in ("tokens", "documents", "bytes")},
+            "ratio": f"{shard['compression_ratio']:.2f}",
+        }
+        for shard in shards
+    ]
     yield from (f"warning: {warning}" for warning in mix_warnings(manifest))
-
-
-def _shard_row(shard: dict[str, Any], *, phases: bool) -> dict[str, Any]:
-    row = {"shard": shard["name"], "phase": shard["phase"] or ""} if phases else {"shard": shard["name"]}
-    counts = {name: shard[name] for name in ("tokens", "documents", "bytes")}
-    return row | counts | {"ratio": f"{shard['compression_ratio']:.2f}"}
 
 
 def _show_document(document: dict[str, Any]) -> Iterator[str]:
@@ -141,7 +142,7 @@ def _show_document(document: dict[str, Any]) -> Iterator[str]:
     print(printable(document["text"], keep="\n\t"))
 
 
-def _carried_rows(manifest: Manifest) -> list[dict[str, Any]]:
+def _carried_rows(manifest: Manifest) -> Table:
     """Return the table of the carried columns."""
     documents = sum(shard.documents for shard in manifest.shards)
     values = {

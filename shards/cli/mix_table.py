@@ -6,9 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import plural
+from shards.terminal.display import Table
 
 if TYPE_CHECKING:
-    from shards.format.manifest import Manifest, MixEntry, SourceCounts, SourceEntry, Split
+    from shards.format.manifest import Manifest, MixEntry, SourceEntry
 
 SHOWN_DEVIATION = 0.01
 """A source further than this from its share of the training tokens is pointed out, though it is within a document."""
@@ -18,25 +19,26 @@ VALIDATION_PART = 0.05
 """A source is pointed out if validation takes more than this part of its tokens."""
 
 
-def mix_rows(manifest: Manifest) -> list[dict[str, Any]]:
+def mix_rows(manifest: Manifest) -> Table:
     """Return the table of the mix: shares, tokens of both splits, and the way of the documents of each source."""
     # Sources that were read in part have two columns more.
     partly = any(source.unread_files or source.unread_bytes for source in manifest.sources)
-    rows: list[dict[str, Any]] = []
+    rows: Table = []
     for source, mix in _pairs(manifest):
-        train, val = _counts(manifest, "train", source.name), _counts(manifest, "val", source.name)
+        train, val = (manifest.count(split, source.name) for split in ("train", "val"))
         asked = _asked_of_validation(manifest, mix.requested)
         dropped = sum(source.dropped.values())
         row: dict[str, Any] = {
             "source": source.name,
             "requested": f"{mix.requested:.4%}",
             "achieved": f"{mix.achieved:.4%}",
-            "train_tokens": train.tokens if train else 0,
-            "val_tokens": val.tokens if val else 0,
-            "val_off_share": f"{(val.tokens if val else 0) / asked - 1:+.1%}" if asked else None,
+            "train_tokens": train.tokens,
+            "val_tokens": val.tokens,
+            "val_off_share": f"{val.tokens / asked - 1:+.1%}" if asked else None,
             "documents_read": source.documents_available + dropped,
             "dropped": dropped,
-            "unused": _unused(source, train, val),
+            # Documents that were left after drops and are in no split; a source that is repeated is used whole.
+            "unused": source.documents_available - train.documents - val.documents if source.epochs == 1 else 0,
             "epochs": source.epochs,
         }
         if partly:
@@ -45,7 +47,7 @@ def mix_rows(manifest: Manifest) -> list[dict[str, Any]]:
     return rows
 
 
-def phase_rows(manifest: Manifest) -> list[dict[str, Any]]:
+def phase_rows(manifest: Manifest) -> Table:
     """Return the table of the phases: a row for each phase and source."""
     shards = Counter(shard.phase for shard in manifest.shards)
     return [
@@ -72,10 +74,10 @@ def mix_warnings(manifest: Manifest) -> list[str]:
                 f"{source.name} has {mix.achieved:.2%} of the training tokens, not {mix.requested:.2%}: its documents, "
                 "or those of another source, are long for a set this small"
             )
-        val = _counts(manifest, "val", source.name)
+        val = manifest.count("val", source.name)
         asked = _asked_of_validation(manifest, mix.requested)
         # Without validation there is nothing more to compare.
-        if val is None or not asked:
+        if not asked or source.name not in manifest.splits["val"].sources:
             continue
         if abs(val.tokens - asked) > VALIDATION_DEVIATION * asked:
             lines.append(
@@ -98,17 +100,5 @@ def _pairs(manifest: Manifest) -> list[tuple[SourceEntry, MixEntry]]:
     return [(source, shares[source.name]) for source in manifest.sources if source.name in shares]
 
 
-def _counts(manifest: Manifest, split: Split, source: str) -> SourceCounts | None:
-    entry = manifest.splits.get(split)
-    return entry.sources.get(source) if entry else None
-
-
 def _asked_of_validation(manifest: Manifest, share: float) -> float:
     return share * manifest.splits["val"].requested_tokens if "val" in manifest.splits else 0.0
-
-
-def _unused(source: SourceEntry, train: SourceCounts | None, val: SourceCounts | None) -> int:
-    """Return the documents that were left after drops and are in no split; a source that is repeated is used whole."""
-    if source.epochs > 1:
-        return 0
-    return source.documents_available - sum(counts.documents for counts in (train, val) if counts)

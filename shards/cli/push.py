@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError, ShardSetError, plural
-from shards.terminal.arguments import add_give_up_after, add_set, add_threads, check_place, parse_path
+from shards.terminal.arguments import add_give_up_after, add_set, add_threads, parse_path
 from shards.terminal.command_names import called_as
 from shards.terminal.display import say
 from shards.terminal.program import Outcome
@@ -57,7 +57,6 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
 
-    check_place(options.set)
     if not isinstance(options.set, Path):
         raise InputError(f"{options.set}: is not a folder of this machine. Copy the set here, and push the copy.")
     began = time.perf_counter()

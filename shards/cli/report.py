@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from shards.terminal.arguments import add_set, add_workers, check_place, parse_path
+from shards.terminal.arguments import add_set, add_workers, parse_path
 from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.report.write import report_to_dict, write_report
     from shards.terminal.progress import show_progress
 
-    check_place(options.set)
     compare_with = None if options.compare is None else parse_compare(options.compare)
     with show_progress("report") as progress:
         report = write_report(

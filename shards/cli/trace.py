@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError, plural
-from shards.terminal.arguments import add_set, add_workers, check_place, parse_path, whole_number
+from shards.terminal.arguments import add_set, add_workers, parse_path, whole_number
 from shards.terminal.display import describe_shown, printable, show_values
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Shown
 
 if TYPE_CHECKING:
     from shards.trace.excerpt import Excerpt
@@ -88,7 +88,6 @@ def run(options: argparse.Namespace) -> Outcome:
         raise InputError("--out takes what a search finds, not a single place or document.")
     if (options.work is not None or options.read_sources) and not by_hash:
         raise InputError("--work and --read-sources go with --hash or --document.")
-    check_place(options.set)
     if options.out is not None:
         check_block_list_path(options.out, options.set if isinstance(options.set, Path) else None)
     if options.shard is not None:
@@ -138,9 +137,7 @@ def _find_documents(options: argparse.Namespace) -> Outcome:
     return Outcome(found.to_dict() | written, _show(found, _show_place if conditions else show_hit, written))
 
 
-def _show(
-    found: Trace, show: Callable[[Any], Iterator[str]], written: dict[str, Any]
-) -> Iterator[str | list[dict[str, Any]]]:
+def _show(found: Trace, show: Callable[[Any], Iterator[str]], written: dict[str, Any]) -> Shown:
     """Yield the documents found, counts by source, and one line that sums up."""
     # Documents first, so that counts and the sum are the last lines.
     for hit in found.shown:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shards.errors import plural
-from shards.terminal.arguments import add_set, add_threads, check_place, whole_number
+from shards.terminal.arguments import add_set, add_threads, whole_number
 from shards.terminal.exit_status import COULD_NOT_RUN, PROBLEMS, WHOLE
-from shards.terminal.program import Outcome
+from shards.terminal.program import Outcome, Shown
 
 if TYPE_CHECKING:
     from shards.validation.validate import ValidationResult
@@ -40,7 +39,6 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
 
-    check_place(options.set)
     with show_progress("validate", show=options.level == "full") as progress:
         report = validate(
             options.set,
@@ -54,7 +52,7 @@ def run(options: argparse.Namespace) -> Outcome:
     return Outcome(report.to_dict(), _show(report), status)
 
 
-def _show(report: ValidationResult) -> Iterator[str | list[dict[str, Any]]]:
+def _show(report: ValidationResult) -> Shown:
     """Yield the problems, a table on a terminal, then one line that sums up."""
     from shards.terminal.amounts import format_speed
 

@@ -13,7 +13,7 @@ import itertools
 import json
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -27,7 +27,7 @@ from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 from shards.stores.files import atomic_open, write_folder, write_text
 from shards.stores.store import check_outside
-from shards.terminal.reporter import Progress, no_progress
+from shards.terminal.reporter import Progress, count_up, no_progress
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 TOKENIZER_FILE = "tokenizer.json"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Export:
     """The result of an export: tokens and documents by split; bytes of every file by its path in the folder."""
 
     layout: LayoutName
     path: Path
     usage: str
-    splits: dict[Split, dict[str, int]] = field(default_factory=dict[Split, dict[str, int]])
-    files: dict[str, int] = field(default_factory=dict[str, int])
-    verified: bool = False
+    splits: dict[Split, dict[str, int]]
+    files: dict[str, int]
+    verified: bool
 
 
 def export_set(
@@ -78,35 +78,27 @@ def export_set(
     if missing := [split for split in chosen if not shard_set.splits.get(split)]:
         raise InputError([f"the set has no split {', '.join(missing)}; it has {', '.join(shard_set.splits)}"])
     check_outside(out, shard_set.store)
-    shards = [shard for split in chosen for shard in shard_set.splits[split]]
-    total = sum(shard.num_tokens for shard in shards) * (2 if verify else 1)
-    done = 0
-
-    def advance(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        progress(done, total)
-
+    advance = count_up(progress, sum(shard_set.splits[split].num_tokens for split in chosen) * (2 if verify else 1))
     readers = [SplitReader(shard_set, split, advance) for split in chosen]
     if reasons := [reason for reader in readers for reason in module.find_export_obstacles(reader)]:
         raise InputError(list(dict.fromkeys(reasons)))
     usage = module.USAGE.format(out=out, split=chosen[0], token_size=shard_set.dtype.itemsize)
-    found = Export(layout, out, usage, verified=verify)
     tokenizer = shard_set.manifest.tokenizer
+    held: dict[Split, dict[str, int]] = {}
     with write_folder(out) as folder:
         # The files, then what describes them, then the look back.
         for reader in readers:
             module.write_split(partial(_create, folder), reader)
-            found.splits[reader.split] = {"tokens": reader.num_tokens, "documents": reader.num_documents}
+            held[reader.split] = {"tokens": reader.shards.num_tokens, "documents": reader.shards.num_documents}
         (folder / TOKENIZER_FILE).write_bytes(read_listed_file(shard_set.store, tokenizer.file, tokenizer.sha256))
-        write_text(folder / "export.json", json.dumps(_describe(shard_set, found), indent=2) + "\n")
+        write_text(folder / "export.json", json.dumps(_describe(shard_set, layout, held), indent=2) + "\n")
         if verify:
             for reader in readers:
                 compare_split(module, folder, reader)
         # Sizes by path, for the report.
         files = sorted(path for path in folder.rglob("*") if path.is_file())
-        found.files = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-    return found
+        sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+    return Export(layout, out, usage, held, sizes, verify)
 
 
 def compare_split(layout: Layout, folder: Path, reader: SplitReader) -> None:
@@ -165,17 +157,17 @@ class _ComparedFile(io.RawIOBase):
         return InputError(f"{self._name}: what was read back differs from the set from byte {position} on. Try again.")
 
 
-def _describe(shard_set: ShardSet, found: Export) -> dict[str, Any]:
+def _describe(shard_set: ShardSet, layout: LayoutName, splits: dict[Split, dict[str, int]]) -> dict[str, Any]:
     return {
-        "layout": found.layout,
+        "layout": layout,
         "set": {"name": shard_set.manifest.name, "manifest_sha256": shard_set.manifest_sha256},
         "dtype": shard_set.manifest.dtype,
         "vocab_size": shard_set.vocab_size,
         "eos_id": shard_set.eos_id,
         **({} if shard_set.bos_id is None else {"bos_id": shard_set.bos_id}),
         "tokenizer": TOKENIZER_FILE,
-        "splits": found.splits,
-        **({"phases": _find_phases(shard_set)} if "train" in found.splits and shard_set.manifest.phases else {}),
+        "splits": splits,
+        **({"phases": _find_phases(shard_set)} if "train" in splits and shard_set.manifest.phases else {}),
     }
 
 

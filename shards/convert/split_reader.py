@@ -3,22 +3,18 @@
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from shards.format.arrays import Int64s, Tokens
 from shards.format.document_blocks import cut_blocks
 from shards.format.document_table import DocumentBatch, iter_checked_documents, iter_shard_lengths, read_lengths
 from shards.format.manifest import Split
-from shards.format.reader import Shard, ShardSet
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Tokens = npt.NDArray[np.unsignedinteger[Any]]
-    Lengths = npt.NDArray[np.int64]
+from shards.format.reader import Shard, Shards, ShardSet
+from shards.terminal.reporter import Advance
 
 EXPORT_BLOCK_TOKENS = 1 << 22
 """Tokens in a block of whole documents; a longer document has its own block."""
@@ -36,10 +32,10 @@ class SplitReader:
 
     shard_set: ShardSet
     split: Split
-    advance: Callable[[int], None]
+    advance: Advance
 
     @property
-    def shards(self) -> tuple[Shard, ...]:
+    def shards(self) -> Shards:
         """The split's shards, in order."""
         return self.shard_set.splits[self.split]
 
@@ -47,16 +43,6 @@ class SplitReader:
     def dtype(self) -> np.dtype[Any]:
         """The tokens' dtype, little-endian."""
         return self.shard_set.dtype
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens in the split."""
-        return sum(shard.num_tokens for shard in self.shards)
-
-    @property
-    def num_documents(self) -> int:
-        """Documents in the split."""
-        return sum(shard.num_documents for shard in self.shards)
 
     def iter_tokens(self) -> Iterator[Tokens]:
         """Yield the split's tokens, a frame at a time."""
@@ -73,12 +59,12 @@ class SplitReader:
             yield tokens
             self.advance(len(tokens))
 
-    def iter_lengths(self) -> Iterator[Lengths]:
+    def iter_lengths(self) -> Iterator[Int64s]:
         """Yield the lengths of the split's documents, EOS included, in batches."""
         for shard in self.shards:
             yield from iter_shard_lengths(shard)
 
-    def iter_documents(self) -> Iterator[tuple[Tokens, Lengths]]:
+    def iter_documents(self) -> Iterator[tuple[Tokens, Int64s]]:
         """Yield blocks of whole documents: their tokens end to end, and the length of each."""
         for shard in self.shards:
             for tokens, batch in self.iter_shard_documents(shard, []):

@@ -16,7 +16,7 @@ from shards.eval_tasks.prompts import Item, Row
 Split = Literal["train", "validation", "test"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EvalTask:
     """An eval task: its data set, and the form in which its rows are asked."""
 

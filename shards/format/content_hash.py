@@ -9,19 +9,18 @@ they sort in the same order as the bytes.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xxhash
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from shards.format.arrays import Int64s, UInt8s, UInt64s
 
 hash_document = xxhash.xxh3_128_digest
 """Return the content hash of a document's UTF-8 bytes: 16 bytes."""
 
 
-def hash_documents(data: memoryview, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+def hash_documents(data: memoryview, offsets: Int64s) -> UInt64s:
     """Hash the documents of a text column.
 
     Args:
@@ -35,18 +34,18 @@ def hash_documents(data: memoryview, offsets: npt.NDArray[np.int64]) -> npt.NDAr
     return split_hashes(b"".join([digest(data[start:stop]) for start, stop in itertools.pairwise(offsets.tolist())]))
 
 
-def split_hashes(hashes: bytes | bytearray | npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+def split_hashes(hashes: bytes | bytearray | UInt8s) -> UInt64s:
     """Return the halves of concatenated hashes: uint64 `(num_hashes, 2)`."""
     return np.frombuffer(hashes, ">u8").astype(np.uint64).reshape(-1, 2)
 
 
-def split_column(column: Any) -> npt.NDArray[np.uint64]:
+def split_column(column: Any) -> UInt64s:
     """Return the halves of the hashes in a `binary(16)` Arrow column without nulls: uint64 `(num_rows, 2)`."""
     size = 16
     buffer = column.buffers()[1]
     return split_hashes(memoryview(buffer)[column.offset * size : (column.offset + len(column)) * size])  # type: ignore[arg-type]
 
 
-def join_hashes(hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+def join_hashes(hi: UInt64s, lo: UInt64s) -> UInt8s:
     """Return hashes as bytes, uint8 `(num_hashes, 16)`, from their halves."""
     return np.stack([hi, lo], axis=1).astype(">u8").view(np.uint8)

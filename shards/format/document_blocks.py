@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
 
 import numpy as np
 
-from shards.errors import Problem, ShardSetError, plural
+from shards.errors import plural, set_error
+from shards.format.arrays import Int64s, Rows, Tokens, UInt8s, UInt64s
+from shards.format.content_hash import split_hashes
 from shards.format.document_table import (
     iter_documents,
     number_sources,
@@ -23,11 +25,6 @@ from shards.format.document_table import (
     wrong_document_table,
 )
 from shards.format.reader import Shard, ShardSet
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from shards.format.document_table import DocumentBatch
 
 BLOCK_TOKENS = 1 << 16
 """Approximate tokens in a block. Arrays of 8 bytes per token then stay in a core's cache, which halves the time."""
@@ -38,6 +35,7 @@ class DocumentBlock:
     """Consecutive whole documents of a shard.
 
     Attributes:
+        shard: the shard's number in the manifest.
         document: number of the first document in the shard.
         start: first token in the shard.
         tokens: uint16 or uint32 `(tokens,)`, read only.
@@ -47,31 +45,57 @@ class DocumentBlock:
         hashes: uint8 `(documents, 16)`, content hashes.
     """
 
+    shard: int
     document: int
     start: int
-    tokens: npt.NDArray[np.unsignedinteger]
-    starts: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
-    sources: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.uint8]
+    tokens: Tokens
+    starts: Int64s
+    ends: Int64s
+    sources: Int64s
+    hashes: UInt8s
+
+    @property
+    def lengths(self) -> Int64s:
+        """Tokens of each document, EOS included."""
+        return self.ends - self.starts
+
+    @cached_property
+    def keys(self) -> UInt64s:
+        """The first 64 bits of each document's content hash."""
+        return split_hashes(self.hashes)[:, 0]
+
+    def rows_at(self, places: Int64s) -> Int64s:
+        """Return the document of the block that holds each of some tokens."""
+        return np.searchsorted(self.ends, places, "right")
 
 
-def iter_blocks(shard_set: ShardSet, shard: Shard) -> Iterator[DocumentBlock]:
-    """Yield a shard's documents, in order, in document blocks of about `BLOCK_TOKENS`.
+def iter_blocks(shard_set: ShardSet, number: int) -> Iterator[DocumentBlock]:
+    """Yield the documents of the shard of this number, in order, in document blocks of about `BLOCK_TOKENS`.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says, or an id is outside the vocabulary.
         OSError: a file cannot be read.
     """
-    numbers = {source.name: index for index, source in enumerate(shard_set.manifest.sources)}
+    shard = shard_set.shards[number]
     document = start = 0
     held = _iter_frames(shard, shard_set.vocab_size)
-    left: npt.NDArray[Any] = np.empty(0, shard.dtype)
+    left: Rows = np.empty(0, shard.dtype)
     for batch in iter_documents(shard, ["start", "length", "source", "hash"]):
-        lengths, sources, hashes = read_lengths(batch), number_sources(shard, batch, numbers), read_hashes(batch)
+        lengths, sources, hashes = (
+            read_lengths(batch),
+            number_sources(shard, batch, shard_set.source_numbers),
+            read_hashes(batch),
+        )
         # Where each document of the batch ends, counted from the batch's first token.
         ends = np.cumsum(lengths)
-        _check_starts(shard, batch, lengths, ends, document=document, start=start)
+        # No document may be empty, and each begins where the one before ended.
+        begins = np.from_dlpack(batch.column("start")).astype(np.uint64)
+        expected = (start + ends - lengths).astype(np.uint64)
+        wrong = np.flatnonzero((begins != expected) | (lengths < 1))
+        if len(wrong):
+            at = int(wrong[0])
+            found = f"document {document + at} has {plural(lengths[at], 'token')} from {begins[at]}"
+            raise wrong_document_table(shard, f"{found}; expected from {expected[at]}")
         for first, last in cut_blocks(ends, BLOCK_TOKENS):
             # Take the block's tokens: the rest of a frame, and of as many frames as it needs.
             stops = ends[first:last] - (ends[first] - lengths[first])
@@ -81,7 +105,9 @@ def iter_blocks(shard_set: ShardSet, shard: Shard) -> Iterator[DocumentBlock]:
             taken = parts[0] if len(parts) == 1 else np.concatenate(parts)
             taken, left = taken[:count], parts[-1][len(parts[-1]) + missing :]
             here = slice(first, last)
-            yield DocumentBlock(document, start, taken, stops - lengths[here], stops, sources[here], hashes[here])
+            yield DocumentBlock(
+                number, document, start, taken, stops - lengths[here], stops, sources[here], hashes[here]
+            )
             document += last - first
             start += count
     if start != shard.num_tokens:
@@ -90,38 +116,19 @@ def iter_blocks(shard_set: ShardSet, shard: Shard) -> Iterator[DocumentBlock]:
         raise wrong_document_table(shard, f"lengths add up to {start}; expected {total} by the manifest")
 
 
-def _check_starts(
-    shard: Shard,
-    batch: DocumentBatch,
-    lengths: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    *,
-    document: int,
-    start: int,
-) -> None:
-    """Refuse a batch of the document table in which a document is empty, or does not follow the one before."""
-    starts = np.from_dlpack(batch.column("start")).astype(np.uint64)
-    expected = (start + ends - lengths).astype(np.uint64)
-    wrong = np.flatnonzero((starts != expected) | (lengths < 1))
-    if len(wrong):
-        at = int(wrong[0])
-        found = f"document {document + at} has {plural(lengths[at], 'token')} from {starts[at]}"
-        raise wrong_document_table(shard, f"{found}; expected from {expected[at]}")
-
-
-def _iter_frames(shard: Shard, vocab_size: int) -> Iterator[npt.NDArray[np.unsignedinteger]]:
+def _iter_frames(shard: Shard, vocab_size: int) -> Iterator[Tokens]:
     """Yield a shard's tokens frame by frame; refuse an id outside the vocabulary, and a read after the last frame."""
     name = shard.tokens_file.name
     for frame in shard.iter_tokens():
         if (most := int(frame.max())) >= vocab_size:
             message = f"holds the id {most}; expected less than vocab_size {vocab_size}. Validate the set."
-            raise ShardSetError([Problem("token_out_of_range", name, message)])
+            raise set_error("token_out_of_range", name, message)
         yield frame
     message = "the document table has more tokens than the tokens file. Copy or build it again."
-    raise ShardSetError([Problem("document_table", name, message)])
+    raise set_error("document_table", name, message)
 
 
-def cut_blocks(ends: npt.NDArray[np.int64], block_tokens: int) -> Iterator[tuple[int, int]]:
+def cut_blocks(ends: Int64s, block_tokens: int) -> Iterator[tuple[int, int]]:
     """Yield the document blocks as ranges [first, last) of at most `block_tokens` tokens; a longer document is a block.
 
     Args:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from shards.errors import Problem, ShardSetError, plural
+from shards.errors import ShardSetError, plural, set_error
+from shards.format.arrays import Int32s, Int64s, UInt8s
 from shards.format.carried import CarriedType, carried_fields
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard
@@ -17,7 +18,6 @@ from shards.format.vocabulary import Vocabulary
 from shards.terminal.command_names import called_as
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -65,7 +65,7 @@ def iter_documents(shard: Shard, columns: list[str], content: bytes | None = Non
         yield from file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False)
 
 
-def read_hashes(batch: DocumentBatch) -> npt.NDArray[np.uint8]:
+def read_hashes(batch: DocumentBatch) -> UInt8s:
     """Return the column `hash` of a batch of a document table, uint8 `(documents, 16)`; no copy is made."""
     # A slice of a batch shares its buffer: begin where the slice begins.
     hashes = batch.column("hash")
@@ -75,12 +75,12 @@ def read_hashes(batch: DocumentBatch) -> npt.NDArray[np.uint8]:
 def wrong_document_table(shard: Shard, found: str) -> ShardSetError:
     """Return the error of a document table whose rows are not what the manifest says."""
     message = f"{found}. Run `{called_as('shards', 'validate')}`, and build the shard again."
-    return ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])
+    return set_error("document_table", shard.entry.files.documents.path, message)
 
 
 def number_sources(
     shard: Shard, batch: DocumentBatch, numbers: Mapping[str, int], *, default: int | None = None
-) -> npt.NDArray[np.int64]:
+) -> Int64s:
     """Return the number that `numbers` gives to each document's source, int64 `(documents,)`.
 
     Args:
@@ -98,7 +98,7 @@ def number_sources(
     if default is None and (unknown := [name for name in names if name not in numbers]):
         found = f"source {unknown[0]!r} is not in the manifest; expected {list(numbers)!s:.200}"
         raise wrong_document_table(shard, found)
-    codes = cast("npt.NDArray[np.int32]", np.from_dlpack(source.indices))
+    codes = cast("Int32s", np.from_dlpack(source.indices))
     return np.array([numbers.get(name, default) for name in names], np.int64)[codes]
 
 
@@ -112,7 +112,7 @@ def read_bytes(shard: Shard, start: int, stop: int, *, vocabulary: Vocabulary) -
         return vocabulary.decode_document(shard.read(start, stop))
     except IndexError as error:
         message = f"tokens [{start}, {stop}) hold an id that the tokenizer lacks; expected less than {len(vocabulary)}"
-        raise ShardSetError([Problem("token_out_of_range", shard.name, message)]) from error
+        raise set_error("token_out_of_range", shard.name, message) from error
 
 
 def _with_large_strings(schema: pa.Schema) -> pa.Schema:
@@ -128,7 +128,7 @@ def _show_schema(schema: pa.Schema) -> str:
     return ", ".join(f"{f.name}: {f.type}{'' if f.nullable else ' required'}" for f in fields)[:600]
 
 
-def read_sources(shard: Shard, names: list[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def read_sources(shard: Shard, names: list[str]) -> tuple[Int64s, Int64s]:
     """Return the length of each document of a table, and its source as an index into `names`; int64 `(documents,)`.
 
     Raises:
@@ -142,7 +142,7 @@ def read_sources(shard: Shard, names: list[str]) -> tuple[npt.NDArray[np.int64],
     return np.concatenate(lengths), np.concatenate(sources)
 
 
-def number_token_sources(shard: Shard, names: list[str], stop: int) -> npt.NDArray[np.int64]:
+def number_token_sources(shard: Shard, names: list[str], stop: int) -> Int64s:
     """Return the source of each token in [0, stop) by the document table, as an index into `names`, int64 `(stop,)`.
 
     Raises:
@@ -154,7 +154,7 @@ def number_token_sources(shard: Shard, names: list[str], stop: int) -> npt.NDArr
     return np.repeat(sources[:documents], lengths[:documents])[:stop]
 
 
-def iter_shard_lengths(shard: Shard) -> Iterator[npt.NDArray[np.int64]]:
+def iter_shard_lengths(shard: Shard) -> Iterator[Int64s]:
     """Yield the lengths in a shard's document table, EOS included, in batches.
 
     Raises:
@@ -163,7 +163,7 @@ def iter_shard_lengths(shard: Shard) -> Iterator[npt.NDArray[np.int64]]:
     return map(read_lengths, iter_checked_documents(shard, ["length"]))
 
 
-def read_lengths(batch: DocumentBatch) -> npt.NDArray[np.int64]:
+def read_lengths(batch: DocumentBatch) -> Int64s:
     """Return the column `length` of a batch of a document table, int64 `(documents,)`."""
     return np.from_dlpack(batch.column("length")).astype(np.int64)
 
@@ -181,14 +181,6 @@ def iter_checked_documents(shard: Shard, columns: list[str]) -> Iterator[Documen
     if total != shard.num_tokens:
         found = f"lengths do not add up to the shard's {plural(shard.num_tokens, 'token')}, or one is 0"
         raise wrong_document_table(shard, found)
-
-
-def rows_by_source(batch: Any) -> list[tuple[str, npt.NDArray[np.int64]]]:
-    """Return each source in a batch of a document table, with the rows of its documents."""
-    sources = batch.column("source")
-    indices = cast("npt.NDArray[np.int32]", np.from_dlpack(sources.indices))
-    names: list[str] = sources.dictionary.to_pylist()
-    return [(name, np.flatnonzero(indices == code)) for code, name in enumerate(names)]
 
 
 def document_schema(carried: Mapping[str, CarriedType] | None = None) -> pa.Schema:
@@ -232,9 +224,10 @@ def add_source_counts(batch: pa.RecordBatch, sums: dict[str, list[int]]) -> None
     Arrow's own `group_by` would work, but it loads pandas and the query engine: 0.4 s in each process, measured.
     """
     # A dictionary may name sources that this batch has no document of.
-    lengths = read_lengths(batch)
-    for source, rows in rows_by_source(batch):
-        if len(rows):
+    lengths, column = read_lengths(batch), cast("Any", batch.column("source"))
+    codes: Any = np.from_dlpack(column.indices)
+    for code, source in enumerate(column.dictionary.to_pylist()):
+        own = lengths[codes == code]
+        if len(own):
             tokens, documents, longest = sums.get(source, [0, 0, 0])
-            own = lengths[rows]
             sums[source] = [tokens + int(own.sum()), documents + len(own), max(longest, int(own.max()))]

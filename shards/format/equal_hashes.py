@@ -7,22 +7,16 @@ compares one range after another, in any place and order. The mix, validation, i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Halves = npt.NDArray[np.uint64]
-    """One half of each hash, `(hashes,)`."""
-    Places = npt.NDArray[np.int64]
+from shards.format.arrays import Bools, Int64s, UInt64s
 
 _COVERAGE_BITS = 10
 """Leading bits of a hash: a coverage tells 1,024 ranges apart."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HashRange:
     """One of `2 ** bits` equal ranges of all hashes, by the leading bits."""
 
@@ -43,7 +37,7 @@ class HashRange:
         width = 1 << (_COVERAGE_BITS - self.bits)
         return ((1 << width) - 1) << (self.number * width)
 
-    def holds(self, hi: Halves) -> npt.NDArray[np.bool_]:
+    def holds(self, hi: UInt64s) -> Bools:
         """Return which hashes are in the range, by their first halves."""
         return hi >> np.uint64(64 - self.bits) == self.number
 
@@ -59,12 +53,12 @@ def divide_hashes(hashes: int, most: int) -> list[HashRange]:
     return [HashRange(number, bits) for number in range(1 << bits)]
 
 
-def cover_hashes(hi: Halves) -> int:
+def cover_hashes(hi: UInt64s) -> int:
     """Return which of 1,024 equal ranges hashes are in, by their first halves: one bit for each range."""
     return sum(1 << int(number) for number in np.unique(hi >> np.uint64(64 - _COVERAGE_BITS)))
 
 
-def sort_hashes(hi: Halves, lo: Halves, *, bits: int = 0) -> tuple[Places, Places]:
+def sort_hashes(hi: UInt64s, lo: UInt64s, *, bits: int = 0) -> tuple[Int64s, Int64s]:
     """Sort hashes; equal ones keep their order.
 
     A key holds the beginning of a hash, and its place in the last bits: sorting numbers takes a fifth of the time of
@@ -94,14 +88,14 @@ def sort_hashes(hi: Halves, lo: Halves, *, bits: int = 0) -> tuple[Places, Place
     return order, shared
 
 
-def mark_first(hi: Halves, lo: Halves) -> npt.NDArray[np.bool_]:
+def mark_first(hi: UInt64s, lo: UInt64s) -> Bools:
     """Return which of hashes in order are the first of their kind, `(hashes,)`."""
     first = np.ones(len(hi), bool)
     first[1:] = (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
     return first
 
 
-def find_copies(hi: Halves, lo: Halves, order: Places) -> tuple[Places, Places]:
+def find_copies(hi: UInt64s, lo: UInt64s, order: Int64s) -> tuple[Int64s, Int64s]:
     """Find the hashes that equal an earlier one.
 
     Args:
@@ -117,7 +111,7 @@ def find_copies(hi: Halves, lo: Halves, order: Places) -> tuple[Places, Places]:
     return order[~first], originals[~first]
 
 
-def find_hashes(hi: Halves, lo: Halves, listed_hi: Halves, listed_lo: Halves) -> Places:
+def find_hashes(hi: UInt64s, lo: UInt64s, listed_hi: UInt64s, listed_lo: UInt64s) -> Int64s:
     """Return where hashes are in a list of distinct ones in hash order, -1 for the others, `(hashes,)`."""
     found = np.full(len(hi), -1, np.int64)
     places = np.searchsorted(listed_hi, hi)

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Literal
 
-from shards.errors import Problem, ShardSetError, plural
+from shards.errors import Problem, ShardSetError, plural, set_error
 from shards.format.manifest import FileEntry, Manifest
 from shards.stores.store import Store, StoredFile
 from shards.terminal.command_names import called_as
@@ -116,4 +116,4 @@ def _missing(store: Store, name: str) -> Problem:
 def _compare_digest(store: Store, name: str, found: str, expected: str) -> None:
     if found != expected:
         message = f"sha256 is {found}; expected {expected} by the manifest. {say_remedy(store)}"
-        raise ShardSetError([Problem("file_checksum", name, message)])
+        raise set_error("file_checksum", name, message)

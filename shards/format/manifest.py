@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from shards.errors import Problem, ProblemKind, ShardSetError, plural
+from shards.errors import Problem, ProblemKind, ShardSetError, plural, set_error
 from shards.format.carried import CarriedType, find_name_faults
 from shards.stores.store import StoredFile
 
@@ -326,10 +326,25 @@ class Manifest(_Model):
         return f"{self.name!r}: {', '.join(splits)}"
 
     @property
+    def files(self) -> list[FileEntry]:
+        """The files of every shard, in order."""
+        return [file for shard in self.shards for file in shard.files.entries]
+
+    @property
+    def epochs(self) -> dict[str, int]:
+        """How often a training document of each source may occur."""
+        return {source.name: source.epochs for source in self.sources}
+
+    def count(self, split: str, source: str) -> SourceCounts:
+        """Return the tokens and documents of a source in a split; none if the split or the source is not there."""
+        nothing = SourceCounts(tokens=0, documents=0)
+        return self.splits[split].sources.get(source, nothing) if split in self.splits else nothing
+
+    @property
     def digests(self) -> dict[str, str]:
         """The SHA-256 of every file in the manifest, by name: tokenizer, recipe, then each shard's in order."""
         files = {self.tokenizer.file: self.tokenizer.sha256, self.recipe.file: self.recipe.sha256}
-        return files | {file.path: file.sha256 for shard in self.shards for file in shard.files.entries}
+        return files | {file.path: file.sha256 for file in self.files}
 
     @model_validator(mode="after")
     def _check_version(self) -> Self:
@@ -348,8 +363,7 @@ class Manifest(_Model):
     def _list_once(self) -> Self:
         """Refuse a shard or a file that is listed twice: readers would count it twice."""
         # The files that are not of a shard count as well.
-        files = [MANIFEST_FILE, self.tokenizer.file, self.recipe.file]
-        files += [file.path for shard in self.shards for file in shard.files.entries]
+        files = [MANIFEST_FILE, self.tokenizer.file, self.recipe.file, *(file.path for file in self.files)]
         for what, names in (("shard", [shard.name for shard in self.shards]), ("file", files)):
             twice = [name for name, count in Counter(names).items() if count > 1]
             if twice:
@@ -437,7 +451,7 @@ def read_metadata_file(model: type[ModelT], file: StoredFile) -> bytes:
     limit = MAX_SIDECAR_BYTES if model is Sidecar else MAX_METADATA_BYTES
     if size > limit:
         message = f"{size} bytes of metadata; expected at most {limit}. Not read."
-        raise ShardSetError([Problem("manifest_invalid", file.name, message)])
+        raise set_error("manifest_invalid", file.name, message)
     return file.read()
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,8 +21,9 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from shards.config import nearest
-from shards.errors import InputError, Problem, ProblemKind, ShardSetError, plural, remedy_of
+from shards.errors import InputError, ProblemKind, ShardSetError, plural, remedy_of, set_error
 from shards.format import codec
+from shards.format.arrays import TOKEN_DTYPES, Tokens
 from shards.format.carried import CarriedType
 from shards.format.listed_files import (
     Verify,
@@ -49,11 +49,10 @@ from shards.stores.cache import Cache
 from shards.stores.cache_store import CacheStore
 from shards.stores.fetched_store import FetchedStore
 from shards.stores.hub_store import HubStore
-from shards.stores.open import open_store
+from shards.stores.open import AnyPath, open_store
 from shards.stores.store import Store, StoredFile, require_folder
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import pyarrow as pa
     import tokenizers
 
@@ -116,7 +115,7 @@ class Shard:
             self._compare(file)
             return codec.read_seek_table(self.tokens_file, size=file.bytes, content_bytes=content_bytes)
 
-    def read(self, start: int = 0, stop: int | None = None, *, threads: int = 1) -> npt.NDArray[np.unsignedinteger]:
+    def read(self, start: int = 0, stop: int | None = None, *, threads: int = 1) -> Tokens:
         """Read the tokens [start, stop) of the shard.
 
         Args:
@@ -139,7 +138,7 @@ class Shard:
         self.read_into(tokens, start, threads=threads)
         return tokens
 
-    def read_into(self, out: npt.NDArray[np.unsignedinteger], start: int, *, threads: int = 1) -> None:
+    def read_into(self, out: Tokens, start: int, *, threads: int = 1) -> None:
         """Fill an array with the tokens from `start` on. Memory: a decompressed frame for each thread.
 
         Raises:
@@ -159,7 +158,7 @@ class Shard:
         ):
             yield held, self.frames
 
-    def iter_tokens(self) -> Iterator[npt.NDArray[np.unsignedinteger]]:
+    def iter_tokens(self) -> Iterator[Tokens]:
         """Yield the shard's tokens a frame (1 MiB) at a time, uint16 or uint32, read-only.
 
         Raises:
@@ -262,15 +261,25 @@ class Shard:
         with contextlib.suppress(OSError, InputError):  # a store that does not answer now
             if (size := self.store.size(file.path)) != file.bytes:
                 found += f"; the file has {size} bytes; expected {file.bytes} by the manifest"
-        return ShardSetError([Problem(kind, file.path, f"{found}. {say_remedy(self.store)}")])
+        return set_error(kind, file.path, f"{found}. {say_remedy(self.store)}")
 
 
 class Shards(tuple[Shard, ...]):
-    """Shards in order: a tuple whose `repr` is one line."""
+    """Shards in order: a tuple with their sums, whose `repr` is one line."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the shards, EOS included."""
+        return sum(shard.num_tokens for shard in self)
+
+    @property
+    def num_documents(self) -> int:
+        """Documents in the shards."""
+        return sum(shard.num_documents for shard in self)
 
     def __repr__(self) -> str:
-        tokens, documents = sum(shard.num_tokens for shard in self), sum(shard.num_documents for shard in self)
-        return f"<{plural(len(self), 'shard')}: {plural(tokens, 'token')} in {plural(documents, 'document')}>"
+        held = f"{plural(self.num_tokens, 'token')} in {plural(self.num_documents, 'document')}"
+        return f"<{plural(len(self), 'shard')}: {held}>"
 
 
 @dataclass(frozen=True)
@@ -311,7 +320,7 @@ class ShardSet:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             message = f"no {MANIFEST_FILE} in {self.store}: not a shard set, or its build or push did not finish. "
             remedy = "Run that again, or correct the address."
-            raise ShardSetError([Problem("manifest_missing", MANIFEST_FILE, message + remedy)]) from error
+            raise set_error("manifest_missing", MANIFEST_FILE, message + remedy) from error
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -330,7 +339,7 @@ class ShardSet:
     @property
     def dtype(self) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
         """The tokens' dtype, little-endian."""
-        return np.dtype("<u2") if self.manifest.dtype == "uint16" else np.dtype("<u4")
+        return TOKEN_DTYPES[self.manifest.dtype]
 
     @property
     def vocab_size(self) -> int:
@@ -348,12 +357,17 @@ class ShardSet:
         return self.manifest.tokenizer.eos_id
 
     @cached_property
-    def splits(self) -> Mapping[Split, tuple[Shard, ...]]:
+    def source_numbers(self) -> dict[str, int]:
+        """The place of each source in the manifest, by name."""
+        return {source.name: number for number, source in enumerate(self.manifest.sources)}
+
+    @cached_property
+    def splits(self) -> Mapping[Split, Shards]:
         """The shards of each split, in order: `set.splits["train"][0]`."""
         return {split: Shards(s for s in self.shards if s.entry.split == split) for split in self.manifest.splits}
 
     @cached_property
-    def shards(self) -> tuple[Shard, ...]:
+    def shards(self) -> Shards:
         """Every shard, in the manifest's order."""
         carried = tuple(self.manifest.carried)
         return Shards(Shard(self.store, entry, self.dtype, carried, self.verify) for entry in self.manifest.shards)
@@ -392,7 +406,7 @@ class ShardSet:
             message = (
                 f"has {plural(len(vocabulary), 'entry')}; expected {self.vocab_size} by the manifest. Validate the set."
             )
-            raise ShardSetError([Problem("tokenizer_mismatch", entry.file, message)])
+            raise set_error("tokenizer_mismatch", entry.file, message)
         return replace(vocabulary, special=entry.special_tokens, bos=entry.bos_id)
 
     def tokenizer(self) -> tokenizers.Tokenizer:
@@ -407,7 +421,7 @@ class ShardSet:
         return tokenizers.Tokenizer.from_buffer(read_listed_file(self.store, entry.file, entry.sha256))
 
 
-def open_set(place: str | os.PathLike[str], *, cache: Cache | None = None, verify: Verify = "size") -> ShardSet:
+def open_set(place: AnyPath, *, cache: Cache | None = None, verify: Verify = "size") -> ShardSet:
     """Open a shard set: read its manifest, and compare the sizes of all its files with it.
 
     Sizes cost a stat of each file in a folder, or one listing of a store. No shard is read.
@@ -460,11 +474,11 @@ def _open_in(store: Store, cache: Cache | None, verify: Verify) -> ShardSet:
     tokenizer = manifest.tokenizer
     if (size := find_size(store, tokenizer.file) or 0) > MAX_TOKENIZER_BYTES:
         message = f"{size} bytes; expected at most {MAX_TOKENIZER_BYTES}. Not read."
-        raise ShardSetError([Problem("file_size", tokenizer.file, message)])
+        raise set_error("file_size", tokenizer.file, message)
     metadata = {
         MANIFEST_FILE: shard_set._manifest_content,  # pyright: ignore[reportPrivateUsage]
         tokenizer.file: read_listed_file(store, tokenizer.file, tokenizer.sha256),
     }
-    files = {file.path: (file.bytes, file.sha256) for shard in manifest.shards for file in shard.files.entries}
+    files = {file.path: (file.bytes, file.sha256) for file in manifest.files}
     set_id = shard_set.manifest_sha256
     return ShardSet(CacheStore(FetchedStore(store, metadata), cache, set_id=set_id, files=files), verify)

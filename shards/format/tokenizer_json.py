@@ -19,6 +19,9 @@ Keeps = Literal["bytes", "normalized", "words"]
 """How much of a document its tokens keep: every byte; the text that the normalizer makes of it; or the words of that
 text, without the white space between them."""
 
+Part = dict[str, Any]
+"""A parsed `tokenizer.json`, or an object in it."""
+
 _BYTE_ENTRY = re.compile(r"<0x([0-9A-F]{2})>")
 _KEEP_ALL = {"ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "UnicodeScripts", "FixedLength"}
 """Pre-tokenizers that lose no character, if their behaviour is not to remove some."""
@@ -99,13 +102,13 @@ class TokenizerFile:
         return max([*self.vocabulary.values(), *self.added.values()], default=-1) + 1
 
 
-def find_special(tokenizer: dict[str, Any]) -> dict[str, int]:
+def find_special(tokenizer: Part) -> dict[str, int]:
     """Return the special tokens of a parsed tokenizer.json, text to id."""
-    added: list[dict[str, Any]] = tokenizer.get("added_tokens") or []
+    added: list[Part] = tokenizer.get("added_tokens") or []
     return {entry["content"]: entry["id"] for entry in added if entry.get("special")}
 
 
-def find_entries(tokenizer: dict[str, Any]) -> dict[str, int]:
+def find_entries(tokenizer: Part) -> dict[str, int]:
     """Return the entries of the model of a parsed tokenizer.json, text to id; a Unigram's are listed with scores."""
     vocabulary: Any = tokenizer["model"]["vocab"]
     if tokenizer["model"].get("type") == "Unigram":
@@ -141,9 +144,9 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
     return TokenizerFile(cast("dict[str, int]", vocabulary), cast("dict[str, int]", added), special, spelling)
 
 
-def find_spelling(tokenizer: dict[str, Any]) -> Spelling:
+def find_spelling(tokenizer: Part) -> Spelling:
     """Return how a parsed tokenizer.json spells text. A model without any sign of another way is byte-level."""
-    model: dict[str, Any] = tokenizer["model"]
+    model: Part = tokenizer["model"]
     normalizers = list(list_parts(tokenizer.get("normalizer"), "normalizers"))
     splitters = list(list_parts(tokenizer.get("pre_tokenizer"), "pretokenizers"))
     # A visible space is spelt by a pre-tokenizer (Metaspace), or by a normalizer that replaces spaces.
@@ -167,17 +170,22 @@ def find_spelling(tokenizer: dict[str, Any]) -> Spelling:
     if keeps == "normalized" and not all(map(_keeps_all, splitters)):
         keeps = "words"
     byte_fallback = bool(model.get("byte_fallback"))
-    unknown = _find_unknown(model, find_entries(tokenizer), has_bytes=not space or byte_fallback)
+    # Text outside the vocabulary becomes the unknown token, unless the vocabulary has all 256 bytes.
+    entries, unknown = find_entries(tokenizer), None
+    bytes_as = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else byte_characters()
+    if (space and not byte_fallback) or not all(text in entries for text in bytes_as):
+        unigram = model.get("type") == "Unigram"
+        unknown = model.get("unk_id") if unigram else entries.get(model.get("unk_token") or "")
     return Spelling(space, byte_fallback, b" " if space and prefixed else b"", keeps, unknown, rewriting)
 
 
-def is_byte_level(tokenizer: dict[str, Any]) -> bool:
+def is_byte_level(tokenizer: Part) -> bool:
     """Return whether a parsed tokenizer.json has a pre-tokenizer that turns text into the byte-level alphabet."""
     splitters = list_parts(tokenizer.get("pre_tokenizer"), "pretokenizers")
     return any(part.get("type") == "ByteLevel" for part in splitters)
 
 
-def list_parts(section: dict[str, Any] | None, key: str) -> Iterator[dict[str, Any]]:
+def list_parts(section: Part | None, key: str) -> Iterator[Part]:
     """Yield the parts of a normalizer (`key` is `normalizers`) or pre-tokenizer (`pretokenizers`), sequences opened."""
     if section and section.get("type") == "Sequence":
         for part in section[key]:
@@ -186,12 +194,12 @@ def list_parts(section: dict[str, Any] | None, key: str) -> Iterator[dict[str, A
         yield section
 
 
-def plain_json(tokenizer: dict[str, Any]) -> str:
+def plain_json(tokenizer: Part) -> str:
     """Return `make_plain` of a parsed tokenizer.json as JSON."""
     return json.dumps(make_plain(tokenizer))
 
 
-def make_plain(tokenizer: dict[str, Any]) -> dict[str, Any]:
+def make_plain(tokenizer: Part) -> Part:
     """Return a parsed `tokenizer.json` that takes text as data: what the ids of a set are compared with.
 
     It has no added tokens, which would match inside documents, no truncation, padding and post-processor. A Unigram's
@@ -199,7 +207,7 @@ def make_plain(tokenizer: dict[str, Any]) -> dict[str, Any]:
     """
     # What would cut or mark a document is off.
     off = {"truncation": None, "padding": None, "post_processor": None}
-    plain: dict[str, Any] = tokenizer | off | {"added_tokens": []}
+    plain: Part = tokenizer | off | {"added_tokens": []}
     model = tokenizer["model"]
     if model.get("type") == "Unigram":
         # An empty entry matches no text.
@@ -209,23 +217,15 @@ def make_plain(tokenizer: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _find_unknown(model: dict[str, Any], entries: dict[str, int], *, has_bytes: bool) -> int | None:
-    """Return the id that text outside the vocabulary becomes; None if the vocabulary has all 256 bytes."""
-    bytes_as = [byte_characters(), tuple(f"<0x{byte:02X}>" for byte in range(256))][bool(model.get("byte_fallback"))]
-    if has_bytes and all(text in entries for text in bytes_as):
-        return None
-    return model.get("unk_id") if model.get("type") == "Unigram" else entries.get(model.get("unk_token") or "")
-
-
 @functools.cache
 def _byte_values() -> dict[str, int]:
     return {character: byte for byte, character in enumerate(byte_characters())}
 
 
-def _pattern(part: dict[str, Any]) -> str | None:
+def _pattern(part: Part) -> str | None:
     pattern = part.get("pattern")
-    return cast("dict[str, Any]", pattern).get("String") if isinstance(pattern, dict) else None
+    return cast("Part", pattern).get("String") if isinstance(pattern, dict) else None
 
 
-def _keeps_all(part: dict[str, Any]) -> bool:
+def _keeps_all(part: Part) -> bool:
     return part.get("type") in _KEEP_ALL and str(part.get("behavior", "")).lower() != "removed"

@@ -18,8 +18,7 @@ from shards.format.manifest import Manifest
 from shards.format.tokenizer_json import Keeps, parse_tokenizer
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    from shards.format.arrays import Bools, Int64s, Tokens
 
 MAX_TOKENIZER_BYTES = 1 << 27
 """A larger tokenizer.json is refused before it is read; 262,144 entries take 33 MB."""
@@ -52,7 +51,7 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def decode(self, tokens: npt.NDArray[np.unsignedinteger] | Sequence[int]) -> bytes:
+    def decode(self, tokens: Tokens | Sequence[int]) -> bytes:
         """Return the bytes of tokens, joined.
 
         Raises:
@@ -61,7 +60,11 @@ class Vocabulary:
         ids = tokens if isinstance(tokens, Sequence) else cast("list[int]", tokens.tolist())
         return b"".join([self.entries[token] for token in ids])
 
-    def split_document(self, tokens: npt.NDArray[np.unsignedinteger]) -> tuple[int, int]:
+    def spell(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens; bytes that are not UTF-8 on their own are spelt out, such as `\\xe2`."""
+        return self.decode(tokens).decode("utf-8", "backslashreplace")
+
+    def split_document(self, tokens: Tokens) -> tuple[int, int]:
         """Return where the text of a document begins: how many tokens (BOS), and bytes of the rest, are before it."""
         # BOS is a token of its own; the prefix is a part of the first token's bytes.
         begin = int(self.bos is not None and len(tokens) > 0 and int(tokens[0]) == self.bos)
@@ -69,7 +72,7 @@ class Vocabulary:
             return begin, len(self.prefix)
         return begin, 0
 
-    def decode_document(self, tokens: npt.NDArray[np.unsignedinteger]) -> bytes:
+    def decode_document(self, tokens: Tokens) -> bytes:
         """Return the text of a document, or of its beginning, without BOS and the tokenizer's prefix.
 
         Args:
@@ -81,13 +84,13 @@ class Vocabulary:
         begin, skipped = self.split_document(tokens)
         return self.decode(tokens[begin:])[skipped:]
 
-    def entry_lengths(self) -> npt.NDArray[np.int64]:
+    def entry_lengths(self) -> Int64s:
         """Return the number of bytes of each entry, int64 `(vocab_size,)`."""
         import numpy as np
 
         return np.array([len(entry) for entry in self.entries], np.int64)
 
-    def text_lengths(self) -> npt.NDArray[np.int64]:
+    def text_lengths(self) -> Int64s:
         """Return the bytes of text that each id decodes to, int64 `(vocab_size,)`; 0 if it is special or unknown."""
         # Special tokens are marks; the unknown token stands for text that is lost.
         lengths = self.entry_lengths()
@@ -96,7 +99,7 @@ class Vocabulary:
             lengths[self.unknown] = 0
         return lengths
 
-    def special_mask(self) -> npt.NDArray[np.bool_]:
+    def special_mask(self) -> Bools:
         """Return which ids are special, bool `(vocab_size,)`."""
         import numpy as np
 

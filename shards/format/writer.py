@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from shards.format.arrays import TOKEN_DTYPES
 from shards.format.carried import CarriedType
-from shards.format.codec import SeekableWriter
+from shards.format.codec import Compression, SeekableWriter
 from shards.format.document_table import count_sources
 from shards.format.manifest import (
     MANIFEST_FILE,
@@ -31,7 +32,6 @@ from shards.format.manifest import (
     dtype_for,
     version_for,
 )
-from shards.format.zstd_parameters import Compression
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ ROW_GROUP_DOCUMENTS = 1 << 17
 """Rows in each row group of a document table: about 5 MB, so that a reader can take a part."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SetProperties:
     """The properties that all shards of a set share."""
 
@@ -118,12 +118,22 @@ def write_shard(
     tokens_file, documents_file, metadata_file = shard_file_names(name)
     sources = count_sources(documents)
     num_tokens = sum(counts.tokens for counts in sources.values())
-    token_bytes = 2 if properties.dtype == "uint16" else 4
+    token_bytes = TOKEN_DTYPES[properties.dtype].itemsize
 
     # The tokens, hashed as they are written; then the document table.
     with atomic_open(folder / tokens_file) as file:
         writer = SeekableWriter(file, compression=properties.compression, token_bytes=token_bytes)
-        _write_tokens(writer, chunks, content_bytes=num_tokens * token_bytes, name=tokens_file)
+        given = 0
+        for chunk in chunks:
+            writer.write(chunk)
+            given += memoryview(chunk).nbytes
+        writer.close()
+        # The document table says how many bytes there must be.
+        if given != num_tokens * token_bytes:
+            raise ValueError(
+                f"{tokens_file}: {given} bytes of tokens; the document table says {num_tokens * token_bytes}. Give the "
+                "shard's tokens and documents in one order, EOS included in `length`."
+            )
     if checksums is not None:
         checksums.update(writer.checksums)
     tokens = FileEntry(path=tokens_file, bytes=writer.bytes_written, sha256=writer.sha256)
@@ -160,21 +170,6 @@ def make_sidecar(properties: SetProperties, files: SidecarFiles, facts: Mapping[
         carried=list(properties.carried),
         files=files,
     )
-
-
-def _write_tokens(writer: SeekableWriter, chunks: Iterable[Buffer], *, content_bytes: int, name: str) -> None:
-    """Write the tokens of a file, which must be `content_bytes`, and its end."""
-    # The document table says how many bytes there must be.
-    given = 0
-    for chunk in chunks:
-        writer.write(chunk)
-        given += memoryview(chunk).nbytes
-    writer.close()
-    if given != content_bytes:
-        raise ValueError(
-            f"{name}: {given} bytes of tokens; the document table says {content_bytes}. Give the shard's "
-            "tokens and documents in one order, EOS included in `length`."
-        )
 
 
 def _pack_documents(documents: pa.Table) -> pa.Buffer:

@@ -19,7 +19,7 @@ from shards.stores.retry import StoreError
 CARD_FILE = "README.md"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ComparedFile:
     """A file on this machine that is compared with the Hub, under its name there."""
 
@@ -29,7 +29,7 @@ class ComparedFile:
     sha256: str
 
 
-@dataclass(slots=True)
+@dataclass
 class Comparison:
     """The files of a set, and those that the Hub lacks or holds with different bytes.
 

@@ -13,13 +13,12 @@ Costs one read of every file for its hash. Memory does not grow with the set.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event
 
-from shards.errors import Problem, ShardSetError, plural
+from shards.errors import Problem, ShardSetError, plural, set_error
 from shards.format.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest
 from shards.format.reader import ShardSet
 from shards.stores.address import HubAddress
@@ -35,8 +34,9 @@ from shards.stores.files import (
 from shards.stores.hub_store import HubStore, open_hub
 from shards.stores.retry import stop_on
 from shards.stores.store import FolderStore
-from shards.terminal.reporter import Progress, no_progress
-from shards.validation.files import check_files
+from shards.terminal.reporter import Advance, Progress, no_progress
+from shards.terminal.workers import call_until_failure
+from shards.validation.files import check_files, require_whole
 
 PART_SUFFIX = ".part"
 CONNECTIONS = 4
@@ -49,7 +49,7 @@ MOST_PROBLEMS = 10
 """Problems that are named one by one; the others are counted."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Pulled:
     """The result of a pull."""
 
@@ -91,24 +91,27 @@ def pull(address: HubAddress, out: Path, *, give_up_s: float | None = None, prog
     store = open_hub(address, give_up_s=give_up_s)
     manifest = ShardSet(store).manifest
     done = Pulled(out, store.commit)
-    if _holds_set(store, out):
+    # A folder that holds this very set, by its manifest, is verified.
+    held = out / MANIFEST_FILE
+    if held.is_file() and store.files[MANIFEST_FILE].holds(hash_file(held), held):
         _verify(manifest, done, progress)
         return done
     check_listing(manifest, store)
     with write_folder(out, unfinished="keep") as staging:
         # What an earlier pull has left counts as room that is taken already.
         kept = sum(entry.stat().st_size for entry in os.scandir(staging) if entry.is_file(follow_symlinks=False))
-        total = sum(store.size(name) for name in manifest.digests)
+        digests = manifest.digests
+        total = sum(map(store.size, digests))
         check_room([("the set", staging.parent, total - kept)], "Or pull elsewhere.")
-        _fetch_all(store, manifest.digests, staging, done, lambda fetched: progress(fetched, total))
+        _fetch_all(store, digests, staging, done, lambda fetched: progress(fetched, total))
         # The manifest comes last, when every file that it names is there and no other one.
         content = store.read(MANIFEST_FILE)
-        _remove_others(staging, manifest.digests.keys())
+        for path in staging.iterdir():
+            if path.name not in digests:
+                delete_path(path)  # an earlier pull of another commit left it
         with atomic_open(staging / MANIFEST_FILE) as file:
             file.write(content)
-        problems = check_files(FolderStore(staging)).problems
-        if problems:
-            raise ShardSetError(problems)
+        require_whole(FolderStore(staging))
     done.add(MANIFEST_FILE, len(content))
     return done
 
@@ -119,7 +122,7 @@ def check_listing(manifest: Manifest, store: HubStore) -> None:
     Raises:
         ShardSetError: the Hub lacks a file, or has it with a size or SHA-256 that differs from the manifest.
     """
-    sizes = {file.path: file.bytes for shard in manifest.shards for file in shard.files.entries}
+    sizes = {file.path: file.bytes for file in manifest.files}
     problems: list[Problem] = []
     for name, sha256 in manifest.digests.items():
         found = store.files.get(name)
@@ -148,12 +151,6 @@ def _shorten(problems: list[Problem]) -> list[Problem]:
     return [*problems[:MOST_PROBLEMS], Problem(rest[0].kind, rest[0].where, message)]
 
 
-def _holds_set(store: HubStore, out: Path) -> bool:
-    """Return whether a folder holds this very set, by its manifest."""
-    manifest = out / MANIFEST_FILE
-    return manifest.is_file() and store.files[MANIFEST_FILE].holds(hash_file(manifest), manifest)
-
-
 def _verify(manifest: Manifest, done: Pulled, progress: Progress) -> None:
     """Hash a set that the folder holds already. Nothing in it is changed.
 
@@ -177,31 +174,23 @@ def _verify(manifest: Manifest, done: Pulled, progress: Progress) -> None:
     done.was_there = True
 
 
-def _fetch_all(
-    store: HubStore, digests: Mapping[str, str], staging: Path, done: Pulled, progress: Callable[[int], None]
-) -> None:
+def _fetch_all(store: HubStore, digests: Mapping[str, str], staging: Path, done: Pulled, progress: Advance) -> None:
     """Fetch every file that the staging folder lacks, and add to the counts of `done`."""
-    lock, stop = Lock(), Event()
+    stop = Event()
 
-    def fetch(name: str, sha256: str) -> None:
+    def fetch(name: str) -> tuple[str, int, bool]:
         with stop_on(stop):
-            fetched_bytes, again = _ensure_file(store, name, sha256, staging)
-        with lock:
-            done.add(name, store.size(name))
-            done.fetched_bytes += fetched_bytes
-            done.refetched += [name] if again else []
-            progress(done.bytes)
+            return name, *_ensure_file(store, name, digests[name], staging)
 
-    with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="pull") as pool:
-        futures = [pool.submit(fetch, *item) for item in digests.items()]
-        try:
-            for future in futures:
-                future.result()
-        except BaseException:
-            # One file failed: the other threads stop at their next request.
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    def count(fetched: tuple[str, int, bool]) -> None:
+        name, fetched_bytes, again = fetched
+        done.add(name, store.size(name))
+        done.fetched_bytes += fetched_bytes
+        done.refetched += [name] if again else []
+        progress(done.bytes)
+
+    # If one file fails, the other threads stop at their next request.
+    call_until_failure(fetch, digests, count, threads=CONNECTIONS, stop=stop)
 
 
 def _ensure_file(store: HubStore, name: str, sha256: str, staging: Path) -> tuple[int, bool]:
@@ -212,11 +201,22 @@ def _ensure_file(store: HubStore, name: str, sha256: str, staging: Path) -> tupl
     """
     # The partial file's name has the file's name too: two files with equal bytes may be fetched at once.
     path, part = staging / name, staging / f"{name}.{sha256}{PART_SUFFIX}"
-    if path.is_file() and path.stat().st_size == store.size(name) and hash_file(path) == sha256:
+    size = store.size(name)
+    if path.is_file() and path.stat().st_size == size and hash_file(path) == sha256:
         return 0, False
     fetched = 0
     for again in (False, True):
-        fetched += _download(store, name, part)
+        # The rest of a partial file.
+        with part.open("ab") as out:
+            if out.tell() > size:
+                out.truncate(0)
+            start = end = out.tell()
+            while end < size:
+                out.write(store.read_range(name, end, min(end + PIECE_BYTES, size)))
+                end = out.tell()
+            out.flush()
+            os.fsync(out.fileno())
+        fetched += end - start
         found = hash_file(part)
         if found == sha256:
             part.replace(path)
@@ -224,26 +224,4 @@ def _ensure_file(store: HubStore, name: str, sha256: str, staging: Path) -> tupl
             return fetched, again
         part.unlink()
     message = f"fetched twice, with sha256 {found}; expected {sha256} by the manifest. Push the set again."
-    raise ShardSetError([Problem("file_checksum", name, message)])
-
-
-def _download(store: HubStore, name: str, part: Path) -> int:
-    """Fetch the rest of a partial file and sync it; return the number of bytes fetched."""
-    size = store.size(name)
-    with part.open("ab") as out:
-        if out.tell() > size:
-            out.truncate(0)
-        start = end = out.tell()
-        while end < size:
-            out.write(store.read_range(name, end, min(end + PIECE_BYTES, size)))
-            end = out.tell()
-        out.flush()
-        os.fsync(out.fileno())
-    return end - start
-
-
-def _remove_others(staging: Path, names: Collection[str]) -> None:
-    """Remove the files that an earlier pull of another commit left."""
-    for path in staging.iterdir():
-        if path.name not in names:
-            delete_path(path)
+    raise set_error("file_checksum", name, message)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shards.errors import Problem, ShardSetError, plural
+from shards.errors import plural, set_error
 from shards.format.manifest import MANIFEST_FILE
 from shards.hub.compare import CARD_FILE, ComparedFile, Comparison, refresh_comparison
 from shards.stores.hub_client import hub_errors, open_hub_client
@@ -41,7 +41,7 @@ MOST_PASSES = 4
 """Extra commits, beyond those that the files need, before a listing that does not show the set is an error."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Pushed:
     """The result of a push: the commit that holds the set, and the files that the push added to the revision."""
 
@@ -181,7 +181,7 @@ def _make_operation(comparison: Comparison, file: ComparedFile) -> CommitOperati
     found = operation.upload_info.sha256.hex()
     if found != file.sha256:
         message = f"sha256 is {found}; expected {file.sha256} by the manifest. Not sent. Copy or build it again."
-        raise ShardSetError([Problem("file_checksum", file.name, message)])
+        raise set_error("file_checksum", file.name, message)
     return operation
 
 

@@ -12,12 +12,13 @@ from typing import Any
 from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, audit
 from shards.audit.tokens_table import TOKENS_FILE, read_values
 from shards.format.reader import ShardSet
+from shards.terminal.display import Table
 from shards.terminal.reporter import Progress, no_progress
 
 
-def rows_of(found: dict[str, Any], check: str) -> list[dict[str, Any]]:
+def rows_of(found: dict[str, Any], check: str) -> Table:
     """Return the findings of a check of an audited set, from its audit.json, worst first; empty without the check."""
-    nothing: list[dict[str, Any]] = []
+    nothing: Table = []
     return next((entry["rows"] for entry in found["checks"] if entry["name"] == check), nothing)
 
 

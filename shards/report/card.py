@@ -6,13 +6,14 @@ every source.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
 
-from shards.format.manifest import BLOCK_LIST_REASON
-from shards.report.facts import SetFacts
+from shards.format.manifest import BLOCK_LIST_REASON, Manifest
+from shards.report.facts import SourceFacts
 
 # fmt: off
 HUB_LICENSES = frozenset((
@@ -31,21 +32,26 @@ _SCALES = {3: "1K", 4: "10K", 5: "100K", 6: "1M", 7: "10M", 8: "100M", 9: "1B", 
 """Numbers of rows in the Hub's words, by the power of ten."""
 
 
-def card_header(facts: SetFacts) -> dict[str, Any]:
-    """Return the header's keys in the order they are written. Rows, for the Hub, are documents."""
+def card_header(manifest: Manifest, sources: Sequence[SourceFacts]) -> str:
+    """Return the header of a data card between its two lines; ASCII only, so that every character is exact and visible.
+
+    Rows, for the Hub, are documents.
+    """
     # The Hub calls validation by its whole name.
     names = {"train": "train", "val": "validation"}
-    files = [{"split": names[split], "path": f"{split}-*.docs.parquet"} for split in facts.manifest.splits]
-    repositories = list(dict.fromkeys(source.repository for source in facts.sources if source.repository))
-    return {
-        "pretty_name": facts.manifest.name,
-        **_license([source.license for source in facts.sources]),
+    files = [{"split": names[split], "path": f"{split}-*.docs.parquet"} for split in manifest.splits]
+    repositories = list(dict.fromkeys(source.repository for source in sources if source.repository))
+    keys: dict[str, Any] = {
+        "pretty_name": manifest.name,
+        **_license([source.license for source in sources]),
         "task_categories": ["text-generation"],
         "tags": ["tokenmill", "tokenized", "pretraining"],
-        "size_categories": [size_category(facts.documents)],
+        "size_categories": [size_category(sum(shard.documents for shard in manifest.shards))],
         **({"source_datasets": repositories} if repositories else {}),
         "configs": [{"config_name": "documents", "data_files": files}],
     }
+    body = yaml.safe_dump(keys, sort_keys=False, allow_unicode=False, default_flow_style=False, width=1 << 30)
+    return f"---\n{body}---\n"
 
 
 def size_category(documents: int) -> str:
@@ -85,9 +91,3 @@ def _license(stated: list[str | None]) -> dict[str, Any]:
     if all(name in HUB_LICENSES for name in known):
         return {"license": known[0] if len(known) == 1 else known}
     return {"license": "other", "license_name": ", ".join(names)}
-
-
-def yaml_header(values: dict[str, Any]) -> str:
-    """Return a data card's header between its two lines; ASCII only, so that every character is exact and visible."""
-    body = yaml.safe_dump(values, sort_keys=False, allow_unicode=False, default_flow_style=False, width=1 << 30)
-    return f"---\n{body}---\n"

@@ -1,4 +1,4 @@
-"""The facts of a set for a report: its manifest as it is, and what its recipe states of sources and tokenizer.
+"""The facts of a set for a report: what its recipe states of sources and tokenizer, beside what its manifest counts.
 
 The recipe is a JSON object that others may have written. A value of an unexpected type is left out, never guessed.
 """
@@ -11,8 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
-from shards.format.manifest import Manifest, MixEntry, SourceCounts, SourceEntry, Split
-from shards.format.reader import ShardSet
+from shards.format.manifest import Manifest, MixEntry, SourceCounts, SourceEntry
 
 MAX_LINE = 300
 """Characters of a list in one line; the items of a longer one are listed one by one."""
@@ -20,7 +19,6 @@ MAX_LINE = 300
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 _KEYS_SHOWN_APART = ("name", "kind", "weight", "paths", "repo", "config", "split", "revision", "license")
-_NOTHING = SourceCounts(tokens=0, documents=0)
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,7 @@ class SourceFacts:
     """One source: what the manifest counts, and what the recipe states.
 
     Attributes:
+        name: its name.
         entry: what the build found.
         share: its row of the mix.
         train, val: tokens (EOS included) and documents in each split.
@@ -39,6 +38,7 @@ class SourceFacts:
             of them were set and which are defaults.
     """
 
+    name: str
     entry: SourceEntry
     share: MixEntry
     train: SourceCounts
@@ -49,86 +49,13 @@ class SourceFacts:
     license: str | None
     settings: dict[str, str]
 
-    @property
-    def name(self) -> str:
-        """The name of the source."""
-        return self.entry.name
 
-
-@dataclass(frozen=True)
-class SetFacts:
-    """A whole set.
-
-    Attributes:
-        manifest: its manifest.
-        manifest_sha256: the digest of the manifest.
-        recipe_text: its recipe.
-        bytes: bytes of all its files, the manifest included.
-        sources: its sources.
-        tokenizer_settings: the keys of the tokenizer in the recorded recipe that have a value, as JSON, with defaults.
-    """
-
-    manifest: Manifest
-    manifest_sha256: str
-    recipe_text: str
-    bytes: int
-    sources: list[SourceFacts]
-    tokenizer_settings: dict[str, str]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of both splits."""
-        return sum(shard.tokens for shard in self.manifest.shards)
-
-    @property
-    def documents(self) -> int:
-        """Documents of both splits."""
-        return sum(shard.documents for shard in self.manifest.shards)
-
-    @property
-    def tokens_bytes(self) -> int:
-        """Bytes of the compressed tokens."""
-        return sum(shard.files.tokens.bytes for shard in self.manifest.shards)
-
-    @property
-    def eos(self) -> str:
-        """The text of the token that ends every document."""
-        tokenizer = self.manifest.tokenizer
-        return next((text for text, token in tokenizer.special_tokens.items() if token == tokenizer.eos_id), "")
-
-    @property
-    def rebuildable(self) -> bool:
-        """Whether the recipe says of every source where a build reads it."""
-        return bool(self.sources) and all(source.places for source in self.sources)
-
-
-def describe_facts(shard_set: ShardSet) -> SetFacts:
-    """Return the facts of a set.
-
-    Raises:
-        OSError: a metadata file cannot be read.
-    """
-    manifest = shard_set.manifest
-    recipe_text = shard_set.store.read(manifest.recipe.file).decode("utf-8", "backslashreplace")
-    recipe = _read_recipe(recipe_text)
-    others = ("manifest.json", manifest.recipe.file, manifest.tokenizer.file)
-    # The manifest lists the files of shards; the other three are asked for their sizes.
-    sizes = [file.bytes for shard in manifest.shards for file in shard.files.entries]
-    tokenizer = _table(recipe.get("tokenizer"))
-    shown = {"special_tokens", "eos_token", "vocab_size"}
-    if tokenizer.get("file") is not None:
-        shown.add("sample_bytes")  # a given tokenizer is not trained
-    return SetFacts(
-        manifest,
-        shard_set.manifest_sha256,
-        recipe_text,
-        sum(sizes) + sum(shard_set.store.size(name) for name in others),
-        _describe_sources(manifest, recipe),
-        _list_settings(tokenizer, shown),
-    )
-
-
-def _describe_sources(manifest: Manifest, recipe: dict[str, Any]) -> list[SourceFacts]:
+def describe_sources(manifest: Manifest, recipe_text: str) -> tuple[list[SourceFacts], dict[str, str]]:
+    """Return the facts of the sources, and the keys of the tokenizer that have a value, as JSON, with defaults."""
+    try:
+        recipe = _table(json.loads(recipe_text))
+    except (ValueError, RecursionError):  # the format requires JSON only because readers of sources need it
+        recipe = {}
     listed = recipe.get("sources")
     tables = [_table(item) for item in cast("list[Any]", listed)] if isinstance(listed, list) else []
     stated = {name: table for table in tables if (name := _text(table.get("name")))}
@@ -140,10 +67,11 @@ def _describe_sources(manifest: Manifest, recipe: dict[str, Any]) -> list[Source
         share = MixEntry(source=entry.name, requested=0.0, achieved=0.0, requested_tokens=0, achieved_tokens=0)
         facts.append(
             SourceFacts(
+                entry.name,
                 entry,
                 mix.get(entry.name, share),
-                _counts(manifest, "train", entry.name),
-                _counts(manifest, "val", entry.name),
+                manifest.count("train", entry.name),
+                manifest.count("val", entry.name),
                 kind=_text(own.get("kind")) or "",
                 repository=_text(own.get("repo")),
                 places=_places(own),
@@ -151,19 +79,10 @@ def _describe_sources(manifest: Manifest, recipe: dict[str, Any]) -> list[Source
                 settings=_list_settings(own, _KEYS_SHOWN_APART),
             )
         )
-    return facts
-
-
-def _counts(manifest: Manifest, split: Split, source: str) -> SourceCounts:
-    entry = manifest.splits.get(split)
-    return entry.sources.get(source, _NOTHING) if entry else _NOTHING
-
-
-def _read_recipe(text: str) -> dict[str, Any]:
-    try:
-        return _table(json.loads(text))
-    except (ValueError, RecursionError):  # the format requires JSON only because readers of sources need it
-        return {}
+    tokenizer = _table(recipe.get("tokenizer"))
+    # A given tokenizer is not trained on a sample.
+    given = ("sample_bytes",) if tokenizer.get("file") is not None else ()
+    return facts, _list_settings(tokenizer, ("special_tokens", "eos_token", "vocab_size", *given))
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -6,8 +6,8 @@ If no tokenizer is given, GPT-2's is taken from the Hub's cache on this machine,
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shards.errors import InputError
 from shards.format.reader import ShardSet
@@ -20,22 +20,6 @@ COMPARED_DOCUMENTS = 256
 """Of each source."""
 COMPARED_TOKENS = 1 << 14
 """Maximum taken from each document, so that one long book is not the whole sample."""
-
-
-@dataclass(frozen=True)
-class TokenizerComparison:
-    """Two tokenizers on the same sample, by source; EOS is not counted.
-
-    Attributes:
-        name, sha256, vocab_size: the other tokenizer.
-        sources: of each source `bytes` of text, `tokens` by our tokenizer and `other_tokens`; bytes per token of `ours`
-            and of the `other`; `more_tokens`, how many more tokens ours uses, as a fraction.
-    """
-
-    name: str
-    sha256: str
-    vocab_size: int
-    sources: dict[str, dict[str, float]]
 
 
 def find_gpt2(cache: Path | None = None) -> Path | None:
@@ -66,8 +50,13 @@ def parse_compare(text: str) -> tuple[str, Path]:
 
 def compare_other_tokenizer(
     shard_set: ShardSet, places: dict[str, list[Place]], *, name: str, file: Path
-) -> TokenizerComparison:
-    """Encode the documents at `places` with another tokenizer.
+) -> dict[str, Any]:
+    """Encode the documents at `places` with another tokenizer. EOS is not counted.
+
+    Returns:
+        `name`, `sha256` and `vocab_size` of the other tokenizer; and in `sources`, of each source, `bytes` of text,
+        `tokens` by our tokenizer and `other_tokens`; bytes per token of `ours` and of the `other`; `more_tokens`, how
+        many more tokens ours uses, as a fraction.
 
     Raises:
         InputError: not a file of the `tokenizers` library.
@@ -104,4 +93,5 @@ def compare_other_tokenizer(
                 "other": size / max(1, others),
                 "more_tokens": tokens / max(1, others) - 1,
             }
-    return TokenizerComparison(name, hashlib.sha256(data).hexdigest(), other.get_vocab_size(), ratios)
+    sha256 = hashlib.sha256(data).hexdigest()
+    return {"name": name, "sha256": sha256, "vocab_size": other.get_vocab_size(), "sources": ratios}

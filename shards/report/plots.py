@@ -1,4 +1,4 @@
-"""Draw the five pictures of a report. Each is drawn for a width: the page has a wide and a narrow version.
+"""Draw the four pictures of a report. Each is drawn for a width: the page has a wide and a narrow version.
 
 Each source has its own row, so that for any number of sources no colours are needed and no line covers another.
 """
@@ -6,12 +6,11 @@ Each source has its own row, so that for any number of sources no colours are ne
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from shards.audit.histogram import coarse_edges
 from shards.errors import plural
-from shards.format.manifest import ShardEntry
 from shards.report.chart import (
     CHARACTER_WIDTH,
     Chart,
@@ -23,21 +22,17 @@ from shards.report.chart import (
     logarithmic,
     round_ticks,
 )
-from shards.report.facts import SetFacts
-from shards.report.other_tokenizer import TokenizerComparison
-from shards.report.vocabulary import VocabularyFacts
-from shards.terminal.amounts import compact, format_size
+from shards.report.facts import SourceFacts
+from shards.terminal.amounts import compact
 
 ROW, BAR = 46.0, 13.0
 MAX_ROWS = 40
 """Maximum sources drawn, in the recipe's order; the tables have all."""
-SLOTS = {"wide": 110, "narrow": 48}
-"""Maximum columns in the picture of the shards; if there are more shards, several share a column."""
 
 
-def plot_mix(facts: SetFacts, width: float) -> Chart:
+def plot_mix(sources: Sequence[SourceFacts], width: float) -> Chart:
     """Draw the requested and the achieved share of each source."""
-    rows = [source.share for source in facts.sources[:MAX_ROWS]]
+    rows = [source.share for source in sources[:MAX_ROWS]]
     most = max([row.requested for row in rows] + [row.achieved for row in rows], default=1.0)
     said = "; ".join(f"{row.source}: {row.requested:.2%} asked for, {row.achieved:.2%} got" for row in rows)
     chart = Chart("The mix: shares of the training tokens by source", said, width)
@@ -84,29 +79,32 @@ def plot_lengths(rows: Sequence[dict[str, Any]], width: float) -> Chart:
     return chart
 
 
-def plot_id_frequencies(vocabulary: VocabularyFacts, width: float) -> Chart:
+def plot_id_frequencies(vocabulary: dict[str, Any], width: float) -> Chart:
     """Draw how often each id occurs, most frequent first, on logarithmic axes."""
-    most, seen = max([1, *vocabulary.counts]), max(2, vocabulary.seen)
+    ranks, counts, below = vocabulary["ranks"], vocabulary["counts"], vocabulary["rare_below"]
+    most, seen = max([1, *counts]), max(2, vocabulary["seen"])
     said = (
-        f"The most frequent id occurs {plural(most, 'time')}; {plural(vocabulary.seen, 'id')} "
-        f"{'occurs' if vocabulary.seen == 1 else 'occur'}, {vocabulary.rare:,} of them fewer than "
-        f"{plural(vocabulary.rare_below, 'time')}."
+        f"The most frequent id occurs {plural(most, 'time')}; {plural(vocabulary['seen'], 'id')} "
+        f"{'occurs' if vocabulary['seen'] == 1 else 'occur'}, {vocabulary['rare']:,} of them fewer than "
+        f"{plural(below, 'time')}."
     )
     chart = Chart("How often each id of the vocabulary occurs in training, by rank", said, width)
     # Room for the labels on the left, and for those of the ranks below.
     left, right, top, bottom = 52.0, 10.0, 12.0, 300.0 if width > 500 else 240.0
-    high = max(10.0, most, vocabulary.rare_below)
+    high = max(10.0, most, below)
     across = logarithmic(1, seen, left, width - right)
     up = logarithmic(0.8, high * 1.3, bottom, top)
-    _left_axis(chart, decade_ticks(1, high), up, left, right, compact)
+    for tick in decade_ticks(1, high):
+        chart.line(left, up(tick), width - right, up(tick), "grid")
+        chart.text(left - 8, up(tick) + 4, compact(tick), "tick", "end")
     for tick in decade_ticks(1, seen, 6):
         chart.line(across(tick), bottom, across(tick), bottom + 4, "axis")
         chart.text(across(tick), bottom + 19, compact(tick), "tick", "middle")
     chart.line(left, bottom, width - right, bottom, "axis")
-    rare = up(vocabulary.rare_below)
+    rare = up(below)
     chart.line(left, rare, width - right, rare, "limit")
-    chart.text(left + 6, rare + 16, f"rare: fewer than {vocabulary.rare_below:,}", "limit-label")
-    points = [(across(rank), up(held)) for rank, held in zip(vocabulary.ranks, vocabulary.counts, strict=True)]
+    chart.text(left + 6, rare + 16, f"rare: fewer than {below:,}", "limit-label")
+    points = [(across(rank), up(held)) for rank, held in zip(ranks, counts, strict=True)]
     chart.draw_path(points, "curve")
     # A line through one point is nothing.
     if len(points) == 1:
@@ -117,13 +115,13 @@ def plot_id_frequencies(vocabulary: VocabularyFacts, width: float) -> Chart:
     return chart
 
 
-def plot_bytes_per_token(ratios: dict[str, float], comparison: TokenizerComparison | None, width: float) -> Chart:
+def plot_bytes_per_token(ratios: dict[str, float], comparison: dict[str, Any] | None, width: float) -> Chart:
     """Draw the bytes per token of each source; with another tokenizer, both on the same sample."""
     others: dict[str, float] = {}
     if comparison is not None:
         # Both on the same sample: ratios over all of training would not be comparable.
-        ratios = {name: ratio["ours"] for name, ratio in comparison.sources.items()}
-        others = {name: ratio["other"] for name, ratio in comparison.sources.items()}
+        ratios = {name: ratio["ours"] for name, ratio in comparison["sources"].items()}
+        others = {name: ratio["other"] for name, ratio in comparison["sources"].items()}
     rows = list(ratios.items())[:MAX_ROWS]
     said = "; ".join(
         f"{name}: {ratio:.2f}{f', the other {others[name]:.2f}' if name in others else ''}" for name, ratio in rows
@@ -135,58 +133,11 @@ def plot_bytes_per_token(ratios: dict[str, float], comparison: TokenizerComparis
     for number, (name, ratio) in enumerate(rows):
         label = f"{ratio:.2f}"
         if comparison is not None:
-            label += f"; {fit(comparison.name, 90)} {others[name]:.2f}"
+            label += f"; {fit(comparison['name'], 90)} {others[name]:.2f}"
         top = _draw_bar(chart, number, name, label, scale(ratio))
         if comparison is not None:
             chart.circle(scale(others[name]), top + BAR / 2, 5.5, "ring")
     return chart
-
-
-def plot_shards(facts: SetFacts, width: float) -> Chart:
-    """Draw the compressed size of each shard's tokens, in the set's order; many shards share a column."""
-    shards = facts.manifest.shards
-    groups = group_plotted_shards(shards, SLOTS["wide" if width > 500 else "narrow"])
-    held = [shard.files.tokens.bytes for shard in shards] or [0]
-    said = f"{plural(len(shards), 'shard')} of {format_size(min(held))} to {format_size(max(held))}."
-    chart = Chart("Sizes of the shards' compressed tokens, in the set's order", said, width)
-    left, top, bottom = 58.0, 10.0, 170.0
-    ticks = round_ticks(max(held), 4)
-    up = linear(0, ticks[-1], bottom, top)
-    _left_axis(chart, ticks, up, left, 0.0, format_size)
-    # Few shards make narrow columns, not a wall.
-    step = min(34.0, (width - left) / max(1, len(groups)))
-    for number, group in enumerate(groups):
-        sizes = [shard.files.tokens.bytes for shard in group]
-        mean, x = sum(sizes) / len(sizes), left + number * step
-        style = "bar" if group[0].split == "train" else "bar-val"
-        names = group[0].name if len(group) == 1 else f"{group[0].name} to {group[-1].name}"
-        chart.rect(x + step * 0.12, up(mean), step * 0.76, bottom - up(mean), style, f"{names}: {format_size(mean)}")
-        # A column of several shards has the range of their sizes.
-        if len(group) > 1:
-            chart.line(x + step / 2, up(min(sizes)), x + step / 2, up(max(sizes)), "goal")
-    chart.line(left, bottom, width, bottom, "axis")
-    chart.height = bottom + 8
-    return chart
-
-
-def group_plotted_shards(shards: Sequence[ShardEntry], slots: int) -> list[list[ShardEntry]]:
-    """Group neighbouring shards of one split for their plot, so that there are about `slots` groups."""
-    each = max(1, math.ceil(len(shards) / slots))
-    groups: list[list[ShardEntry]] = []
-    for shard in shards:
-        if groups and groups[-1][0].split == shard.split and len(groups[-1]) < each:
-            groups[-1].append(shard)
-        else:
-            groups.append([shard])
-    return groups
-
-
-def _left_axis(
-    chart: Chart, ticks: Sequence[float], up: Scale, left: float, right: float, name: Callable[[float], str]
-) -> None:
-    for tick in ticks:
-        chart.line(left, up(tick), chart.width - right, up(tick), "grid")
-        chart.text(left - 8, up(tick) + 4, name(tick), "tick", "end")
 
 
 def _row_axis(

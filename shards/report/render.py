@@ -19,21 +19,20 @@ import jinja2
 from markupsafe import Markup
 
 from shards.audit.rules import VERDICT_ADVICE, VERDICT_WORDS
+from shards.format.manifest import Manifest
 from shards.report import card, markdown, visible_text
 from shards.report.audited import rows_of
 from shards.report.chart import Chart
-from shards.report.facts import SetFacts
-from shards.report.other_tokenizer import COMPARED_DOCUMENTS, TokenizerComparison
+from shards.report.facts import SourceFacts
+from shards.report.other_tokenizer import COMPARED_DOCUMENTS
 from shards.report.plots import (
     MAX_ROWS,
     plot_bytes_per_token,
     plot_id_frequencies,
     plot_lengths,
     plot_mix,
-    plot_shards,
 )
 from shards.report.shown_documents import ShownDocument
-from shards.report.vocabulary import VocabularyFacts
 from shards.terminal.amounts import compact, format_size
 from shards.terminal.display import format_value
 
@@ -52,7 +51,12 @@ class Report:
 
     Attributes:
         out: its folder.
-        facts: the set, from its manifest and recipe.
+        manifest: the set's manifest.
+        manifest_sha256: the digest of the manifest.
+        recipe_text: the set's recipe.
+        bytes: bytes of all its files, the manifest included.
+        sources: its sources, from manifest and recipe.
+        tokenizer_settings: what the recipe states of the tokenizer.
         vocabulary: its ids, from the audit's counts.
         audit: audit.json.
         samples: documents to show, by source.
@@ -60,11 +64,42 @@ class Report:
     """
 
     out: Path
-    facts: SetFacts
-    vocabulary: VocabularyFacts
+    manifest: Manifest
+    manifest_sha256: str
+    recipe_text: str
+    bytes: int
+    sources: list[SourceFacts]
+    tokenizer_settings: dict[str, str]
+    vocabulary: dict[str, Any]
     audit: dict[str, Any]
     samples: dict[str, list[ShownDocument]]
-    comparison: TokenizerComparison | None
+    comparison: dict[str, Any] | None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of both splits."""
+        return sum(shard.tokens for shard in self.manifest.shards)
+
+    @property
+    def documents(self) -> int:
+        """Documents of both splits."""
+        return sum(shard.documents for shard in self.manifest.shards)
+
+    @property
+    def tokens_bytes(self) -> int:
+        """Bytes of the compressed tokens."""
+        return sum(shard.files.tokens.bytes for shard in self.manifest.shards)
+
+    @property
+    def eos(self) -> str:
+        """The text of the token that ends every document."""
+        tokenizer = self.manifest.tokenizer
+        return next((text for text, token in tokenizer.special_tokens.items() if token == tokenizer.eos_id), "")
+
+    @property
+    def rebuildable(self) -> bool:
+        """Whether the recipe says of every source where a build reads it."""
+        return bool(self.sources) and all(source.places for source in self.sources)
 
     @property
     def by_source(self) -> dict[str, dict[str, Any]]:
@@ -95,7 +130,7 @@ def render_page(report: Report) -> str:
 
 def render_card(report: Report) -> str:
     """Return the data card: Markdown under the header that the Hub reads."""
-    header = card.yaml_header(card.card_header(report.facts))
+    header = card.card_header(report.manifest, report.sources)
     return header + make_render_environment().get_template("card.md.jinja").render(_values(report))
 
 
@@ -105,11 +140,10 @@ def _draw_charts(report: Report) -> dict[str, dict[str, Chart]]:
     # Each picture is drawn twice: text in a scaled picture could not be read on a phone.
     for name, width in (("wide", WIDE), ("narrow", NARROW)):
         drawn = {
-            "mix": plot_mix(report.facts, width),
+            "mix": plot_mix(report.sources, width),
             "lengths": plot_lengths(list(report.by_source.values()), width),
             "ranks": plot_id_frequencies(report.vocabulary, width),
             "bytes": plot_bytes_per_token(report.bytes_per_token, report.comparison, width),
-            "shards": plot_shards(report.facts, width),
         }
         for chart, picture in drawn.items():
             charts.setdefault(chart, {})[name] = picture
@@ -117,10 +151,9 @@ def _draw_charts(report: Report) -> dict[str, dict[str, Chart]]:
 
 
 def _values(report: Report) -> dict[str, Any]:
-    manifest = report.facts.manifest
+    manifest = report.manifest
     return _LIMITS | {
         "report": report,
-        "facts": report.facts,
         "manifest": manifest,
         "vocabulary": report.vocabulary,
         "audit": report.audit,

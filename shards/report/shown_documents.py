@@ -5,18 +5,15 @@ from __future__ import annotations
 
 import codecs
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shards.errors import plural
+from shards.format.arrays import Int64s
 from shards.format.document_table import iter_documents, number_sources, read_bytes, wrong_document_table
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.trace.locate import Place, find_places
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 SHOWN_CHARACTERS = 700
 """Maximum shown of each document."""
@@ -42,7 +39,7 @@ def draw_shown_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]
     Raises:
         ShardSetError: a document table is not what the manifest says.
     """
-    numbers = {source.name: code for code, source in enumerate(shard_set.manifest.sources)}
+    numbers = shard_set.source_numbers
     places: dict[str, list[Place]] = {name: [] for name in numbers}
     train = shard_set.manifest.splits.get("train")
     if train is None:
@@ -54,7 +51,7 @@ def draw_shown_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]
     }
     before = dict.fromkeys(numbers, 0)
     for shard in shard_set.splits["train"]:
-        wanted: dict[int, npt.NDArray[np.int64]] = {}
+        wanted: dict[int, Int64s] = {}
         for name, counts in shard.entry.sources.items():
             own = ordinals[name] - before[name]
             own = own[(own >= 0) & (own < counts.documents)]
@@ -67,18 +64,16 @@ def draw_shown_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]
     return places
 
 
-def read_shown_document(
-    shard: Shard, place: Place, vocabulary: Vocabulary, *, characters: int = SHOWN_CHARACTERS
-) -> ShownDocument:
+def read_shown_document(shard: Shard, place: Place, vocabulary: Vocabulary) -> ShownDocument:
     """Return the beginning of a document. A character has at most 4 tokens, so at most 4 for each are read."""
-    stop = min(place.tokens - 1, 4 * characters + 1)  # one for BOS
+    stop = min(place.tokens - 1, 4 * SHOWN_CHARACTERS + 1)  # one for BOS
     data = read_bytes(shard, place.start, place.start + stop, vocabulary=vocabulary)
     whole = stop == place.tokens - 1
     text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(data, final=whole)
-    return ShownDocument(place, text[:characters], whole and len(text) <= characters)
+    return ShownDocument(place, text[:SHOWN_CHARACTERS], whole and len(text) <= SHOWN_CHARACTERS)
 
 
-def _find_ordinals(shard: Shard, numbers: dict[str, int], wanted: dict[int, npt.NDArray[np.int64]]) -> list[int]:
+def _find_ordinals(shard: Shard, numbers: dict[str, int], wanted: dict[int, Int64s]) -> list[int]:
     """Return the numbers in their shard of the documents that are the n-th of their source there."""
     batches = iter_documents(shard, ["source"])
     sources = np.concatenate([number_sources(shard, batch, numbers) for batch in batches])

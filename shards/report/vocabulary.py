@@ -3,7 +3,6 @@
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +16,16 @@ MAX_POINTS = 160
 """Points of the curve by rank, spaced evenly on a logarithmic axis; more would not be visible."""
 
 
-@dataclass(frozen=True)
-class VocabularyFacts:
-    """The vocabulary as training uses it.
+def describe_vocabulary(found: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return how training uses the vocabulary, from an audit: its audit.json, and its folder.
 
-    Attributes:
+    Returns:
         ranks, counts: points of the curve of counts in falling order, rank from 1; ids never seen are left out.
         seen: ids that occur; `never_seen` counts those that do not, except special ids and single bytes.
         rare: ids that occur fewer than `rare_below` times; they are among `seen`.
         longest: the longest entries by bytes, without special ids: id, text, bytes and count of each. The text has lone
             surrogates for bytes that are not UTF-8.
         rarest: the rarest entries in the audit, rarest first.
-    """
-
-    ranks: list[int]
-    counts: list[int]
-    seen: int
-    never_seen: int
-    rare: int
-    rare_below: int
-    longest: list[dict[str, Any]]
-    rarest: list[dict[str, Any]]
-
-
-def describe_vocabulary(found: dict[str, Any], folder: Path) -> VocabularyFacts:
-    """Return the facts of the vocabulary from an audit: its audit.json, and its folder.
 
     Raises:
         OSError: the audit's files cannot be read.
@@ -66,13 +50,13 @@ def describe_vocabulary(found: dict[str, Any], folder: Path) -> VocabularyFacts:
         }
         for token in [*by_length, *rarest]
     }
-    return VocabularyFacts(
-        ranks=ranks.tolist(),
-        counts=falling[ranks - 1].tolist(),
-        seen=len(falling),
-        never_seen=int(((counts == 0) & ~special & (lengths != 1)).sum()),
-        rare=int(((counts > 0) & (counts < below) & ~special).sum()),
-        rare_below=below,
-        longest=[shown[token] for token in by_length if lengths[token] and not special[token]],
-        rarest=[shown[token] for token in rarest],
-    )
+    return {
+        "ranks": ranks.tolist(),
+        "counts": falling[ranks - 1].tolist(),
+        "seen": len(falling),
+        "never_seen": int(((counts == 0) & ~special & (lengths != 1)).sum()),
+        "rare": int(((counts > 0) & (counts < below) & ~special).sum()),
+        "rare_below": below,
+        "longest": [shown[token] for token in by_length if lengths[token] and not special[token]],
+        "rarest": [shown[token] for token in rarest],
+    }

@@ -11,23 +11,21 @@ A report judges nothing that the audit does not judge, and uploads nothing.
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
-from shards.errors import ShardSetError
+from shards.format.manifest import MANIFEST_FILE
 from shards.report.audited import find_or_audit
-from shards.report.facts import describe_facts
+from shards.report.facts import describe_sources
 from shards.report.other_tokenizer import COMPARED_DOCUMENTS, GPT2, compare_other_tokenizer, find_gpt2
 from shards.report.render import Report, render_card, render_page
 from shards.report.shown_documents import draw_shown_places, read_shown_document
 from shards.report.vocabulary import describe_vocabulary
 from shards.stores.files import atomic_open
-from shards.stores.open import open_store
+from shards.stores.open import AnyPath, open_store
 from shards.stores.store import FolderStore, check_outside, folder_beside
 from shards.terminal.reporter import Progress, no_progress
-from shards.validation.files import check_files
+from shards.validation.files import require_whole
 
 PAGE_FILE, CARD_FILE = "index.html", "README.md"
 _MARKS = {PAGE_FILE: b": a token set</title>", CARD_FILE: b"| manifest, SHA-256 | `"}
@@ -39,30 +37,29 @@ SAMPLES = 2
 
 def report_to_dict(report: Report) -> dict[str, Any]:
     """Return the JSON object of a report: every fact of the page but the manifest's, the samples' texts and curves."""
-    facts, comparison = report.facts, report.comparison
     stated = ("name", "kind", "places", "license", "settings")
     return {
-        "name": facts.manifest.name,
-        "manifest_sha256": facts.manifest_sha256,
-        "tokens": facts.tokens,
-        "documents": facts.documents,
-        "bytes": facts.bytes,
-        "sources": [{name: getattr(source, name) for name in stated} for source in facts.sources],
+        "name": report.manifest.name,
+        "manifest_sha256": report.manifest_sha256,
+        "tokens": report.tokens,
+        "documents": report.documents,
+        "bytes": report.bytes,
+        "sources": [{name: getattr(source, name) for name in stated} for source in report.sources],
         "out": str(report.out),
         "files": [PAGE_FILE, CARD_FILE],
         "verdict": report.audit["verdict"],
         "checks": {check["name"]: check["verdict"] for check in report.audit["checks"]},
         "bytes_per_token": {"set": report.whole_bytes_per_token, "sources": report.bytes_per_token},
-        "compared_with": None if comparison is None else dataclasses.asdict(comparison),
+        "compared_with": report.comparison,
         "lengths": report.by_source,
-        "longest_entries": report.vocabulary.longest,
-        "rarest_entries": report.vocabulary.rarest,
+        "longest_entries": report.vocabulary["longest"],
+        "rarest_entries": report.vocabulary["rarest"],
         "samples": {name: [sample.place.to_dict() for sample in samples] for name, samples in report.samples.items()},
     }
 
 
 def write_report(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     out: Path | None = None,
     audit: Path | None = None,
@@ -96,10 +93,7 @@ def write_report(
     # Beside the set, or beside the report of a set at an address.
     if audit is None:
         audit = folder_beside(store if store.folder is not None else FolderStore(out), "audit")
-    structure = check_files(store)
-    shard_set = structure.shard_set
-    if structure.problems or shard_set is None:
-        raise ShardSetError(structure.problems)
+    shard_set = require_whole(store)
     found = find_or_audit(shard_set, audit, workers=workers, progress=progress)
     samples = {
         name: [read_shown_document(shard_set.shard(place.shard), place, shard_set.vocabulary) for place in places]
@@ -113,8 +107,24 @@ def write_report(
         name, file = compare_with
         places = draw_shown_places(shard_set, COMPARED_DOCUMENTS)
         comparison = compare_other_tokenizer(shard_set, places, name=name, file=file)
-    vocabulary = describe_vocabulary(found, audit)
-    report = Report(out, describe_facts(shard_set), vocabulary, found, samples, comparison)
+    manifest = shard_set.manifest
+    recipe_text = store.read(manifest.recipe.file).decode("utf-8", "backslashreplace")
+    sources, settings = describe_sources(manifest, recipe_text)
+    # The manifest lists the files of shards; the other three are asked for their sizes.
+    others = (MANIFEST_FILE, manifest.recipe.file, manifest.tokenizer.file)
+    report = Report(
+        out,
+        manifest,
+        shard_set.manifest_sha256,
+        recipe_text,
+        sum(file.bytes for file in manifest.files) + sum(map(store.size, others)),
+        sources,
+        settings,
+        describe_vocabulary(found, audit),
+        found,
+        samples,
+        comparison,
+    )
     # Both are rendered before either is written.
     rendered = {CARD_FILE: render_card(report), PAGE_FILE: render_page(report)}
     out.mkdir(parents=True, exist_ok=True)

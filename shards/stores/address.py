@@ -28,7 +28,7 @@ _OBJECT_ADDRESS = re.compile(
 """The characters left out are those that obstore would encode, so a key is what the address says."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HubAddress:
     """A folder of a dataset repository: `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`, revision main by default."""
 
@@ -61,7 +61,7 @@ def parse_hub_address(text: str, *, revision: str | None = None) -> HubAddress:
     return HubAddress(found["repo"], revision or named or "main", folder)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ObjectAddress:
     """A folder in a bucket: `s3://BUCKET/PREFIX`; `gs` and `az` (a container) likewise."""
 

@@ -38,8 +38,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from shards.errors import InputError, Problem, ShardSetError
+from shards.errors import InputError, set_error
 from shards.stores.retry import StoppedError
+from shards.terminal.reporter import Advance
 from shards.terminal.waiting import report, wait_for
 
 MOST_DEFAULT_BYTES = 100 * 10**9
@@ -59,7 +60,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 _FOLDER = re.compile(rf"[0-9a-f]{{64}}|{KEYED}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CachedFile:
     """A file that a cache can keep."""
 
@@ -108,7 +109,7 @@ class Cache:
         return Cache, (self.folder, self.limit)
 
     @contextlib.contextmanager
-    def hold(self, file: CachedFile, fetch: Callable[[int], None], *, stop: Event) -> Generator[Path]:
+    def hold(self, file: CachedFile, fetch: Advance, *, stop: Event) -> Generator[Path]:
         """Yield the path of a whole, verified file, which stays in the folder while the body runs.
 
         Args:
@@ -172,7 +173,7 @@ class Cache:
     def _keyed_path(self, key: str) -> Path:
         return self.folder / KEYED / hashlib.sha256(key.encode()).hexdigest()
 
-    def _take(self, file: CachedFile, path: Path, fetch: Callable[[int], None], stop: Event) -> int:
+    def _take(self, file: CachedFile, path: Path, fetch: Advance, stop: Event) -> int:
         """Return a descriptor with a shared lock."""
         while True:
             descriptor = self._open_whole(path, stop)
@@ -221,7 +222,7 @@ class Cache:
                     report(f"{path}: damaged in the cache: its bytes have changed; fetching it again")
             _release(descriptor)
 
-    def _fetch(self, file: CachedFile, path: Path, fetch: Callable[[int], None], stop: Event) -> int | None:
+    def _fetch(self, file: CachedFile, path: Path, fetch: Advance, stop: Event) -> int | None:
         """Fetch a file and return a descriptor with a shared lock; None if another process fetches it meanwhile."""
         part = path.with_name(f".{path.name}{PART_SUFFIX}")
         with self._locked():
@@ -245,7 +246,7 @@ class Cache:
                 if again:
                     found = f"fetched twice from {file.address}, with sha256 {_hash(descriptor)}"
                     message = f"{found}; expected {file.sha256} by the manifest. Copy or push the set again."
-                    raise ShardSetError([Problem("file_checksum", file.name, message)])
+                    raise set_error("file_checksum", file.name, message)
             # From the exclusive lock to a shared one without a gap.
             with self._locked():
                 part.rename(path)

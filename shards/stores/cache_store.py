@@ -11,7 +11,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from threading import Event
 
@@ -20,7 +19,8 @@ from shards.stores.cache import Cache, CachedFile
 from shards.stores.fetched_store import FetchedStore
 from shards.stores.retry import stop_on
 from shards.stores.store import ListedFile, StoredFile, local_file
-from shards.terminal.reporter import Progress
+from shards.terminal.reporter import Progress, count_up, no_progress
+from shards.terminal.workers import call_until_failure
 
 CONNECTIONS = 4
 """Ranged requests of a file at once: one connection seldom uses the full bandwidth. Each holds one range in memory."""
@@ -86,7 +86,7 @@ class CacheStore:
             return file.read_range(start, stop)
 
     @contextlib.contextmanager
-    def hold(self, name: str, *, progress: Progress | None = None) -> Generator[StoredFile]:
+    def hold(self, name: str, *, progress: Progress = no_progress) -> Generator[StoredFile]:
         """Yield a listed file as the cache keeps it, which does not remove it while the body runs.
 
         Do not hold one file while taking another: with little room both would wait.
@@ -120,7 +120,7 @@ class CacheStore:
             for stop in self._fetches:
                 stop.set()
 
-    def _fetch(self, file: CachedFile, stop: Event, progress: Progress | None, descriptor: int) -> None:
+    def _fetch(self, file: CachedFile, stop: Event, progress: Progress, descriptor: int) -> None:
         """Write a file's bytes to a descriptor."""
         step = self.remote.request_bytes or REQUEST_BYTES
 
@@ -133,19 +133,9 @@ class CacheStore:
                 written += os.pwrite(descriptor, content[written:], start + written)
             return written
 
-        with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="fetch") as pool:
-            ranges = [pool.submit(fetch_range, start) for start in range(0, file.bytes, step)]
-            try:
-                done = 0
-                for written in as_completed(ranges):
-                    done += written.result()
-                    if progress is not None:
-                        progress(done, file.bytes)
-            except BaseException:
-                # One range failed: the others stop at their next request.
-                stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        # If one range fails, the others stop at their next request.
+        starts, advance = range(0, file.bytes, step), count_up(progress, file.bytes)
+        call_until_failure(fetch_range, starts, advance, threads=CONNECTIONS, stop=stop)
 
     def __str__(self) -> str:
         return str(self.remote)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from shards.errors import Problem, ShardSetError
+from shards.errors import set_error
 from shards.stores.address import HubAddress, parse_hub_address
 from shards.stores.hub_client import ANSWER_S, hub_endpoint, hub_errors, open_hub_client
 from shards.stores.retry import StoreError, TransientError, retry
@@ -85,7 +85,7 @@ class HubStore:
             message = (
                 f"digest {found} of {len(content)} bytes; expected {known.digest}. Read it again, or push it again."
             )
-            raise ShardSetError([Problem("file_checksum", name, message)])
+            raise set_error("file_checksum", name, message)
         return content
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:

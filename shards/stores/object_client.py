@@ -12,10 +12,10 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from shards.errors import InputError
@@ -55,24 +55,22 @@ _REFUSED = re.compile(r"\bsource: (\w+)")
 """The name of what obstore finds wrong with its settings, such as `MissingSecretAccessKey`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Facts that messages may state about a client: its endpoint, its region, and where its credentials come from."""
+@dataclass(frozen=True)
+class Connection:
+    """The clients of one bucket in this process, and the facts about them that messages may state."""
 
     endpoint: str
     region: str
     credentials: str
-
-
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """The clients of one bucket in this process."""
-
-    settings: Settings
-    single: Client
+    """Where the credentials come from."""
+    single: Client = field(repr=False)
     """Attempts each request once."""
-    parts: Client
+    parts: Client = field(repr=False)
     """Retries the parts of a large upload."""
+
+
+_SetUp: TypeAlias = "tuple[tuple[str, str, str], ClientConfig, dict[str, Any]]"
+"""The endpoint, region and source of credentials of a client, its options, and its other settings."""
 
 
 def connect(scheme: str, bucket: str) -> Connection:
@@ -105,10 +103,7 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
     from obstore.store import AzureStore, GCSStore, S3Store
 
     environment = dict(variables)
-    if scheme == "s3":
-        settings, options, config = _set_up_s3(environment)
-    else:
-        settings, options, config = _set_up_other(_OTHERS[scheme], environment)
+    told, options, config = _set_up_s3(environment) if scheme == "s3" else _set_up_other(scheme, environment)
     kind = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
     try:
         single, parts = (
@@ -123,7 +118,7 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
         if empty := sorted(name for name, value in variables if not value and name.startswith(_PREFIXES[scheme])):
             message += f". These variables are empty: {', '.join(empty)}; unset them"
         raise InputError(f"{message}. {say_variables(scheme)}") from None
-    return Connection(settings, single, parts)
+    return Connection(*told, single, parts)
 
 
 def say_variables(scheme: str) -> str:
@@ -141,7 +136,7 @@ def say_variables(scheme: str) -> str:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-def _set_up_s3(variables: Mapping[str, str]) -> tuple[Settings, ClientConfig, dict[str, Any]]:
+def _set_up_s3(variables: Mapping[str, str]) -> _SetUp:
     profile = {} if _AWS_KEY in variables else _read_profile(variables)
     endpoint = (
         variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL") or profile.get("endpoint_url") or ""
@@ -161,28 +156,24 @@ def _set_up_s3(variables: Mapping[str, str]) -> tuple[Settings, ClientConfig, di
         # Where the content cannot be changed on the way: to sign it, too, takes half the processor time of sending it.
         config["unsigned_payload"] = not options.get("allow_http") or _is_loopback(endpoint)
     shown = _shown(endpoint) or f"Amazon S3 in {region}"
-    return Settings(shown, region, _say_aws_credentials(variables, profile)), options, config
-
-
-class _Service(NamedTuple):
-    """How the environment names what a client other than S3's needs; obstore reads most of it itself."""
-
-    name: str
-    endpoints: tuple[str, ...]
-    allow_http: str
-    credentials: re.Pattern[str]
-    lacking: str
+    if "aws_access_key_id" in profile:
+        source = "credentials from the AWS command line's files"
+    elif named := [name for name in (_AWS_KEY, *_AWS_ROLES) if name in variables]:
+        source = f"credentials from {named[0]}"
+    else:
+        source = f"no {_AWS_KEY} in the environment, no profile in ~/.aws, and no role of this machine"
+    return (shown, region, source), options, config
 
 
 _OTHERS = {
-    "gs": _Service(
+    "gs": (
         "Google Cloud Storage",
         ("GOOGLE_BASE_URL",),
         "GOOGLE_ALLOW_HTTP",
         re.compile("GOOGLE.*(SERVICE_ACCOUNT|CREDENTIALS)"),
         "GOOGLE_APPLICATION_CREDENTIALS",
     ),
-    "az": _Service(
+    "az": (
         "Azure Blob Storage",
         ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
         "AZURE_ALLOW_HTTP",
@@ -190,14 +181,17 @@ _OTHERS = {
         "AZURE_STORAGE_ACCOUNT_KEY",
     ),
 }
+"""Of each service but S3 its name; the variables of its endpoint, of plain HTTP and of its credentials; the one that is
+most often lacking. obstore reads most of them itself."""
 
 
-def _set_up_other(service: _Service, variables: Mapping[str, str]) -> tuple[Settings, ClientConfig, dict[str, Any]]:
-    endpoint = next((variables[name] for name in service.endpoints if variables.get(name)), "")
-    options = _client_options(endpoint, variables.get(service.allow_http, ""), service.allow_http)
-    named = [name for name in variables if service.credentials.match(name)]
-    source = f"credentials from {named[0]}" if named else f"no {service.lacking} in the environment"
-    return Settings(_shown(endpoint) or service.name, "", source), options, {}
+def _set_up_other(scheme: str, variables: Mapping[str, str]) -> _SetUp:
+    service, endpoints, allow_http, credentials, lacking = _OTHERS[scheme]
+    endpoint = next((variables[name] for name in endpoints if variables.get(name)), "")
+    options = _client_options(endpoint, variables.get(allow_http, ""), allow_http)
+    named = [name for name in variables if credentials.match(name)]
+    source = f"credentials from {named[0]}" if named else f"no {lacking} in the environment"
+    return (_shown(endpoint) or service, "", source), options, {}
 
 
 def _client_options(endpoint: str, allowed: str, variable: str) -> ClientConfig:
@@ -269,14 +263,3 @@ def _read_profile(variables: Mapping[str, str]) -> dict[str, str]:
         remedy = f'Run eval "$(aws configure export-credentials --profile {name} --format env)"'
         raise InputError(f"AWS_PROFILE: the profile {name!r} has no keys: it signs in another way. {remedy}")
     return found
-
-
-def _say_aws_credentials(variables: Mapping[str, str], profile: Mapping[str, str]) -> str:
-    if _AWS_KEY in variables:
-        return f"credentials from {_AWS_KEY}"
-    if "aws_access_key_id" in profile:
-        return "credentials from the AWS command line's files"
-    for name in _AWS_ROLES:
-        if name in variables:
-            return f"credentials from {name}"
-    return f"no {_AWS_KEY} in the environment, no profile in ~/.aws, and no role of this machine"

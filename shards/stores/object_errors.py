@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from shards.stores.address import ObjectAddress
-from shards.stores.object_client import Settings, say_variables
+from shards.stores.object_client import Connection, say_variables
 from shards.stores.retry import TRANSIENT_STATUSES, StoreError, TransientError
 
 UNREACHABLE_S = 30.0
@@ -64,7 +64,7 @@ class RangesError(StoreError):
     """A store answers a request for a range with other bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Failure:
     """The facts of a failed request that a message may use."""
 
@@ -88,7 +88,7 @@ def read_failure(error: Exception) -> Failure:
 
 
 def to_store_error(
-    error: Exception, *, what: str, doing: str, address: ObjectAddress, settings: Settings, answered: bool
+    error: Exception, *, what: str, doing: str, address: ObjectAddress, at: Connection, answered: bool
 ) -> StoreError | OSError:
     """Return the error to raise for an error of obstore: `TransientError` if the failure may pass.
 
@@ -97,14 +97,14 @@ def to_store_error(
         what: the address of the file or folder that the message begins with.
         doing: `read`, `write`, `list` or `delete`.
         address: the store's address.
-        settings: the client's endpoint, region and source of credentials.
+        at: the client, with its endpoint, region and source of credentials.
         answered: whether the store has answered this process before.
     """
     found = read_failure(error)
-    passing = passing_error(found, what, settings, answered=answered)
+    passing = passing_error(found, what, at.endpoint, answered=answered)
     if passing is not None:
         return passing
-    bucket, where = address.bucket, settings.endpoint
+    bucket, where = address.bucket, at.endpoint
     # What is not there.
     if found.code in _ABSENT_BUCKET_CODES:
         return StoreError(f"{what}: there is no bucket {bucket!r} at {where}. Create it, or correct the address.")
@@ -114,17 +114,17 @@ def to_store_error(
     if found.status in (301, 307, 308) or found.code in _WRONG_REGION_CODES or "BareRedirect" in found.text:
         region = _REGION.search(found.text)
         right = f"{region[1]!r}" if region else "the bucket's region"
-        message = f"the bucket is in another region than {settings.region!r}"
+        message = f"the bucket is in another region than {at.region!r}"
         return StoreError(f"{what}: {message}. Set AWS_REGION to {right}.")
     if "169.254.169.254" in found.text or "metadata.google.internal" in found.text:
-        return NoCredentialsError(f"{what}: no credentials: {settings.credentials}. {say_variables(address.scheme)}")
+        return NoCredentialsError(f"{what}: no credentials: {at.credentials}. {say_variables(address.scheme)}")
     if found.status == 401 or found.code in _REFUSED_KEYS_CODES:
         remedy = "They are wrong or have expired: renew them"
-        return StoreError(f"{what}: {where} refuses the {settings.credentials} ({found.shown}). {remedy}.")
+        return StoreError(f"{what}: {where} refuses the {at.credentials} ({found.shown}). {remedy}.")
     if found.code == "RequestTimeTooSkewed":
         return StoreError(f"{what}: this machine's clock is wrong by minutes ({found.shown}). Set it.")
     if found.status == 403:
-        known = settings.credentials
+        known = at.credentials
         return StoreError(f"{what}: no permission to {doing} at {where} ({found.shown}; {known}). Ask for the right.")
     # What the store cannot do, or is not.
     if found.status == 416:
@@ -143,17 +143,17 @@ def to_store_error(
     return StoreError(f"{what}: cannot {doing}: {type(error).__name__}. {say_variables(address.scheme)}")
 
 
-def passing_error(found: Failure, what: str, settings: Settings, *, answered: bool) -> TransientError | None:
+def passing_error(found: Failure, what: str, endpoint: str, *, answered: bool) -> TransientError | None:
     """Return the error if the failure may pass, else None."""
     if found.kind == "Connect":
         # An endpoint that has answered before is right, so it gets all the time.
-        message = f"nothing answers at {settings.endpoint} (is the endpoint right?)"
+        message = f"nothing answers at {endpoint} (is the endpoint right?)"
         return TransientError(f"{what}: {message}", give_up_s=None if answered else UNREACHABLE_S)
     if "169.254.169.254" in found.text:
         return None  # the address that tells a machine its role: there is none here, and never will be
     if found.status in TRANSIENT_STATUSES or found.code in _PASSING_CODES:
-        return TransientError(f"{what}: {settings.endpoint} answered {found.shown}")
+        return TransientError(f"{what}: {endpoint} answered {found.shown}")
     if found.status is None and found.kind in ("Timeout", "Interrupted", "Request", "Body", "Decode"):
         why = {"Timeout": "did not answer in time", "Request": "closed the connection"}
-        return TransientError(f"{what}: {settings.endpoint} {why.get(found.kind, 'broke off its answer')}")
+        return TransientError(f"{what}: {endpoint} {why.get(found.kind, 'broke off its answer')}")
     return None

@@ -137,7 +137,11 @@ class ObjectStore:
                 return at.single.put(key, whole, use_multipart=False)["e_tag"]
 
             tag = self._ask(name, "write", attempt)
-            return _quoted(tag) if tag else self._version_of(name)
+            if tag:
+                return _quoted(tag)
+            written = self.find(name)
+            assert written is not None, f"{self}/{name}: is not there after it was written"
+            return written.version
         part_bytes = max(PART_BYTES, -(-size // (MOST_PARTS - 1)))
 
         writer = uuid.uuid4().hex
@@ -162,11 +166,6 @@ class ObjectStore:
             return _version(written)
 
         return self._ask(name, "write", send_parts)
-
-    def _version_of(self, name: str) -> str:
-        written = self.find(name)
-        assert written is not None, f"{self}/{name}: is not there after it was written"
-        return written.version
 
     def create(self, name: str, content: bytes) -> bool:
         """Write a whole file unless one of that name exists; `shards.stores.probe` finds stores that cannot do this."""
@@ -241,7 +240,7 @@ class ObjectStore:
                 if isinstance(error, FileNotFoundError) and error.filename is not None:
                     raise  # a file on this machine
                 raise to_store_error(
-                    error, what=what, doing=doing, address=self.address, settings=at.settings, answered=self._answered
+                    error, what=what, doing=doing, address=self.address, at=at, answered=self._answered
                 ) from None  # obstore's own text may quote the account's keys
             _answered.add((self.address.scheme, self.address.bucket))
             return result

@@ -15,11 +15,14 @@ from shards.stores.store import FolderStore, Store
 Place = Path | str
 """The place of a set: a folder on this machine, or the address of a remote store."""
 
+AnyPath = str | os.PathLike[str]
+"""A path or an address, as a program gives it."""
+
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}[^/]?")
 _SCHEMES = [*(f"{scheme}://" for scheme in OBJECT_SCHEMES), HUB_SCHEME]
 
 
-def open_store(place: str | os.PathLike[str]) -> Store:
+def open_store(place: AnyPath) -> Store:
     """Return the store at a place, to read from.
 
     Args:
@@ -34,7 +37,7 @@ def open_store(place: str | os.PathLike[str]) -> Store:
     return open_writable_store(place)
 
 
-def open_writable_store(place: str | os.PathLike[str]) -> FolderStore | ObjectStore:
+def open_writable_store(place: AnyPath) -> FolderStore | ObjectStore:
     """Return the store at a place, to write to: a folder, or `s3://BUCKET/PREFIX` (or `gs`, `az`). See `open_store`."""
     if not os.fspath(place):
         remedy = "Is a variable of the shell not set?"
@@ -54,7 +57,7 @@ def open_writable_store(place: str | os.PathLike[str]) -> FolderStore | ObjectSt
     raise InputError(f"{scheme}: not a kind of address.{nearest(f'{scheme}://', _SCHEMES)} {remedy}")
 
 
-def absolute_place(place: str | os.PathLike[str]) -> str:
+def absolute_place(place: AnyPath) -> str:
     """Return the address that opens a place to write to from any working directory: a path from the root, or the URL.
 
     Raises:
@@ -71,7 +74,7 @@ def absolute_place(place: str | os.PathLike[str]) -> str:
     return address
 
 
-def scheme_of(place: str | os.PathLike[str]) -> str | None:
+def scheme_of(place: AnyPath) -> str | None:
     """Return the part before `://`, by which a store is opened; None if the place is a folder.
 
     A `Path` of an address is recognised too, although it has one slash: no folder of a user is called `s3:`.

@@ -102,7 +102,7 @@ class WritableStore(Store, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredFile:
     """One file of a store."""
 

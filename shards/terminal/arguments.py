@@ -7,10 +7,8 @@ import contextlib
 import math
 import os
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
 
 from shards.errors import InputError
 
@@ -126,26 +124,3 @@ def add_give_up_after(parser: argparse._ActionsContainer) -> None:  # pyright: i
         metavar="S",
         help="seconds for which a failed request is retried (default: 600)",
     )
-
-
-def check_place(place: Path | str) -> None:
-    """Check the argument SET: a folder must exist. The address of a remote set is checked when it is opened.
-
-    Raises:
-        InputError: it does not.
-    """
-    if isinstance(place, Path) and not place.is_dir():
-        raise InputError(f"{place}: no such folder. Give the folder that contains manifest.json.")
-
-
-def add_version(parser: argparse.ArgumentParser) -> None:
-    """Add the flag `--version`."""
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-
-
-class _Version(argparse.Action):
-    def __call__(self, *arguments: Any, **options: Any) -> NoReturn:
-        from importlib.metadata import version  # late: takes 20 ms to load
-
-        print(f"tokenmill {version('tokenmill')}")
-        sys.exit(0)

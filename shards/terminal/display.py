@@ -22,6 +22,9 @@ FULL_WIDTH = 10_000
 PROSE_SPACES = 4
 """A column of a table is prose if one of its cells has as many spaces."""
 
+Table = list[dict[str, Any]]
+"""A table: a dict for each row, with a key for each column."""
+
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 # Control, format (bidirectional overrides, zero-width), surrogate and line-separator characters. Newline and tab stay.
@@ -92,30 +95,54 @@ def stdout_console() -> Any:
     return _Console(width=width, markup=False, highlight=False, emoji=False)
 
 
-def print_rows(rows: list[dict[str, Any]], *, title: str = "") -> None:
+def print_rows(rows: Table, *, title: str = "") -> None:
     """Print a table on stdout: a column for each key, a row for each dict. All dicts have the same keys.
 
     All columns but the first are right-aligned, except those of prose, which wraps. A cell may be a rich text.
-    On a narrow terminal a table folds (`shards.terminal.folding_table`): no number or word is broken.
+    A table that is too wide for the terminal is shown in blocks of columns, each with the first one repeated, or as a
+    list of `header: value` lines: no number or word is broken.
     """
     if not rows:
         return
+    from rich import box
+    from rich.table import Table as RichTable
     from rich.text import Text
 
-    from shards.terminal.folding_table import FoldingTable
-
-    table = FoldingTable()
-    # Numbers line up on the right and are never broken; prose wraps at words.
-    for number, key in enumerate(rows[0]):
-        prose = any(str(row[key]).count(" ") >= PROSE_SPACES for row in rows)
-        left = not number or prose
-        table.add_column(key.replace("_", " "), justify="left" if left else "right", no_wrap=not prose)
-    for row in rows:
-        table.add_row(*(value if isinstance(value, Text) else Text(format_value(value)) for value in row.values()))
+    values = [[row[key] for key in rows[0]] for row in rows]
+    cells = [[value if isinstance(value, Text) else Text(format_value(value)) for value in row] for row in values]
+    headers = [key.replace("_", " ") for key in rows[0]]
+    prose = [any(str(row[key]).count(" ") >= PROSE_SPACES for row in rows) for key in rows[0]]
+    # A column is as wide as its longest line or, if it wraps, as its longest word.
+    widths: list[int] = []
+    for header, wraps, *column in zip(headers, prose, *cells, strict=True):
+        texts = [header, *(cell.plain for cell in column)]
+        parts = [part for text in texts for part in (text.split() if wraps else text.splitlines())]
+        widths.append(max(Text(part).cell_len for part in parts))
     console = stdout_console()
+
+    def fits(columns: list[int]) -> bool:
+        # Beside each column are a space on either side and a border, but none outside.
+        return sum(widths[column] + 3 for column in columns) - 1 <= console.width
+
+    blocks = [[0]]
+    for column in range(1, len(headers)):
+        if not any(prose) and not fits([*blocks[-1], column]):
+            blocks.append([0])
+        blocks[-1].append(column)
     if title:
         console.print(printable(title), soft_wrap=True)
-    console.print(table)
+    if not all(map(fits, blocks)):
+        listed = ["\n".join(map("{}: {}".format, headers, row)) for row in cells]
+        console.print(Text("\n" + "\n\n".join(listed) + "\n", overflow="fold"))
+        return
+    for block in blocks:
+        table = RichTable(box=box.SIMPLE, pad_edge=False)
+        for column in block:
+            justify = "left" if not column or prose[column] else "right"
+            table.add_column(headers[column], justify=justify, no_wrap=not prose[column], min_width=widths[column])
+        for row in cells:
+            table.add_row(*(row[column] for column in block))
+        console.print(table)
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from shards.errors import InputError
@@ -33,15 +32,13 @@ class Parser(argparse.ArgumentParser):
         """Parse a command line, and refuse what is left: here the command is known, whose flags may be meant."""
         options, left = super().parse_known_args(args, namespace)
         if left:
-            self.error(f"unrecognized arguments: {' '.join(left)}{self._did_you_mean(left)}")
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            # Only words that look like flags are compared with flags.
+            given = [word.partition("=")[0] for word in left if word.startswith("-")]
+            near = [match for word in given for match in difflib.get_close_matches(word, flags, n=1)]
+            hint = f". Did you mean {', '.join(near)}?" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(left)}{hint}")
         return options, left
-
-    def _did_you_mean(self, words: Sequence[str]) -> str:
-        flags = [flag for action in self._actions for flag in action.option_strings]
-        # Only words that look like flags are compared with flags.
-        given = [word.partition("=")[0] for word in words if word.startswith("-")]
-        near = [match for word in given for match in difflib.get_close_matches(word, flags, n=1)]
-        return f". Did you mean {', '.join(near)}?" if near else ""
 
     def error(self, message: str) -> NoReturn:
         """Refuse a command line.

@@ -14,18 +14,20 @@ import inspect
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from shards.terminal.arguments import add_version
+from shards.errors import InputError
 from shards.terminal.command_names import called_as, commands_of
-from shards.terminal.display import print_json, print_lines, print_rows
+from shards.terminal.display import Table, print_json, print_lines, print_rows
 from shards.terminal.exit_status import WHOLE
 from shards.terminal.parser import Parser
 
 Row = dict[str, Any]
 """A row of a table by its columns, or an object of JSON by its keys."""
-Part = str | list[Row]
-"""What a command prints: a line, or a table."""
+Part = str | Table
+"""What a command prints for people: a line, or a table."""
+Shown = Iterable[Part]
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,12 @@ class Outcome:
 
     Attributes:
         data: the JSON object that `--json` prints.
-        shown: what is printed without `--json`: lines, and tables as lists of rows. A generator makes them only then.
+        shown: what is printed without `--json`. A generator makes it only then.
         status: the exit status.
     """
 
     data: Mapping[str, Any]
-    shown: Iterable[Part]
+    shown: Shown
     status: int = WHOLE
 
 
@@ -55,7 +57,12 @@ class _Paragraphs(argparse.HelpFormatter):
 def build_parser(package: str, about: str, arguments: Sequence[str], epilog: str = "") -> Parser:
     """Return the parser of a package, which has every command by name and the arguments of the one that is called."""
     parser = Parser(prog=called_as(package), description=about, epilog=epilog, formatter_class=_Paragraphs)
-    add_version(parser)
+    version = ""
+    if "".join(arguments[:1]).startswith("--v"):
+        from importlib import metadata  # late: takes 20 ms to load
+
+        version = f"tokenmill {metadata.version('tokenmill')}"
+    parser.add_argument("--version", action="version", version=version, help="print the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (module_name, summary) in commands_of(package).items():
         command = commands.add_parser(name, prog=called_as(package, name), help=summary, formatter_class=_Paragraphs)
@@ -72,6 +79,10 @@ def build_parser(package: str, about: str, arguments: Sequence[str], epilog: str
 def run_called(parser: Parser, arguments: Sequence[str]) -> int:
     """Run the command that a command line calls, print its outcome, and return the exit status."""
     options = parser.parse_args(arguments)
+    # The address of a remote set is checked when it is opened.
+    place = getattr(options, "set", None)
+    if isinstance(place, Path) and not place.is_dir():
+        raise InputError(f"{place}: no such folder. Give the folder that contains manifest.json.")
     outcome = options.called(options)
     if isinstance(outcome, int):  # the command has printed what it found, as it found it
         return outcome

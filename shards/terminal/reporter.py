@@ -7,13 +7,30 @@ both reports nothing.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 Progress = Callable[[int, int], None]
 """Takes the work done and the work in all, both in one unit, such as tokens or bytes."""
 
+Advance = Callable[[int], None]
+"""Takes the work done since the last call."""
+
 Note = Callable[[str], None]
 """Takes a line for a person: what is waited for, tried again, chosen or left out. Threads may call it."""
+
+
+def count_up(progress: Progress, total: int) -> Advance:
+    """Return what reports work that is done in pieces: threads call it with the amount of each piece."""
+    done, lock = 0, threading.Lock()
+
+    def advance(amount: int) -> None:
+        nonlocal done
+        with lock:
+            done += amount
+            progress(done, total)
+
+    return advance
 
 
 def no_progress(done: int, total: int) -> None:

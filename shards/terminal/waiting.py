@@ -25,7 +25,7 @@ REPEAT_S = 60.0
 LOOK_EVERY_S = 0.5
 
 
-@dataclass(slots=True)
+@dataclass
 class Wait:
     """A request under way with all its attempts, or a wait for another process. Times are from `time.monotonic`."""
 

@@ -35,6 +35,7 @@ from shards.format.listed_files import Verify
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 from shards.format.windows.order import NEWEST_ORDER, OrderVersion
+from shards.stores.open import AnyPath
 from shards.torch.state import StateError, is_integer, name_order, parse_states
 from shards.torch.windows import DEFAULT_SEED, Field, Labels, Sample, TokenWindows
 
@@ -50,7 +51,7 @@ class TokenStream(IterableDataset[Sample]):
 
     def __init__(
         self,
-        shard_set: ShardSet | str | os.PathLike[str],
+        shard_set: ShardSet | AnyPath,
         *,
         seq_len: int,
         split: Split = "train",
@@ -63,7 +64,7 @@ class TokenStream(IterableDataset[Sample]):
         samples: int | None = None,
         labels: Labels = "next",
         fields: Sequence[Field] = (),
-        cache: str | os.PathLike[str] | None = None,
+        cache: AnyPath | None = None,
         cache_limit: int | None = None,
         verify: Verify = "size",
         order_version: OrderVersion | None = None,

@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import Any, Literal, Self, SupportsIndex, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
 from shards.config import nearest
 from shards.errors import InputError, plural
+from shards.format.arrays import Int64s
 from shards.format.listed_files import Verify
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet, open_set
 from shards.format.windows.order import NEWEST_ORDER, OrderVersion, WindowOrder, order_split
 from shards.format.windows.window_reader import WindowReader
 from shards.stores.cache import Cache
-from shards.stores.open import scheme_of
+from shards.stores.open import AnyPath, scheme_of
 from shards.torch.batch import Sample, WindowBatch
 from shards.torch.document_boundaries import number_documents, positions_in_documents
 from shards.torch.state import is_integer
@@ -58,7 +58,7 @@ class TokenWindows(Dataset[Sample]):
 
     def __init__(
         self,
-        shard_set: ShardSet | str | os.PathLike[str],
+        shard_set: ShardSet | AnyPath,
         *,
         seq_len: int,
         split: Split = "train",
@@ -67,7 +67,7 @@ class TokenWindows(Dataset[Sample]):
         samples: int | None = None,
         labels: Labels = "next",
         fields: Sequence[Field] = (),
-        cache: str | os.PathLike[str] | None = None,
+        cache: AnyPath | None = None,
         cache_limit: int | None = None,
         verify: Verify = "size",
         decoded_shards: int = 2,
@@ -163,7 +163,7 @@ class TokenWindows(Dataset[Sample]):
         """Return samples by number: how a DataLoader fetches a batch."""
         return self._make_batch([self._number(index) for index in indices])
 
-    def read(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> Sample:
+    def read(self, numbers: Sequence[int] | Int64s) -> Sample:
         """Return a batch of samples by number, `(len(numbers), seq_len)`: the fastest way, for a loop of one's own.
 
         `cu_seqlens` is of the rows laid end to end.
@@ -207,7 +207,7 @@ class TokenWindows(Dataset[Sample]):
             raise IndexError(f"sample {number}: expected one in [{-length}, {length})")
         return number % length
 
-    def _make_batch(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> WindowBatch:
+    def _make_batch(self, numbers: Sequence[int] | Int64s) -> WindowBatch:
         # Any sequence of integers, of any width.
         wanted = np.asarray(numbers)
         if not wanted.size:
@@ -282,8 +282,8 @@ class TokenWindows(Dataset[Sample]):
 
 
 def _open_with_cache(
-    place: ShardSet | str | os.PathLike[str],
-    cache: str | os.PathLike[str] | None,
+    place: ShardSet | AnyPath,
+    cache: AnyPath | None,
     cache_limit: int | None,
     verify: Verify,
 ) -> ShardSet:

@@ -9,17 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shards.errors import InputError, plural
+from shards.format.arrays import UInt8s
 from shards.format.reader import ShardSet
 from shards.stores.files import atomic_open, hash_file
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
 
 _FIRST = "# Block list: "
 """How every block list that this module writes begins."""
@@ -42,11 +38,14 @@ def check_block_list_path(path: Path, set_folder: Path | None) -> None:
         raise InputError(f"{path}: there is no folder {folder}. Make it, or give another file.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{path}: the folder {folder} cannot be written to. Give another file.")
-    if path.exists() and not _is_block_list(path):
-        raise InputError(
-            f"{path}: exists and is not a block list: expected its first line to begin with {_FIRST!r}. "
-            "Give another file."
-        )
+    if path.exists():
+        with path.open("rb") as file:
+            start = file.read(len(_FIRST))
+        if start not in (b"", _FIRST.encode()):
+            raise InputError(
+                f"{path}: exists and is not a block list: expected its first line to begin with {_FIRST!r}. "
+                "Give another file."
+            )
 
 
 def check_block_list_unused(path: Path, shard_set: ShardSet) -> None:
@@ -64,15 +63,9 @@ def check_block_list_unused(path: Path, shard_set: ShardSet) -> None:
         )
 
 
-def _is_block_list(path: Path) -> bool:
-    with path.open("rb") as file:
-        start = file.read(len(_FIRST))
-    return not start or start == _FIRST.encode()
-
-
 def write_block_list(
     path: Path,
-    hashes: npt.NDArray[np.uint8],
+    hashes: UInt8s,
     shard_set: ShardSet,
     *,
     asked: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shards.errors import Problem, ShardSetError
+from shards.errors import set_error
 from shards.format.reader import Shard
 from shards.format.vocabulary import Vocabulary
 from shards.trace.locate import Place
@@ -50,7 +50,7 @@ def read_excerpt(shard: Shard, place: Place, first: int, last: int, *, vocabular
         begin, skipped = vocabulary.split_document(tokens[:-1])
     except IndexError as error:
         message = f"holds an id that the tokenizer lacks; expected less than {len(vocabulary)}"
-        raise ShardSetError([Problem("token_out_of_range", shard.name, message)]) from error
+        raise set_error("token_out_of_range", shard.name, message) from error
     # BOS and the tokenizer's prefix do not count as text, unless the hit is BOS itself.
     hidden = len(vocabulary.decode(tokens[:begin])) + skipped if last > begin else 0
     start, stop = (max(0, at - hidden) for at in (len(before), len(before) + len(hit)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from shards.terminal.reporter import Progress
 
@@ -49,15 +49,3 @@ Explain = Callable[[Question, Progress], Answer | None]
 """The entry point's function. It returns None if there is no work folder at the default place.
 
 It raises InputError if the work folder or a source cannot be read, and RunError if the work folder is damaged."""
-
-
-def load_explain_entry_point() -> Explain | None:
-    """Return the installed entry point; None if nothing installed reads work folders."""
-    from importlib.metadata import entry_points
-
-    # The package that builds sets is not a dependency of the one that reads them.
-    found = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == ENTRY_POINT]
-    try:
-        return cast("Explain", found[0].load()) if found else None
-    except ModuleNotFoundError:  # it belongs to a package that cannot be imported here
-        return None

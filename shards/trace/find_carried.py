@@ -7,11 +7,12 @@ Costs one pass over the columns asked for and `hash` of the document tables; tok
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shards.errors import InputError
+from shards.format.arrays import Bools
 from shards.format.carried import CarriedType, null_values
 from shards.format.document_table import iter_documents, number_sources, read_hashes
 from shards.format.reader import ShardSet
@@ -19,9 +20,6 @@ from shards.terminal.reporter import Progress, no_progress
 from shards.trace.locate import find_places
 from shards.trace.search import ShardHits
 from shards.trace.trace import Trace, trace_shards
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 _CONDITION = re.compile(r"(.+?)(\^=|~=|=)(.*)", re.DOTALL)
 
@@ -108,7 +106,7 @@ def find_carried(
 def _search(shared: tuple[ShardSet, tuple[Condition, ...], int | None], number: int) -> ShardHits:
     shard_set, conditions, limit = shared
     shard = shard_set.shards[number]
-    codes = {source.name: code for code, source in enumerate(shard_set.manifest.sources)}
+    codes = shard_set.source_numbers
     columns = dict.fromkeys(condition.column for condition in conditions)
     hashes = [np.empty((0, 16), np.uint8)]
     counts = np.zeros(len(codes), np.int64)
@@ -126,7 +124,7 @@ def _search(shared: tuple[ShardSet, tuple[Condition, ...], int | None], number: 
     return ShardHits(counts, counts, np.concatenate(hashes), [*find_places(shard, numbers)])
 
 
-def _mask(condition: Condition, kind: CarriedType, column: Any) -> npt.NDArray[np.bool_]:
+def _mask(condition: Condition, kind: CarriedType, column: Any) -> Bools:
     """Return for which values of a column a condition holds, `(len(column),)`.
 
     Raises:

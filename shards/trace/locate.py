@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shards.errors import Problem, ShardSetError
+from shards.errors import set_error
 from shards.format.carried import OWN_COLUMNS
 from shards.format.document_table import iter_documents
 from shards.format.reader import Shard
@@ -64,7 +64,7 @@ def find_places(shard: Shard, numbers: Sequence[int]) -> list[Place]:
             start, length = row["start"], row["length"]
             if not 0 < length <= shard.num_tokens - start:
                 message = f"tokens [{start}, {start + length}) of {shard.num_tokens}; expected a range inside the shard"
-                raise ShardSetError([Problem("document_table", f"{shard.name} document {number}", message)])
+                raise set_error("document_table", f"{shard.name} document {number}", message)
             found.append(
                 Place(
                     shard.name,
@@ -114,6 +114,6 @@ def find_holders(shard: Shard, ranges: Sequence[tuple[int, int]]) -> list[list[P
         follow = all(place.start == end for place, end in zip(held[1:], ends, strict=False))
         if not held or held[0].start > start or ends[-1] < stop or not follow:
             message = f"not every token of [{start}, {stop}) is in one document; expected them to follow one another"
-            raise ShardSetError([Problem("document_table", shard.name, f"{message}. Validate the set.")])
+            raise set_error("document_table", shard.name, f"{message}. Validate the set.")
         found.append(held)
     return found

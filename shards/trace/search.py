@@ -1,11 +1,11 @@
 """Search one shard in one pass for the documents that hold an id, a text or a pattern.
 
-A string is searched in the bytes of each document, so that its tokenization does not matter; documents that
-cannot hold it are not decoded (`shards.trace.prefilter`). A pattern is searched in each document's decoded text.
+A string is searched in the bytes of a block of documents, so that its tokenization does not matter, and then in those
+of each document that may hold it. A pattern is searched in each document's decoded text.
 A hit never spans two documents; EOS, BOS and the space that a tokenizer puts before a document are not text. Of a
 tokenizer that rewrites text, the rewritten text is searched.
 
-Costs per token on one core: 8 ns for an id, 10 for a string (and 0.1 s), about 30 for a pattern. Memory: a block of
+Costs per token on one core: 8 ns for an id, about 20 for a string, about 30 for a pattern. Memory: a block of
 documents, or the longest one decoded; 16 bytes per document found.
 """
 
@@ -13,23 +13,19 @@ documents, or the longest one decoded; 16 bytes per document found.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
 from shards.errors import InputError
+from shards.format.arrays import Int64s, Tokens, UInt8s
 from shards.format.document_blocks import DocumentBlock, iter_blocks
 from shards.format.reader import ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.trace.excerpt import Excerpt, cut_excerpt
 from shards.trace.locate import Place, find_places
-from shards.trace.prefilter import cover_bits, may_hold
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
 
 QueryKind = Literal["token", "text", "regex"]
 
@@ -77,9 +73,9 @@ class Hit:
 class ShardHits(NamedTuple):
     """The hits in one shard: documents and hits by source, hashes, and the first documents described."""
 
-    documents: npt.NDArray[np.int64]
-    hits: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.uint8]
+    documents: Int64s
+    hits: Int64s
+    hashes: UInt8s
     shown: list[Hit | Place]
 
 
@@ -102,7 +98,6 @@ class Search:
     limit: int | None
     entries: Any
     """The bytes of each id, a `pa.LargeBinaryArray`."""
-    bits: npt.NDArray[np.uint64] | None
     pattern: re.Pattern[str] | None
     vocabulary: Vocabulary
 
@@ -113,20 +108,15 @@ def prepare_search(shard_set: ShardSet, query: Query, limit: int | None) -> Sear
     Raises:
         ShardSetError, ValueError, OSError: the set's tokenizer cannot be used.
     """
-    vocabulary = shard_set.vocabulary
-    bits = cover_bits(query.text, vocabulary.entries) if query.kind == "text" else None
-    pattern = re.compile(query.value) if query.kind == "regex" else None
-    return Search(shard_set, query, limit, _wrap_entries(vocabulary), bits, pattern, vocabulary)
-
-
-def _wrap_entries(vocabulary: Vocabulary) -> Any:
-    """Return the entries as an Arrow array, made of buffers: `pa.array` loads pandas, 0.5 s in each process."""
     import pyarrow as pa
 
-    # Entry by entry, their bytes one after another.
+    vocabulary = shard_set.vocabulary
+    pattern = re.compile(query.value) if query.kind == "regex" else None
+    # The entries as an Arrow array, made of buffers: `pa.array` loads pandas, 0.5 s in each process.
     offsets = np.concatenate([[0], np.cumsum(vocabulary.entry_lengths())]).astype(np.int64)
     buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(b"".join(vocabulary.entries))]
-    return pa.Array.from_buffers(pa.large_binary(), len(vocabulary), buffers)
+    entries = pa.Array.from_buffers(pa.large_binary(), len(vocabulary), buffers)
+    return Search(shard_set, query, limit, entries, pattern, vocabulary)
 
 
 def search_shard(search: Search, number: int) -> ShardHits:
@@ -142,7 +132,7 @@ def search_shard(search: Search, number: int) -> ShardHits:
     documents, hits = np.zeros(sources, np.int64), np.zeros(sources, np.int64)
     hashes = [np.empty((0, 16), np.uint8)]
     described: list[tuple[int, _Match]] = []
-    for block in iter_blocks(shard_set, shard):
+    for block in iter_blocks(shard_set, number):
         room = None if search.limit is None else search.limit - len(described)
         # Of each block, only the documents that there is room for are described.
         matches = list(_search(search, block, room))
@@ -166,11 +156,8 @@ def _search(search: Search, block: DocumentBlock, room: int | None) -> Iterator[
     if search.query.kind == "token":
         yield from _search_token(search, block, room)
         return
-    rows: Sequence[int] = range(len(block.starts))
     needle, number = search.query.text, 0
-    if search.bits is not None:
-        rows = np.flatnonzero(may_hold(search.bits, needle, block.tokens, block.starts)).tolist()
-    for row in rows:
+    for row in range(len(block.starts)) if search.pattern is not None else _find_rows(search, block):
         text, offsets = _decode_document(search, block.tokens[block.starts[row] : block.ends[row] - 1])
         if search.pattern is None:
             hits, first = text.count(needle), text.find(needle)
@@ -183,6 +170,21 @@ def _search(search: Search, block: DocumentBlock, room: int | None) -> Iterator[
         excerpt = cut_excerpt(text, first, last) if room is None or number < room else None
         yield _Match(row, hits, int(np.searchsorted(offsets, first, "right")) - 1, first, excerpt)
         number += 1
+
+
+def _find_rows(search: Search, block: DocumentBlock) -> Iterator[int]:
+    """Yield the documents of a block that may hold a string: where it begins in the text of the whole block.
+
+    That text has BOS and EOS in it, which documents do not have: a document is searched again by itself.
+    """
+    needle = search.query.text
+    text, offsets = _decode(search, block.tokens)
+    ends = offsets[block.ends]
+    place = text.find(needle)
+    while place >= 0:
+        row = int(np.searchsorted(ends, place, "right"))
+        yield row
+        place = text.find(needle, int(ends[row]))
 
 
 def _search_token(search: Search, block: DocumentBlock, room: int | None) -> Iterator[_Match]:
@@ -213,7 +215,7 @@ def _match(pattern: re.Pattern[str], data: bytes) -> tuple[int, int, int]:
     return len(spans), first, first + len(text[slice(*spans[0])].encode("utf-8", "surrogateescape"))
 
 
-def _decode_document(search: Search, tokens: npt.NDArray[np.unsignedinteger]) -> tuple[bytes, npt.NDArray[np.int64]]:
+def _decode_document(search: Search, tokens: Tokens) -> tuple[bytes, Int64s]:
     """Do as `_decode` does, without BOS and the tokenizer's prefix: what is before the text begins at byte 0 too."""
     begin, skipped = search.vocabulary.split_document(tokens)
     text, offsets = _decode(search, tokens)
@@ -221,7 +223,7 @@ def _decode_document(search: Search, tokens: npt.NDArray[np.unsignedinteger]) ->
     return text[hidden:], np.maximum(offsets - hidden, 0)
 
 
-def _decode(search: Search, tokens: npt.NDArray[np.unsignedinteger]) -> tuple[bytes, npt.NDArray[np.int64]]:
+def _decode(search: Search, tokens: Tokens) -> tuple[bytes, Int64s]:
     """Return the bytes of tokens and where each begins, int64 `(tokens + 1,)`; Arrow does it at 10 ns per token."""
     import pyarrow as pa
 

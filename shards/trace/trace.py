@@ -6,25 +6,22 @@ Every shard is searched (`shards.trace.search` says how, and what it costs).
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from shards.errors import InputError
+from shards.format.arrays import UInt8s
 from shards.format.reader import Shard, ShardSet, open_set
-from shards.terminal.reporter import Progress, no_progress
+from shards.stores.open import AnyPath
+from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_tasks
 from shards.trace.excerpt import read_excerpt
 from shards.trace.locate import Place, find_holders
 from shards.trace.search import Hit, Query, ShardHits, check_query, prepare_search, search_shard
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
 
 SearchT = TypeVar("SearchT")
 
@@ -45,7 +42,7 @@ class Trace:
     query: dict[str, Any]
     sources: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     shown: list[Hit | Place] = field(default_factory=list[Hit | Place])
-    hashes: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 16), np.uint8))
+    hashes: UInt8s = field(default_factory=lambda: np.empty((0, 16), np.uint8))
 
     @property
     def documents(self) -> int:
@@ -69,7 +66,7 @@ class Trace:
 
 
 def trace(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     query: Query,
     *,
     limit: int | None = 20,
@@ -110,7 +107,7 @@ def trace_shards(
 ) -> Trace:
     """Add to a trace what `function(search, number)` finds in each shard, in order; describe `limit` documents."""
     names = [source.name for source in shard_set.manifest.sources]
-    total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
+    advance = count_up(progress, shard_set.shards.num_tokens)
     most = sys.maxsize if limit is None else limit
     hashes = [found.hashes]
     # Documents and hits of each source, added up in the order of the manifest.
@@ -119,8 +116,7 @@ def trace_shards(
         hashes.append(part.hashes)
         by_source += [part.documents, part.hits]
         found.shown += part.shown[: most - len(found.shown)]
-        done += shard_set.shards[index].num_tokens
-        progress(done, total)
+        advance(shard_set.shards[index].num_tokens)
     found.hashes = np.concatenate(hashes)
     found.sources = {
         name: {"documents": documents, "hits": hits}

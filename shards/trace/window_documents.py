@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from shards.format.reader import Shard
 from shards.format.windows.order import Window, WindowOrder
 from shards.trace.locate import Place, find_holders
-
-if TYPE_CHECKING:
-    from shards.format.reader import Shard
 
 
 def find_window_documents(

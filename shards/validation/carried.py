@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from shards.errors import Problem, plural
+from shards.format.document_table import DocumentBatch
 from shards.format.manifest import Manifest
+from shards.format.reader import Shard
 from shards.validation.sums import Faults
-
-if TYPE_CHECKING:
-    from shards.format.document_table import DocumentBatch
-    from shards.format.reader import Shard
 
 CarriedCounts = Counter[tuple[str, str]]
 """By the name of a carried column: its `values`, the `foreign` ones of other sources, and its `broken` batches."""

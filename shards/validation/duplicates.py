@@ -13,20 +13,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from shards.errors import Problem, ProblemKind, ShardSetError, plural
+from shards.format.arrays import Int32s, Int64s, UInt64s
 from shards.format.content_hash import split_column
 from shards.format.document_table import iter_documents, number_sources
 from shards.format.equal_hashes import HashRange, divide_hashes, mark_first, sort_hashes
 from shards.format.reader import Shard
 from shards.stores.store import reads_at_once
 from shards.terminal.workers import map_in_threads
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 PARTITION_DOCUMENTS = 1 << 23
 """Hashes in memory at once: 8 M with their shard and row peak at 0.8 GB, measured on sets of 16 M and 32 M."""
@@ -41,7 +39,7 @@ _KINDS: dict[ProblemKind, str] = {"split_leak": "are in both splits", "document_
 """Each kind of fault, in the order of the problems, and what many documents with it are said to be."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EqualDocuments:
     """Faults in one range of hashes. All are counted; the first are described, so that memory does not grow."""
 
@@ -133,12 +131,12 @@ def join_equal_documents(found: Sequence[EqualDocuments]) -> list[Problem]:
 class _Documents(NamedTuple):
     """Documents of some shards, shard by shard, each array `(documents,)`."""
 
-    high: npt.NDArray[np.uint64]
-    low: npt.NDArray[np.uint64]
-    shard: npt.NDArray[np.int32]
+    high: UInt64s
+    low: UInt64s
+    shard: Int32s
     """The number of each one's shard."""
-    row: npt.NDArray[np.int32]
-    allowed: npt.NDArray[np.int32]
+    row: Int32s
+    allowed: Int32s
     """How often it may occur in train."""
 
 
@@ -177,7 +175,7 @@ def _compare(documents: _Documents, shards: Sequence[Shard], hashes: HashRange) 
     in_train = np.diff(np.append(groups, len(order))) - in_val
     allowed = np.maximum.reduceat(documents.allowed[order], groups)
     # A document may be in one split; in val once, in train as often as its source is repeated.
-    found: dict[ProblemKind, npt.NDArray[np.int64]] = {
+    found: dict[ProblemKind, Int64s] = {
         "split_leak": np.flatnonzero((in_val > 0) & (in_train > 0)),
         "document_repeated": np.flatnonzero((in_val > 1) | (in_train > allowed)),
     }

@@ -67,7 +67,7 @@ class Structure:
     sound: set[str] = field(default_factory=set[str])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ShardRules:
     """What a set says of all its shards, by which each of them is checked; plain data."""
 
@@ -101,6 +101,19 @@ def check_files(store: Store) -> Structure:
     return found
 
 
+def require_whole(store: Store) -> ShardSet:
+    """Return a set that has no problem at the quick level.
+
+    Raises:
+        ShardSetError: it has some.
+        OSError, InputError: as `check_files`.
+    """
+    found = check_files(store)
+    if found.problems or found.shard_set is None:
+        raise ShardSetError(found.problems)
+    return found.shard_set
+
+
 def check_set_files(store: Store) -> Structure:
     """Check what a set has once at the quick level: the listing, the manifest, the tokenizer, the recipe.
 
@@ -110,7 +123,12 @@ def check_set_files(store: Store) -> Structure:
     """
     listing = _list_folder(store.folder) if store.folder is not None else _list_store(store)
     if MANIFEST_FILE not in listing:
-        return Structure(None, [_missing_manifest(listing)])
+        temporary = sum(name.endswith(TMP_SUFFIX) for name in listing)
+        message = (
+            f"no {MANIFEST_FILE} among {plural(len(listing), 'entry')} ({temporary} of them temporary): not a shard "
+            "set, or its build did not finish. Re-run the build."
+        )
+        return Structure(None, [Problem("manifest_missing", MANIFEST_FILE, message)])
     if problems := _check_file(MANIFEST_FILE, listing):
         return Structure(None, problems)
     shard_set = ShardSet(store)
@@ -119,7 +137,7 @@ def check_set_files(store: Store) -> Structure:
     except ShardSetError as error:
         return Structure(None, error.problems)
     except OSError as error:
-        return Structure(None, [_unreadable(MANIFEST_FILE, error)])
+        return Structure(None, [unreadable(MANIFEST_FILE, error)])
     # The set's other files, and what the manifest says.
     problems = [*_check_foreign(manifest, listing), *totals.check_manifest_totals(manifest)]
     problems += _check_whole(listing, manifest.tokenizer.file, MAX_TOKENIZER_BYTES) or check_tokenizer(
@@ -207,15 +225,6 @@ def _check_file(name: str, listing: Listing) -> list[Problem]:
     return [] if fault is None else [Problem(fault[0], name, fault[1])]
 
 
-def _missing_manifest(listing: Listing) -> Problem:
-    temporary = sum(name.endswith(TMP_SUFFIX) for name in listing)
-    message = (
-        f"no {MANIFEST_FILE} among {plural(len(listing), 'entry')} ({temporary} of them temporary): not a shard set, "
-        "or its build did not finish. Re-run the build."
-    )
-    return Problem("manifest_missing", MANIFEST_FILE, message)
-
-
 def _check_foreign(manifest: Manifest, listing: Listing) -> list[Problem]:
     """Return a problem for each file in the folder that neither the manifest nor FORMAT.md allows."""
     # Hidden files of other tools may be there; leftovers of a build may not.
@@ -246,7 +255,7 @@ def _check_seek_table(shard: Shard, size: int) -> list[Problem]:
         message = f"holds {other} bytes per token; expected {shard.dtype.itemsize} by the manifest's {shard.dtype.name}"
         return [Problem("dtype_mismatch", file.name, message)]
     except OSError as error:
-        return [_unreadable(file.name, error)]
+        return [unreadable(file.name, error)]
     return []
 
 
@@ -263,7 +272,7 @@ def _check_sidecar(shard: Shard, rules: ShardRules) -> list[Problem]:
     except ShardSetError as error:
         return problems + error.problems
     except OSError as error:
-        return [_unreadable(file.path, error)]
+        return [unreadable(file.path, error)]
     # The sidecar must be what the writer makes of the entry in the manifest.
     held = SidecarFiles(tokens=entry.files.tokens, documents=entry.files.documents)
     facts = {key: getattr(entry, key) for key in ShardEntry.model_fields if key != "files"}
@@ -294,5 +303,6 @@ def _check_whole(listing: Listing, name: str, most: int) -> list[Problem]:
     return problems
 
 
-def _unreadable(name: str, error: OSError) -> Problem:
+def unreadable(name: str, error: OSError) -> Problem:
+    """Return the problem of a file that cannot be read."""
     return Problem("file_unreadable", name, f"cannot be read: {error.strerror or error}{remedy_of(error)}")

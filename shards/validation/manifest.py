@@ -101,8 +101,7 @@ def _check_available(manifest: Manifest) -> Faults:
     """Check that val has each document of a source at most once, and train at most `epochs` times the others."""
     for source in manifest.sources:
         # Of what is available, val takes each document once; train may repeat the rest.
-        used = {name: split.sources.get(source.name, NOTHING) for name, split in manifest.splits.items()}
-        train, val = used.get("train", NOTHING), used.get("val", NOTHING)
+        train, val = (manifest.count(split, source.name) for split in ("train", "val"))
         for what, available, in_train, in_val in (
             ("tokens", source.tokens_available, train.tokens, val.tokens),
             ("documents", source.documents_available, train.documents, val.documents),

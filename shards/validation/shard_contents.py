@@ -14,17 +14,17 @@ compute has no such checksum.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 import zstandard
 
-from shards.errors import Problem, ProblemKind, ShardSetError, plural, remedy_of
+from shards.errors import Problem, ProblemKind, ShardSetError, plural
 from shards.format import codec
+from shards.format.arrays import Int64s, Rows
 from shards.format.content_hash import split_column
 from shards.format.document_table import add_source_counts, iter_documents
 from shards.format.equal_hashes import cover_hashes
@@ -33,15 +33,10 @@ from shards.format.reader import Shard, ShardSet
 from shards.format.writer import SetProperties
 from shards.stores.files import hash_file
 from shards.stores.store import require_folder
+from shards.terminal.reporter import Advance
 from shards.validation import duplicates
 from shards.validation.carried import CarriedCounts, count_carried, find_carried_problems
-from shards.validation.files import Listing, ShardRules, check_shard_files
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Ends = npt.NDArray[np.int64]
-    """The place of each document's last token, int64 `(documents,)`."""
+from shards.validation.files import Listing, ShardRules, check_shard_files, unreadable
 
 
 @dataclass
@@ -80,7 +75,7 @@ class _Fault:
 
 
 def find_shard_problems(
-    shard: Shard, rules: ShardRules, listing: Listing, advance: Callable[[int], None] | None = None
+    shard: Shard, rules: ShardRules, listing: Listing, advance: Advance | None = None
 ) -> ShardFindings:
     """Check one shard in full: its files, then their content.
 
@@ -99,22 +94,22 @@ def find_shard_problems(
     found = ShardFindings(problems, sound=sorted(sound))
     # The table first: its documents say where EOS must be among the tokens.
     documents, tokens = (file.path for file in (shard.entry.files.documents, shard.entry.files.tokens))
-    ends: Ends | None = None
+    ends: Int64s | None = None
     if documents in sound:
         try:
             ends = _check_documents(shard, rules, found)
         except OSError as error:
-            found.problems.append(_unreadable(documents, error))
+            found.problems.append(unreadable(documents, error))
     if tokens in sound:
         try:
             found.problems += _check_tokens(shard, ends, rules, advance)
             found.tokens = shard.num_tokens
         except OSError as error:
-            found.problems.append(_unreadable(tokens, error))
+            found.problems.append(unreadable(tokens, error))
     return found
 
 
-def _check_documents(shard: Shard, rules: ShardRules, found: ShardFindings) -> Ends | None:
+def _check_documents(shard: Shard, rules: ShardRules, found: ShardFindings) -> Int64s | None:
     """Check the document table's digest and rows; return the ends of documents if the table can be trusted.
 
     A table on another machine is read once, whole.
@@ -131,8 +126,8 @@ def _check_documents(shard: Shard, rules: ShardRules, found: ShardFindings) -> E
     carried: CarriedCounts = CarriedCounts()
     try:
         for batch in iter_documents(shard, columns, content):
-            start: npt.NDArray[np.int64] = np.from_dlpack(batch.column("start")).view(np.int64)
-            length: npt.NDArray[np.int64] = np.from_dlpack(batch.column("length")).astype(np.int64)
+            start: Int64s = np.from_dlpack(batch.column("start")).view(np.int64)
+            length: Int64s = np.from_dlpack(batch.column("length")).astype(np.int64)
             stop = np.cumsum(length) + position
             # Each document begins where the one before it ended.
             wrong = np.flatnonzero(start != stop - length)
@@ -180,9 +175,7 @@ def _check_sums(shard: Shard, tokens: int, sums: Mapping[str, list[int]]) -> lis
     return problems
 
 
-def _check_tokens(
-    shard: Shard, ends: Ends | None, rules: ShardRules, advance: Callable[[int], None] | None
-) -> list[Problem]:
+def _check_tokens(shard: Shard, ends: Int64s | None, rules: ShardRules, advance: Advance | None) -> list[Problem]:
     """Check the tokens file by the writer's checksums if they are known, and then what they find by SHA-256."""
     # The writer's checksums cost a tenth of SHA-256; without both, SHA-256 is compared.
     entry, checksums = shard.entry, rules.checksums
@@ -196,10 +189,10 @@ def _check_tokens(
 
 def _read_tokens(
     shard: Shard,
-    ends: Ends | None,
+    ends: Int64s | None,
     rules: ShardRules,
     known: tuple[str | None, str | None],
-    advance: Callable[[int], None] | None,
+    advance: Advance | None,
 ) -> list[Problem]:
     """Read the tokens file once and check both digests, frame checksums, the range of ids, the places of EOS and BOS.
 
@@ -228,7 +221,11 @@ def _read_tokens(
         # A frame that decompresses: its ids, and where EOS and BOS are in it.
         tokens = np.frombuffer(content, dtype)
         first = frame.start // dtype.itemsize
-        _check_range(tokens, first, rules.properties.vocab_size, beyond)
+        vocab_size = rules.properties.vocab_size
+        if int(tokens.max()) >= vocab_size:
+            wrong = np.flatnonzero(tokens >= vocab_size)
+            at = int(wrong[0])
+            beyond.add(len(wrong), f"token {first + at} is {tokens[at]}; expected less than vocab_size {vocab_size}")
         if ends is not None:
             _check_mark(tokens, first, ends, rules.properties.eos_id, eos, ("ends", "EOS"))
         if starts is not None and rules.properties.bos_id is not None:
@@ -245,18 +242,10 @@ def _read_tokens(
     return problems + _to_problems([corrupt, beyond, eos, bos], file.name, "Copy or build the shard again.")
 
 
-def _check_range(tokens: npt.NDArray[Any], first: int, vocab_size: int, fault: _Fault) -> None:
-    if int(tokens.max()) < vocab_size:
-        return
-    wrong = np.flatnonzero(tokens >= vocab_size)
-    at = int(wrong[0])
-    fault.add(len(wrong), f"token {first + at} is {tokens[at]}; expected less than vocab_size {vocab_size}")
-
-
 def _check_mark(
-    tokens: npt.NDArray[Any],
+    tokens: Rows,
     first: int,
-    places: npt.NDArray[np.int64],
+    places: Int64s,
     mark: int,
     fault: _Fault,
     words: tuple[str, str],
@@ -288,10 +277,6 @@ def _check_digest(kind: ProblemKind, name: str, digest: str, expected: str) -> l
     return [Problem(kind, name, f"{what} is {digest}; expected {expected} by the manifest. Copy or build it again.")]
 
 
-def _unreadable(name: str, error: OSError) -> Problem:
-    return Problem("file_unreadable", name, f"cannot be read: {error}{remedy_of(error)}")
-
-
 def _to_problems(faults: list[_Fault], name: str, remedy: str) -> list[Problem]:
     problems: list[Problem] = []
     for fault in faults:
@@ -303,7 +288,6 @@ def _to_problems(faults: list[_Fault], name: str, remedy: str) -> list[Problem]:
 
 def shard_rules(shard_set: ShardSet, checksums: Mapping[str, str] | None = None) -> ShardRules:
     """Return the rules by which the shards of a set are checked; `checksums` as in `ShardRules`."""
-    documents = sum(shard.num_documents for shard in shard_set.shards)
     manifest = shard_set.manifest
-    cover = documents > duplicates.PARTITION_DOCUMENTS
+    cover = shard_set.shards.num_documents > duplicates.PARTITION_DOCUMENTS
     return ShardRules(SetProperties.of(manifest), manifest.dtype, cover, checksums or {})

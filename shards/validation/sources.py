@@ -12,61 +12,38 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
-from shards.errors import InputError, Problem, ShardSetError, plural
+from shards.errors import InputError, Problem, ShardSetError, load_entry_point, plural
 from shards.format.content_hash import hash_document
-from shards.format.document_table import iter_documents, read_bytes
+from shards.format.document_table import read_bytes
 from shards.format.listed_files import read_listed_file
 from shards.format.reader import Shard, ShardSet
 from shards.format.recipe_folder import RECIPE_FOLDER_FILE, find_recipe_folder
 from shards.format.tokenizer_json import plain_json
-from shards.format.vocabulary import Vocabulary
+from shards.trace.locate import Place, find_places
+
+Encode = Callable[[str], list[int]]
+"""Encodes a text as the set's documents are encoded."""
 
 ENTRY_POINT_GROUP = "tokenmill.sources"
 SAMPLE_SEED = 0x746D696C
 
 
-class ReadDocuments(Protocol):
-    """A reader of one kind of source, found by entry point.
+ReadDocuments = Callable[[dict[str, Any], str, list[int]], list[bytes | None]]
+"""A reader of one kind of source, found by entry point.
 
-    Its arguments are the source's object in recipe.json, with the `folder` added that its paths are relative to; the
-    name of a unit, as in the document table; and row numbers in the unit. It returns the text of each row as UTF-8
-    bytes, in the order of the row numbers, and None for a row that does not exist. It raises ValueError or OSError,
-    with a message for the user, if the source cannot be read.
-    """
-
-    def __call__(self, source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]: ...
+Its arguments are the source's object in recipe.json, with the `folder` added that its paths are relative to; the name
+of a unit, as in the document table; and row numbers in the unit. It returns the text of each row as UTF-8 bytes, in the
+order of the row numbers, and None for a row that does not exist. It raises ValueError or OSError, with a message for
+the user, if the source cannot be read."""
 
 
-@dataclass
-class SourceComparison:
-    """The result of a comparison: documents compared, problems, and sources that could not be read."""
-
-    compared: int = 0
-    problems: list[Problem] = field(default_factory=list[Problem])
-    not_run: list[str] = field(default_factory=list[str])
-
-
-class _Sample(NamedTuple):
-    """One document to compare."""
-
-    shard: Shard
-    number: int
-    start: int
-    stop: int
-    row: int
-    digest: bytes
-
-    @property
-    def where(self) -> str:
-        return f"{self.shard.name} document {self.number}"
-
-
-def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: int) -> SourceComparison:
+def compare_with_sources(
+    shard_set: ShardSet, shards: Sequence[Shard], count: int
+) -> tuple[int, list[Problem], list[str]]:
     """Compare sampled documents with their sources, byte for byte.
 
     If the tokenizer rewrites text, the source's text is hashed and encoded again: hash and ids must equal the set's.
@@ -75,60 +52,66 @@ def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: in
         shard_set: the set.
         shards: shards whose files are sound; documents are sampled from these.
         count: how many documents to compare; all if the set has fewer.
+
+    Returns:
+        The number of documents compared, the problems, and why sources could not be read.
     """
-    found = SourceComparison()
-    manifest = shard_set.manifest
     try:
         # Without these nothing can be compared; that is no problem of the set.
-        vocabulary = shard_set.vocabulary
-        encode = _load_encoder(shard_set)
+        encode = None if shard_set.vocabulary.keeps == "bytes" else _load_encoder(shard_set)
         sources = read_sources(shard_set)
     except (ShardSetError, ValueError, OSError) as error:
-        found.not_run.append(f"against sources: {error}")
-        return found
+        return 0, [], [f"against sources: {error}"]
+    compared, not_run = 0, dict[str, None]()  # each reason once
+    places, problems = _draw(shards, count)
     # Each unit is read once, for all documents that were drawn from it.
     readers: dict[str, ReadDocuments | None] = {}
-    for (name, unit), members in sorted(_draw(shards, count, found).items()):
+    for (name, unit), members in sorted(places.items()):
         source = sources.get(name)
         kind = str(source.get("kind")) if source else ""
         if kind not in readers:
             readers[kind] = load_reader(kind)
         reader = readers[kind]
-        where = f"against sources: source {name!r}"
         if source is None:
-            why = f"{manifest.recipe.file} does not list it. Restore the file the set was built with."
-            found.not_run.append(f"{where}: {why}")
+            why = f": {shard_set.manifest.recipe.file} does not list it. Restore the file the set was built with."
         elif not source["folder"] and _has_relative_paths(source):
-            found.not_run.append(
-                f"{where}: its paths are relative to the recipe's folder, and nothing says where that is. Copy the set "
-                f"to this machine, and write the folder's path to {RECIPE_FOLDER_FILE} next to its manifest."
+            why = (
+                ": its paths are relative to the recipe's folder, and nothing says where that is. Copy the set to this "
+                f"machine, and write the folder's path to {RECIPE_FOLDER_FILE} next to its manifest."
             )
         elif reader is None:
-            why = f"nothing installed reads the kind {kind!r}. Install the package that built the set."
-            found.not_run.append(f"{where}: {why}")
+            why = f": nothing installed reads the kind {kind!r}. Install the package that built the set."
         else:
             try:
-                texts = reader(source, unit, [sample.row for sample in members])
-            except (ValueError, OSError) as error:
-                found.not_run.append(f"{where}, unit {unit!r}: {error}")
+                texts = reader(source, unit, [place.row for place in members])
+                compared += len(members)
+                for place, text in zip(members, texts, strict=True):
+                    problems += _compare(shard_set, place, text, encode)
                 continue
-            found.compared += len(members)
-            for sample, text in zip(members, texts, strict=True):
-                origin = f"source {name!r}, unit {unit!r}, row {sample.row}"
-                found.problems += _compare(sample, text, vocabulary, encode, origin)
-    found.not_run = list(dict.fromkeys(found.not_run))
-    return found
+            except (ValueError, OSError) as error:
+                why = f", unit {unit!r}: {error}"
+        not_run[f"against sources: source {name!r}{why}"] = None
+    return compared, problems, list(not_run)
 
 
-def _compare(
-    sample: _Sample, text: bytes | None, vocabulary: Vocabulary, encode: Callable[[str], list[int]], origin: str
-) -> list[Problem]:
+def _compare(shard_set: ShardSet, place: Place, text: bytes | None, encode: Encode | None) -> list[Problem]:
+    """Compare a document with its text at the source."""
+    where = f"{place.shard} document {place.document}"
+    origin = f"source {place.source!r}, unit {place.unit!r}, row {place.row}"
     if text is None:
-        return [Problem("source_mismatch", sample.where, f"{origin}: no such row. The source has changed.")]
-    if vocabulary.keeps != "bytes":
-        return _compare_ids(sample, text, encode, origin)
+        return [Problem("source_mismatch", where, f"{origin}: no such row. The source has changed.")]
+    # A tokenizer that rewrites text does not give it back: hash and ids must match it.
+    if encode is not None and (digest := hash_document(text).hex()) != place.hash:
+        message = (
+            f"{origin}: its text hashes to {digest}; the document's hash is {place.hash}. "
+            "The source has changed, or the shard comes from another build."
+        )
+        return [Problem("source_mismatch", where, message)]
+    shard, stop = shard_set.shard(place.shard), place.start + place.tokens - 1
     try:
-        held = read_bytes(sample.shard, sample.start, sample.stop - 1, vocabulary=vocabulary)
+        if encode is not None:
+            return _compare_ids(shard.read(place.start, stop).tolist(), encode(text.decode()), where, origin)
+        held = read_bytes(shard, place.start, stop, vocabulary=shard_set.vocabulary)
     except ShardSetError as error:
         return error.problems
     problems: list[Problem] = []
@@ -139,26 +122,14 @@ def _compare(
             f"{text[at : at + 40]!r} of {len(text)} at the source. "
             "The source has changed, or the shard comes from another build."
         )
-        problems.append(Problem("source_mismatch", sample.where, message))
-    if hash_document(held) != sample.digest:
-        message = f"its hash is {sample.digest.hex()}; its text hashes to {hash_document(held).hex()}"
-        problems.append(Problem("document_table", sample.where, message))
+        problems.append(Problem("source_mismatch", where, message))
+    if (digest := hash_document(held).hex()) != place.hash:
+        problems.append(Problem("document_table", where, f"its hash is {place.hash}; its text hashes to {digest}"))
     return problems
 
 
-def _compare_ids(sample: _Sample, text: bytes, encode: Callable[[str], list[int]], origin: str) -> list[Problem]:
-    """Compare a document whose tokenizer rewrites text: hash and ids must match the text."""
-    if (digest := hash_document(text)) != sample.digest:
-        message = (
-            f"{origin}: its text hashes to {digest.hex()}; the document's hash is {sample.digest.hex()}. "
-            "The source has changed, or the shard comes from another build."
-        )
-        return [Problem("source_mismatch", sample.where, message)]
-    ids = encode(text.decode())
-    try:
-        tokens: list[int] = sample.shard.read(sample.start, sample.stop - 1).tolist()
-    except ShardSetError as error:
-        return error.problems
+def _compare_ids(tokens: list[int], ids: list[int], where: str, origin: str) -> list[Problem]:
+    """Compare the tokens of a document with the ids of its text."""
     # A document may begin with BOS, which the encoder does not give.
     held = tokens[len(tokens) - len(ids) :] if len(tokens) - len(ids) in (0, 1) else tokens
     if held == ids:
@@ -169,7 +140,7 @@ def _compare_ids(sample: _Sample, text: bytes, encode: Callable[[str], list[int]
         f"{plural(len(ids), 'token')}; the shard holds {held[at : at + 8]}... of {len(held)}. The shard comes from "
         "another build."
     )
-    return [Problem("source_mismatch", sample.where, message)]
+    return [Problem("source_mismatch", where, message)]
 
 
 def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
@@ -178,7 +149,7 @@ def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
     return next(places, min(len(one), len(other)))
 
 
-def _load_encoder(shard_set: ShardSet) -> Callable[[str], list[int]]:
+def _load_encoder(shard_set: ShardSet) -> Encode:
     """Return what encodes a text as the set's documents are encoded, with `tokenizers`."""
     import tokenizers
 
@@ -188,8 +159,12 @@ def _load_encoder(shard_set: ShardSet) -> Callable[[str], list[int]]:
     return lambda text: encoder.encode(text, add_special_tokens=False).ids
 
 
-def _draw(shards: Sequence[Shard], count: int, found: SourceComparison) -> dict[tuple[str, str], list[_Sample]]:
-    """Draw one document from each of `count` equal parts of the set. Group them by source and unit, ordered by row."""
+def _draw(shards: Sequence[Shard], count: int) -> tuple[dict[tuple[str, str], list[Place]], list[Problem]]:
+    """Draw one document from each of `count` equal parts of the set.
+
+    Returns:
+        The documents by source and unit, in the order of their rows; and the problems of tables that cannot be read.
+    """
     # A document of each of `count` equal parts of the set, at a seeded place.
     sizes = np.array([shard.num_documents for shard in shards], np.int64)
     total = int(sizes.sum())
@@ -197,33 +172,19 @@ def _draw(shards: Sequence[Shard], count: int, found: SourceComparison) -> dict[
     edges = np.arange(count + 1, dtype=np.int64) * total // max(count, 1)
     picks = edges[:-1] + (np.random.default_rng(SAMPLE_SEED).random(count) * np.diff(edges)).astype(np.int64)
     bounds = np.cumsum(sizes)
-    samples: defaultdict[tuple[str, str], list[_Sample]] = defaultdict(list)
+    drawn: defaultdict[tuple[str, str], list[Place]] = defaultdict(list)
+    problems: list[Problem] = []
     for number, shard in enumerate(shards):
         mine = picks[(picks >= bounds[number] - sizes[number]) & (picks < bounds[number])]
         mine -= bounds[number] - sizes[number]
         try:
-            for key, sample in _pick_rows(shard, mine) if len(mine) else ():
-                samples[key].append(sample)
+            for place in find_places(shard, mine.tolist()):
+                drawn[place.source, place.unit].append(place)
         except ShardSetError as error:
-            found.problems += error.problems
-    for members in samples.values():
-        members.sort(key=lambda sample: sample.row)
-    return samples
-
-
-def _pick_rows(shard: Shard, numbers: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[tuple[str, str], _Sample]]:
-    picked: list[tuple[tuple[str, str], _Sample]] = []
-    first = 0
-    for batch in iter_documents(shard, ["start", "length", "source", "unit", "row", "hash"]):
-        # Of a batch, the rows that were drawn.
-        here = numbers[(numbers >= first) & (numbers < first + batch.num_rows)]
-        rows: list[dict[str, Any]] = batch.take((here - first).tolist()).to_pylist() if len(here) else []
-        for number, row in zip(here.tolist(), rows, strict=True):
-            stop = row["start"] + row["length"]
-            sample = _Sample(shard, number, row["start"], stop, row["row"], row["hash"])
-            picked.append(((row["source"], row["unit"]), sample))
-        first += batch.num_rows
-    return picked
+            problems += error.problems
+    for members in drawn.values():
+        members.sort(key=lambda place: place.row)
+    return drawn, problems
 
 
 def _has_relative_paths(source: dict[str, Any]) -> bool:
@@ -251,10 +212,4 @@ def read_sources(shard_set: ShardSet) -> dict[str, dict[str, Any]]:
 
 def load_reader(kind: str) -> ReadDocuments | None:
     """Return the reader with which validation reads a kind of source again; None if none is installed."""
-    from importlib.metadata import entry_points
-
-    found = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == kind]
-    try:
-        return cast("ReadDocuments", found[0].load()) if found else None
-    except ModuleNotFoundError:  # the entry point belongs to a package that cannot be imported here
-        return None
+    return load_entry_point(ENTRY_POINT_GROUP, kind)

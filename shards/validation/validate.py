@@ -14,8 +14,6 @@ threads of this process; a build runs them as tasks on its engine (`pipeline.val
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,10 +22,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shards.errors import Problem
-from shards.format.reader import Shard, ShardSet
-from shards.stores.open import open_store
+from shards.format.reader import Shard, Shards, ShardSet
+from shards.stores.open import AnyPath, open_store
 from shards.stores.store import Store
-from shards.terminal.reporter import Progress, no_progress
+from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_in_threads
 from shards.validation.duplicates import check_duplicates
 from shards.validation.files import Structure, check_files, check_set_files
@@ -85,7 +83,7 @@ class ValidationResult:
 
 
 def validate(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     level: Level = "quick",
     against_sources: int = 0,
@@ -113,12 +111,20 @@ def validate(
         # The quick level reads no contents: its totals are those of the manifest.
         structure = check_files(store)
         report = ValidationResult(store.folder or str(store), level, structure.problems)
-        shards = structure.shard_set.shards if structure.shard_set is not None else ()
+        shards = structure.shard_set.shards if structure.shard_set is not None else Shards()
         report.shards = len(shards)
-        report.tokens = sum(shard.num_tokens for shard in shards)
-        report.documents = sum(shard.num_documents for shard in shards)
+        report.tokens = shards.num_tokens
+        report.documents = shards.num_documents
     if against_sources and structure.shard_set is not None:
-        _check_against_sources(report, structure, structure.shard_set, against_sources)
+        whole: list[Shard] = []
+        for shard in structure.shard_set.shards:
+            tokens, documents, _ = shard.entry.files.entries
+            if {tokens.path, documents.path} <= structure.sound:
+                whole.append(shard)
+        found = compare_with_sources(structure.shard_set, whole, against_sources)
+        report.compared_documents, problems, not_run = found
+        report.problems += [problem for problem in problems if problem not in report.problems]
+        report.not_run += not_run
     elif against_sources:
         report.not_run.append("against sources: the manifest cannot be used")
     report.seconds = time.perf_counter() - began
@@ -163,8 +169,9 @@ def check_in_full(store: Store, check_shards: CheckShards, compare: Compare) -> 
             longest |= Counter(found.longest)
         report.problems += check_mix_shares(shard_set.manifest, longest)
     # Last the documents of the whole set, of the tables that can be trusted.
-    epochs = {source.name: source.epochs for source in shard_set.manifest.sources}
-    report.problems += compare([shard for shard, _ in trusted], epochs, [found.coverage for _, found in trusted])
+    report.problems += compare(
+        [shard for shard, _ in trusted], shard_set.manifest.epochs, [found.coverage for _, found in trusted]
+    )
     return report, structure
 
 
@@ -172,15 +179,7 @@ def _threaded(threads: int, progress: Progress) -> CheckShards:
     """Return what checks shards in threads of this process."""
 
     def check_shards(shard_set: ShardSet, structure: Structure) -> list[ShardFindings]:
-        rules = shard_rules(shard_set)
-        total = sum(shard.num_tokens for shard in shard_set.shards)
-        done, lock = 0, threading.Lock()
-
-        def advance(tokens: int) -> None:
-            nonlocal done
-            with lock:
-                done += tokens
-                progress(done, total)
+        rules, advance = shard_rules(shard_set), count_up(progress, shard_set.shards.num_tokens)
 
         def check(shard: Shard) -> ShardFindings:
             return find_shard_problems(shard, rules, structure.listing, advance)
@@ -188,15 +187,3 @@ def _threaded(threads: int, progress: Progress) -> CheckShards:
         return map_in_threads(check, shard_set.shards, threads)
 
     return check_shards
-
-
-def _check_against_sources(report: ValidationResult, structure: Structure, shard_set: ShardSet, count: int) -> None:
-    whole: list[Shard] = []
-    for shard in shard_set.shards:
-        files = shard.entry.files
-        if files.tokens.path in structure.sound and files.documents.path in structure.sound:
-            whole.append(shard)
-    found = compare_with_sources(shard_set, whole, count)
-    report.compared_documents = found.compared
-    report.problems += [problem for problem in found.problems if problem not in report.problems]
-    report.not_run += found.not_run

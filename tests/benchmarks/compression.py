@@ -93,7 +93,7 @@ def _encode(sample: Path, vocab_size: int, token_bytes: int) -> dict[str, list[b
 def _compress(frames: list[bytes], choice: Any, token_bytes: int) -> Taken:
     import zstandard
 
-    from shards.format.zstd_parameters import choose_compressor
+    from shards.format.codec import choose_compressor
 
     compress = choose_compressor(choice, token_bytes=token_bytes)
     written, packed = timed(lambda: [compress(memoryview(frame)) for frame in frames])

@@ -23,7 +23,7 @@ from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cuts import cut_sources
 from pipeline.mix.fates import read_fates, write_fates
-from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
+from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
 from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.partitions import Partitions
 from pipeline.recipe.schema import Recipe

@@ -14,7 +14,7 @@ from pipeline.engine.remote_workers import check_remote_worker, count_loss, list
 from pipeline.engine.tasks import call_to_json
 from shards.errors import InputError, RunError
 from shards.stores.address import ObjectAddress
-from shards.stores.object_client import Settings
+from shards.stores.object_client import Connection
 from shards.stores.object_errors import NoCredentialsError, StoreError, to_store_error
 from tests.support.stage_tasks import make_calls
 
@@ -56,7 +56,7 @@ def test_a_store_that_is_left_without_credentials_asks_the_machine_for_a_role() 
         what="s3://b/x",
         doing="read",
         address=ObjectAddress("s3", "b"),
-        settings=Settings("https://s3.us-east-1.amazonaws.com", "us-east-1", "no AWS_ACCESS_KEY_ID"),
+        at=Connection("https://s3.us-east-1.amazonaws.com", "us-east-1", "no AWS_ACCESS_KEY_ID", None, None),
         answered=False,
     )
     assert isinstance(error, NoCredentialsError)

@@ -207,7 +207,7 @@ def test_what_is_rare_depends_on_the_size_of_the_set():
 
 def zipf_totals(tokens, vocab_size, *, unseen=0, rare=0):
     """Return the totals of a set whose ids occur by Zipf's law, but for the last ones: never, or once."""
-    totals = Totals(["web"], vocab_size)
+    totals = Totals(["web"], Vocabulary([b"ab"] * vocab_size, {}))
     counts = np.maximum(expected_id_counts(tokens, vocab_size), 1).astype(np.int64)
     counts[vocab_size - rare :] = 1
     counts[vocab_size - rare - unseen : vocab_size - rare] = 0
@@ -233,12 +233,11 @@ def zipf_totals(tokens, vocab_size, *, unseen=0, rare=0):
 )
 def test_verdicts_on_ids_know_the_size_of_the_set(tokens, vocab_size, planted, never_seen, rare):
     totals = zipf_totals(tokens, vocab_size, **planted)
-    vocabulary = Vocabulary([b"ab"] * vocab_size, {})
-    check = check_never_seen(totals, vocabulary)
+    check = check_never_seen(totals)
     assert check.verdict == never_seen
     assert ("small for its vocabulary" in check.summary) == (tokens / vocab_size < 1000)
     below = rare_below(totals.train.tokens)
-    assert check_rare(totals, vocabulary, below=below).verdict == rare
+    assert check_rare(totals, below=below).verdict == rare
 
 
 def test_same_document_twice_and_in_both_splits(small_plan, tmp_path):
@@ -378,9 +377,10 @@ def test_stretches_are_whole_documents(good_set, plan, monkeypatch):
     for size in (1, 1000, 1 << 16):
         monkeypatch.setattr(document_blocks, "BLOCK_TOKENS", size)
         shard_set = open_set(good_set)
+        names = [shard.name for shard in shard_set.shards]
         for shard, documents in zip(shard_set.splits["train"], plan.documents["train"], strict=True):
             number = start = 0
-            for block in iter_blocks(shard_set, shard):
+            for block in iter_blocks(shard_set, names.index(shard.name)):
                 assert (block.document, block.start) == (number, start)
                 for row, (first, last) in enumerate(zip(block.starts, block.ends, strict=True)):
                     np.testing.assert_array_equal(block.tokens[first:last], documents[number].tokens)
@@ -426,7 +426,7 @@ def test_length_bins(length):
 
 @given(lengths=st.lists(st.integers(1, 2**31), min_size=1, max_size=5))
 def test_no_percentile_lies_beyond_the_documents(lengths):
-    totals = Totals(["prose"], vocab_size=1)
+    totals = Totals(["prose"], Vocabulary([b"a"], {}))
     train = totals.train
     train.lengths[0] = np.bincount(bin_lengths(np.array(lengths)), minlength=BINS)
     train.shortest[0], train.longest[0] = min(lengths), max(lengths)

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from shards.format import codec
-from shards.format.zstd_parameters import MOST_LARGER, choose_compressor
+from shards.format.codec import MOST_LARGER, choose_compressor
 
 NAMES = ("fast", "balanced", "small")
 FRAME = codec.FRAME_BYTES

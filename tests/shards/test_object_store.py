@@ -387,7 +387,7 @@ def test_the_profile_of_the_aws_command_line_is_read(server, tmp_path, monkeypat
     monkeypatch.setenv("AWS_PROFILE", "lab")
     open_objects(PLACE).put("x", b"1")
     at = connect("s3", BUCKET)
-    assert (at.settings.region, at.settings.endpoint) == ("eu-west-1", server.url)
+    assert (at.region, at.endpoint) == ("eu-west-1", server.url)
     for profile, message in (("sso", "export-credentials"), ("none", "no profile 'none'")):
         monkeypatch.setenv("AWS_PROFILE", profile)
         with pytest.raises(InputError, match=message):
@@ -425,7 +425,7 @@ def test_an_empty_variable_is_not_set_or_is_refused_by_name(monkeypatch):
 
 
 def test_secrets_are_in_no_text_and_no_pickle(store):
-    for shown in (str(store), repr(store), repr(pickle.dumps(store)), repr(connect("s3", BUCKET).settings)):
+    for shown in (str(store), repr(store), repr(pickle.dumps(store)), repr(connect("s3", BUCKET))):
         assert ACCESS_KEY not in shown
         assert SECRET_KEY not in shown
 

@@ -19,16 +19,15 @@ from tokenizers import Tokenizer
 from shards.__main__ import main
 from shards.audit.audit import AUDIT_VERSION
 from shards.format import writer
-from shards.format.manifest import Manifest, ShardEntry, read_metadata
+from shards.format.manifest import Manifest, read_metadata
 from shards.format.reader import open_set
 from shards.report import write
 from shards.report.audited import find_or_audit, is_audited
 from shards.report.card import size_category
 from shards.report.chart import decade_ticks, doubling_ticks, fit, round_ticks
-from shards.report.facts import describe_facts
+from shards.report.facts import describe_sources
 from shards.report.markdown import code_cell, code_span, fence, sentence
 from shards.report.other_tokenizer import find_gpt2, parse_compare
-from shards.report.plots import group_plotted_shards
 from shards.report.render import render_card, render_page
 from shards.report.write import report_to_dict, write_report
 from shards.stores.store import local_file
@@ -145,7 +144,7 @@ def test_facts_are_the_manifests(report, good_set, plan):
     facts = report_to_dict(report)
     assert (facts["name"], facts["tokens"]) == ("good", sum(shard.tokens for shard in manifest.shards))
     assert facts["bytes"] == sum(file.stat().st_size for file in good_set.iterdir())
-    for stated, source, row in zip(facts["sources"], report.facts.sources, manifest.mix, strict=True):
+    for stated, source, row in zip(facts["sources"], report.sources, manifest.mix, strict=True):
         train, val = (manifest.splits[split].sources[row.source] for split in ("train", "val"))
         assert (source.share, source.train, source.val) == (row, train, val)
         assert (stated["name"], stated["places"], stated["license"]) == (row.source, [f"{row.source}-*.json"], None)
@@ -157,10 +156,10 @@ def test_facts_are_the_manifests(report, good_set, plan):
     assert longest["bytes"] == max(len(entry) for entry in byte_entries(Tokenizer.from_str(plan.tokenizer))[:298])
     assert longest["count"] == counts[longest["id"]]
     curve = report.vocabulary
-    assert curve.counts[0] == counts.max()
-    assert curve.ranks[-1] == curve.seen == (counts > 0).sum()
+    assert curve["counts"][0] == counts.max()
+    assert curve["ranks"][-1] == curve["seen"] == (counts > 0).sum()
     page = check_harmless((report.out / "index.html").read_text(encoding="utf-8"))
-    rows = [row.train.tokens for row in report.facts.sources] + [shard.tokens for shard in manifest.shards]
+    rows = [row.train.tokens for row in report.sources] + [shard.tokens for shard in manifest.shards]
     for number in (facts["tokens"], facts["documents"], *rows):
         assert f"{number:,}" in page
     assert validate(good_set, level="quick").ok
@@ -177,7 +176,7 @@ def test_samples_are_the_documents(report, plan):
 
 def test_comparison_counts_the_same_text(report, plan):
     table = {d.hash: d for part in plan.documents["train"] for d in part}
-    ratios = report.comparison.sources
+    ratios = report.comparison["sources"]
     assert set(ratios) == {"prose", "code"}
     for ratio in ratios.values():
         assert ratio["tokens"] == ratio["other_tokens"] > 0
@@ -256,13 +255,13 @@ def test_browser_runs_nothing_and_fits(report, hostile, tmp_path):
             assert page.requests() == [url]
             assert page.complaints() == []
             assert page.evaluate("typeof window.ran") == "undefined"
-            assert page.evaluate("document.title") == f"{printable(made.facts.manifest.name)}: a token set"
+            assert page.evaluate("document.title") == f"{printable(made.manifest.name)}: a token set"
             assert page.evaluate(foreign) == 0
             assert page.evaluate(handlers) == []
             page.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             shown = "[...document.querySelectorAll('svg')].filter(e => e.getBoundingClientRect().width > 300).length"
-            assert page.evaluate(shown) == 5
+            assert page.evaluate(shown) == 4
         # That what is looked for would be seen: a page with a script, an image and a wide box.
         bad = tmp_path / "bad.html"
         bad.write_text("<script>window.ran=1;console.error('x')</script><img src=x.png><p style='width:2000px'>x")
@@ -326,10 +325,9 @@ def test_card_tells_no_private_folder(report):
         "corpus/x.parquet": "`corpus/x.parquet`",
     }
     dropped = {"in block list /home/anna/blocked.parquet": 2, "too short": 1}
-    facts = report.facts
-    entry = facts.sources[0].entry.model_copy(update={"dropped": dropped})
-    source = dataclasses.replace(facts.sources[0], places=list(places), entry=entry)
-    contents = dataclasses.replace(report, facts=dataclasses.replace(facts, sources=[source]))
+    entry = report.sources[0].entry.model_copy(update={"dropped": dropped})
+    source = dataclasses.replace(report.sources[0], places=list(places), entry=entry)
+    contents = dataclasses.replace(report, sources=[source])
     card, page = render_card(contents), render_page(contents)
     assert "anna" not in card
     assert f"| {', '.join(dict.fromkeys(places.values()))} (files) |" in card
@@ -411,22 +409,13 @@ def test_colours_have_contrast():
         assert contrast(colours["accent-pale"], colours["paper"]) >= 3  # a bar, not a text
 
 
-def test_many_shards_share_columns():
-    names = [*((f"train-{k:05d}", "train") for k in range(1000)), ("val-00000", "val")]
-    shards = [ShardEntry.model_construct(name=name, split=split) for name, split in names]
-    groups = group_plotted_shards(shards, 110)
-    assert [shard for group in groups for shard in group] == shards
-    assert len(groups) <= 111
-    assert groups[-1] == shards[-1:]
-
-
 def test_settings_are_those_recorded_and_not_said_to_be_set(plan, hostile, tmp_path):
     """A resolved recipe holds every default: the report does not tell these from what a person has set."""
     recorded = {"format": "auto", "max_dropped": 0.01, "max_missing": 0.02, "keep": {}, "max_bytes": None}
     sources = [{"name": name, "kind": "hub", "repo": "a/b", "split": "train"} | recorded for name in plan.weights]
     recipe = json.dumps({"name": "good", "sources": sources})
     write_set(tmp_path / "set", dataclasses.replace(plan, recipe=recipe))
-    (first, _) = describe_facts(open_set(tmp_path / "set")).sources
+    (first, _), _ = describe_sources(open_set(tmp_path / "set").manifest, recipe)
     assert first.settings == {"format": '"auto"', "max_dropped": "0.01", "max_missing": "0.02"}
     assert first.places == ["a/b (train)"]
     assert 'Read with <span class="soft">(defaults included)</span>' in (hostile.out / "index.html").read_text()
@@ -440,7 +429,7 @@ def test_settings_of_tables_and_long_lists_are_listed_whole(plan, hostile, tmp_p
     sources = [{"name": name, "kind": "files", "paths": ["a.txt"]} | recorded for name in plan.weights]
     write_set(tmp_path / "set", dataclasses.replace(plan, recipe=json.dumps({"name": "good", "sources": sources})))
     report = write_report(tmp_path / "set", out=tmp_path / "report")
-    (first, _) = report.facts.sources
+    (first, _) = report.sources
     expected = {f"drop_if_matches[{number}]": json.dumps(text) for number, text in enumerate(patterns)}
     expected |= {'keep."metadata.url"': "\"!= ''\"", "clean.gopher.when": '"mix"', "clean.kinds": '["email", "ip"]'}
     assert first.settings == expected | {f"clean.gopher.{name}": str(value) for name, value in limits.items()}

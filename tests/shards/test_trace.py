@@ -8,14 +8,11 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from shards.__main__ import main
 from shards.format.reader import open_set
 from shards.trace.block_list import write_block_list
 from shards.trace.excerpt import cut_excerpt
-from shards.trace.prefilter import MAX_BITS, cover_bits, may_hold
 from shards.trace.search import Query, check_query
 from shards.trace.trace import trace, trace_token
 from tests.support.shard_sets import write_set
@@ -80,29 +77,6 @@ def test_position_is_the_token_that_the_text_begins_in(good_set, plan, needle):
         tokens = open_set(good_set).shard(hit.place.shard).read(hit.place.start, hit.place.start + hit.place.tokens)
         begins = np.cumsum([0] + [len(table[token]) for token in tokens.tolist()])
         assert begins[hit.position] <= hit.byte < begins[hit.position + 1]
-
-
-@settings(max_examples=300, deadline=None)
-@given(data=st.data())
-def test_filter_never_misses(data):
-    table = data.draw(
-        st.lists(st.binary(max_size=4).map(lambda held: bytes(b % 3 for b in held)), min_size=1, max_size=9)
-    )
-    tokens = data.draw(st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=40))
-    text = b"".join(table[token] for token in tokens)
-    if not text:
-        return
-    start = data.draw(st.integers(0, len(text) - 1))
-    needle = text[start : data.draw(st.integers(start + 1, len(text)))]
-    assert may_hold(cover_bits(needle, table), needle, np.array(tokens, np.uint16), np.array([0])).all()
-
-
-def test_filter_leaves_most_documents_undecoded(good_set):
-    table = open_set(good_set).vocabulary.entries
-    shard = open_set(good_set).shard("train-00000")
-    starts = shard.documents(["start"])["start"].to_numpy().astype(np.int64)
-    for needle in (b"PersonX", b"x" * (MAX_BITS + 5)):
-        assert not may_hold(cover_bits(needle, table), needle, shard.read(), starts).any()
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 from pipeline.sources.base import SourceError
 from pipeline.sources.network.settings import network_settings
-from shards.stores.object_client import CONNECT_S, Settings
+from shards.stores.object_client import CONNECT_S
 from shards.stores.object_errors import passing_error, read_failure
 from shards.stores.retry import retry, stop_on
 
@@ -223,8 +223,7 @@ def _request(client: HTTPStore, endpoint: str, name: str) -> Outcome:
             raise SourceError(
                 f"{endpoint}/{name}: {message}. Correct --content-endpoint, or install the certificate."
             ) from error
-        settings = Settings(endpoint, "", "")
-        passing = passing_error(failure, f"{endpoint}/{name}", settings, answered=True)
+        passing = passing_error(failure, f"{endpoint}/{name}", endpoint, answered=True)
         if passing is not None:
             raise passing from error
         shown = failure.shown or ("redirects" if "BareRedirect" in failure.text else type(error).__name__)

@@ -8,29 +8,23 @@ Source: karpathy/nanoGPT, data/openwebtext/prepare.py; karpathy/llm.c, dev/data/
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shards.convert.layouts.llmc import HEAD, HEADER_BYTES, MAGIC, VERSION
 from shards.errors import InputError, plural
+from shards.format.arrays import TOKEN_DTYPES, Int64s, Rows, Tokens
 from shards.format.manifest import Dtype
+from shards.stores.files import hash_file
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Tokens = npt.NDArray[np.unsignedinteger[Any]]
-
-HEADER_BYTES = 1024
-HEADERS: dict[tuple[int, int], Dtype] = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
+HEADERS: dict[tuple[int, int], Dtype] = {(MAGIC, VERSION): "uint16", (20240801, 7): "uint32"}
 """llm.c's magic numbers and versions: of GPT-2's files and of Llama 3's."""
 
 IMPORT_BLOCK_TOKENS = 1 << 22
-_NUMBERS = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
-_HEAD = struct.Struct("<3i")
 _LOOK_TOKENS = 1 << 16
 
 
@@ -54,7 +48,7 @@ class TokenBin:
         Raises:
             InputError: the file has become shorter.
         """
-        dtype = _NUMBERS[self.dtype]
+        dtype = TOKEN_DTYPES[self.dtype]
         tokens = np.fromfile(self.path, dtype, stop - start, offset=self.offset + start * dtype.itemsize)
         if len(tokens) != stop - start:
             raise InputError(f"{self.path}: ends before token {stop}; it was longer when it was opened")
@@ -76,32 +70,29 @@ def open_bin(path: Path, dtype: Dtype) -> TokenBin:
     with path.open("rb") as file:
         head = file.read(HEADER_BYTES)
     # A file of llm.c states its dtype and size; nanoGPT's says nothing, so its size must fit.
-    magic = _HEAD.unpack_from(head) if len(head) == HEADER_BYTES else (0, 0, 0)
+    magic = HEAD.unpack_from(head) if len(head) == HEADER_BYTES else (0, 0, 0)
     headed = HEADERS.get(magic[:2])
     if headed is not None:
         found = TokenBin(path, headed, HEADER_BYTES, magic[2])
-        expected = HEADER_BYTES + found.num_tokens * _NUMBERS[headed].itemsize
+        expected = HEADER_BYTES + found.num_tokens * TOKEN_DTYPES[headed].itemsize
         if size != expected:
             raise InputError(
                 f"{path}: {size} bytes; its header says {plural(magic[2], 'token')}, {expected} bytes. Copy it again."
             )
     else:
-        width = _NUMBERS[dtype].itemsize
+        width = TOKEN_DTYPES[dtype].itemsize
         if size % width:
             raise InputError(f"{path}: {size} bytes are not a whole number of {dtype}. Give --dtype, or copy again.")
         found = TokenBin(path, dtype, 0, size // width)
     if found.num_tokens < 1:
         raise InputError(f"{path}: has no tokens")
     # Small ids in four bytes look like every other number being 0.
-    if not found.headed and dtype == "uint16" and _looks_wider(found):
-        raise InputError(f"{path}: every other number is 0, as in a file of uint32. Give --dtype uint32.")
+    count = min(found.num_tokens, _LOOK_TOKENS) // 2 * 2
+    if not found.headed and dtype == "uint16" and count >= 8:
+        tokens = found.read(0, count)
+        if not tokens[1::2].any() and tokens[::2].any():
+            raise InputError(f"{path}: every other number is 0, as in a file of uint32. Give --dtype uint32.")
     return found
-
-
-def _looks_wider(bin_file: TokenBin) -> bool:
-    count = min(bin_file.num_tokens, _LOOK_TOKENS) // 2 * 2
-    tokens = bin_file.read(0, count)
-    return count >= 8 and not tokens[1::2].any() and bool(tokens[::2].any())
 
 
 @dataclass(frozen=True)
@@ -121,19 +112,24 @@ class BinStream:
     def __len__(self) -> int:
         return sum(bin_file.num_tokens for bin_file in self.bins) - self.skip + len(self.appended)
 
+    @cached_property
+    def digests(self) -> list[str]:
+        """The SHA-256 of each file."""
+        return [hash_file(bin_file.path) for bin_file in self.bins]
+
     @property
-    def starts(self) -> npt.NDArray[np.int64]:
+    def starts(self) -> Int64s:
         """The first token of each file in the stream: int64 `(files,)`; the first is 0."""
         sizes = np.array([bin_file.num_tokens for bin_file in self.bins], np.int64)
         return np.maximum(np.cumsum(sizes) - sizes - self.skip, 0)
 
-    def read(self, start: int, stop: int) -> npt.NDArray[Any]:
+    def read(self, start: int, stop: int) -> Rows:
         """Read the tokens [start, stop) of the stream, in a new array.
 
         Raises:
             InputError: a file has become shorter.
         """
-        parts: list[npt.NDArray[Any]] = []
+        parts: list[Rows] = []
         position = -self.skip
         for bin_file in self.bins:
             first, last = max(start - position, 0), min(stop - position, bin_file.num_tokens)
@@ -146,7 +142,7 @@ class BinStream:
             parts.append(np.array(rest, np.uint32))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def iter_blocks(self) -> Iterator[npt.NDArray[Any]]:
+    def iter_blocks(self) -> Iterator[Rows]:
         """Yield the stream in blocks of about 4 million tokens."""
         for start in range(0, len(self), IMPORT_BLOCK_TOKENS):
             yield self.read(start, min(start + IMPORT_BLOCK_TOKENS, len(self)))

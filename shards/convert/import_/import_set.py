@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal, cast
 
@@ -22,6 +21,7 @@ import numpy as np
 
 from shards.convert.import_.bin_files import BinStream, open_stream
 from shards.convert.import_.imported_documents import (
+    SOURCE,
     ImportedDocuments,
     Repeats,
     cut_documents,
@@ -29,16 +29,15 @@ from shards.convert.import_.imported_documents import (
     hash_documents,
 )
 from shards.convert.import_.manifest import make_manifest
-from shards.convert.import_.shards import document_rows, write_split
+from shards.convert.import_.shards import write_split
 from shards.errors import InputError
 from shards.format.manifest import Dtype, ShardEntry, Split, TokenizerEntry, dtype_for
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.format.writer import SetProperties, write_entry, write_manifest
-from shards.stores.files import hash_file, write_folder
-from shards.terminal.reporter import Progress, no_progress
+from shards.stores.files import write_folder
+from shards.terminal.reporter import Progress, count_up, no_progress
 
 OnRepeat = Literal["keep", "allow", "drop"]
-SOURCE = "imported"
 EOS_TEXTS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>")
 """The name of EOS in common tokenizers: GPT-2 and NeoX, Llama 3, Llama 2 and T5, Gemma, others."""
 
@@ -113,27 +112,24 @@ def import_set(
     # Validation first: a training document that is in it is the repeat.
     order: list[Split] = [split for split in cast("tuple[Split, ...]", ("val", "train")) if files.get(split)]
     streams: dict[Split, BinStream] = {split: open_stream(files[split], dtype) for split in order}
-    done, total = 0, 3 * sum(map(len, streams.values()))
-
-    def advance(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        progress(done, total)
-
+    advance = count_up(progress, 3 * sum(map(len, streams.values())))
     # First reading: where documents end.
     splits: dict[Split, ImportedDocuments] = {
         split: cut_documents(stream, vocab_size=len(vocabulary), eos_id=eos_id, close=options.close, advance=advance)
         for split, stream in streams.items()
     }
     # Second reading: hashes, and with them which documents repeat another.
-    hashes = {split: hash_documents(documents, vocabulary, advance) for split, documents in splits.items()}
-    num_val = len(hashes["val"]) if "val" in hashes else 0
-    repeats = find_repeats(np.concatenate(list(hashes.values())), num_val)
+    parts = list(splits.values())
+    for documents in parts:
+        hash_documents(documents, vocabulary, advance)
+    num_val = len(splits["val"].ends) if "val" in splits else 0
+    repeats = find_repeats(np.concatenate([documents.hashes for documents in parts]), num_val)
     # What repeats is kept, allowed as epochs of the source, or dropped.
     keep = repeats.original if options.repeats == "drop" else np.ones(len(repeats.original), bool)
     available, epochs = (keep & ~repeats.again, repeats.epochs) if options.repeats == "allow" else (keep, 1)
-    kept = {"val": keep[:num_val], "train": keep[num_val:]}
-    if not kept["train"].any():
+    for documents, own in zip(reversed(parts), (keep[num_val:], keep[:num_val]), strict=False):
+        documents.keep = own
+    if not splits["train"].keep.any():
         raise InputError(
             "every training document is also in validation, so none is left to train on. Give other files."
         )
@@ -148,38 +144,17 @@ def import_set(
             bos_id=options.bos_id,
             special_tokens=vocabulary.special,
         )
-        digests: dict[Split, list[str]] = {
-            split: [hash_file(bin_file.path) for bin_file in s.bins] for split, s in streams.items()
-        }
         properties = SetProperties(
             vocab_size=len(vocabulary), eos_id=eos_id, tokenizer_sha256=entry.sha256, bos_id=options.bos_id
         )
-        recipe = write_entry(folder / "recipe.json", _describe_recipe(options, splits, digests))
+        recipe = write_entry(folder / "recipe.json", _describe_recipe(options, splits))
         shards: list[ShardEntry] = []
         for split in reversed(order):
-            rows = partial(document_rows, splits[split], hashes[split], digests[split], SOURCE)
             shards += write_split(
-                folder,
-                split,
-                splits[split],
-                rows,
-                kept[split],
-                properties,
-                shard_tokens=options.shard_tokens,
-                advance=advance,
+                folder, split, splits[split], properties, shard_tokens=options.shard_tokens, advance=advance
             )
-        lengths = np.concatenate([documents.lengths for documents in splits.values()])
         manifest = make_manifest(
-            options.name,
-            described,
-            recipe,
-            shards,
-            lengths,
-            available,
-            epochs=epochs,
-            source=SOURCE,
-            vocab_size=len(vocabulary),
-            digests=digests,
+            options.name, described, recipe, shards, parts, available, epochs=epochs, vocab_size=len(vocabulary)
         )
         write_manifest(folder, manifest)
     counts: dict[Split, tuple[int, int]] = {
@@ -213,9 +188,7 @@ def _choose_eos(special: dict[str, int], eos_id: int | None) -> int:
     raise InputError(f"which id ends a document? Give --eos. The tokenizer's special tokens: {special!s:.300}")
 
 
-def _describe_recipe(
-    options: ImportOptions, splits: dict[Split, ImportedDocuments], digests: dict[Split, list[str]]
-) -> str:
+def _describe_recipe(options: ImportOptions, splits: dict[Split, ImportedDocuments]) -> str:
     """Return the text of recipe.json."""
     files = [
         {
@@ -228,7 +201,7 @@ def _describe_recipe(
             "eos_at": documents.eos_at,
         }
         for split, documents in reversed(splits.items())
-        for bin_file, digest in zip(documents.stream.bins, digests[split], strict=True)
+        for bin_file, digest in zip(documents.stream.bins, documents.stream.digests, strict=True)
     ]
     closed = [split for split, documents in splits.items() if documents.closed]
     source = {"name": SOURCE, "kind": "bin", "files": files, "closed": closed, "repeats": options.repeats}

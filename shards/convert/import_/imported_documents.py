@@ -6,21 +6,22 @@ same documents and the same number of tokens. Memory: about 60 bytes per documen
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
 from shards.convert.import_.bin_files import BinStream
 from shards.errors import InputError, plural
+from shards.format.arrays import Bools, Int64s, Rows, UInt8s
 from shards.format.content_hash import hash_document, split_hashes
 from shards.format.document_blocks import cut_blocks
 from shards.format.equal_hashes import find_copies, sort_hashes
 from shards.format.vocabulary import Vocabulary
+from shards.terminal.reporter import Advance
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
+SOURCE = "imported"
+"""The name of the source of all imported documents."""
 
 EosAt = Literal["end", "start"]
 MAX_DOCUMENT_TOKENS = (1 << 32) - 1
@@ -28,7 +29,7 @@ HASHED_TOKENS = 1 << 18
 """Tokens decoded at a time: their references and texts stay near the processor."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ImportedDocuments:
     """A stream's documents, each ending with EOS.
 
@@ -37,21 +38,25 @@ class ImportedDocuments:
         ends: one past each document's last token, its EOS; int64 `(documents,)`, ascending.
         eos_at: where EOS was in the files.
         closed: whether EOS was put after the last document, which had none.
+        hashes: the documents' content hashes, once they are known: uint8 `(documents, 16)`.
+        keep: whether each is in the set, once that is known: bool `(documents,)`.
     """
 
     stream: BinStream
-    ends: npt.NDArray[np.int64]
+    ends: Int64s
     eos_at: EosAt
     closed: bool
+    hashes: UInt8s = field(init=False)
+    keep: Bools = field(init=False)
 
     @property
-    def lengths(self) -> npt.NDArray[np.int64]:
+    def lengths(self) -> Int64s:
         """Tokens of each document, EOS included: int64 `(documents,)`."""
         return np.diff(self.ends, prepend=0)
 
 
 def cut_documents(
-    stream: BinStream, *, vocab_size: int, eos_id: int, close: bool, advance: Callable[[int], None]
+    stream: BinStream, *, vocab_size: int, eos_id: int, close: bool, advance: Advance
 ) -> ImportedDocuments:
     """Read an imported stream once, check its ids, and cut it into documents.
 
@@ -67,7 +72,7 @@ def cut_documents(
             longer than a set allows.
     """
     names = ", ".join(bin_file.path.name for bin_file in stream.bins)
-    found: list[npt.NDArray[np.int64]] = []
+    found: list[Int64s] = []
     position = 0
     for tokens in stream.iter_blocks():
         # An id that the tokenizer lacks: another tokenizer, or another dtype.
@@ -103,10 +108,8 @@ def cut_documents(
     return documents
 
 
-def hash_documents(
-    documents: ImportedDocuments, vocabulary: Vocabulary, advance: Callable[[int], None]
-) -> npt.NDArray[np.unsignedinteger[Any]]:
-    """Return each imported document's content hash, of the text its tokens stand for: uint8 `(documents, 16)`.
+def hash_documents(documents: ImportedDocuments, vocabulary: Vocabulary, advance: Advance) -> None:
+    """Take each imported document's content hash, of the text its tokens stand for.
 
     Raises:
         InputError: the vocabulary has a BOS, and a document does not begin with it or has another one.
@@ -132,7 +135,7 @@ def hash_documents(
             digests.append(hash_document(b"".join(parts[position + begin : stop - 1])[skipped:]))
             position = stop
         advance(len(parts))
-    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
+    documents.hashes = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
 
 
 @dataclass(frozen=True)
@@ -148,8 +151,8 @@ class Repeats:
         epochs: how often the most frequent training document occurs.
     """
 
-    original: npt.NDArray[np.bool_]
-    again: npt.NDArray[np.bool_]
+    original: Bools
+    again: Bools
     in_val: int
     leaked: int
     epochs: int
@@ -160,7 +163,7 @@ class Repeats:
         return int(self.again.sum())
 
 
-def find_repeats(hashes: npt.NDArray[Any], num_val: int) -> Repeats:
+def find_repeats(hashes: Rows, num_val: int) -> Repeats:
     """Find the imported documents of equal hash.
 
     Args:

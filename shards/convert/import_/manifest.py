@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+import numpy as np
+
+from shards.convert.import_.imported_documents import SOURCE, ImportedDocuments
+from shards.format.arrays import Bools
 from shards.format.manifest import (
     FileEntry,
     Manifest,
@@ -20,10 +24,6 @@ from shards.format.manifest import (
     version_for,
 )
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
 DUPLICATE = "duplicate"
 """The reason under which documents that were left out are counted, as in built sets."""
 
@@ -33,13 +33,11 @@ def make_manifest(
     tokenizer: TokenizerEntry,
     recipe: FileEntry,
     shards: list[ShardEntry],
-    lengths: npt.NDArray[np.int64],
-    available: npt.NDArray[np.bool_],
+    parts: Sequence[ImportedDocuments],
+    available: Bools,
     *,
     epochs: int,
-    source: str,
     vocab_size: int,
-    digests: dict[Split, list[str]],
 ) -> Manifest:
     """Return the manifest of an imported set.
 
@@ -48,24 +46,24 @@ def make_manifest(
         tokenizer: its tokenizer.
         recipe: the file that says what was imported.
         shards: every shard.
-        lengths: tokens of every document found.
+        parts: the documents found in each split.
         available: which of them count as what the source offers: those kept, without what `epochs` accounts for.
         epochs: how often a training document may occur.
-        source: the source's name.
         vocab_size: entries of the vocabulary.
-        digests: the SHA-256 of each split's files; together they are the source's revision.
     """
     splits: dict[Split, SplitEntry] = {}
     for split in ("train", "val"):
         own = [shard for shard in shards if shard.split == split]
         if own:
             tokens, documents = sum(shard.tokens for shard in own), sum(shard.documents for shard in own)
-            counts = {source: SourceCounts(tokens=tokens, documents=documents)}
+            counts = {SOURCE: SourceCounts(tokens=tokens, documents=documents)}
             splits[split] = SplitEntry(requested_tokens=tokens, tokens=tokens, documents=documents, sources=counts)
+    lengths = np.concatenate([part.lengths for part in parts])
     held = sum(split.documents for split in splits.values())
     dropped = len(lengths) - held
     train = splits["train"].tokens
-    revision = hashlib.sha256("".join(digest for group in digests.values() for digest in group).encode()).hexdigest()
+    digests = (digest for part in parts for digest in part.stream.digests)
+    revision = hashlib.sha256("".join(digests).encode()).hexdigest()
     return Manifest(
         format_version=version_for(has_phases=False, bos_id=tokenizer.bos_id),
         name=name,
@@ -75,7 +73,7 @@ def make_manifest(
         recipe=RecipeEntry(file=recipe.path, sha256=recipe.sha256),
         sources=[
             SourceEntry(
-                name=source,
+                name=SOURCE,
                 weight=1.0,
                 revision=revision,
                 tokens_available=int(lengths[available].sum()),
@@ -84,7 +82,7 @@ def make_manifest(
                 epochs=epochs,
             )
         ],
-        mix=[MixEntry(source=source, requested=1.0, achieved=1.0, requested_tokens=train, achieved_tokens=train)],
+        mix=[MixEntry(source=SOURCE, requested=1.0, achieved=1.0, requested_tokens=train, achieved_tokens=train)],
         splits=splits,
         shards=shards,
     )

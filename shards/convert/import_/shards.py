@@ -6,38 +6,30 @@ Memory: a block of tokens and the shard's document table.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from shards.convert.import_ import bin_files
-from shards.convert.import_.imported_documents import ImportedDocuments
+from shards.convert.import_.imported_documents import SOURCE, ImportedDocuments
+from shards.format.arrays import TOKEN_DTYPES, Int64s, Rows
 from shards.format.document_blocks import cut_blocks
 from shards.format.document_table import document_schema
 from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, write_shard
+from shards.terminal.reporter import Advance
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import pyarrow as pa
 
 
-def document_rows(
-    documents: ImportedDocuments,
-    hashes: npt.NDArray[Any],
-    digests: list[str],
-    source: str,
-    numbers: npt.NDArray[np.int64],
-) -> pa.Table:
+def document_rows(documents: ImportedDocuments, numbers: Int64s) -> pa.Table:
     """Return the document table of a shard.
 
     Args:
         documents: the documents of the split, in the files' order.
-        hashes: their content hashes: uint8 `(documents, 16)`.
-        digests: the SHA-256 of each file.
-        source: the source's name.
         numbers: the documents that the shard holds, in this order.
     """
     import pyarrow as pa
@@ -47,19 +39,19 @@ def document_rows(
     begins = documents.ends - documents.lengths
     units = np.searchsorted(stream.starts, begins[numbers], side="right") - 1
     first_of_unit = np.searchsorted(begins, stream.starts)
-    names = [f"{b.path.name}@{d[:16]}" for b, d in zip(stream.bins, digests, strict=True)]
+    names = [f"{b.path.name}@{d[:16]}" for b, d in zip(stream.bins, stream.digests, strict=True)]
     columns: list[Any] = [
         pa.array((np.cumsum(lengths) - lengths).astype(np.uint64)),
         pa.array(lengths.astype(np.uint32)),
-        _encode(np.zeros(len(numbers), np.int64), [source]),
+        _encode(np.zeros(len(numbers), np.int64), [SOURCE]),
         _encode(units, names),
         pa.array((numbers - first_of_unit[units]).astype(np.uint32)),
-        pa.Array.from_buffers(pa.binary(16), len(numbers), [None, pa.py_buffer(hashes[numbers].tobytes())]),
+        pa.Array.from_buffers(pa.binary(16), len(numbers), [None, pa.py_buffer(documents.hashes[numbers].tobytes())]),
     ]
     return pa.Table.from_arrays(columns, schema=document_schema())
 
 
-def _encode(codes: npt.NDArray[np.int64], names: list[str]) -> Any:
+def _encode(codes: Int64s, names: list[str]) -> Any:
     """Return names by their codes as a dictionary column."""
     import pyarrow as pa
 
@@ -71,38 +63,34 @@ def write_split(
     folder: Path,
     split: Split,
     documents: ImportedDocuments,
-    rows: Callable[[npt.NDArray[np.int64]], pa.Table],
-    keep: npt.NDArray[np.bool_],
     properties: SetProperties,
     *,
     shard_tokens: int,
-    advance: Callable[[int], None],
+    advance: Advance,
 ) -> list[ShardEntry]:
-    """Write an imported split in shards of about equal size, in the files' order; `rows` returns a document table."""
-    numbers = np.flatnonzero(keep).astype(np.int64)
-    dtype = "<u2" if properties.dtype == "uint16" else "<u4"
+    """Write an imported split in shards of about equal size, in the files' order."""
+    numbers = np.flatnonzero(documents.keep).astype(np.int64)
+    dtype = TOKEN_DTYPES[properties.dtype]
     entries: list[ShardEntry] = []
     first = 0
     for index, last in enumerate(cut_shards(np.cumsum(documents.lengths[numbers]), shard_tokens)):
         here = numbers[first:last]
-
-        def iter_chunks(here: npt.NDArray[np.int64] = here) -> Iterator[memoryview]:
-            for tokens in _iter_tokens(documents, here, keep):
-                yield np.ascontiguousarray(tokens, dtype).data
-                advance(len(tokens))
-
+        tokens = _iter_tokens(documents, here, advance)
         entries.append(
             write_shard(
-                folder, split=split, index=index, properties=properties, chunks=iter_chunks(), documents=rows(here)
+                folder,
+                split=split,
+                index=index,
+                properties=properties,
+                chunks=(np.ascontiguousarray(part, dtype).data for part in tokens),
+                documents=document_rows(documents, here),
             )
         )
         first = last
     return entries
 
 
-def _iter_tokens(
-    documents: ImportedDocuments, numbers: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_]
-) -> Iterator[npt.NDArray[Any]]:
+def _iter_tokens(documents: ImportedDocuments, numbers: Int64s, advance: Advance) -> Iterator[Rows]:
     """Yield the tokens of documents, which are all that are kept between the first and the last of them."""
     low, high = int(numbers[0]), int(numbers[-1]) + 1
     ends, lengths = documents.ends[low:high], documents.lengths[low:high]
@@ -111,11 +99,13 @@ def _iter_tokens(
     for first, last in cut_blocks(ends - base, bin_files.IMPORT_BLOCK_TOKENS):
         start = int(ends[first] - lengths[first])
         tokens = documents.stream.read(start, int(ends[last - 1]))
-        here = keep[low + first : low + last]
-        yield tokens if here.all() else tokens[np.repeat(here, lengths[first:last])]
+        here = documents.keep[low + first : low + last]
+        kept = tokens if here.all() else tokens[np.repeat(here, lengths[first:last])]
+        yield kept
+        advance(len(kept))
 
 
-def cut_shards(ends: npt.NDArray[np.int64], shard_tokens: int) -> list[int]:
+def cut_shards(ends: Int64s, shard_tokens: int) -> list[int]:
     """Cut imported documents into shards of equal targets, each at the nearest boundary (FORMAT.md, The mix).
 
     Args:

@@ -7,15 +7,12 @@ file to itself. One file is in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shards.convert.layouts.layout import OpenFile, longest_layout_document
+from shards.convert.split_reader import SplitReader
 from shards.errors import plural
-
-if TYPE_CHECKING:
-    from shards.convert.split_reader import SplitReader
 
 MAX_CHUNK_BYTES = 1 << 26
 """Both libraries' usual size: 64 MiB, small enough to download one while another is read."""

@@ -10,15 +10,11 @@ Source: huggingface/datatrove, pipeline/tokens/tokenizer.py's `TokenizedFile` an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from shards.convert.layouts.layout import OpenFile
+from shards.convert.split_reader import SplitReader
 from shards.format.document_table import iter_shard_lengths
-
-if TYPE_CHECKING:
-    from shards.convert.split_reader import SplitReader
 
 USAGE = 'DatatroveFolderDataset("{out}/{split}", seq_len=2048, token_size={token_size}, return_positions=True)'
 

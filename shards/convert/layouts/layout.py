@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol, cast
 
 from shards.convert.layouts import LAYOUTS, UINT16_LAYOUTS, LayoutName
-
-if TYPE_CHECKING:
-    from shards.convert.split_reader import SplitReader
+from shards.convert.split_reader import SplitReader
 
 OpenFile = Callable[[str], AbstractContextManager[BinaryIO]]
 """Opens a file of an export by its path there: to write it, or to compare what is written with it."""

@@ -11,13 +11,11 @@ Source: Lightning-AI/litData, streaming/writer.py's `_create_chunk`, item_loader
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shards.convert.layouts import chunks
 from shards.convert.layouts.layout import OpenFile
-
-if TYPE_CHECKING:
-    from shards.convert.split_reader import SplitReader
+from shards.convert.split_reader import SplitReader
 
 USAGE = 'StreamingDataset("{out}/{split}", item_loader=TokensLoader(block_size=2049))'
 

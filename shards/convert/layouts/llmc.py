@@ -10,25 +10,22 @@ Source: karpathy/llm.c, dev/data/data_common.py's `write_datafile` and llmc/data
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 from shards.convert.layouts.layout import OpenFile, refuse_uint32_layout
+from shards.convert.split_reader import SplitReader
 from shards.errors import plural
-
-if TYPE_CHECKING:
-    from shards.convert.split_reader import SplitReader
 
 USAGE = './train_gpt2cu -i "{out}/train_*.bin" -j "{out}/val_*.bin"'
 
 MAGIC, VERSION = 20240520, 1
 HEADER_BYTES = 1024
 MAX_TOKENS = (1 << 31) - 1
-_HEAD = struct.Struct("<3i")
+HEAD = struct.Struct("<3i")
 
 
 def pack_header(num_tokens: int) -> bytes:
     """Return the 1,024 bytes of header of an llm.c file."""
-    return _HEAD.pack(MAGIC, VERSION, num_tokens).ljust(HEADER_BYTES, b"\0")
+    return HEAD.pack(MAGIC, VERSION, num_tokens).ljust(HEADER_BYTES, b"\0")
 
 
 def find_export_obstacles(reader: SplitReader) -> list[str]:

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shards.convert.layouts import chunks
 from shards.convert.layouts.layout import OpenFile
-
-if TYPE_CHECKING:
-    from shards.convert.split_reader import SplitReader
+from shards.convert.split_reader import SplitReader
 
 USAGE = 'StreamingDataset(local="{out}", split="{split}", shuffle=True, batch_size=8)[0]["tokens"]'
 

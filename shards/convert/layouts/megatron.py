@@ -10,14 +10,11 @@ Source: NVIDIA/Megatron-LM, megatron/core/datasets/indexed_dataset.py, `_IndexWr
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shards.convert.layouts.layout import OpenFile, longest_layout_document
-
-if TYPE_CHECKING:
-    from shards.convert.split_reader import SplitReader
+from shards.convert.split_reader import SplitReader
 
 USAGE = 'IndexedDataset("{out}/{split}")  # or --data-path {out}/{split}'
 
@@ -44,7 +41,7 @@ def write_split(open_file: OpenFile, reader: SplitReader) -> None:
         for tokens in reader.iter_tokens():
             file.write(tokens.data)
     # The index has one array after the other; each is one pass over the tables.
-    count, size = reader.num_documents, reader.dtype.itemsize
+    count, size = reader.shards.num_documents, reader.dtype.itemsize
     with open_file(f"{reader.split}.idx") as file:
         file.write(_HEADER.pack(_MAGIC, 1, _DTYPE_CODES[size], count, count + 1))
         for lengths in reader.iter_lengths():

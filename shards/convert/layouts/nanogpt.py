@@ -9,12 +9,8 @@ Source: karpathy/nanoGPT, data/openwebtext/prepare.py and train.py's `get_batch`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from shards.convert.layouts.layout import OpenFile, refuse_uint32_layout
-
-if TYPE_CHECKING:
-    from shards.convert.split_reader import SplitReader
+from shards.convert.split_reader import SplitReader
 
 USAGE = 'np.memmap("{out}/{split}.bin", dtype=np.uint16, mode="r")'
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from shards.format import codec
+from shards.format.arrays import Int64s, Tokens
+from shards.format.reader import Shard
 from shards.terminal.workers import map_in_threads
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from shards.format.reader import Shard
 
 MOST_THREADS = 4
 """Threads that decode the frames of one batch: 64 windows of a large shard are in 64 frames, 1.2 ms each."""
@@ -45,7 +42,7 @@ class DecodedShard:
         self.stopped = threading.Event()
         """Set when the shard is no longer needed: `decode_rest` then ends after its frame."""
 
-    def take(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.unsignedinteger]:
+    def take(self, starts: Int64s, length: int) -> Tokens:
         """Return the tokens [start, start + length) for each start, `(len(starts), length)`; decode what is missing.
 
         Raises:
@@ -56,7 +53,13 @@ class DecodedShard:
             if self._shard.cached:
                 self._decode_whole()
             else:
-                frames = self._frames_of(starts, length)
+                # The frames that hold tokens of the windows, in order.
+                first = starts * self._size // codec.FRAME_BYTES
+                last = ((starts + length) * self._size - 1) // codec.FRAME_BYTES
+                needed = np.zeros_like(self._decoded)
+                for step in range(int((last - first).max(initial=-1)) + 1):
+                    needed[np.minimum(first + step, last)] = True
+                frames = np.flatnonzero(needed)
                 self._wanted[frames] = True
                 self._decode(frames)
         # One gather over a view of all windows, 6 us for 64 x 513: a matrix of positions takes 43 us, and
@@ -75,16 +78,7 @@ class DecodedShard:
             frames = _numbers(group)
             self._decode(frames[~self._wanted[frames]])
 
-    def _frames_of(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
-        """Return the numbers of the frames that hold tokens of the windows, in order."""
-        first = starts * self._size // codec.FRAME_BYTES
-        last = ((starts + length) * self._size - 1) // codec.FRAME_BYTES
-        needed = np.zeros_like(self._decoded)
-        for step in range(int((last - first).max(initial=-1)) + 1):
-            needed[np.minimum(first + step, last)] = True
-        return np.flatnonzero(needed)
-
-    def _decode(self, frames: npt.NDArray[np.int64]) -> None:
+    def _decode(self, frames: Int64s) -> None:
         """Decode the missing frames: each thread decodes the frames of one request, or one frame from a disk."""
 
         def decode(group: codec.Frames) -> None:
@@ -106,7 +100,7 @@ class DecodedShard:
                 self.is_whole = True
 
 
-def _reserve(tokens: int, dtype: np.dtype[Any]) -> npt.NDArray[np.unsignedinteger]:
+def _reserve(tokens: int, dtype: np.dtype[Any]) -> Tokens:
     """Return an array that takes memory only as it is written, 4 KiB at a time.
 
     numpy's own asks the system for pages of 2 MiB. If memory is fragmented, it moves others' pages to make them: 52
@@ -118,6 +112,6 @@ def _reserve(tokens: int, dtype: np.dtype[Any]) -> npt.NDArray[np.unsignedintege
     return np.frombuffer(room, dtype)
 
 
-def _numbers(frames: codec.Frames) -> npt.NDArray[np.int64]:
+def _numbers(frames: codec.Frames) -> Int64s:
     """Return the numbers of frames in a row."""
     return np.arange(frames[0].start // codec.FRAME_BYTES, frames[-1].start // codec.FRAME_BYTES + 1)

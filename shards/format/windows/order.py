@@ -29,10 +29,9 @@ import numpy as np
 from numpy.random import PCG64, SeedSequence
 
 from shards.errors import plural
+from shards.format.arrays import Int64s, UInt64s
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from shards.format.manifest import Split
     from shards.format.reader import Shard, ShardSet
 
@@ -50,7 +49,7 @@ GOLDEN_STEP = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio: multiples of it, modulo 2^64, lie evenly, however many there are."""
 
 
-def seeded_numbers(size: int, *key: int) -> npt.NDArray[np.uint64]:
+def seeded_numbers(size: int, *key: int) -> UInt64s:
     """Return `size` random numbers of 64 bits that depend on `key` alone, uint64.
 
     Raw PCG64 output: numpy promises that stream for all versions, unlike what `Generator` makes of it.
@@ -63,12 +62,12 @@ def seeded_numbers(size: int, *key: int) -> npt.NDArray[np.uint64]:
     return np.asarray(PCG64(SeedSequence([len(key), *key])).random_raw(size), dtype=np.uint64)
 
 
-def seeded_permutation(size: int, *key: int) -> npt.NDArray[np.int64]:
+def seeded_permutation(size: int, *key: int) -> Int64s:
     """Return an order of range(size) that depends on `key` alone, int64: a stable argsort of `seeded_numbers`."""
     return np.argsort(seeded_numbers(size, *key), kind="stable")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Visit:
     """The visit to one shard in one epoch: the windows [first, first + windows) are the shard's windows, permuted."""
 
@@ -78,7 +77,7 @@ class Visit:
     windows: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Window:
     """One window: the tokens [start, stop) of a shard, seq_len + 1 of them."""
 
@@ -88,7 +87,7 @@ class Window:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PhaseWindows:
     """A phase in the first epoch: the windows [first, stop)."""
 
@@ -151,8 +150,8 @@ class WindowOrder:
             PhaseWindows(name, first, stop, int(own.sum()) - (stop - first) * seq_len, int(own.max()))
             for name, first, stop, own in zip(names, [0, *ends], ends, of_phase, strict=False)
         )
-        self._epoch: tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
-        self._starts: OrderedDict[Visit, npt.NDArray[np.int64]] = OrderedDict()
+        self._epoch: tuple[int, Int64s, Int64s] | None = None
+        self._starts: OrderedDict[Visit, Int64s] = OrderedDict()
 
     def describe_empty_phases(self) -> list[str]:
         """Return a fault for each phase that has no window: its mix would be left out."""
@@ -188,7 +187,11 @@ class WindowOrder:
     def visit(self, window: int) -> Visit:
         """Return the visit that contains a window."""
         epoch, position = divmod(window, self.per_epoch)
-        order, ends = self._shard_order(epoch)
+        if self._epoch is None or self._epoch[0] != epoch:
+            order = seeded_permutation(len(self.windows), self.seed, epoch)
+            order = order[np.argsort(self._phase_of[order], kind="stable")]
+            self._epoch = epoch, order, np.cumsum(self.windows[order])
+        _, order, ends = self._epoch
         # side="right" also steps over shards without windows, whose end equals the one before.
         turn = int(np.searchsorted(ends, position, side="right"))
         shard = int(order[turn])
@@ -200,7 +203,7 @@ class WindowOrder:
         visit, starts = next(self.iter_visits(window, 1))
         return Window(visit.epoch, visit.shard, int(starts[0]), int(starts[0]) + self.seq_len + 1)
 
-    def iter_visits(self, first: int, count: int) -> Iterator[tuple[Visit, npt.NDArray[np.int64]]]:
+    def iter_visits(self, first: int, count: int) -> Iterator[tuple[Visit, Int64s]]:
         """Yield the windows [first, first + count) as runs of one visit, each with its windows' first tokens."""
         stop = first + count
         while first < stop:
@@ -210,9 +213,7 @@ class WindowOrder:
             yield visit, self._window_starts(visit)[begin:end]
             first = last
 
-    def group_by_visit(
-        self, windows: npt.NDArray[np.int64]
-    ) -> Iterator[tuple[Visit, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    def group_by_visit(self, windows: Int64s) -> Iterator[tuple[Visit, Int64s, Int64s]]:
         """Yield windows of any numbers visit by visit: their indices in `windows`, and their first tokens."""
         order = np.argsort(windows, kind="stable")
         numbers = windows[order]
@@ -232,14 +233,7 @@ class WindowOrder:
         begin = int(seeded_numbers(1, self.seed, shard, 0, 0)[0])  # no other key has four numbers
         return [((begin + epoch * GOLDEN_STEP) % (1 << 64) * count) >> 64 for epoch in epochs]
 
-    def _shard_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        if self._epoch is None or self._epoch[0] != epoch:
-            order = seeded_permutation(len(self.windows), self.seed, epoch)
-            order = order[np.argsort(self._phase_of[order], kind="stable")]
-            self._epoch = epoch, order, np.cumsum(self.windows[order])
-        return self._epoch[1:]
-
-    def _window_starts(self, visit: Visit) -> npt.NDArray[np.int64]:
+    def _window_starts(self, visit: Visit) -> Int64s:
         """Return the first tokens of a visit's windows in order, int64; those of recent visits are kept."""
         known = self._starts.pop(visit, None)
         if known is None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from shards.format.arrays import Float64s, Int64s
 from shards.format.document_table import read_sources
+from shards.format.reader import Shard
+from shards.format.windows.order import WindowOrder
 from shards.terminal.workers import map_in_threads
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from shards.format.reader import Shard
-    from shards.format.windows.order import WindowOrder
 
 TABLES_AT_ONCE = 8
 """Document tables that are read at once from a remote store, since each of them waits for an answer or two."""
@@ -33,7 +30,7 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
     last = {visit.shard: starts for visit, starts in order.iter_visits(epochs * order.per_epoch, rest)}
     visited = [index for index in range(len(shards)) if order.windows[index] and (epochs or index in last)]
 
-    def count(index: int) -> npt.NDArray[np.int64]:
+    def count(index: int) -> Int64s:
         """Return by source the targets of a shard in all epochs, and without repetition, int64 `(sources, 2)`."""
         lengths, sources = read_sources(shards[index], names)
         # A whole epoch's targets are one range, which begins after the first token of its first window.
@@ -52,7 +49,7 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
             # Between the ends of two documents the count grows by 1 or 0 for each token, so interpolation is exact.
             counted = np.concatenate(([0], np.cumsum(lengths * (sources == source))))
             for column, ranges in enumerate((used, once)):
-                before: npt.NDArray[np.float64] = np.interp(ranges, bounds, counted)
+                before: Float64s = np.interp(ranges, bounds, counted)
                 counts[source, column] = np.rint(np.diff(before, axis=0)).sum()
         return counts
 

@@ -12,18 +12,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shards.format.arrays import Int64s, Tokens
+from shards.format.reader import Shard
 from shards.format.windows.decoded_frames import DecodedShard
+from shards.format.windows.order import Visit, WindowOrder
 from shards.stores.cache_store import CacheStore
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from shards.format.reader import Shard
-    from shards.format.windows.order import Visit, WindowOrder
 
 READS_FORWARD = 4
 """Reads that went forward, one after another, before shards are decoded ahead. Random reads seldom do that: in a set of
@@ -69,7 +65,7 @@ class WindowReader(AbstractContextManager["WindowReader"]):
         self._held.clear()
         self._ahead.clear()
 
-    def read(self, windows: npt.NDArray[np.int64]) -> npt.NDArray[np.unsignedinteger]:
+    def read(self, windows: Int64s) -> Tokens:
         """Return windows by their numbers, uint16 or uint32 `(len(windows), seq_len + 1)`.
 
         Raises:
@@ -84,7 +80,7 @@ class WindowReader(AbstractContextManager["WindowReader"]):
                 self._note_read(visit, int(windows[rows[0]]), int(windows[rows[-1]]))
         return out
 
-    def _take(self, visit: Visit, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.unsignedinteger]:
+    def _take(self, visit: Visit, starts: Int64s, length: int) -> Tokens:
         # A shard that is decoded ahead may be whole by now, or have failed.
         shard = self._hold(visit.shard)
         ahead = self._ahead.get(visit.shard)

@@ -1,0 +1,22 @@
+"""Names for the types of numpy arrays, by their items; and the types of tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+TOKEN_DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+"""The little-endian types of tokens by their names in a manifest."""
+
+Bools = npt.NDArray[np.bool_]
+UInt8s = npt.NDArray[np.uint8]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
+Float64s = npt.NDArray[np.float64]
+Tokens = npt.NDArray[np.unsignedinteger[Any]]
+"""Token ids, uint16 or uint32."""
+Rows = npt.NDArray[Any]
+"""Rows of named fields, or numbers of a type that is known at run time alone."""
