@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.raw_tables import list_of, named_tables, table_of
-from pipeline.recipe.schema import NUM_BYTES, EvaluationRecipe, ShardsRecipe, TokenizerRecipe
+from pipeline.recipe.schema import BOS_TEXTS, NUM_BYTES, EvaluationRecipe, ShardsRecipe, TokenizerRecipe
 from pipeline.recipe.sources import SourceRecipe
 from shards.config import nearest, read_partly
 from shards.errors import plural
@@ -164,6 +164,12 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
     for key, token in (("eos_token", section.eos_token), ("bos", section.bos)):
         if isinstance(token, str) and token not in specials:
             yield f"tokenizer.{key}: {token!r} is not among special_tokens {specials}"
+    # Known before training, as it would be of the trained tokenizer.
+    if section.bos is True and sum(token in BOS_TEXTS for token in specials) != 1:
+        found = f"which of special_tokens {specials} begins documents is not clear"
+        yield f"tokenizer.bos: {found}. Give one of them as `bos`."
+    elif section.bos == section.eos_token:
+        yield f"tokenizer.bos: {section.bos!r} ends documents already. Give another one, or leave `bos` out."
     least = NUM_BYTES + len(specials)
     if section.vocab_size is None:
         yield "tokenizer.vocab_size: required key is missing. Give it, or a tokenizer `file`."

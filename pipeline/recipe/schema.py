@@ -32,6 +32,8 @@ from shards.config import Settings
 from shards.format.codec import Compression, CompressionName
 
 DEFAULT_EOS_TOKEN = "<|endoftext|>"
+BOS_TEXTS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[BOS]")
+"""The name of BOS in common tokenizers: Llama 2, Gemma, Llama 3, others."""
 NUM_BYTES = 256
 """Entries that a byte-level vocabulary always has."""
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from pipeline.recipe.schema import BOS_TEXTS
 from shards.errors import InputError, plural
 from shards.format.tokenizer_json import (
     Spelling,
@@ -21,9 +22,6 @@ from shards.format.tokenizer_json import (
     list_parts,
 )
 from shards.format.vocabulary import MAX_VOCAB_SIZE
-
-BOS_TEXTS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[BOS]")
-"""The name of BOS in common tokenizers: Llama 2, Gemma, Llama 3, others."""
 
 
 class TokenizerError(InputError):
