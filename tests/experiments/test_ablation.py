@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
+from shards.errors import InputError
 from tests.support.ablations import (
     TRAIN,
     read_scores,
@@ -29,16 +31,25 @@ from tests.support.slurm_cluster import SlurmCluster
 from tests.support.started import session_processes
 from tokenmill.__main__ import main
 from tokenmill.experiments.ablation import Ablation
+from tokenmill.experiments.proxy import find_change
 from tokenmill.experiments.schema import load_ablation
 from trainer.__main__ import main as train
 
 PLAIN, SUMS = {"name": "plain"}, {"name": "sums", "data": {"sources": {"sums": {"weight": 3}}}}
 
 
+def open_ablation(file: Path, out: Path) -> Ablation:
+    return Ablation(file, load_ablation(file), out, LocalExecutor(1), Progress(quiet=True))
+
+
 def find_pending(file: Path, out: Path) -> list[tuple[str, int]]:
     """Return the arm and the seed of each training that is not done."""
-    ablation = Ablation(file, load_ablation(file), out, LocalExecutor(1), Progress(quiet=True))
-    return [(one.arm.name, one.seed) for one in ablation.find_pending()]
+    return [(one.arm.name, one.seed) for one in open_ablation(file, out).find_pending()]
+
+
+def find_changes(file: Path, out: Path) -> list[str | None]:
+    """Return, for each training that is not done, what changed since its run folder was written."""
+    return [find_change(one.task) for one in open_ablation(file, out).find_pending()]
 
 
 def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
@@ -104,13 +115,17 @@ def test_changed_text_trains_again_what_it_decides(tmp_path: Path) -> None:
     assert json.loads(first.stdout)["scores"][1]["answer"] == "one seed: what chance does is not known"
     write_ablation(tmp_path, PLAIN, {"name": "rate", "train": {"optimizer": {"lr": 4e-3}}}, seeds=[1])
     assert find_pending(file, out) == [("rate", 1)]
+    assert find_changes(file, out) == ["another train recipe"]
     write_ablation(tmp_path, PLAIN, rate, seeds=[1])
     assert find_pending(file, out) == []
     write_texts(tmp_path / "held-out.jsonl", "stories", documents=30, seed=4)
     assert find_pending(file, out) == [("plain", 1), ("rate", 1)]
+    assert find_changes(file, out) == ["other text to score"] * 2
     write_texts(tmp_path / "held-out.jsonl", "stories", documents=20, seed=2)
     write_texts(tmp_path / "sums.jsonl", "sums", documents=300, seed=3)
     assert find_pending(file, out) == [("plain", 1), ("rate", 1)]
+    again = run_ablation(file, out)
+    assert "2 trainings again, with another set: plain seed 1, rate seed 1" in again.stderr
 
 
 @pytest.mark.long
@@ -121,8 +136,9 @@ def test_a_dry_run_prices_what_is_missing(tmp_path: Path) -> None:
     priced = json.loads(done.stdout)
     assert [(row["trainings"], row["to_run"], row["tokens"]) for row in priced["arms"]] == [(2, 2, 12 * 128)] * 2
     assert priced["dollars"] == pytest.approx(priced["hours"] * 3.6)
-    # Of each training the tokens, and a third of the work for those that each of three validations may read.
-    work = 2 * (12 * 128 + 3 * (500 + 1_000_000) / 3)
+    # Of each training the tokens, and a third of the work for those that each of three validations may read: of an
+    # eval set about a token for each byte of its file.
+    work = 2 * (12 * 128 + 3 * (500 + (tmp_path / "held-out.jsonl").stat().st_size) / 3)
     assert priced["arms"][0]["hours"] * 3600 * priced["arms"][0]["tokens_per_s"] == pytest.approx(work)
     assert not out.exists()
 
@@ -160,6 +176,11 @@ def test_a_dry_run_prices_what_is_missing(tmp_path: Path) -> None:
         ([PLAIN, SUMS], {"tokens": "lots"}, "tokens: expected a whole number"),
         ([PLAIN, SUMS], {"train": {"eval": {"every_steps": 4}}}, "has no [[eval.sets]] and no [[eval.tasks]]"),
         ([PLAIN, SUMS], {"data": "missing.toml"}, "missing.toml: cannot be read"),
+        (
+            [PLAIN, SUMS],
+            {"train": {"eval": {"sets": [{"name": "held_out", "paths": ["none.jsonl"]}]}}},
+            "arms.plain: eval.sets.held_out.paths: matches no file. Correct the path.",
+        ),
     ],
 )
 def test_bad_files_are_refused(
@@ -169,6 +190,37 @@ def test_bad_files_are_refused(
     assert main(["ablate", str(file), "--out", str(tmp_path / "out")]) == 2
     assert message.format(folder=tmp_path) in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_sets_that_do_not_fit_the_disk_together_are_built_in_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third = {"name": "third", "data": {"sources": {"sums": {"weight": 2}}}}
+    same_set = {"name": "rate", "train": {"optimizer": {"lr": 3e-3}}}
+    ablation = open_ablation(write_ablation(tmp_path, PLAIN, same_set, SUMS, third), tmp_path)
+
+    def divide(free: int) -> list[list[str]]:
+        usage = shutil.disk_usage(tmp_path)._replace(free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+        return [[arm.name for arm in group] for group in ablation._divide_by_disk()]  # pyright: ignore[reportPrivateUsage]
+
+    # A set may take 6 bytes for each of about 2,000 tokens: 12 kB.
+    assert divide(10**9) == [["plain", "rate", "sums", "third"]]
+    assert divide(35_000) == [["plain", "rate", "sums"], ["third"]]
+    assert divide(20_000) == [["plain", "rate"], ["sums"], ["third"]]
+    with pytest.raises(InputError, match=r"the set of arm 'plain' may take .* Give a folder on a larger disk"):
+        divide(10_000)
+
+
+def test_a_recipe_with_fewer_tokens_than_a_training_takes_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_ablation(tmp_path, PLAIN, SUMS, tokens="12K")
+    with (tmp_path / "data.toml").open("a") as recipe:
+        recipe.write("mix = { tokens = 6000 }\n")
+    Ablation(file, load_ablation(file), tmp_path / "out", LocalExecutor(1), Progress())
+    said = "arm plain: trains on 11,904 tokens, and mix.tokens = 6,000 of its data recipe: each is read 2.0 times"
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -97,6 +97,23 @@ def test_dollars_say_how_many_arms(tmp_path: Path) -> None:
     plan = json.loads(run_search(file, out, "--dry-run", "--json").stdout)
     assert (plan["arms"], plan["trainings_left"]) == (8, 10)
     assert plan["dollars"] == pytest.approx(plan["hours"] * 3.6)
+    # A damaged file is measured again.
+    (out / "budget.json").write_text('{"key": 1')
+    assert run_search(file, out, "--dry-run").returncode == 2
+    assert json.loads((out / "budget.json").read_text()).keys() == {"key", "usd"}
+
+
+@pytest.mark.long
+def test_scores_of_other_text_are_not_fitted(tmp_path: Path) -> None:
+    file = write_search(tmp_path)
+    # A source holds half of the eval set's documents: each arm trains on others of them, and is not scored on those.
+    held = (tmp_path / "held-out.jsonl").read_text().splitlines(keepends=True)
+    with (tmp_path / "stories.jsonl").open("a") as stories:
+        stories.writelines(held[::2])
+    done = run_search(file, tmp_path / "out")
+    assert done.returncode == 2, done.stderr
+    assert "objective.held_out_bpb: the arms were scored on other text each" in done.stderr
+    assert not (tmp_path / "out/recipe.toml").exists()
 
 
 @pytest.mark.parametrize("file", sorted(SHIPPED.glob("*-mix.toml")), ids=lambda file: file.stem)
