@@ -108,7 +108,13 @@ class _Documents:
     """The number of each document's run."""
     epochs: npt.NDArray[np.int64]
     tokens: list[memoryview]
-    """Of each document, as bytes."""
+    """Of each part, as bytes; there are other bytes between those of its documents."""
+    parts: npt.NDArray[np.int64]
+    """The number of each document's part."""
+    starts: npt.NDArray[np.int64]
+    """The first byte of each document in the tokens of its part."""
+    stops: npt.NDArray[np.int64]
+    """One past its last byte."""
     carried: list[pa.Table]
     """The carried values of each part, if the set has carried columns."""
 
@@ -146,7 +152,7 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
 
             def chunks(documents: _Documents = documents, order: npt.NDArray[np.int64] = order) -> Iterator[bytes]:
                 nonlocal done
-                for chunk in _token_chunks(documents.tokens, order):
+                for chunk in _token_chunks(documents, order):
                     yield chunk
                     done += len(chunk)
                     report(done, done // token_bytes)
@@ -245,20 +251,21 @@ def _gather(parts: list[_Part], shard: int, token_bytes: int) -> _Documents:
     counts = np.array([high - low for _, low, high in own], np.int64)
     # Not `np.concatenate`, which takes 25 microseconds for each array of records to compare their types.
     rows = np.frombuffer(b"".join([part.rows[low:high].data for part, low, high in own]), DOCUMENT_DTYPE)
+    starts = rows["start"].astype(np.int64) * token_bytes
+    stops = starts + rows["length"].astype(np.int64) * token_bytes
     # One read for each part: from its first document's first byte to its last one's last.
-    tokens: list[memoryview] = []
-    for part, low, high in own:
-        starts = part.rows["start"][low:high].astype(np.int64) * token_bytes
-        stops = starts + part.rows["length"][low:high].astype(np.int64) * token_bytes
-        first = int(starts[0])
-        read = part.read_tokens(first, int(stops[-1]))
-        places = zip((starts - first).tolist(), (stops - first).tolist(), strict=True)
-        tokens += [read[start:stop] for start, stop in places]
+    lasts = np.cumsum(counts) - 1
+    firsts = starts[lasts + 1 - counts]
+    ranges = zip(own, firsts.tolist(), stops[lasts].tolist(), strict=True)
+    moved = np.repeat(firsts, counts)
     return _Documents(
         rows=rows,
         runs=np.repeat(np.array([part.run for part, _, _ in own], np.int64), counts),
         epochs=np.repeat(np.array([part.epoch for part, _, _ in own], np.int64), counts),
-        tokens=tokens,
+        tokens=[part.read_tokens(first, stop) for (part, _, _), first, stop in ranges],
+        parts=np.repeat(np.arange(len(own)), counts),
+        starts=starts - moved,
+        stops=stops - moved,
         carried=[part.carried.slice(low, high - low) for part, low, high in own if part.carried is not None],
     )
 
@@ -274,9 +281,12 @@ def _permute(documents: _Documents, shard: ShardPlan, seed: int) -> npt.NDArray[
     return by_content[np.argsort(keys, kind="stable")]
 
 
-def _token_chunks(tokens: list[memoryview], order: npt.NDArray[np.int64]) -> Iterator[bytes]:
+def _token_chunks(documents: _Documents, order: npt.NDArray[np.int64]) -> Iterator[bytes]:
+    tokens = documents.tokens
     for first in range(0, len(order), _CHUNK_DOCUMENTS):
-        yield b"".join([tokens[place] for place in order[first : first + _CHUNK_DOCUMENTS].tolist()])
+        chosen = order[first : first + _CHUNK_DOCUMENTS]
+        places = (own[chosen].tolist() for own in (documents.parts, documents.starts, documents.stops))
+        yield b"".join([tokens[part][start:stop] for part, start, stop in zip(*places, strict=True)])
 
 
 def _document_table(
