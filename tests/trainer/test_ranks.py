@@ -75,7 +75,9 @@ import pathlib, sys
 from trainer.__main__ import main
 status = main(sys.argv[1:])
 names = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
-print("threads of gloo:", sum("gloo" in name for name in names))
+# One write: both ranks print to one pipe.
+sys.stdout.write(f"threads of gloo: {sum('gloo' in name for name in names)}\\n")
+sys.stdout.flush()
 sys.exit(status)
 """
 """The trainer, and how many threads it leaves that could hang or abort the end."""
