@@ -265,16 +265,6 @@ class HubSource(SourceRecipe):
     """`hub`: branch, tag or commit. It is resolved to a commit once, and the set's `recipe.json` records the commit."""
 
     @property
-    def carried_columns(self) -> dict[str, CarriedType | None]:
-        """The columns to carry, with the types that `carry` states; None: the files decide it."""
-        return dict(map(parse_carry, self.carry))
-
-    @property
-    def predicates(self) -> list[Predicate]:
-        """The predicates of `keep`, in order."""
-        return parse_keep(self.keep)
-
-    @property
     def pinned_revision(self) -> str | None:
         """The commit that the documents are read at."""
         return self.revision

@@ -212,8 +212,9 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
         outcome.unlink()
         return "", False
     if process.returncode < 0:
-        name = signal.Signals(-process.returncode).name
-        return f"killed by {name}, which the system sends when memory is short; its log is {run / LOG_FILE}", True
+        ended_by = signal.Signals(-process.returncode)
+        hint = ", as the system does when memory is short" if ended_by == signal.SIGKILL else ""
+        return f"killed by {ended_by.name}{hint}; its log is {run / LOG_FILE}", True
     # The errors of this attempt, or its last lines if it named none.
     lines = (run / LOG_FILE).read_bytes()[logged:].decode(errors="replace").splitlines()
     errors = [line for line in lines if line.startswith("error: ")] or lines
