@@ -8,6 +8,7 @@ end (`| head`). Results go to stdout, everything else to stderr; with `--json` r
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
@@ -26,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         as_json="--json" in given and is_first_rank(),
         interrupted="interrupted; what was saved before is whole",
         os_error_status=PROBLEMS,
-        tell_refusals=is_first_rank(),
+        tell_refusals=os.environ.get("LOCAL_RANK", "0") == "0",
     )
 
 

@@ -33,22 +33,23 @@ PEAK_TFLOPS = {
 """Dense bf16 tensor TFLOP/s, the longer name first. Source: NVIDIA's data sheets (half of "with sparsity")."""
 
 OTHER_CARDS = {"LAPTOP", "MAX", "TI", "D", "SUPER", "MIG"}
-"""Words in a name that denote another card, or a part of one, whose peak is not in `_PEAK_TFLOPS`."""
+"""Words in a name that denote another card, or a part of one, whose peak is not in `PEAK_TFLOPS`."""
 
 
 def choose_device(asked: Literal["auto", "cpu", "cuda"] = "auto") -> torch.device:
     """Return the device: with `auto` a GPU when there is one. Under torchrun each local rank has its own.
 
     Raises:
-        InputError: the recipe requires a GPU and there is none for this rank.
+        InputError: the recipe requires a GPU, and there are fewer than ranks on this machine.
     """
     local_rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    needed = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # every rank of a machine refuses: one alone says nothing
     if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
         _keep_freed_memory()
         return torch.device("cpu")
-    if not torch.cuda.is_available() or local_rank >= count:
+    if not torch.cuda.is_available() or needed > count:
         raise InputError(
-            f"train.device = {asked!r}: torch finds {plural(count, 'GPU')}, expected {local_rank + 1}. See "
+            f"train.device = {asked!r}: torch finds {plural(count, 'GPU')}, expected {needed}. See "
             f"`nvidia-smi`; torch {torch.__version__} "
             f"{'is built for CUDA' if torch.version.cuda else 'is built without CUDA'}. "
             'Choose device = "cpu", or as many ranks as there are GPUs.'

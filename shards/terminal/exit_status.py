@@ -42,8 +42,8 @@ def run_command(
         as_json: whether `--json` was given.
         interrupted: the message after Ctrl-C.
         os_error_status: the exit status of an `OSError` other than a full disk, which is 1.
-        tell_refusals: whether to print failures with a status other than 1. All ranks of a training run are refused
-            for the same reason, and one of them prints it; a rank that fails prints its own message.
+        tell_refusals: whether to print failures with a status other than 1. All ranks of a machine are refused for the
+            same reason, and one of them prints it; a rank that fails prints its own message.
     """
     before = report_to(say)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_rotary_scores_depend_on_the_distance_alone():
     config = make_config()
     generator = torch.Generator().manual_seed(2)
     query, key = torch.randn(2, 1, 1, 1, config.head_dim, generator=generator)
-    cos, sin = rotary_tables(config, torch.arange(32))
+    cos, sin = rotary_tables(torch.arange(32), config.head_dim, config.rope_theta)
 
     def score(i: int, j: int) -> torch.Tensor:
         return (rotate(query, cos[i : i + 1], sin[i : i + 1]) * rotate(key, cos[j : j + 1], sin[j : j + 1])).sum()
@@ -77,9 +78,24 @@ def test_rotary_scores_depend_on_the_distance_alone():
     assert (score(3, 1) - score(3, 2)).abs() > 1e-3
 
 
+def test_a_compiled_model_computes_the_rotary_tables_once():
+    targets = list[str]()
+
+    def keep_targets(graph: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> Callable[..., object]:
+        targets.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    model = build_model(make_config(num_hidden_layers=3), VOCAB_SIZE, seed=1)
+    ids = make_ids(2, 16)
+    compiled = torch.compile(model, backend=keep_targets, fullgraph=True)
+    torch.testing.assert_close(compiled(ids), model(ids))
+    assert sum("rotary_tables" in target for target in targets) == 1
+    assert not any("cos" in target or "sin" in target for target in targets)
+
+
 def test_rotation_is_the_half_rotation_of_transformers():
     config = make_config(hidden_size=16, num_attention_heads=4, num_key_value_heads=4)
-    cos, sin = rotary_tables(config, torch.tensor([5]))
+    cos, sin = rotary_tables(torch.tensor([5]), config.head_dim, config.rope_theta)
     x = torch.tensor([1.0, 2.0, 3.0, 4.0])
     low, high = 5.0, 5.0 / 100.0  # angles at position 5: theta ** 0, theta ** -(2/4)
     expected = [
@@ -145,7 +161,8 @@ def test_a_layer_that_begins_with_zeros_passes_on_the_residual_stream_and_learns
         zero = name.endswith(("o_proj.weight", "down_proj.weight"))
         assert torch.equal(weight, torch.zeros_like(weight) if zero else other), name
     x = torch.randn(2, 8, 48, generator=torch.Generator().manual_seed(3))
-    rotary = None if kind == "gpt2" else rotary_tables(model.config, torch.arange(8))
+    angles = torch.arange(8), model.config.head_dim, model.config.rope_theta
+    rotary = None if kind == "gpt2" else rotary_tables(*angles)
     assert torch.equal(model.model.layers[0](x, rotary, None, None), x)
     ids = make_ids(2, 9)
     model(ids[:, :-1], ids[:, 1:]).backward()

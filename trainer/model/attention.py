@@ -1,7 +1,7 @@
 """Causal attention: rotary positions, masks of documents, the cache of keys and values, grouped-query attention.
 
-Nothing but weights lives in the module: rotary tables are computed from the configuration in every forward pass
-(measured: under 1 % of a step), so there is no buffer to lose when weights are saved, loaded or moved.
+Nothing but weights lives in the module: rotary tables are computed in every forward pass (measured: under 1 % of a
+step), so there is no buffer to lose when weights are saved, loaded or moved.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -21,8 +21,12 @@ Mask = Tensor | BlockMask
 Rotary = tuple[Tensor, Tensor]
 
 
-def rotary_tables(config: ModelConfig, positions: Tensor) -> Rotary:
+@torch.library.custom_op("tokenmill::rotary_tables", mutates_args=())
+def rotary_tables(positions: Tensor, head_dim: int, rope_theta: float) -> tuple[Tensor, Tensor]:
     """Compute the cosines and sines of positions, int64 of any shape.
+
+    An operation of its own: torch.compile would compute them again in each layer, for each number of each head
+    (measured on an H200: 10.5 of a step's 51 ms).
 
     Returns:
         cos, sin: float32 `(*positions.shape, head_dim)`, the two halves of the last axis equal.
@@ -30,10 +34,16 @@ def rotary_tables(config: ModelConfig, positions: Tensor) -> Rotary:
     Source: RoFormer (arXiv:2104.09864) in the half-rotation layout of transformers.
     """
     # float32 whatever autocast says: bf16 cannot tell position 257 from 258.
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=positions.device) / config.head_dim
-    angles = positions[..., None].float() * config.rope_theta**-exponents
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
+    angles = positions[..., None].float() * rope_theta**-exponents
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos(), angles.sin()
+
+
+@rotary_tables.register_fake
+def _(positions: Tensor, head_dim: int, rope_theta: float) -> tuple[Tensor, Tensor]:
+    table = torch.empty((*positions.shape, head_dim), dtype=torch.float32, device=positions.device)
+    return table, torch.empty_like(table)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

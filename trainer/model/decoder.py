@@ -168,7 +168,7 @@ class LanguageModel(nn.Module):
         if self.model.embed_positions is not None:
             x = x + self.model.embed_positions(positions)
         else:
-            cos, sin = rotary_tables(self.config, positions)
+            cos, sin = rotary_tables(positions, self.config.head_dim, self.config.rope_theta)
             rotary = (cos.unsqueeze(-3), sin.unsqueeze(-3))  # an axis for the heads
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))  # else the whole residual stream would be float32

@@ -1,0 +1,130 @@
+"""On a GPU: the losses and scores of the CPU, compiled or not; runs that go on, there and elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.ranks import run_ranks
+from tests.support.recipes import overrides, to_toml
+
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.device_count() == 0, reason="torch finds no GPU"),
+    # Torch's own, when it compiles.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+]
+
+STOP = "phases=[{name='a', until_step=12, goal='loss < 0'}]"
+"""Stops a run after its twelfth step, where it misses a goal that cannot be met: the schedule stays that of 24."""
+
+Train = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def _gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Undo what keeps the other tests on the CPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def train(trainer, shard_set, recipe_file) -> Train:
+    """Return the function that trains on a device, and returns what the command said."""
+
+    def run(folder: Path, device: str, *settings: str, status: int = 0) -> str:
+        changes = overrides(f"train.device={device}", *settings)
+        done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", folder, *changes)
+        assert done.returncode == status, done.stderr
+        assert f"parameters on {device}" in done.stderr
+        return done.stderr
+
+    return run
+
+
+def losses_of(lines: list[dict[str, Any]]) -> list[float]:
+    """Return the losses of a run's steps in nats."""
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["train.compile=false"],
+        ["train.compile=true"],
+        ["train.document_mask=true"],
+        ["train.document_mask=true", "train.compile=true"],
+        ["train.activation_checkpointing=full"],
+        ["train.activation_checkpointing=selective", "train.compile=true"],
+        ["optimizer.kind=muon", "optimizer.muon_lr=0.01", "model.hidden_act=relu2", "model.use_qk_norm=true"],
+        ["model.kind=gpt2", "model.num_key_value_heads=4"],
+    ],
+    ids=" ".join,
+)
+def test_steps_have_the_losses_of_the_cpu(train, read_lines, tmp_path, settings):
+    train(tmp_path / "cuda", "cuda", *settings)
+    train(tmp_path / "cpu", "cpu", *settings, "train.compile=false")
+    found, expected = (read_lines(tmp_path / device) for device in ("cuda", "cpu"))
+    # TF32 rounds what it multiplies to 11 bits, of which later steps at a high rate make more. Masks change 0.04.
+    assert losses_of(found)[:6] == pytest.approx(losses_of(expected)[:6], abs=0.01)
+    assert found[-1]["val_loss"] == pytest.approx(expected[-1]["val_loss"], abs=0.1)
+    assert losses_of(found)[-1] < losses_of(found)[0] - 1
+
+
+def test_auto_is_bf16_and_costs_no_loss(train, read_lines, tmp_path):
+    assert "in bf16" in train(tmp_path / "bf16", "cuda", "train.precision=auto")
+    assert "in fp32" in train(tmp_path / "fp32", "cuda")
+    bf16, fp32 = (losses_of(read_lines(tmp_path / name)) for name in ("bf16", "fp32"))
+    assert bf16 != fp32
+    assert bf16 == pytest.approx(fp32, abs=0.15)
+
+
+@pytest.mark.parametrize("devices", [("cuda", "cuda"), ("cuda", "cpu"), ("cpu", "cuda")], ids=" then ".join)
+def test_a_run_goes_on_there_and_elsewhere(train, read_lines, tmp_path, devices):
+    train(tmp_path / "stopped", devices[0], STOP, status=3)
+    assert "resumed from" in train(tmp_path / "stopped", devices[1])
+    train(tmp_path / "whole", "cuda")
+    stopped, whole = (losses_of(read_lines(tmp_path / name)) for name in ("stopped", "whole"))
+    assert len(stopped) == 24
+    assert stopped == pytest.approx(whole, abs=0.1)
+
+
+def test_scores_and_samples_are_those_of_the_cpu(train, trainer, text_file, item_file, monkeypatch, tmp_path):
+    sets = [{"name": "web", "paths": [str(text_file)], "text": "body", "max_tokens": 3000}]
+    tasks = [{"name": "own", "files": [str(item_file)], "prompt": "{question}"}]
+    train(tmp_path / "run", "cuda", f"eval.sets={to_toml(sets)}", f"eval.tasks={to_toml(tasks)}")
+    found: dict[bool, tuple[dict[str, float], str]] = {}
+    for gpu in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+        device = "cuda" if gpu else "cpu"
+        scored = trainer.run("eval", tmp_path / "run", "--json", "--set", f"train.device={device}")
+        sampled = trainer.run("sample", tmp_path / "run", "--prompt", "the mill", "--temperature", 0)
+        assert (scored.returncode, sampled.returncode) == (0, 0), scored.stderr + sampled.stderr
+        found[gpu] = json.loads(scored.stdout)["scores"], sampled.stdout
+    (scores, text), (expected, expected_text) = found[True], found[False]
+    assert {"web_bpb", "own_acc", "own_bpb"} <= scores.keys()
+    for name in ("web_bpb", "own_bpb"):
+        assert scores[name] == pytest.approx(expected[name], rel=0.005)
+    assert scores["own_acc"] == pytest.approx(expected["own_acc"], abs=0.1)
+    assert text[:20] == expected_text[:20]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() != 1, reason="needs a machine with one GPU")
+def test_two_ranks_on_one_gpu_are_refused(shard_set, recipe_file, tmp_path):
+    done = run_ranks("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, gpus="0")
+    assert done.returncode != 0
+    assert "torch finds 1 GPU, expected 2" in done.stderr
+
+
+def test_steps_take_the_memory_that_fit_expects(trainer):
+    changes = overrides("train.global_batch=32", "train.micro_batch=32")
+    done = trainer.run("bench", "tinystories-28m", "--steps", 3, *changes, "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["recipes"]
+    assert row["device"] == torch.cuda.get_device_name()
+    assert row["peak_gb"] == pytest.approx(row["fit_gb"], rel=0.1)
