@@ -19,7 +19,9 @@ env: $(STAMP)  ## set up the environment in .venv
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tokenmill needs Python 3.11 or newer, found " + sys.version.split()[0] + ". Remedy: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bpe,clean,datatrove,experiments,hub,ray,train,warc,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	UV_FIND_LINKS="$${UV_FIND_LINKS-$$PIP_FIND_LINKS}" $(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode \
+		-c constraints.txt -e '.[bpe,clean,datatrove,experiments,hub,ray,train,warc,dev]'
 	touch $(STAMP)
 
 demo: $(STAMP)  ## corpus, shards, validation, training and samples on this machine, no network

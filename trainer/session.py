@@ -220,7 +220,7 @@ def open_session(
             load_weights(found, model)
         model.to(device)
         forward = _spread(model, recipe, device, ranks)
-        optimizers = build_optimizers(model, recipe.optimizer)
+        optimizers = build_optimizers(model, recipe.optimizer, precision)
         where = (device, precision, rank, ranks)
         session = Session(run, recipe, shard_set, order, model, forward, optimizers, *where, resources)
         if find_token_bytes(shard_set) is None:

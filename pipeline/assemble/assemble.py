@@ -78,6 +78,8 @@ class AssembleTask(Payload):
     properties: Annotated[SetProperties, InDigest(_writing_keys, "")]
     fetch: Annotated[bool, NOT_IN_DIGEST] = False
     """Whether the runs are read once for all shards, into a scratch file: a request takes longer than its bytes."""
+    threads: Annotated[int, NOT_IN_DIGEST] = 1
+    """How many threads compress tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
                 documents=table,
                 phase=shard.phase,
                 checksums=result.checksums,
+                threads=task.threads,
             )
             timer.lap("write_s")
             result.entries.append(entry)

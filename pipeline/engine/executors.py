@@ -35,6 +35,9 @@ _POLL_SECONDS = 0.25
 _CALLS_AHEAD = 4
 """Calls given to the pool for each worker, so that the next one waits there when one ends."""
 
+_LAST_THREADS = 4
+"""The most threads of one of the last calls of a stage."""
+
 _WORKERS_A_SENDER = 4
 """If files are sent to a store, there is one more process for this many workers. At most as many tasks as there are
 workers compute at the same time; one whose files are on their way leaves its turn to the next."""
@@ -95,6 +98,10 @@ class Executor(ABC):
             Whatever a call or `advance` raises.
         """
 
+    def count_threads(self, calls: int) -> list[int]:
+        """Return how many threads each of some calls may compute with, in the order in which they start."""
+        return [1] * calls
+
     def show(self, calls: Sequence[Call]) -> str:
         """Return the first job that `run` would submit for these calls; nothing if it submits none."""
         return ""
@@ -136,6 +143,11 @@ class LocalExecutor(Executor):
     def workers(self) -> int:
         """Processes at most."""
         return self._workers
+
+    def count_threads(self, calls: int) -> list[int]:
+        """Return several for the last calls, one for each worker: they take the cores of workers that have no more."""
+        last = min(calls, self._workers)
+        return [1] * (calls - last) + [min(_LAST_THREADS, self._workers)] * last
 
     def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:
         """Run the calls; if there is only one worker or one call, run them in this process, one after the other.

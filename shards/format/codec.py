@@ -2,8 +2,8 @@
 
 A file is a row of independent zstd frames, each holding `FRAME_BYTES` of tokens (the last may hold less) with its
 content checksum, and one skippable frame with the seek table. Any zstd tool decompresses it to the plain token array.
-Memory: one frame while writing, the requested range while reading. Sizes that a file declares are checked against the
-file's real size before anything is allocated.
+Memory: one frame while writing (with threads, two for each), the requested range while reading. Sizes that a file
+declares are checked against the file's real size before anything is allocated.
 
 Levels are tuned for text and programs. In tokens of two bytes a match of three tokens is 6 bytes and pays off, so that
 one small hash table over 6 bytes finds most of what level 3 finds with two. docs/performance.md has the measurements.
@@ -16,8 +16,12 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 import xxhash
 import zstandard
@@ -81,12 +85,26 @@ class SeekableWriter:
     """Compress a stream of bytes into seekable zstd frames.
 
     Deterministic: the bytes written depend on the bytes given, the compression and the zstd version, not on how the
-    input is cut into `write` calls. After `close`, `bytes_written`, `sha256` (of the file), `content_sha256` (of the
-    input) and `checksums` are final. The file object is neither closed nor synced.
+    input is cut into `write` calls, nor on the threads. After `close`, `bytes_written`, `sha256` (of the file),
+    `content_sha256` (of the input) and `checksums` are final. The file object is neither closed nor synced.
     """
 
-    def __init__(self, file: BinaryIO, *, compression: Compression = "balanced", token_bytes: int = 2):
+    def __init__(
+        self, file: BinaryIO, *, compression: Compression = "balanced", token_bytes: int = 2, threads: int = 1
+    ):
+        """Set what is written where.
+
+        Args:
+            file: gets the frames.
+            compression: how they are compressed.
+            token_bytes: bytes of a token, 2 or 4.
+            threads: with more than one, so many compress frames while this one hashes and writes. What `write` is given
+                must not change before `close`, and up to two frames for each thread are in memory.
+        """
         self._file = file
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, "compress") if threads > 1 else None
+        self._waiting = deque[tuple[Future[bytes], int]]()
         self._compress = choose_compressor(compression, token_bytes=token_bytes)
         self._pending = bytearray()
         self._entries: list[tuple[int, int]] = []
@@ -116,6 +134,10 @@ class SeekableWriter:
         """Write the last frame and the seek table."""
         if self._pending:
             self._write_frame(self._pending)
+        while self._waiting:
+            self._write_first()
+        if self._pool is not None:
+            self._pool.shutdown()
         entries = b"".join(_ENTRY.pack(*entry) for entry in self._entries)
         footer = _FOOTER.pack(len(self._entries), 0, SEEKABLE_MAGIC)
         self._write_raw(_HEADER.pack(SKIPPABLE_MAGIC, len(entries) + len(footer)) + entries + footer)
@@ -138,8 +160,21 @@ class SeekableWriter:
     def _write_frame(self, content: bytearray | memoryview) -> None:
         self._content_hash.update(content)
         self._content_xxh3.update(content)
-        frame = self._compress(content)
-        self._entries.append((len(frame), len(memoryview(content))))
+        # The first frame may decide how the others are compressed.
+        if self._pool is None or not self._entries:
+            self._add(self._compress(content), len(content))
+            return
+        self._waiting.append((self._pool.submit(self._compress, content), len(content)))
+        if len(self._waiting) == 2 * self._threads:
+            self._write_first()
+
+    def _write_first(self) -> None:
+        """Write the first of the frames that threads compress."""
+        future, size = self._waiting.popleft()
+        self._add(future.result(), size)
+
+    def _add(self, frame: bytes, size: int) -> None:
+        self._entries.append((len(frame), size))
         self._write_raw(frame)
 
     def _write_raw(self, data: bytes) -> None:
@@ -149,12 +184,27 @@ class SeekableWriter:
         self.bytes_written += len(data)
 
 
-def _level(level: int) -> zstandard.ZstdCompressor:
-    return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
+Compress = Callable[[bytearray | memoryview], bytes]
+"""Makes one frame of its content."""
 
 
-def choose_compressor(compression: Compression, *, token_bytes: int) -> Callable[[bytearray | memoryview], bytes]:
-    """Return the function that makes the frames of one file, with content size and checksum, in one context.
+def _in_each_thread(**options: Any) -> Compress:
+    """Return the function that compresses in a context of the thread that calls it: no two threads may share one."""
+    own = threading.local()
+
+    def compress(content: bytearray | memoryview) -> bytes:
+        if not hasattr(own, "compressor"):
+            own.compressor = zstandard.ZstdCompressor(**options)
+        return own.compressor.compress(content)
+
+    return compress
+
+
+_level = partial(_in_each_thread, write_checksum=True, write_content_size=True)
+
+
+def choose_compressor(compression: Compression, *, token_bytes: int) -> Compress:
+    """Return the function that makes the frames of one file, with content size and checksum; any thread may call it.
 
     With `balanced` the first frame is compressed twice: with level 3, too. If the fast parameters give more than
     `MOST_LARGER` of that, as on mathematics and code, level 3 compresses the whole file. A shard's documents are in
@@ -166,19 +216,19 @@ def choose_compressor(compression: Compression, *, token_bytes: int) -> Callable
     """
     parameters = _PARAMETERS.get((compression, token_bytes)) if isinstance(compression, str) else None
     if parameters is None:
-        return _level(compression if isinstance(compression, int) else 9).compress
+        return _level(level=compression if isinstance(compression, int) else 9)
     common = {"search_log": 1, "window_log": _WINDOW_LOG, "write_content_size": 1, "write_checksum": 1}
-    fast = zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters(**(common | parameters)))
+    fast = _in_each_thread(compression_params=zstandard.ZstdCompressionParameters(**(common | parameters)))
     if compression != "balanced":
-        return fast.compress
-    before = _level(LEVEL_BEFORE)
-    chosen: list[zstandard.ZstdCompressor] = []
+        return fast
+    before = _level(level=LEVEL_BEFORE)
+    chosen: list[Compress] = []
 
     def compress(content: bytearray | memoryview) -> bytes:
         if chosen:
-            return chosen[0].compress(content)
+            return chosen[0](content)
         # The first frame decides for the file.
-        frame, other = fast.compress(content), before.compress(content)
+        frame, other = fast(content), before(content)
         larger = len(frame) > MOST_LARGER * len(other)
         chosen.append(before if larger else fast)
         return other if larger else frame

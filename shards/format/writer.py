@@ -93,6 +93,7 @@ def write_shard(
     documents: pa.Table,
     phase: str | None = None,
     checksums: dict[str, str] | None = None,
+    threads: int = 1,
 ) -> ShardEntry:
     """Write one shard: tokens, document table, metadata, in that order.
 
@@ -106,6 +107,7 @@ def write_shard(
             tokens given.
         phase: the phase that the shard belongs to, if the set has phases.
         checksums: gets by SHA-256 the XXH3-128 of the tokens file and of its content, for `ShardRules`.
+        threads: how many compress the tokens, as for `SeekableWriter`. The files do not depend on it.
 
     Returns:
         The shard's entry for the manifest.
@@ -122,7 +124,7 @@ def write_shard(
 
     # The tokens, hashed as they are written; then the document table.
     with atomic_open(folder / tokens_file) as file:
-        writer = SeekableWriter(file, compression=properties.compression, token_bytes=token_bytes)
+        writer = SeekableWriter(file, compression=properties.compression, token_bytes=token_bytes, threads=threads)
         given = 0
         for chunk in chunks:
             writer.write(chunk)

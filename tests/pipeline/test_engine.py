@@ -253,6 +253,14 @@ def test_nothing_to_do_reads_one_file_a_stage(run: Any, tmp_path: Path, monkeypa
     assert len(opened) == 21
 
 
+def test_the_last_calls_take_the_cores_of_workers_without_one():
+    with closing(LocalExecutor(2)) as executor:
+        assert executor.count_threads(5) == [1, 1, 1, 2, 2]
+        assert executor.count_threads(1) == [2]
+    with closing(LocalExecutor(6)) as executor:
+        assert executor.count_threads(8) == [1, 1, 4, 4, 4, 4, 4, 4]
+
+
 @pytest.fixture
 def pool() -> Iterator[LocalExecutor]:
     with closing(LocalExecutor(2)) as executor:

@@ -20,10 +20,10 @@ from shards.stores.store import local_file
 FRAME = codec.FRAME_BYTES
 
 
-def compress(chunks):
+def compress(chunks, **threads):
     """Return the file and its writer."""
     file = io.BytesIO()
-    writer = codec.SeekableWriter(file)
+    writer = codec.SeekableWriter(file, **threads)
     for chunk in chunks:
         writer.write(chunk)
     writer.close()
@@ -57,11 +57,12 @@ def long_file(tmp_path_factory):
         st.binary(max_size=5000), st.integers(FRAME - 3, 2 * FRAME + 3).map(lambda size: content_of(size, size))
     ),
     cuts=st.lists(st.floats(0, 1), max_size=6),
+    threads=st.integers(1, 3),
 )
-def test_any_bytes_in_any_chunks_give_the_same_file(tmp_path_factory, content, cuts):
+def test_any_bytes_in_any_chunks_by_any_threads_give_the_same_file(tmp_path_factory, content, cuts, threads):
     places = sorted(int(cut * len(content)) for cut in cuts)
     chunks = [content[a:b] for a, b in zip([0, *places], [*places, len(content)], strict=True)]
-    data, writer = compress(chunks)
+    data, writer = compress(chunks, threads=threads)
     assert data == compress([content])[0]
     assert writer.content_sha256 == hashlib.sha256(content).hexdigest()
     assert (writer.sha256, writer.bytes_written) == (hashlib.sha256(data).hexdigest(), len(data))
@@ -69,6 +70,15 @@ def test_any_bytes_in_any_chunks_give_the_same_file(tmp_path_factory, content, c
     path.write_bytes(data)
     table = codec.read_seek_table(local_file(path), content_bytes=len(content))
     assert read_range(local_file(path), table, 0, len(content)) == content
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_change_no_byte_of_many_frames(threads):
+    content = b"".join(content_of(FRAME, number) for number in range(11)) + b"rest"
+    data, writer = compress([content], threads=threads)
+    alone, other = compress([content])
+    assert data == alone
+    assert writer.checksums == other.checksums
 
 
 @settings(max_examples=60, deadline=None)

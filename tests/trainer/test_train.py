@@ -145,11 +145,10 @@ def test_a_run_goes_on_bit_for_bit_with_either_optimizer(open_run, kind):
         assert outcome.log.last("loss")[key] == whole.log.last("loss")[key]
 
 
-def test_muon_is_torchs_to_the_byte(open_run):
-    """Its step is written anew for ranks that share a matrix; alone, nothing differs."""
-    plain, ours = (
-        open_run("optimizer.kind=muon", "optimizer.weight_decay=0.2", name=name) for name in ("plain", "ours")
-    )
+def test_muon_in_bf16_is_torchs_to_the_byte(open_run):
+    """Its step is written anew for ranks that share a matrix and for fp32; else nothing differs."""
+    changes = ("optimizer.kind=muon", "optimizer.weight_decay=0.2", "train.precision=bf16")
+    plain, ours = (open_run(*changes, name=name) for name in ("plain", "ours"))
     (group,) = plain.optimizers[0].param_groups
     theirs = torch.optim.Muon(group["params"], lr=0.1, weight_decay=0.2, adjust_lr_fn="match_rms_adamw")
     with torch.no_grad():
@@ -162,6 +161,29 @@ def test_muon_is_torchs_to_the_byte(open_run):
             ours.optimizers[0].step()
     for (name, weight), other in zip(plain.model.named_parameters(), ours.model.parameters(), strict=True):
         assert torch.equal(weight, other), name
+
+
+def test_muon_computes_in_the_precision_of_the_run(open_run):
+    session = open_run("optimizer.kind=muon")
+    assert session.precision == "fp32"
+    gradient, moved = torch.randn(48, 24, generator=torch.Generator().manual_seed(1)), {}
+    (own,) = {type(optimizer) for optimizer in session.optimizers} - {torch.optim.AdamW}
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        weight = torch.nn.Parameter(torch.zeros(48, 24))
+        weight.grad = gradient.clone()
+        own([weight], dtype, lr=0.1).step()
+        moved[dtype] = weight.detach()
+    torch.testing.assert_close(moved[torch.float32], moved[torch.float64], rtol=1e-4, atol=1e-7)
+    assert not torch.allclose(moved[torch.bfloat16], moved[torch.float64], rtol=1e-3)
+    in_layers = next(weight for name, weight in session.model.named_parameters() if ".layers.0.mlp.up" in name)
+    before, in_layers.grad = in_layers.detach().clone(), torch.ones_like(in_layers)
+    twin = torch.nn.Parameter(before.clone())
+    twin.grad = in_layers.grad.clone()
+    group = session.optimizers[0].param_groups[0]
+    session.optimizers[0].step()
+    options = {key: group[key] for key in ("lr", "weight_decay", "adjust_lr_fn")}
+    own([twin], torch.float32, **options).step()
+    assert torch.equal(twin, in_layers)
 
 
 def test_muon_has_a_learning_rate_of_its_own(open_run):

@@ -59,6 +59,7 @@ def scored_keys(recipe: Row, _payload: Any = None) -> Row:
 class ProxyTask(Payload):
     """The training of one arm with one seed."""
 
+    CODE: ClassVar = 2
     LIBRARIES: ClassVar = ("torch",)
 
     data: str

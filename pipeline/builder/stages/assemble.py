@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import cast
 
@@ -38,8 +39,14 @@ def run_assemble(build: RunningBuild) -> None:
     groups = group_assembled_shards(
         plan.shards, runs=len(runs), shard_bytes=shard_bytes, shard_documents=documents, carried_bytes=carried_bytes
     )
+    # The largest start first, and the last ones may have cores to spare.
+    in_split = Counter(shard.split for shard in plan.shards)
+    split_tokens = {"train": plan.train_tokens, "val": recipe.split.val_tokens}
+    sizes = [len(own) * split_tokens[own[0].split] // in_split[own[0].split] for own in groups]
+    order = sorted(range(len(groups)), key=lambda number: -sizes[number])
+    threads = dict(zip(order, build.driver.executor.count_threads(len(groups)), strict=True))
     tasks: list[Task] = []
-    for shards in groups:
+    for number, shards in enumerate(groups):
         payload = assemble.AssembleTask(
             shards,
             build.run_list.address,
@@ -48,11 +55,12 @@ def run_assemble(build: RunningBuild) -> None:
             recipe.seed,
             properties,
             fetch=build.work.folder is None,
+            threads=threads[number],
         )
         # A task is named by its first and last shard.
         ends = [shard_name(cast("Split", shard.split), shard.index) for shard in shards]
         name = ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
-        tasks.append(make_task(payload, shard_bytes * len(shards), name))
+        tasks.append(make_task(payload, sizes[number] * np.dtype(runs[0].dtype).itemsize, name))
 
     def prepare(pending: list[Task]) -> None:
         build.write_run_list(pending)
