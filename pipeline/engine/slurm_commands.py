@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -83,9 +84,10 @@ def list_elements(job_name: str) -> list[Element]:
 def cancel(jobs: Sequence[str]) -> None:
     """Cancel jobs or elements (`JOB_ELEMENT`); jobs that have already ended are not an error."""
     if jobs:
-        subprocess.run(
-            ["scancel", *jobs], env=_environment(), capture_output=True, timeout=_TIMEOUT_SECONDS, check=False
-        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                ["scancel", *jobs], env=_environment(), capture_output=True, timeout=_TIMEOUT_SECONDS, check=False
+            )
 
 
 def read_max_array_size() -> int:

@@ -29,7 +29,7 @@ from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.remote_workers import count_loss, list_versions
 from pipeline.engine.slurm_element import WARNING_SECONDS, ElementResults, read_results
 from pipeline.engine.tasks import Call, Outcome, call_to_json
-from shards.errors import InputError, RunError
+from shards.errors import InputError, RunError, plural
 from shards.stores.files import unique_name
 from shards.stores.store import WritableStore
 from shards.terminal.reporter import Note, no_note
@@ -206,6 +206,7 @@ class _Stage:
         # A job's calls are known by their digests: the tasks of this driver may be others.
         numbers = {call.task.digest: number for number, call in enumerate(self.calls)}
         covered = set[int]()
+        unwanted: list[str] = []
         jobs: dict[str, _Job] = {}
         for element in slurm.list_elements(self.name):
             if element.state in _OVER:
@@ -217,13 +218,14 @@ class _Stage:
                 digests = json.loads(job.store.read(f"{element.number}.calls"))["digests"]
             own = [numbers.get(digest, -1) for digest in digests]
             if set(own) <= {-1} | covered:
-                slurm.cancel([f"{job.id}_{element.number}"])
+                unwanted.append(f"{job.id}_{element.number}")
                 continue
             job.elements[element.number] = _Element([-1 if number in covered else number for number in own])
             covered |= set(own) - {-1}
+        slurm.cancel(unwanted)
         for job in (job for job in jobs.values() if job.elements):
             self.jobs.append(job)
-            self.executor.say(f"{self.name}: goes on with job {job.id}, {len(job.elements)} elements")
+            self.executor.say(f"{self.name}: goes on with job {job.id}, {plural(len(job.elements), 'element')}")
         self.waiting = deque(number for number in self.waiting if number not in covered)
 
     def _submit(self) -> None:
@@ -295,12 +297,14 @@ class _Stage:
         # Take what has been written since the last look.
         changed = len(results.outcomes) > element.done
         for number, outcome in list(zip(element.numbers, results.outcomes, strict=False))[element.done :]:
-            self.outcomes.append(outcome)
             if number >= 0:
+                self.outcomes.append(outcome)
                 self.advance(number, outcome.bytes, outcome.tokens)
         element.done = max(element.done, len(results.outcomes))  # a requeued element begins again
         left = [number for number in element.numbers[element.done :] if number >= 0]
-        if results.end == "error" and results.error:
+        # An error of a call that nobody asks for any more is nobody's.
+        at_work = element.numbers[len(results.outcomes) :][:1]
+        if results.end == "error" and results.error and at_work != [-1]:
             _raise(*results.error)
         # Close an element that has said why it ended, or that has ended without a word.
         if results.end is not None:
@@ -337,7 +341,7 @@ class _Stage:
         name = state.state if state else "gone from squeue"
         first = self.calls[left[0]]
         written, log = read_results(job.store, index), _read_log(job, index)
-        if name == "TIMEOUT" and not element.done:
+        if name == "TIMEOUT" and not element.done and element.numbers[0] >= 0:
             raise RunError(
                 f"{first}: was not finished when the time of its job was over. Give jobs more: --slurm time=HH:MM:SS. "
                 "Finished work is kept."

@@ -99,8 +99,10 @@ def pull(address: HubAddress, out: Path, *, give_up_s: float | None = None, prog
     check_listing(manifest, store)
     with write_folder(out, unfinished="keep") as staging:
         # What an earlier pull has left counts as room that is taken already.
-        kept = sum(entry.stat().st_size for entry in os.scandir(staging) if entry.is_file(follow_symlinks=False))
         digests = manifest.digests
+        own = {*digests, *(f"{name}.{sha256}{PART_SUFFIX}" for name, sha256 in digests.items())}
+        found = [entry for entry in os.scandir(staging) if entry.name in own and entry.is_file(follow_symlinks=False)]
+        kept = sum(entry.stat().st_size for entry in found)
         total = sum(map(store.size, digests))
         check_room([("the set", staging.parent, total - kept)], "Or pull elsewhere.")
         _fetch_all(store, digests, staging, done, lambda fetched: progress(fetched, total))
@@ -209,7 +211,7 @@ def _ensure_file(store: HubStore, name: str, sha256: str, staging: Path) -> tupl
         # The rest of a partial file.
         with part.open("ab") as out:
             if out.tell() > size:
-                out.truncate(0)
+                out.seek(out.truncate(0))  # truncating moves no position
             start = end = out.tell()
             while end < size:
                 out.write(store.read_range(name, end, min(end + PIECE_BYTES, size)))

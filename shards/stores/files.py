@@ -200,7 +200,7 @@ def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove"
         InputError: another process is writing this folder.
         OSError: the disk is full or not writable.
     """
-    path = path.absolute()
+    path = Path(os.path.realpath(path))  # a folder cannot be renamed to a link
     check_new_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = path.with_name(f".{path.name}{STAGING_SUFFIX}")

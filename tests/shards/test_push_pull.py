@@ -505,6 +505,41 @@ def test_what_lies_in_the_unfinished_folder_is_not_trusted(hub, run, whole, tmp_
     assert not [record for record in hub.requests if record.path.endswith("train-00001.json")]
 
 
+def test_a_partial_file_that_is_too_long_is_fetched_anew(hub, run, whole, tmp_path):
+    hub.publish(REPO, whole)
+    name, staging = "val-00000.bin.zst", tmp_path / ".back.unfinished"
+    staging.mkdir()
+    (staging / f"{name}.{sha_of(whole, name)}.part").write_bytes(b"other" * 1_000_000)
+    # What comes first is wrong, too: only a file that is wrong twice ends a pull.
+    hub.faults.on(f"/cdn/{sha_of(whole, name)}", body=flipped(whole / name), times=1)
+    status, told, _ = run("pull", REPO, "--out", tmp_path / "back", "--json")
+    assert (status, told["refetched"]) == (0, [name])
+    assert files_of(tmp_path / "back") == files_of(whole)
+
+
+def test_files_of_another_commit_are_no_room_that_is_taken(hub, run, whole, tmp_path, monkeypatch):
+    hub.publish(REPO, whole)
+    total = sum(map(len, files_of(whole).values()))
+    staging = tmp_path / ".back.unfinished"
+    staging.mkdir()
+    (staging / f"train-00000.bin.zst.{'0' * 64}.part").write_bytes(bytes(total))
+    free = shutil.disk_usage(tmp_path)._replace(free=total // 10)
+    monkeypatch.setattr("shards.stores.files.shutil.disk_usage", lambda _path: free)
+    status, _, err = run("pull", REPO, "--out", tmp_path / "back")
+    assert (status, "too few" in err) == (2, True)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_to_an_empty_folder_is_a_place_for_a_set(hub, run, whole, tmp_path, there):
+    hub.publish(REPO, whole)
+    if there:
+        (tmp_path / "disk").mkdir()
+    (tmp_path / "back").symlink_to(tmp_path / "disk")
+    assert run("pull", REPO, "--out", tmp_path / "back")[0] == 0
+    assert files_of(tmp_path / "disk") == files_of(whole)
+    assert (tmp_path / "back").is_symlink()
+
+
 def test_the_folder_must_be_free(hub, run, whole, tmp_path):
     hub.publish(REPO, whole)
     (tmp_path / "back").mkdir()

@@ -6,10 +6,12 @@ import contextlib
 import itertools
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -20,7 +22,7 @@ from shards.terminal.reporter import no_note, no_progress
 from tests.support.recipes import overrides, to_toml
 from trainer.eval_config import EvalSetConfig
 from trainer.evaluation.document_losses import measure_documents
-from trainer.evaluation.eval_sets import open_eval_set, read_documents
+from trainer.evaluation.eval_sets import find_held_documents, open_eval_set, read_documents
 from trainer.evaluation.evaluate import evaluate_scores
 from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.scores import estimate_ratio
@@ -132,6 +134,22 @@ def test_documents_that_training_holds_are_left_out_and_counted(evaluated, texts
     scores = evaluate_scores([eval_set], evaluated, lambda name: contextlib.nullcontext(no_progress))
     nats = sum(losses_naively(evaluated, tokens[a:b].tolist()) for a, b in itertools.pairwise(bounds))
     assert scores["scores"]["web_bpb"]["value"] == pytest.approx(nats / math.log(2) / sum(map(len, found)), rel=1e-5)
+
+
+def test_documents_that_training_repeats_take_no_memory(evaluated, shard_set, monkeypatch):
+    documents = read_documents(shard_set, "val", 1, "val")
+    one = documents.rows["hash"].combine_chunks()
+    repeated = pa.RecordBatch.from_arrays([pa.concat_arrays([one] * 100_000)], names=["hash"])
+    held = list[int]()
+
+    def repeat(*_: object) -> Iterator[pa.RecordBatch]:
+        for _ in range(10):
+            held.append(pa.total_allocated_bytes())
+            yield repeated
+
+    monkeypatch.setattr("trainer.evaluation.eval_sets.iter_documents", repeat)
+    assert find_held_documents(shard_set, documents, "val", show=False).tolist() == [True]
+    assert held[-1] - held[1] < len(repeated) * 16
 
 
 def test_the_same_text_is_encoded_once_and_changed_text_again(evaluated, text_file, tmp_path):

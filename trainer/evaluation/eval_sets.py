@@ -229,17 +229,17 @@ def find_held_documents(
     import pyarrow.compute as pc
 
     hashes = documents.rows["hash"].combine_chunks()
-    found = [hashes.slice(0, 0)]
+    held = np.zeros(len(hashes), np.bool_)
     shards = shard_set.splits.get("train", ())
     with show_progress(f"eval set {name}: documents held by training", unit="documents", show=show) as progress:
         done, total = 0, sum(shard.num_documents for shard in shards)
         for shard in shards:
             for batch in iter_documents(shard, ["hash"]):
                 own = batch.column("hash")
-                found.append(own.filter(pc.is_in(own, value_set=hashes)))
+                held |= pc.is_in(hashes, value_set=own).to_numpy(zero_copy_only=False)
                 done += len(own)
                 progress(done, total)
-    return pc.is_in(hashes, value_set=pa.concat_arrays(found)).to_numpy(zero_copy_only=False)
+    return held
 
 
 def find_worst_documents(

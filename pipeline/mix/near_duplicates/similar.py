@@ -1,7 +1,8 @@
 """The similar stage: the exact Jaccard similarity of each candidate pair, from the documents' tokens.
 
-A task takes the pairs of some partitions, each once, and reads the documents batch by batch. Memory: 100 bytes a pair
-of its partitions, and one batch of tokens, or one pair of longer documents.
+A task takes the pairs of some partitions, each once, and reads the documents batch by batch. Memory: up to 350 bytes a
+pair of its partitions (measured with two documents of its own for each), and one batch of tokens, or one pair of longer
+documents.
 """
 
 from __future__ import annotations
@@ -164,9 +165,12 @@ class _Documents:
         # Read the rows of each run in few pieces; numbers are in the order of runs and rows.
         index = (numbers & np.uint64(2**32 - 1)).astype(np.int64)
         parts = _split(self._own, index, index + 1, DOCUMENT_DTYPE.itemsize)
-        pieces = [(runs[self._own[part.start]], index[part]) for part in parts]
-        read = map_in_threads(_read_rows, pieces, self._threads)
-        self.rows = np.concatenate([np.zeros(0, DOCUMENT_DTYPE), *read])
+        self.rows = np.empty(len(numbers), DOCUMENT_DTYPE)
+
+        def read(part: slice) -> None:
+            self.rows[part] = _read_rows((runs[self._own[part.start]], index[part]))
+
+        map_in_threads(read, parts, self._threads)
 
     def find(self, numbers: UInt64s) -> Int64s:
         """Return the places of documents in `rows`."""
