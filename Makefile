@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tokenmill needs Python 3.11 or newer, found " + sys.version.split()[0] + ". Remedy: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
-	UV_FIND_LINKS="$${UV_FIND_LINKS-$$PIP_FIND_LINKS}" $(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode \
+	UV_FIND_LINKS="$${UV_FIND_LINKS-$$(echo $$PIP_FIND_LINKS | tr ' ' ,)}" $(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode \
 		-c constraints.txt -e '.[bpe,clean,datatrove,experiments,hub,ray,train,warc,dev]'
 	touch $(STAMP)
 

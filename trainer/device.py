@@ -40,10 +40,11 @@ def choose_device(asked: Literal["auto", "cpu", "cuda"] = "auto") -> torch.devic
     """Return the device: with `auto` a GPU when there is one. Under torchrun each local rank has its own.
 
     Raises:
-        InputError: the recipe requires a GPU, and there are fewer than ranks on this machine.
+        InputError: the recipe requires a GPU, and this machine has fewer GPUs than ranks.
     """
     local_rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-    needed = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # every rank of a machine refuses: one alone says nothing
+    # Every rank of a machine refuses: the first one has the word.
+    needed = max(local_rank + 1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
         _keep_freed_memory()
         return torch.device("cpu")

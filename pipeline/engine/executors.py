@@ -145,7 +145,10 @@ class LocalExecutor(Executor):
         return self._workers
 
     def count_threads(self, calls: int) -> list[int]:
-        """Return several for the last calls, one for each worker: they take the cores of workers that have no more."""
+        """Return several threads for each of the last calls, of which there is one for each worker.
+
+        They take the cores of workers that have no more calls.
+        """
         last = min(calls, self._workers)
         return [1] * (calls - last) + [min(_LAST_THREADS, self._workers)] * last
 

@@ -341,7 +341,8 @@ class _Stage:
         name = state.state if state else "gone from squeue"
         first = self.calls[left[0]]
         written, log = read_results(job.store, index), _read_log(job, index)
-        if name == "TIMEOUT" and not element.done and element.numbers[0] >= 0:
+        ours = element.numbers[element.done] >= 0  # the call that was at work
+        if name == "TIMEOUT" and not element.done and ours:
             raise RunError(
                 f"{first}: was not finished when the time of its job was over. Give jobs more: --slurm time=HH:MM:SS. "
                 "Finished work is kept."
@@ -353,6 +354,9 @@ class _Stage:
                 "\nThe nodes must have this Python and Tokenmill under the same path; --slurm-setup 'COMMAND' runs "
                 "a command first."
             )
+        if not ours:
+            self.waiting.extend(left)
+            return
         if name not in _NOBODYS_FAULT and name != "TIMEOUT":
             how = f"element {job.id}_{index} ended as {name}"
             if written:

@@ -98,8 +98,8 @@ class SeekableWriter:
             file: gets the frames.
             compression: how they are compressed.
             token_bytes: bytes of a token, 2 or 4.
-            threads: with more than one, so many compress frames while this one hashes and writes. What `write` is given
-                must not change before `close`, and up to two frames for each thread are in memory.
+            threads: with more than one, this many threads compress frames while the calling one hashes and writes. What
+                `write` is given must not change before `close`, and up to two frames for each thread are in memory.
         """
         self._file = file
         self._threads = threads

@@ -1,8 +1,8 @@
 """Write a shard set: one shard at a time, each file atomically, the manifest last.
 
 Every file is written under a temporary name, synced and renamed, so that a reader never sees half a file and a crash
-leaves only `.tmp` files behind. Files are byte-identical for equal input. Memory: one frame of tokens, and the shard's
-document table twice, as Arrow and as Parquet; tokens are streamed.
+leaves only `.tmp` files behind. Files are byte-identical for equal input. Memory: one frame of tokens (with
+threads, two for each), and the shard's document table twice, as Arrow and as Parquet; tokens are streamed.
 """
 
 # pyright: reportUnknownMemberType=false

@@ -98,19 +98,20 @@ def pull(address: HubAddress, out: Path, *, give_up_s: float | None = None, prog
         return done
     check_listing(manifest, store)
     with write_folder(out, unfinished="keep") as staging:
-        # What an earlier pull has left counts as room that is taken already.
+        # What an earlier pull has left of this commit counts as room that is taken already; the rest goes.
         digests = manifest.digests
         own = {*digests, *(f"{name}.{sha256}{PART_SUFFIX}" for name, sha256 in digests.items())}
-        found = [entry for entry in os.scandir(staging) if entry.name in own and entry.is_file(follow_symlinks=False)]
-        kept = sum(entry.stat().st_size for entry in found)
+        kept = 0
+        for path in staging.iterdir():
+            if path.name not in own:
+                delete_path(path)
+            elif not path.is_symlink():
+                kept += path.stat().st_size
         total = sum(map(store.size, digests))
         check_room([("the set", staging.parent, total - kept)], "Or pull elsewhere.")
         _fetch_all(store, digests, staging, done, lambda fetched: progress(fetched, total))
-        # The manifest comes last, when every file that it names is there and no other one.
+        # The manifest comes last, when every file that it names is there.
         content = store.read(MANIFEST_FILE)
-        for path in staging.iterdir():
-            if path.name not in digests:
-                delete_path(path)  # an earlier pull of another commit left it
         with atomic_open(staging / MANIFEST_FILE) as file:
             file.write(content)
         require_whole(FolderStore(staging))

@@ -68,12 +68,13 @@ def test_an_error_of_a_call_of_another_recipe_is_not_ours(queue: Queue):
     assert list(queue.stage.waiting) == [0]
 
 
-def test_time_that_ran_out_in_a_call_of_another_recipe_blames_no_other(queue: Queue):
+@pytest.mark.parametrize("state", ["TIMEOUT", "OUT_OF_MEMORY"])
+def test_the_end_of_a_call_of_another_recipe_blames_no_other(queue: Queue, state: str):
     queue.begin(ElementResults())
-    queue.hold(0, state="TIMEOUT")
+    queue.hold(0, state=state)
     queue.stage._look()
     queue.stage._look()
-    assert [*queue.stage.waiting, *queue.stage.suspects] == [0]
+    assert (list(queue.stage.waiting), queue.stage.suspects) == ([0], [])
 
 
 def test_elements_without_a_call_of_ours_are_cancelled_together(queue: Queue):

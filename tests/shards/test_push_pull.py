@@ -517,7 +517,7 @@ def test_a_partial_file_that_is_too_long_is_fetched_anew(hub, run, whole, tmp_pa
     assert files_of(tmp_path / "back") == files_of(whole)
 
 
-def test_files_of_another_commit_are_no_room_that_is_taken(hub, run, whole, tmp_path, monkeypatch):
+def test_files_of_another_commit_go_and_are_no_room_that_is_taken(hub, run, whole, tmp_path, monkeypatch):
     hub.publish(REPO, whole)
     total = sum(map(len, files_of(whole).values()))
     staging = tmp_path / ".back.unfinished"
@@ -527,6 +527,7 @@ def test_files_of_another_commit_are_no_room_that_is_taken(hub, run, whole, tmp_
     monkeypatch.setattr("shards.stores.files.shutil.disk_usage", lambda _path: free)
     status, _, err = run("pull", REPO, "--out", tmp_path / "back")
     assert (status, "too few" in err) == (2, True)
+    assert not list(staging.iterdir())
 
 
 @pytest.mark.parametrize("there", [True, False])

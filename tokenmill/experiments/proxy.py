@@ -42,7 +42,7 @@ _RESULT_FILES = (METRICS_FILE, RECIPE_FILE, SET_FILE, TOKENIZER_FILE)
 _WITHOUT_EFFECT = ("name", "checkpoint", "log", "cost", "phases")
 """Sections of a train recipe that do not change a score."""
 _MALLOC = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
-_NOT_INHERITED = (*_MALLOC, "RANK", "WORLD_SIZE", "LOCAL_RANK")
+_NOT_INHERITED = (*_MALLOC, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _POLL_SECONDS = 0.25
 _ATTEMPTS = 2
 """How often a training that fails is started; it goes on from its last checkpoint."""

@@ -236,7 +236,9 @@ def find_held_documents(
         for shard in shards:
             for batch in iter_documents(shard, ["hash"]):
                 own = batch.column("hash")
-                held |= pc.is_in(hashes, value_set=own).to_numpy(zero_copy_only=False)
+                found = own.filter(pc.is_in(own, value_set=hashes))
+                if len(found):
+                    held |= pc.is_in(hashes, value_set=pc.unique(found)).to_numpy(zero_copy_only=False)
                 done += len(own)
                 progress(done, total)
     return held
