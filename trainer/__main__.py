@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         as_json="--json" in given and is_first_rank(),
         interrupted="interrupted; what was saved before is whole",
         os_error_status=PROBLEMS,
-        tell_refusals=os.environ.get("LOCAL_RANK", "0") == "0",
+        tell_refusals=os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0",
     )
 
 

@@ -268,7 +268,8 @@ def build_tokenizer_json(merges: list[tuple[str, str]], recipe: TokenizerRecipe,
         )
     if recipe.id_order == "frequency":
         plain = _write_tokenizer_json(merges, [], ordinary, pretokenizer)
-        ordinary = [ordinary[number] for number in order_by_frequency(plain, len(ordinary), sample_path)]
+        numbers = order_by_frequency(plain, len(ordinary), sample_path, first=len(special_tokens))
+        ordinary = [ordinary[number] for number in numbers]
     return _write_tokenizer_json(merges, special_tokens, ordinary, pretokenizer)
 
 

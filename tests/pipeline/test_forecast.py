@@ -216,7 +216,7 @@ def test_what_counts_of_a_payload_is_known(kind: type[Payload]) -> None:
             EncodeTask: {"tokenizer", "tokenizer_task"},
             TokenizerTask: {"weights", "limits"},
             MixTask: {"block_lists", "fetch"},
-            AssembleTask: {"runs", "fetch"},
+            AssembleTask: {"runs", "fetch", "threads"},
             EvaluationsTask: {"folder"},
             FetchTask: {"journal"},
         }[kind]

@@ -55,7 +55,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Queue:
 
 
 def test_damage_that_a_call_of_another_recipe_found_is_not_ours(queue: Queue):
-    damage = ("/work/elsewhere/" + NOT_ASKED_FOR, "tokens.bin", "differs")
+    damage = ("/elsewhere/" + NOT_ASKED_FOR, "tokens.bin", "differs")
     queue.begin(ElementResults(outcomes=[Outcome(1, 1, damage), Outcome(2, 2)], end="all"))
     queue.stage._look()
     assert queue.stage.outcomes == [Outcome(2, 2)]
