@@ -62,8 +62,8 @@ class TokenizerRecipe(Settings):
     pretokenizer: Literal["gpt2", "llama3", "qwen2", "o200k"] = "gpt2"
     """How text is split before merges are learned."""
     id_order: Literal["frequency", "merge"] = "frequency"
-    """The order of the ids after the special tokens. `frequency`: the entries that occur most often in the sample come
-    first, which makes shards smaller. `merge`: the 256 bytes, then the others in the order in which they were learned,
+    """The order of the ids after the special tokens. `frequency`: the entries that occur most often in the sample have
+    ids of small bytes, which makes shards smaller. `merge`: the 256 bytes, then the others in the order in which they were learned,
     as in version 0.1.0. Without the key, a set or a tokenizer of that order keeps it, and the build says so."""
     file: str | None = None
     """A `tokenizer.json` to use instead of training one, relative to the recipe's folder. It decides the vocabulary,
