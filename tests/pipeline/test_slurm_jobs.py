@@ -84,8 +84,9 @@ def test_elements_without_a_call_of_ours_are_cancelled_together(queue: Queue):
 
 
 def test_a_scancel_that_hangs_hides_no_other_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "scancel").write_text("#!/bin/sh\nexec sleep 5\n")
+    (tmp_path / "scancel").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nexec sleep 5\n')
     (tmp_path / "scancel").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(slurm_commands, "_TIMEOUT_SECONDS", 0.2)
-    slurm_commands.cancel(["7_0"])
+    monkeypatch.setattr(slurm_commands, "_TIMEOUT_SECONDS", 2)
+    slurm_commands.cancel(["7_0", "7_1"])
+    assert (tmp_path / "asked").read_text() == "7_0 7_1\n"
