@@ -18,6 +18,8 @@ _NODE = {"object_store_memory": 80 << 20, "include_dashboard": False}
 _START_SECONDS = 180
 _HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
 """A node whose process has died is dead after 2 s instead of 15: its checks fail at once. A slow one has 10 s each."""
+_WORKERS = {"worker_niceness": 0}
+"""Ray gives its workers niceness 15: beside other tests that compute they would hardly run."""
 _CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 """In the environment of every node: secrets are not sent with a task."""
 _ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -35,7 +37,7 @@ class RayCluster:
         from ray.cluster_utils import Cluster
 
         self._cluster: Any = Cluster(
-            initialize_head=True, head_node_args={**_NODE, "num_cpus": 0, "_system_config": {**_HEALTH, **settings}}
+            initialize_head=True, head_node_args={**_NODE, "num_cpus": 0, "_system_config": {**_HEALTH, **_WORKERS, **settings}}
         )
         self.nodes: list[Any] = []
 
