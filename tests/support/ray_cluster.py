@@ -36,9 +36,8 @@ class RayCluster:
         self._before = {process.pid for process in psutil.Process().children(recursive=True)}
         from ray.cluster_utils import Cluster
 
-        self._cluster: Any = Cluster(
-            initialize_head=True, head_node_args={**_NODE, "num_cpus": 0, "_system_config": {**_HEALTH, **_WORKERS, **settings}}
-        )
+        head = {**_NODE, "num_cpus": 0, "_system_config": {**_HEALTH, **_WORKERS, **settings}}
+        self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
         self.nodes: list[Any] = []
 
     @property
