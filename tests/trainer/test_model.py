@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,22 @@ def test_a_compiled_model_computes_the_rotary_tables_once():
     torch.testing.assert_close(compiled(ids), model(ids))
     assert sum("rotary_tables" in target for target in targets) == 1
     assert not any("cos" in target or "sin" in target for target in targets)
+
+
+def test_a_model_that_is_not_compiled_loads_no_compiler():
+    program = """
+import sys, torch
+from trainer.model.decoder import build_model
+from trainer.recipe import ModelConfig
+config = ModelConfig(
+    kind="llama", hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=64
+)
+with torch.no_grad():
+    build_model(config, 320, seed=1)(torch.zeros(1, 8, dtype=torch.int64))
+print("torch._dynamo" in sys.modules)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert ran.stdout == "False\n"
 
 
 def test_rotation_is_the_half_rotation_of_transformers():
