@@ -169,4 +169,7 @@ def test_an_accuracy_is_no_objective(tmp_path: Path, capsys: pytest.CaptureFixtu
         '{"question": "the mill turns a", "choices": ["stream", "sum"], "answer": 0}\n'
     )
     assert main(["mix-search", str(file), "--out", str(tmp_path / "out")]) == 2
-    assert "objective.quiz_acc: an accuracy rises where the others fall" in capsys.readouterr().err
+    assert (
+        "objective.quiz_acc: accuracy cannot be added to bits per byte, and more is better. Expected"
+        in capsys.readouterr().err
+    )

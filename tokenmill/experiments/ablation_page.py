@@ -21,7 +21,7 @@ from shards.terminal.program import Row
 from tokenmill.experiments.ablation import Ablation
 from tokenmill.experiments.answer import list_records, show_tables
 from trainer.results.comparison_plot import RUN_STYLES, label_axis, render_figure, render_results, write_page
-from trainer.results.curves import MARKED, Curve, plot_style, read_curve, scale_score
+from trainer.results.curves import LOSS_UNITS, MARKED, Curve, plot_style, read_curve, scale_score
 from trainer.results.runs import TrainingRun, read_run
 
 if TYPE_CHECKING:
@@ -162,6 +162,6 @@ def _draw_differences(axis: Axes, rows: Sequence[Mapping[str, Any]], styles: Map
     widest = max((abs(row[key]) for row in others for key in ("difference", "low", "high") if row[key]), default=1.0)
     axis.set_xlim(-1.1 * widest, 1.1 * widest)
     axis.locator_params(axis="x", nbins=5)
-    better = "better: right" if rows[0]["unit"] == "accuracy" else "better: left"
+    better = "better: left" if rows[0]["unit"] in LOSS_UNITS else "better: right"
     axis.set_xlabel(f"less {shorten(first, _NAME_CHARACTERS)}\n{rows[0]['unit']} ({better})")
     axis.grid(visible=True, axis="x", alpha=0.25)

@@ -15,8 +15,9 @@ from tokenmill.experiments.documents import read_record, summarize_record
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import flatten_keys
 from trainer.evaluation.scores import show_score
-from trainer.results.comparison import name_once
-from trainer.results.curves import unit_of
+from trainer.results.comparison import OTHER_TOKENIZER, name_once
+from trainer.results.curves import LOSS_UNITS, TOKENIZER_UNITS, unit_of
+from trainer.run_folder import TOKENIZER_FILE
 
 _LITTLE, _FAR = 0.01, 0.02
 """Sets that differ in a smaller part of their tokens, and shares that are off by more, are named in a note."""
@@ -99,6 +100,9 @@ def _describe_pairs(
     ablation: Ablation, score: str, pairs: Sequence[tuple[float, float]], results: Sequence[ProxyResult]
 ) -> Row:
     """Return what the pairs of values of two arms say."""
+    tokenizers = {result.files[TOKENIZER_FILE].xxh3_128 for result in results if TOKENIZER_FILE in result.files}
+    if unit_of(score) in TOKENIZER_UNITS and len(tokenizers) > 1:
+        return {"answer": f"{OTHER_TOKENIZER}: its tokens begin within words at other places"}
     if len({result.text_of(score) for result in results if not result.failed}) > 1:
         return {"answer": "other text: the arms were not scored on the same documents or items"}
     if not pairs:
@@ -110,8 +114,7 @@ def _describe_pairs(
     if found.is_seen is None:
         return row | {"answer": "one seed: what chance does is not known"}
     if found.is_seen:
-        # Of an accuracy more is better, of a loss less.
-        better = (found.mean < 0) == (unit_of(score) != "accuracy")
+        better = (found.mean < 0) == (unit_of(score) in LOSS_UNITS)
         return row | {"answer": "better" if better else "worse"}
     return row | _describe_unseen(found, ablation.config.smallest_difference)
 

@@ -226,12 +226,12 @@ class MixSearch:
         return replace(result, scores={**result.scores, OBJECTIVE: {"value": value, "stderr": None}})
 
     def _check_objective(self, known: Sequence[str]) -> None:
-        """Refuse scores that are not computed, and accuracies."""
+        """Refuse scores that are not computed, and those that are not in bits per byte."""
         likelihoods = [score for score in known if unit_of(score) == "bits per byte"]
         problems = [
             f"{self.file}: objective.{score}: "
             + (
-                "an accuracy rises where the others fall, and is too coarse for small models. "
+                f"{unit_of(score)} cannot be added to bits per byte, and more is better. "
                 if score in known
                 else "the train recipe does not compute it. "
             )

@@ -22,6 +22,7 @@ from trainer.results.curves import (
     BLUE,
     COLOURS,
     ORANGE,
+    TOKENIZER_UNITS,
     draw_score,
     draw_steps,
     plot_style,
@@ -138,14 +139,12 @@ def _draw_panel(axis: Axes, runs: Sequence[TrainingRun], panel: str, against: Ag
 
 
 def _label_panel(panel: str, runs: Sequence[TrainingRun]) -> str:
-    """Return the words at a panel's axis: its name, its unit, and that other tokenizers' nats do not compare."""
+    """Return the words at a panel's axis: its name, its unit, and whether other tokenizers make it incomparable."""
     if panel in LINES:
         return PANEL_NAMES[panel]
     unit = unit_of(panel)
     other = (
-        "\n(of other tokenizers)"
-        if unit == "nats per token" and len({run.tokenizer_sha256 for run in runs}) > 1
-        else ""
+        "\n(of other tokenizers)" if unit in TOKENIZER_UNITS and len({run.tokenizer_sha256 for run in runs}) > 1 else ""
     )
     return f"{PANEL_NAMES.get(panel, panel)}\n{unit}{other}"
 

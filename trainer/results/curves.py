@@ -30,6 +30,10 @@ RASTER_FROM_POINTS = 5_000
 """A raw curve with more points is drawn as pixels in the SVG, which would take megabytes otherwise."""
 VALIDATION_SCORES = ("val_loss", "val_bits_per_byte")
 """Scores of the validation split, which are keys of a validation line by themselves."""
+LOSS_UNITS = ("nats per token", "bits per byte")
+"""Units of scores of which less is better."""
+TOKENIZER_UNITS = ("nats per token", "bits")
+"""Units of scores that compare only models with the same tokenizer."""
 MARKED: Row = {"marker": "o", "markersize": 3.5, "clip_on": False}
 """The style of a curve with few points."""
 
@@ -76,9 +80,11 @@ def spread_steps(x: list[float]) -> list[float]:
 
 
 def unit_of(score: str) -> str:
-    """Return the unit of a score, by its name: nats per token, bits per byte, or accuracy."""
+    """Return the unit of a score, by its name: nats per token, bits per byte, bits of a false end, or accuracy."""
     if score in ("loss", "val_loss"):
         return "nats per token"
+    if score.endswith("_false_end"):
+        return "bits"
     return "bits per byte" if score.endswith(("_bpb", "_bits_per_byte")) else "accuracy"
 
 

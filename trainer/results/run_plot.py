@@ -47,7 +47,11 @@ GROUP_PANELS = {
     "val_bits_per_byte": "validation bits per byte\nby source",
 }
 """Panels of a validation line's numbers by source and by phase of the set's mix, and the words at their axes."""
-SCORE_PANELS = {"bits per byte": "eval sets and tasks\nbits per byte", "accuracy": "eval tasks\naccuracy"}
+SCORE_PANELS = {
+    "bits per byte": "eval sets and tasks\nbits per byte",
+    "bits": "eval sets\nbits of a false end",
+    "accuracy": "eval tasks\naccuracy",
+}
 """Panels of the scores of eval sets and tasks, by unit, and the words at their axes."""
 LINE_PANELS = {
     "lr": ("learning rate", GREY),
