@@ -41,7 +41,7 @@ class EvalSetConfig(Settings):
     max_tokens: PositiveInt = 1_000_000
     """Whole documents are scored until this many tokens; those after are counted."""
     false_end: bool = False
-    """Score `NAME_false_end` too: how unlikely the model takes an end of the document within a word, in bits."""
+    """Score `NAME_false_end` too: how unlikely the model finds an end of document within a word, in bits."""
 
     @property
     def source(self) -> dict[str, JsonValue]:

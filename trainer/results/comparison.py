@@ -17,7 +17,7 @@ from trainer.results.runs import TrainingRun
 OTHER_TOKENIZER, OTHER_TEXT = "other tokenizer", "other text"
 """Why a score of two runs does not compare; in a table they stand in place of the difference."""
 EXPLANATIONS = {
-    OTHER_TOKENIZER: "nats a token and false ends do not compare, because a token is other text; bits per byte do",
+    OTHER_TOKENIZER: "nats a token and false ends do not compare: the text is cut into other tokens; bits per byte do",
     OTHER_TEXT: "the score is of other text than that of the first run, or of another number of tokens",
 }
 
