@@ -9,7 +9,7 @@ EXPORTS_VENV := .venv-exports
 INTEGRATIONS_VENV := .venv-integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-long test-exhaustive test-exports test-integrations check bench clean
+.PHONY: help env demo test test-long test-exhaustive test-exports test-integrations check bench modules clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -67,6 +67,9 @@ check: $(STAMP)  ## lint, format, spelling, types, import rules
 
 bench: $(STAMP)  ## measure speed and memory on real text (minutes)
 	$(BIN)/python -m tests.benchmarks.bench
+
+modules: $(STAMP)  ## list every module with the first line of its docstring
+	@$(BIN)/python -m tests.support.modules
 
 clean:  ## remove what the commands above wrote
 	rm -rf out $(VENV) $(EXPORTS_VENV) $(INTEGRATIONS_VENV) .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The pages: what they name exists, what they link to is there, and the list of folders is the tree."""
+"""The pages: what they name exists, what they link to is there, and every module says what it does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from tests.support.modules import list_modules
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("pipeline", "shards", "trainer", "tokenmill")
@@ -78,13 +80,6 @@ def test_paths_exist(page: Path) -> None:
     assert missing == []
 
 
-def test_every_module_is_in_the_list_of_folders() -> None:
-    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    listing = text[text.index("## Folders") : text.index("## One home")]
-    listed: set[str] = set()
-    for section in re.split(r"^(?=\*\*`)", listing, flags=re.MULTILINE)[1:]:
-        folder = section[3 : section.index("/`**")]
-        listed |= {f"{folder}/{name}" for name in re.findall(r"^- `(\w+\.py)`", section, re.MULTILINE)}
-    modules = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    expected = {name for name in modules if not name.endswith(("__init__.py", "__main__.py"))}
-    assert listed - {"tokenmill/__main__.py"} == expected
+def test_every_module_says_what_it_does() -> None:
+    silent = [path for path, line in list_modules() if not line]
+    assert silent == []
