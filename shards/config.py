@@ -6,7 +6,6 @@ the JSON that a build or a training run recorded.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -20,6 +19,7 @@ from typing import Annotated, Any, Self, TypeVar, Union, cast, get_args, get_ori
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from shards.errors import InputError, plural
+from shards.terminal.gone import did_you_mean, nearest
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Document = dict[str, Any]
@@ -199,19 +199,6 @@ def _descend(place: Any, part: str) -> Any:
             if named or part == str(index):
                 return cast("Any", item)
     return None
-
-
-def nearest(word: str, words: list[str]) -> str:
-    """Return the hint for a wrong word in a config: ' Did you mean X?', or a list of all words if no word is near."""
-    return did_you_mean(word, words) or f" Expected one of: {', '.join(sorted(words))}."
-
-
-def did_you_mean(word: str, words: list[str]) -> str:
-    """Return ' Did you mean X?' for a wrong word in a config; nothing if no word is near."""
-    # `steps` may mean `every_steps`, but `limit` not `delimiter`: there its letters are in the middle of a word.
-    near = [other for other in words if not re.search(f"[a-z]{re.escape(word)}[a-z]", other)]
-    close = difflib.get_close_matches(word, near, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def _describe(model: type[BaseModel], details: list[Document]) -> str:

@@ -28,10 +28,12 @@ from shards.__main__ import main as shards_main
 from shards.config import _models_in
 from shards.errors import InputError
 from shards.terminal import command_names
+from shards.terminal.gone import GONE
 from shards.terminal.parser import Parser
 from shards.terminal.program import build_parser
 from tests.support.builds import call_here
 from tests.support.good_recipe import faults_in
+from tokenmill.__main__ import main as tokenmill_main
 from trainer.__main__ import main as trainer_main
 from trainer.recipe import TrainRecipe, parse_recipe
 
@@ -205,7 +207,7 @@ def test_every_refusal_of_a_command_line() -> None:
         "--up": "missing: place.",
         "x": "missing: one of --up --down.",
         "x --up --zzz y": "unknown: --zzz y.",
-        "x --up --onn": "unknown: --onn. Did you mean --on?",
+        "x --up --onn": "unknown: --onn. Did you mean '--on'?",
         "x --up --level": "--level: its value is missing.",
         "x --up --levels 1": "--levels: its value is missing.",
         "x --up --on=3": "--on: takes no value, got '3'.",
@@ -216,6 +218,20 @@ def test_every_refusal_of_a_command_line() -> None:
     assert re.match(
         r"--level: expected one of '?quick'?, '?full'?; got 'slow'\.", refusal_of(parser, "x", "--level", "slow")
     )
+
+
+def test_a_name_that_is_gone_is_refused_with_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("wieght", "--old", "cloud", "wieght-set"):
+        monkeypatch.setitem(GONE, name, f"use another than {name}")
+    recipe = {**DATA, "wieght": 3}
+    assert find_faults(Recipe, recipe) == ["wieght: unknown key. 'wieght' is gone: use another than wieght."]
+    parser = Parser(prog="tool")
+    parser.add_argument("--engine", choices=("local", "ray"))
+    assert refusal_of(parser, "--old").startswith("unknown: --old. '--old' is gone: use another than --old.")
+    assert "got 'cloud'. 'cloud' is gone: use another than cloud." in refusal_of(parser, "--engine", "cloud")
+    fault = find_faults(Recipe, put(DATA, ("sources", 0, "kind"), "cloud"))[0]
+    assert fault.endswith("got 'cloud'. 'cloud' is gone: use another than cloud.")
+    assert "'wieght-set' is gone: use another than wieght-set." in call_here(tokenmill_main, "wieght-set").stderr
 
 
 @pytest.mark.parametrize("program", [pipeline_main, shards_main, trainer_main])

@@ -42,14 +42,12 @@ def main(arguments: list[str]) -> int:
         print(help_text(), end="", file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else COULD_NOT_RUN
     from shards.terminal.command_names import COMMANDS, commands_of
+    from shards.terminal.gone import did_you_mean
 
     name, *rest = arguments
     if name not in COMMANDS:
-        import difflib  # late: half of the time of --help
-
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"Did you mean {close[0]!r}?" if close else "`tokenmill --help` lists the commands."
-        print(f"error: no command {name!r}. {hint}", file=sys.stderr)
+        hint = did_you_mean(name, [*COMMANDS]) or " `tokenmill --help` lists the commands."
+        print(f"error: no command {name!r}.{hint}", file=sys.stderr)
         return COULD_NOT_RUN
     module, _ = COMMANDS[name]
     package = module.partition(".")[0]

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import ConfigDict, Field, JsonValue, PositiveInt
 
-from shards.config import Settings, did_you_mean, in_form, nearest, read_partly
+from shards.config import Settings, in_form, read_partly
 from shards.eval_tasks.known import KNOWN_TASKS, EvalTask, Split
 from shards.eval_tasks.own import OwnColumns
+from shards.terminal.gone import did_you_mean, nearest
 
 EvalName = Annotated[
     str,

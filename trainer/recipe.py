@@ -20,11 +20,11 @@ from shards.config import (
     check_settings,
     in_form,
     item_names,
-    nearest,
     read_document,
     read_partly,
     settings_error,
 )
+from shards.terminal.gone import nearest
 from shards.terminal.shipped_recipes import find_other_kind, find_recipe, shipped_folder
 from trainer.eval_config import EvalConfig, can_be_scored, check_eval, find_eval_folder, locate_eval_files
 

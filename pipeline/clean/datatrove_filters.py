@@ -14,9 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from pipeline.clean.tally import Documents, Tally
-from shards.config import nearest
 from shards.errors import InputError, import_extra
 from shards.terminal.display import printable
+from shards.terminal.gone import nearest
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe import paths
-from shards.config import nearest
 from shards.errors import InputError, import_extra
 from shards.stores.files import hash_file
+from shards.terminal.gone import nearest
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe

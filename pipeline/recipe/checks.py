@@ -16,9 +16,10 @@ from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.raw_tables import list_of, named_tables, table_of
 from pipeline.recipe.schema import BOS_TEXTS, NUM_BYTES, EvaluationRecipe, ShardsRecipe, TokenizerRecipe
 from pipeline.recipe.sources import SourceRecipe
-from shards.config import nearest, read_partly
+from shards.config import read_partly
 from shards.errors import plural
 from shards.eval_tasks.known import KNOWN_TASKS
+from shards.terminal.gone import nearest
 
 _KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
 _KEYS_OF_FILES = ("format", "text", "separator", "delimiter")

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from shards.config import nearest
 from shards.errors import InputError, ProblemKind, ShardSetError, plural, remedy_of, set_error
 from shards.format import codec
 from shards.format.arrays import TOKEN_DTYPES, Tokens
@@ -51,6 +50,7 @@ from shards.stores.fetched_store import FetchedStore
 from shards.stores.hub_store import HubStore
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import Store, StoredFile, require_folder
+from shards.terminal.gone import nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa

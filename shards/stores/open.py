@@ -11,6 +11,7 @@ from shards.stores.address import HUB_SCHEME, OBJECT_SCHEMES
 from shards.stores.hub_store import open_hub
 from shards.stores.object_store import ObjectStore, open_objects
 from shards.stores.store import FolderStore, Store
+from shards.terminal.gone import nearest
 
 Place = Path | str
 """The place of a set: a folder on this machine, or the address of a remote store."""
@@ -51,8 +52,6 @@ def open_writable_store(place: AnyPath) -> FolderStore | ObjectStore:
         raise InputError(f"{text}: the Hub is read, not written to. Give a folder or a bucket, and push the set.")
     if scheme in OBJECT_SCHEMES and text.startswith(f"{scheme}://"):
         return open_objects(text)
-    from shards.config import nearest  # late: loads pydantic, for which a build's workers would wait
-
     remedy = "For a folder whose name has a colon in it, write ./ before it."
     raise InputError(f"{scheme}: not a kind of address.{nearest(f'{scheme}://', _SCHEMES)} {remedy}")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 from typing import Any, NoReturn
 
 from shards.errors import InputError
+from shards.terminal.gone import did_you_mean
 
 _FAULTS = {
     r"the following arguments are required: (.*)": "missing: {0}",
@@ -35,9 +35,8 @@ class Parser(argparse.ArgumentParser):
             flags = [flag for action in self._actions for flag in action.option_strings]
             # Only words that look like flags are compared with flags.
             given = [word.partition("=")[0] for word in left if word.startswith("-")]
-            near = [match for word in given for match in difflib.get_close_matches(word, flags, n=1)]
-            hint = f". Did you mean {', '.join(near)}?" if near else ""
-            self.error(f"unrecognized arguments: {' '.join(left)}{hint}")
+            hints = "".join(did_you_mean(word, flags) for word in given)
+            self.error(f"unrecognized arguments: {' '.join(left)}{hints and '.'}{hints}")
         return options, left
 
     def error(self, message: str) -> NoReturn:
@@ -50,6 +49,9 @@ class Parser(argparse.ArgumentParser):
         for pattern, words in _FAULTS.items():
             if found := re.fullmatch(pattern, message, re.DOTALL):
                 message = words.format(*found.groups())
+                if choices := re.fullmatch(r".*expected one of (.*); got '(.*)'", message):
+                    hint = did_you_mean(choices[2], re.findall(r"[\w-]+", choices[1]))
+                    message += hint and f".{hint}"
                 break
         end = "" if message.endswith(("?", ".")) else "."
         raise InputError(f"{message}{end} `{self.prog} --help` explains the arguments.")

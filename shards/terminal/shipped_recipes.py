@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shards.errors import InputError
+from shards.terminal.gone import nearest
 
 RecipeKind = Literal["data", "train"]
 ShippedFolder = Literal["data", "train", "experiments"]
@@ -51,8 +52,6 @@ def find_recipe(given: str | Path, shipped: Path) -> Path:
     found = shipped / f"{name}.toml"
     if found.is_file():
         return found
-    from shards.config import nearest  # late: loads pydantic, for which a build's workers would wait
-
     for other in shipped.parent.glob(f"*/{name}.toml"):
         kind = "an experiment" if other.parent.name == "experiments" else f"a {other.parent.name} recipe"
         raise InputError(f"recipe {name!r}: the shipped recipe of this name is {kind}.")

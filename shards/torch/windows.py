@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from shards.config import nearest
 from shards.errors import InputError, plural
 from shards.format.arrays import Int64s
 from shards.format.listed_files import Verify
@@ -33,6 +32,7 @@ from shards.format.windows.order import NEWEST_ORDER, OrderVersion, WindowOrder,
 from shards.format.windows.window_reader import WindowReader
 from shards.stores.cache import Cache
 from shards.stores.open import AnyPath, scheme_of
+from shards.terminal.gone import nearest
 from shards.torch.batch import Sample, WindowBatch
 from shards.torch.document_boundaries import number_documents, positions_in_documents
 from shards.torch.state import is_integer

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.recipe.schema import Recipe
-from shards.config import nearest
 from shards.errors import InputError
+from shards.terminal.gone import nearest
 
 Shares = npt.NDArray[np.float64]
 """One mix, float64 `(dimensions,)`, or several, `(mixes, dimensions)`."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from shards.config import Settings, apply_override, check_settings, nearest, read_document
+from shards.config import Settings, apply_override, check_settings, read_document
+from shards.terminal.gone import nearest
 from shards.terminal.shipped_recipes import find_recipe
 from trainer.eval_config import EvalConfig, check_eval, find_eval_folder, locate_eval_files
 from trainer.recipe import SHIPPED, TrainConfig, TrainRecipe

@@ -1,0 +1,30 @@
+"""Hints for a name that is not known: what to do instead of a name that is gone, or the nearest known name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+GONE: dict[str, str] = {
+    "pipeline": "`tokenmill COMMAND` has every command",
+    "shards": "`tokenmill COMMAND` has every command",
+    "trainer": "`tokenmill COMMAND` has every command",
+}
+"""Keys, values, flags (`--flag`), commands and extras that are gone, as a user writes them: what to do instead."""
+
+
+def nearest(word: str, words: Sequence[str]) -> str:
+    """Return the hint for a wrong word: that of `did_you_mean`, or a list of all words if no word is near."""
+    return did_you_mean(word, words) or f" Expected one of: {', '.join(sorted(words))}."
+
+
+def did_you_mean(word: str, words: Sequence[str]) -> str:
+    """Return ' Did you mean X?' for a wrong word, or what to do if the word is gone; nothing if no word is near."""
+    if word in GONE:
+        return f" {word!r} is gone: {GONE[word]}."
+    import difflib  # late: half of the time of --help
+
+    # `steps` may mean `every_steps`, but `limit` not `delimiter`: there its letters are in the middle of a word.
+    near = [other for other in words if not re.search(f"[a-z]{re.escape(word)}[a-z]", other)]
+    close = difflib.get_close_matches(word, near, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
