@@ -1,12 +1,14 @@
 """The language of documents, by a fastText model that the recipe names: `fasttext-predict`, one thread.
 
-The model's file is checked to its end before a build begins: fastText never stops reading a file that was cut off.
+The model's file is loaded before a build begins, in a process of its own with a bound on memory: fastText never stops
+reading a file that was cut off within its dictionary. It does not tell one that was cut off later: `#sha256=` does.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.metadata import version
@@ -23,9 +25,13 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 _LABEL = "__label__"
-_MAGIC, _VERSION = 793712314, 12
-"""The first two numbers of a model (fastText, `FastText::checkModel`)."""
-_CENTROIDS = 256
+_LOADING_BYTES = 512 << 20
+"""Memory that loading a model may take beside twice its file's size."""
+_LIST_LABELS = """
+import resource, sys, fasttext
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
+print(*fasttext.load_model(sys.argv[1]).predict("a", k=1 << 20, threshold=-1)[0])
+"""
 
 
 def identify_language(source: SourceRecipe) -> list[Any] | None:
@@ -69,8 +75,8 @@ def check_model(path: str, sha256: str, keep: list[Any]) -> Iterator[str]:
     """
     import_extra("fasttext")
     try:
-        languages = read_languages(Path(path).read_bytes())
         found = hash_file(Path(path))
+        languages = list_languages(path)
     except OSError as error:
         yield f"{path} cannot be read: {error.strerror}"
         return
@@ -84,61 +90,22 @@ def check_model(path: str, sha256: str, keep: list[Any]) -> Iterator[str]:
             yield f"{path}: the model has no language {language!r}.{nearest(language, languages)}"
 
 
-def read_languages(data: bytes) -> list[str]:
-    """Return the languages that a fastText model tells apart.
+def list_languages(path: str) -> list[str]:
+    """Return the languages that a fastText model tells apart. Starts a process with bounded memory.
 
     Raises:
-        InputError: the bytes are not such a model, or not all of it.
+        InputError: the file is no such model, or was cut off within its dictionary.
     """
-    if len(data) >= 8 and struct.unpack_from("<ii", data) != (_MAGIC, _VERSION):
-        raise InputError("no fastText model. Expected a file such as lid.176.ftz or lid.176.bin")
-    try:
-        labels, end = _read_model(data)
-    except (struct.error, ValueError) as error:
-        raise InputError(f"a fastText model that was cut off after {len(data):,} bytes. Fetch it again") from error
-    if end > len(data):
-        raise InputError(f"a fastText model that was cut off: {len(data):,} of {end:,} bytes. Fetch it again")
-    if not labels:
-        raise InputError("a fastText model without labels, which cannot tell languages apart")
-    return labels
-
-
-def _read_model(data: bytes) -> tuple[list[str], int]:
-    """Return a model's labels, and where the file should end: the format of `FastText::loadModel`, version 12."""
-    place = 8 + 12 * 4 + 8  # the two numbers, then the settings of its training
-    # The dictionary: words and labels, each with its count and kind; then what was pruned.
-    entries, _, _, _, pruned = struct.unpack_from("<iiiqq", data, place)
-    place += struct.calcsize("<iiiqq")
-    labels: list[str] = []
-    for _ in range(entries):
-        stop = data.index(b"\0", place)
-        (kind,) = struct.unpack_from("<b", data, stop + 9)
-        if kind == 1:
-            labels.append(data[place:stop].decode().removeprefix(_LABEL))
-        place = stop + 10
-    place += 8 * max(0, pruned)
-    # Then the input and the output matrix: where the last one ends, the file must end.
-    quantized, place = _skip_matrix(data, place)
-    _, place = _skip_matrix(data, place, may_be_quantized=quantized)
-    return labels, place
-
-
-def _skip_matrix(data: bytes, place: int, *, may_be_quantized: bool = True) -> tuple[bool, int]:
-    """Return whether the matrix at a place is quantized, and where it ends."""
-    (quantized,) = struct.unpack_from("<?", data, place)
-    place += 1
-    if not (quantized and may_be_quantized):
-        rows, columns = struct.unpack_from("<qq", data, place)
-        return quantized, place + 16 + 4 * rows * columns
-    # A quantized matrix: codes and their centroids, and again for the norms.
-    with_norm, rows, _, codes = struct.unpack_from("<?qqi", data, place)
-    place = _skip_quantizer(data, place + struct.calcsize("<?qqi") + codes)
-    return quantized, _skip_quantizer(data, place + rows) if with_norm else place
-
-
-def _skip_quantizer(data: bytes, place: int) -> int:
-    (size,) = struct.unpack_from("<i", data, place)
-    return place + 16 + 4 * size * _CENTROIDS
+    memory = 2 * Path(path).stat().st_size + _LOADING_BYTES
+    found = subprocess.run(
+        [sys.executable, "-c", _LIST_LABELS, path, str(memory)], capture_output=True, text=True, encoding="utf-8"
+    )
+    if found.returncode:
+        raise InputError(
+            "no fastText model, or one that was cut off. Expected a file such as lid.176.ftz or lid.176.bin: fetch it "
+            "again"
+        )
+    return [label.removeprefix(_LABEL) for label in found.stdout.split()]
 
 
 def _first_bytes(data: bytes, count: int | None) -> str:

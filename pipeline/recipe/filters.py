@@ -23,7 +23,6 @@ PersonalKind = Literal[
     "stripe_key",
     "npm_token",
     "pypi_token",
-    "card_number",
     "email",
     "ipv4",
     "ipv6",
@@ -53,7 +52,7 @@ class Filter(CleanTable):
 
 
 class PersonalData(Filter):
-    """Personal data and secrets: e-mail addresses, public addresses of the internet, keys, card numbers."""
+    """Personal data and secrets: e-mail addresses, public addresses of the internet, keys and tokens."""
 
     name = "personal_data"
 

@@ -33,13 +33,13 @@ from pipeline.recipe.schema import Recipe, SourceRecipe
 from shards.validation.validate import validate
 from tests.support.builds import build_here, real_documents
 from tests.support.good_recipe import GOOD, faults_of
-from tests.support.personal_data import luhn, plant
+from tests.support.personal_data import plant
 from tests.support.recipes import source, write_recipe
 from tests.support.servers import corpora
 
 KINDS = kinds_of(PERSONAL_KINDS)
 PLACEHOLDERS = [placeholder for kind in KINDS for placeholder in kind.placeholders]
-PLANTED = 221
+PLANTED = 208
 """13 of each kind."""
 
 
@@ -105,17 +105,14 @@ version 12.34.56.78, v12.34.56.78, __version__ = '12.34.56.78', "version": "12.3
 numpy==12.34.56.78, Firefox/12.34.56.78, lib-12.34.56.78, 12.34.56.78-beta, 12.34.56.78.9, x12.34.56.78, 12.34.56.78+git
 1.2.3.4, 8.8.8.8, 1.0.0.0, Section 12.34.56.78, see Proposition 12.34.56.78
 Article 12.13.14.15, Art. 12.13.14.15, see articles 12.13.14.15, paragraph 12.13.14.15, § 12.13.14.15
-Call +4981493434382 now, tel. 4981493434382, phone: 4981493434382, +44 5395 7876 3621 486, fax 4981493434382
 10.20.30.40, 127.0.0.1, 169.254.10.10, 172.16.254.1, 192.168.178.20, 100.64.10.10, 255.255.255.0, 224.0.0.251, 0.0.0.10
 192.0.2.44, 198.51.100.17, 203.0.113.99, 12.34.56.256, 12.034.56.78, 12.34.56, 12.34.56.789
 2026-11-22 12:34:56, 00:1a:2b:3c:4d:5e, std::cout, abc::def, fe80::1:2:3, ::1, 2001:db8::8a2e:370:7334, x[2000::2]
 2606:4700:4700:1:2:3:4:5:6, 2606::1::2, 20230:1:2::, fd12:3456:789a:1::1
-4111 1111 1111 1111, 4242424242424242, 378282246310005, 4111-1111-1111-1112, 5555555555554445, 1234567812345670
-0.4539578763621486, 4539578763621486.5, a4539578763621486, 4539578763621487, 4539 5787 6362 1487, 4444444444444448
 AKIAIOSFODNN7EXAMPLE, aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY, secret_access_key = None
 ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx, hf_token, sk-learn, sk-ant-, AIza, npm_config_registry
 glpat-00000000000000000000, xapp-1, https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX
-<secretAccessKey></secretAccessKey>, 6759649826438453, 5018111111111113, 6759 6498 2643 8454, юзер@хост
+<secretAccessKey></secretAccessKey>, 4539578763621486, 4539 5787 6362 1486, юзер@хост
 -----BEGIN PUBLIC KEY-----
 MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAuV7f0S9CVzXxFxkOEVGbKY
 -----END PUBLIC KEY-----
@@ -167,15 +164,6 @@ FOUND = {
     "2a00:1450:4001:82a::/64": "2a00:1450:4001:82a::",
     "2606:4700:4700:0:0:0:0:1111": "2606:4700:4700:0:0:0:0:1111",
     "2606::4700:1111": "2606::4700:1111",
-    "card 4539578763621486.": "4539578763621486",
-    "4539 5787 6362 1486": "4539 5787 6362 1486",
-    "4539-5787-6362-1486, 123": "4539-5787-6362-1486",
-    "3714 496353 98433": None,
-    "4539\xa05787\xa06362\xa01486": "4539\xa05787\xa06362\xa01486",
-    "4539\u202f5787\u202f6362\u202f1486": "4539\u202f5787\u202f6362\u202f1486",
-    "4539 5787\xa06362 1486": None,
-    "Maestro 6759649826438461": "6759649826438461",
-    "Maestro 675964982643843456": None,
     '"SecretAccessKey" : "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1eF3hI5kL7n"': "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1eF3hI5kL7n",
     f"<secretAccessKey>{RANDOM}</secretAccessKey>": RANDOM,
     f"<SecretAccessKey>\n  {RANDOM}\n": RANDOM,
@@ -215,15 +203,6 @@ def test_a_key_stays_a_block_and_the_text_between_blocks_stays() -> None:
     assert after == text
 
 
-def test_luhn_is_that_of_the_standard() -> None:
-    rng = random.Random(2)
-    numbers = ["".join(rng.choices("0123456789", k=rng.randint(1, 20))) for _ in range(2000)]
-    found = [personal_kinds._luhn(number.encode()) for number in numbers]  # pyright: ignore[reportPrivateUsage]
-    assert found == list(map(luhn, numbers))
-    assert luhn("79927398713")
-    assert not luhn("79927398710")
-
-
 def test_addresses_that_stay_are_those_of_the_library() -> None:
     import ipaddress
 
@@ -242,8 +221,6 @@ ALPHABET = [
     *("@", ".", ":", "-", "::", "/", " ", "\n", "a", "x.com", "8.8.4.10", "93.184", "john", "é", "世", "(", "1", "25"),
     *(
         "2606:47",
-        "453957876362",
-        "1486",
         "AKIA",
         "EXAMPLE",
         "version ",
@@ -257,8 +234,8 @@ ALPHABET = [
     ),
     *("-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"),
     *(placeholder.decode() for placeholder in PLACEHOLDERS),
-    *(piece.text for piece in plant(34, seed=7)),
-    *(piece.secret for piece in plant(34, seed=8)),
+    *(piece.text for piece in plant(32, seed=7)),
+    *(piece.secret for piece in plant(32, seed=8)),
 ]
 TEXTS = st.lists(st.sampled_from(ALPHABET), max_size=14).map("".join)
 
@@ -307,14 +284,14 @@ def test_placeholders_depend_on_the_document_and_on_the_hit() -> None:
 def test_only_the_chosen_kinds_are_looked_for() -> None:
     text = pa.array(["ann@web.de at 93.184.216.34"], pa.large_string())
     assert mask_personal_data(text, ["ipv4"], Tally())[0].as_py().startswith("ann@web.de at 192.0.2.")
-    assert mask_personal_data(text, ["card_number"], Tally()) is text
+    assert mask_personal_data(text, ["ipv6"], Tally()) is text
     assert find_personal_data(text, ["ipv4", "email"]) == {0: "email"}  # not in the order of the argument
 
 
 @pytest.mark.parametrize(
     "piece",
     [
-        *("a", "a.", "a@", "a@b.", "@", "1", "1.", "12.34.56.78.", "2606:", "4539 ", "-", "----", "sk-", "xoxb-1", " "),
+        *("a", "a.", "a@", "a@b.", "@", "1", "1.", "12.34.56.78.", "2606:", "-", "----", "sk-", "xoxb-1", " "),
         *(
             "-----BEGIN PRIVATE KEY-----",
             "-----BEGIN PRIVATE KEY-----a",
@@ -441,9 +418,9 @@ def test_documents_are_dropped_and_no_secret_is_told(corpus: tuple[Path, list[st
     few = drop.replace("]}", "], max_dropped = 0.1}")
     stopped = build_here(folder / "recipe.toml", folder / "dropped", "--set", few, expect=2)
     said = stopped["stderr"]
-    assert "source 'first': clean.personal_data drops 39 of 221 documents (17.65%), more than max_dropped = 0.1" in said
+    assert "source 'first': clean.personal_data drops 39 of 208 documents (18.75%), more than max_dropped = 0.1" in said
     assert said.count("first.jsonl row ") == 10
-    assert "set max_dropped = 0.18 next to them, in [sources.clean.personal_data] or [clean.personal_data]" in said
+    assert "set max_dropped = 0.19 next to them, in [sources.clean.personal_data] or [clean.personal_data]" in said
     receipts = "".join(path.read_text() for path in (folder / "dropped.work").rglob("*.json"))
     for piece in plant(PLANTED, seed=4):
         assert piece.secret not in said

@@ -61,8 +61,6 @@ def _secret(kind: PersonalKind, rng: random.Random) -> str:
             return rng.choice(
                 [f"2a00:{':'.join(groups)}:1", f"2606:{groups[0]}::{groups[1]}", f"2a02:{groups[0]}:{groups[1]}::"]
             )
-        case "card_number":
-            return _card(rng)
         case "private_key":
             lines = base64.b64encode(rng.randbytes(600)).decode()
             return "\n".join(lines[start : start + 64] for start in range(0, len(lines), 64))
@@ -109,23 +107,3 @@ def _pick(rng: random.Random, characters: str, count: int) -> str:
 
 def _letters(rng: random.Random, count: int) -> str:
     return _pick(rng, string.ascii_lowercase, count)
-
-
-def _card(rng: random.Random) -> str:
-    prefix, size = rng.choice(
-        [("4", 16), ("51", 16), ("2300", 16), ("34", 15), ("6011", 16), ("36", 14), ("3530", 16), ("6759", 18)]
-    )
-    body = prefix + _pick(rng, string.digits, size - 1 - len(prefix))
-    digits = next(body + last for last in string.digits if luhn(body + last))
-    if size == 16 and rng.random() < 0.5:
-        return rng.choice(" -\xa0\u202f").join(digits[start : start + 4] for start in range(0, 16, 4))
-    return digits
-
-
-def luhn(digits: str) -> bool:
-    """Return whether a number passes Luhn's check, done as the standard describes it."""
-    total = 0
-    for place, digit in enumerate(reversed(digits)):
-        value = int(digit) * (2 if place % 2 else 1)
-        total += value - 9 if value > 9 else value
-    return total % 10 == 0
