@@ -1,4 +1,4 @@
-"""The command line of the pipeline: `python -m pipeline build | plan | clean-report | prune | demo-corpus`."""
+"""The command line of the pipeline: `python -m pipeline build | plan | clean-report | demo-corpus`."""
 
 from __future__ import annotations
 

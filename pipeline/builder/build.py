@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.builder.kept import KEPT_BYTES, prune_unused
 from pipeline.builder.places import check_places, hold_places
 from pipeline.builder.publish import publish
-from pipeline.builder.records import write_records
 from pipeline.builder.running_build import DryRunEnd, RunningBuild
 from pipeline.builder.stages.assemble import run_assemble
 from pipeline.builder.stages.evaluations import run_evaluations
@@ -85,7 +83,7 @@ def build(
     keep_tokenizer: bool = False,
     scratch: Path | None = None,
     dry_run: bool = False,
-    keep_bytes: int = KEPT_BYTES,
+    prune: bool = False,
 ) -> BuildResult:
     """Build a shard set: what `pipeline.builder.python_api.build_set` does, with its arguments, in a given executor.
 
@@ -113,7 +111,6 @@ def build(
             selections,
             spans,
             keep_tokenizer=keep_tokenizer,
-            keep_bytes=keep_bytes,
             dry_run=dry_run,
         )
         # Each stage adds what it makes to the build; in a dry run the first with missing tasks ends it.
@@ -125,11 +122,9 @@ def build(
         # Write the manifest, and delete what an earlier recipe left.
         check()
         manifest = publish(running)
-        # The records go last: a build that is killed here publishes again, from the same shards.
         running.store()
-        running.records.note_set(str(running.manifest), running.used)
-        write_records(work_store, running.records)
-        prune_unused(running)
+        if prune:
+            running.prune()
 
         # Validate the finished set.
         return _finish(running, manifest, level, started)

@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeAlias
 
 from pipeline.builder.build import BuildResult, build
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.builder.kept import KEPT_BYTES
 from pipeline.builder.running_build import DryRunEnd as DryRunEnd
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.executors import Executor, LocalExecutor
@@ -61,7 +60,7 @@ def build_set(
     executor: Executor | None = None,
     scratch: str | Path | None = None,
     dry_run: bool = False,
-    keep_bytes: int = KEPT_BYTES,
+    prune: bool = False,
 ) -> BuildResult:
     """Build a shard set from a recipe, for Python programs; a call with the same arguments does only what is missing.
 
@@ -83,7 +82,7 @@ def build_set(
         scratch: folder on the machine that runs a task, where it writes before its files get their place. When None,
             they are written there if it is a folder, and else in the system's folder for temporary files.
         dry_run: run nothing, and write nothing: raise `DryRunEnd`.
-        keep_bytes: the most disk in the work folder that the results of the set published before may take.
+        prune: when the set is published, delete from the work folder what this build did not use.
 
     Returns:
         The set's manifest, the result of its validation, and what each stage did.
@@ -93,7 +92,7 @@ def build_set(
         RunError: the build failed on the way; call again to go on. `SetProblemsError` if it was built, and validation
             found problems.
         OSError: the disk is full or cannot be written. Call again to go on.
-        DryRunEnd: with `dry_run`: which tasks the build would run, why, and how long they take.
+        DryRunEnd: with `dry_run`: which tasks the build would run, and why.
     """
     out = absolute_place(out)
     work = absolute_place(work) if work else default_work(out)
@@ -111,7 +110,7 @@ def build_set(
             keep_tokenizer=tokenizer == "keep",
             scratch=Path(scratch) if scratch else None,
             dry_run=dry_run,
-            keep_bytes=keep_bytes,
+            prune=prune,
         )
     if result.validation.problems:
         raise SetProblemsError(result)

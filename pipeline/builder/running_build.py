@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from pipeline.builder.records import (
-    ORDER,
-    StageForecast,
-    describe_forecast,
-    forecast_stages,
-    read_records,
-    write_records,
-)
+from pipeline.builder.records import ORDER, StageForecast, StageRecords
 from pipeline.builder.stored_build import Build
 from pipeline.clean.drops.table import SourceDrops
 from pipeline.clean.tally import Tally
@@ -34,7 +27,7 @@ from pipeline.sources.selection import Selection
 from pipeline.sources.span_cache import SpanCache
 from shards.errors import plural
 from shards.format.manifest import CarriedEntry, ShardEntry
-from shards.stores.files import check_room
+from shards.stores.files import check_room, delete_path
 from shards.stores.store import WritableStore
 
 
@@ -58,8 +51,6 @@ class RunningBuild(Build):
     spans: SpanCache = field(default_factory=SpanCache)
     keep_tokenizer: bool = False
     """Whether the tokenizer in the work folder is used, even if the sources' files have changed."""
-    keep_bytes: int = 0
-    """The most disk that the results of the set before may take when this one is published."""
     dry_run: bool = False
     """Whether the build runs and writes nothing: the first stage with missing tasks raises `DryRunEnd`."""
 
@@ -75,17 +66,17 @@ class RunningBuild(Build):
     plan: MixPlan = field(init=False)
     shards: list[ShardEntry] = field(init=False)
     stages: dict[str, StageResult[Any]] = field(init=False, default_factory=dict[str, StageResult[Any]])
-    used: dict[str, set[str]] = field(init=False)
-    """Names in each stage's folder that pruning must keep. Trained tokenizers stay while none is trained or kept."""
+    used: dict[str, dict[str, str]] = field(init=False, default_factory=dict[str, dict[str, str]])
+    """By stage, the names in its folder that this build uses; of a task with the folder of its attempt, if it has one."""
+    records: StageRecords = field(init=False)
     notes: list[str] = field(init=False, default_factory=list[str])
     _said: int | None = None
-    """How many stages of a forecast are still to be told; None: all."""
+    """How many stages of a forecast are said; None: all."""
 
     def __post_init__(self) -> None:
         """Read what earlier builds recorded, before this one adds its own."""
         self.units = [selection.units for selection in self.selections]
-        self.used = {stage: set() for stage in ORDER if stage != "tokenizer"}
-        self.records = read_records(self.work)
+        self.records = StageRecords(self.work)
         if not self.records.stages:
             self._said = 0  # nothing runs again
 
@@ -102,8 +93,6 @@ class RunningBuild(Build):
         outputs: WritableStore | None = None,
         *,
         unit: str = "bytes",
-        first: Callable[[], None] | None = None,
-        given: Sequence[Task] = (),
         before: Callable[[list[Task]], None] | None = None,
         after: Callable[[], None] | None = None,
     ) -> StageResult[ResultT]:
@@ -115,29 +104,22 @@ class RunningBuild(Build):
             tasks: the tasks.
             outputs: where their files go; the tasks' own folders when None.
             unit: what the progress counts.
-            first: called before the stage looks for its missing tasks, but not in a dry run.
-            given: tasks whose files `first` provides.
             before: called with the missing tasks before they run, but not in a dry run.
             after: called when all tasks are done, but not in a dry run.
         """
-        self.used.setdefault(name, set()).update([RESULTS_FILE, *(task.digest for task in tasks)])
         # A dry run only looks, and ends at the first stage that would run.
         if self.dry_run:
-            provided = {task.digest for task in given}
-            missing = [task for task in tasks if task.digest not in provided]
-            result, pending, job = self.driver.look_up(name, function, missing, outputs)
+            result, pending, job = self.driver.look_up(name, function, tasks, outputs)
             if pending:
                 raise DryRunEnd(self._forecast(name, tasks, pending), job)
             self.stages[name] = result
             return result
-        if first:
-            first()
 
         def prepare(pending: list[Task]) -> None:
             if pending and self._said != 0:
                 # The first stage tells of all that follow it; each of these then says its own causes.
-                for line in describe_forecast(self._forecast(name, tasks, pending)[: self._said]):
-                    self.say(line)
+                for stage in self._forecast(name, tasks, pending)[: self._said]:
+                    self.say(str(stage))
                 self._said = 1
             if before:
                 before(pending)
@@ -147,8 +129,9 @@ class RunningBuild(Build):
         self.spans.save()
         if after:
             after()
-        if self.records.note(name, tasks, result.results):
-            write_records(self.work, self.records)
+        self.records.note(name, tasks)
+        attempts = {task.digest: own.folder for task, own in zip(tasks, result.results, strict=True)}
+        self.used.setdefault(name, {RESULTS_FILE: ""}).update(attempts)
         if result.ran and (retries := sum(done.retries for done in result.results)):
             self.note(
                 f"{name}: {plural(retries, 'request')} failed and {'was' if retries == 1 else 'were'} tried again"
@@ -174,8 +157,21 @@ class RunningBuild(Build):
             self.run_list.write()
 
     def _forecast(self, name: str, tasks: list[Task], pending: list[Task]) -> list[StageForecast]:
-        units, workers = sum(map(len, self.units)), self.driver.executor.workers
-        return forecast_stages(self.records, name, tasks, pending, units=units, workers=workers)
+        return self.records.forecast(name, tasks, pending, units=sum(map(len, self.units)))
+
+    def prune(self) -> None:
+        """Delete from the work folder what this build did not use, and attempts that others have overtaken."""
+        for stage in ORDER:
+            store, used = self.work.child(stage), self.used.get(stage, {})
+            for file in list(store.list()):
+                name, _, rest = file.name.partition("/")
+                attempt, _, inner = rest.partition("/")
+                if name not in used or (used[name] and inner and attempt != used[name]):
+                    store.delete(file.name)
+            # A folder's tasks go as a whole, with files that its listing leaves out.
+            for path in store.folder.iterdir() if store.folder is not None and store.folder.is_dir() else ():
+                if path.name not in used:
+                    delete_path(path)
 
     def say(self, message: str) -> None:
         """Print a message of the running build now, unless it has been printed before."""

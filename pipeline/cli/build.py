@@ -7,7 +7,7 @@ import json
 from contextlib import closing
 
 from pipeline.cli.engines import add_engine, open_executor
-from pipeline.cli.flags import add_network, add_recipe, parse_build_place, parse_size, read_network
+from pipeline.cli.flags import add_network, add_recipe, parse_build_place, read_network
 from shards.terminal.arguments import parse_path
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 
@@ -49,16 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how to check the finished set (default: full; quick if full has already found this very set whole)",
     )
     parser.add_argument(
-        "--keep",
-        type=parse_size,
-        metavar="SIZE",
-        help="the most disk in WORK for the results of the set published before, so that going back to its recipe runs "
-        "nothing again (default: 50 GB; 0: none)",
+        "--prune",
+        action="store_true",
+        help="when the set is published, delete from WORK what this build did not use",
     )
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print which tasks would run, why, and how long they take; with --engine slurm, also the first job",
+        help="print which tasks would run, and why; with --engine slurm, also the first job",
     )
     add_network(parser)
     add_engine(parser)
@@ -68,7 +66,6 @@ def run(options: argparse.Namespace) -> int:
     """Build the set, print the result and return the exit status."""
     # Open the executor first: the local one's fork server loads the libraries while this process does.
     with closing(open_executor(options)) as executor:
-        from pipeline.builder.kept import KEPT_BYTES
         from pipeline.builder.python_api import DryRunEnd, SetProblemsError, build_set, default_work
         from pipeline.cli.build_display import build_json, forecast_json, print_build, print_forecast
 
@@ -86,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
                 executor=executor,
                 scratch=options.scratch,
                 dry_run=options.dry_run,
-                keep_bytes=KEPT_BYTES if options.keep is None else options.keep,
+                prune=options.prune,
             )
         except SetProblemsError as error:
             result = error.result

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pipeline.builder.records import describe_forecast
 from pipeline.sources.selection import describe_empty
 from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
 from shards.errors import plural
@@ -48,7 +47,7 @@ def print_forecast(end: DryRunEnd) -> None:
     if not end.stages:
         print_lines(["nothing to run: the build would only check and validate the set"])
         return
-    print_lines(describe_forecast(end.stages))
+    print_lines(list(map(str, end.stages)))
     if end.job:
         print(end.job)
         print_lines(["nothing was submitted; every stage submits such a job, with an element for each task"])

@@ -60,7 +60,7 @@ def last_part(address: str | None, _payload: Any = None) -> str | None:
 
 
 RECEIPTS = 1
-"""Increase when receipts hold results in another way, and `DIGESTS` of `pipeline.builder.records` with it."""
+"""Increase when receipts hold results in another way."""
 NUMBER = "number"
 """What a field is called that tells the tasks of a stage apart, and is no cause for running them again."""
 

@@ -10,7 +10,6 @@ WAY = {
         "plan": ("pipeline.cli.plan", "price a build: what it reads, writes and takes; writes nothing"),
         "build": ("pipeline.cli.build", "build a shard set from a recipe; run it again to resume"),
         "clean-report": ("pipeline.cli.clean_report", "show what each limit of the presets drops, to choose limits"),
-        "prune": ("pipeline.cli.prune", "remove from a work folder what the last set did not use"),
         "demo-corpus": ("pipeline.cli.demo_corpus", "gather the demo's text from this installation"),
         "keys": ("tokenmill.commands.keys", "list every key of a recipe or of an experiment's file"),
     },

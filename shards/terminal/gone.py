@@ -9,6 +9,8 @@ GONE: dict[str, str] = {
     "pipeline": "`tokenmill COMMAND` has every command",
     "shards": "`tokenmill COMMAND` has every command",
     "trainer": "`tokenmill COMMAND` has every command",
+    "prune": "`tokenmill build --prune` deletes from the work folder what that build did not use",
+    "--keep": "the work folder keeps the results of all builds; `--prune` deletes what this build does not use",
 }
 """Keys, values, flags (`--flag`), commands and extras that are gone, as a user writes them: what to do instead."""
 

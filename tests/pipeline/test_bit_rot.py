@@ -54,7 +54,7 @@ class Finished:
         with closing(LocalExecutor(1)) as executor:
             recipe = load_checked_recipe(self.recipe, overrides=list(overrides))
             # Nothing is kept of other recipes, so that each build reads the work folder's files again.
-            report = build(recipe, out=self.out, work=self.work, executor=executor, progress=Progress(), keep_bytes=0)
+            report = build(recipe, out=self.out, work=self.work, executor=executor, progress=Progress(), prune=True)
         assert not report.validation.problems
 
 

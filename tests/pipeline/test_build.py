@@ -22,6 +22,7 @@ from tests.support.builds import (
     run_build,
     source_documents,
 )
+from tests.support.small_recipe import write_small_recipe
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +123,20 @@ def test_another_compression_writes_the_shards_again_and_says_why(recipe: Path, 
     assert sizes[0] < sizes[1]
     build_here(out / "recipe.json", tmp_path / "again")
     assert digests(tmp_path / "again") == digests(out)
+
+
+def test_pruning_leaves_what_the_build_used(tmp_path: Path) -> None:
+    """The work folder is a cache: it keeps what any build made, until one is told to remove what it does not use."""
+    recipe, out, other = write_small_recipe(tmp_path), tmp_path / "set", ("--set", "tokenizer.vocab_size=290")
+    first = build_here(recipe, out)["ran"]
+    before = digests(out)
+    build_here(recipe, out, *other)
+    back = build_here(recipe, out)
+    assert back["ran"] == {"tokenizer": 0, "encode": 0, "mix": 0, "assemble": first["assemble"]}
+    assert digests(out) == before
+    assert build_here(recipe, out, *other, "--prune")["ran"]["encode"] == 0
+    assert build_here(recipe, out, *other)["tasks_run"] == 0
+    assert build_here(recipe, out)["ran"] == first
 
 
 def test_a_set_is_validated_in_full_once(recipe: Path, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_scratch_apart_from_folders(recipe: Path, expected: dict[str, str], tmp_
 def test_a_smaller_set_takes_the_place_of_a_larger_one(recipe: Path, built: str, tmp_path: Path) -> None:
     smaller = ["--set", "mix.tokens=20000", "--set", "shards.tokens=8000"]
     before = digests_in(built)
-    build_here(recipe, built, *smaller, "--keep", "0")
+    build_here(recipe, built, *smaller, "--prune")
     build_here(recipe, tmp_path / "set", *smaller)
     assert digests_in(built) == digests(tmp_path / "set")
     assert digests_in(built).keys() < before.keys()

@@ -16,7 +16,6 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pipeline.builder.python_api import build_set
 from pipeline.engine.driver import Driver
@@ -34,8 +33,6 @@ from tokenmill.experiments.documents import SAME_DOCUMENTS, record_documents, su
 from tokenmill.experiments.proxy import ProxyResult, ProxyTask, find_change, restore_run, train_proxy
 from tokenmill.experiments.schema import AblationConfig
 
-_KEPT_BYTES = 1 << 62
-"""Of the work folder: the results of all arms are kept."""
 _USABLE_DISK = 0.8
 """The part of the free disk that the sets of arms may take together."""
 _STAGE = "train"
@@ -228,9 +225,8 @@ class Ablation:
         if not arm.own_tokenizer and recipe.tokenizer_file is None:
             recipe = with_tokenizer(recipe, self._find_tokenizer())
         self._progress.note(f"arm {arm.name}: its set in {folder}")
-        shared: dict[str, Any] = {"executor": self._executor, "keep_bytes": _KEPT_BYTES}
         try:
-            build_set(recipe, out=folder, work=self.work, progress=True, **shared)
+            build_set(recipe, out=folder, work=self.work, executor=self._executor, progress=True)
         except InputError as error:
             raise InputError([f"arm {arm.name}: {problem}" for problem in error.problems]) from error
         self._built.add(folder)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from typing import cast
 
 import numpy as np
 
 from pipeline.assemble import assemble
 from pipeline.assemble.grouping import group_assembled_shards
-from pipeline.builder.kept import find_linked, link_shards, put_back
 from pipeline.builder.publish import clear_output
 from pipeline.builder.running_build import RunningBuild
 from pipeline.engine.tasks import Task, make_task
@@ -64,19 +62,7 @@ def run_assemble(build: RunningBuild) -> None:
 
     def prepare(pending: list[Task]) -> None:
         build.write_run_list(pending)
-        if pending:
-            link_shards(build, tasks)
         clear_output(build.out, plan.shards, whole=not pending)
 
-    # Shards that an earlier build here wrote get their place again, before the stage looks for what is missing.
-    linked = find_linked(build, tasks)
-    result = build.run_stage(
-        "assemble",
-        assemble.assemble_shards,
-        tasks,
-        build.out,
-        first=partial(put_back, build, tasks, linked),
-        given=linked,
-        before=prepare,
-    )
+    result = build.run_stage("assemble", assemble.assemble_shards, tasks, build.out, before=prepare)
     build.shards = [entry for own in result.results for entry in own.entries]

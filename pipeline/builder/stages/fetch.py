@@ -46,15 +46,14 @@ def run_fetch(build: RunningBuild) -> None:
     # Two sources may read the same rows in the same way.
     distinct = list({task.digest: task for tasks in by_source.values() for task in tasks}.values())
 
-    def ask_for_missing() -> None:
-        for index, tasks in by_source.items():
-            ask_again(recipe.sources[index], folder, tasks)
+    for index, tasks in by_source.items() if not build.dry_run else ():
+        ask_again(recipe.sources[index], folder, tasks)
 
     def check_disk(pending: list[Task]) -> None:
         scratch_bytes = int(sum(task.payload.unit.text_bytes for task in pending) * disk.FETCH_SCRATCH_SHARE)
         check_room([("fetched files", folder, scratch_bytes)], disk.REMEDY)
 
-    stage = build.run_stage("fetch", fetch.fetch_unit, distinct, unit="files", first=ask_for_missing, before=check_disk)
+    stage = build.run_stage("fetch", fetch.fetch_unit, distinct, unit="files", before=check_disk)
     if stage.ran:
         delete_journals(folder)
     # Judge each source by its own rows; from here on its units read the fetched documents.

@@ -201,7 +201,7 @@ def _keep(build: RunningBuild, digest: str) -> None:
     would give another one.
     """
     home = build.work.child("tokenizer").child(digest)
-    build.used["tokenizer"] = {digest}
+    build.used["tokenizer"] = {digest: ""}
     build.stages["tokenizer"] = StageResult([TaskOutput(home, train.TokenizerResult).result], 0, 0.0)
     build.note(
         f"tokenizer: kept from {home}, trained on another sample than the recipe draws now; "

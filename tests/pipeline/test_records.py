@@ -1,4 +1,4 @@
-"""Before its first task a build says which tasks run again, how long they take, and which key or file is the cause."""
+"""Before its first task a build says which tasks run again, and which key or file is the cause."""
 
 # pyright: basic
 
@@ -18,7 +18,7 @@ from pipeline.builder.records import find_changes, name_parts
 from pipeline.clean.evaluations.items import EvaluationsTask
 from pipeline.encode.encode import EncodeTask
 from pipeline.engine import tasks
-from pipeline.engine.checksums import seal, unseal
+from pipeline.engine.checksums import unseal
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, JsonText, Payload, digest_of_payload, last_part
 from pipeline.mix.cuts import MixTask
 from pipeline.recipe.read import read_recipe
@@ -83,14 +83,11 @@ def test_what_a_change_runs_again_and_why(recipe: Path, tmp_path: Path) -> None:
         for stage in later:
             assert stages[stage]["causes"] == [f"because {expected[0]} does"]
             assert stages[stage]["run"] == first["ran"][stage]
-            assert stages[stage]["seconds"] is not None
 
     again = build_here(recipe, out, "--set", "seed=5", "--set", "tokenizer.vocab_size=290")
     lines = again["stderr"].splitlines()
     assert lines[0].endswith(": tokenizer.vocab_size = 290 (was 300); seed = 5 (was 1337)")
-    assert lines[1].startswith("encode: runs 1 task, about ")
-    assert f"in all up to {first['tasks_run']} tasks, about " in again["stderr"]
-    assert again["stderr"].index("in all") < again["stderr"].index("tokenizer: 1 task in")
+    assert lines[1] == "encode: runs 1 task: because tokenizer does"
     for line in (
         ": tokenizer gives another result",
         ": encode gives another result",
@@ -110,7 +107,7 @@ def test_files_are_named(recipe: Path, tmp_path: Path) -> None:
     assert causes == ["sources.notes: 1 file changed (01.txt), 1 file added (zz.txt), 1 file gone (00.txt)"]
     shown = call_here(main, "build", recipe, "--out", out, "--workers", "1", "--dry-run")
     assert shown.returncode == 0
-    assert "tokenizer: runs 1 task, about 1 s or less: sources.notes: 1 file changed" in shown.stdout
+    assert "tokenizer: runs 1 task: sources.notes: 1 file changed" in shown.stdout
 
 
 def test_missing_results_and_other_versions_are_named(recipe: Path, tmp_path: Path) -> None:
@@ -132,9 +129,6 @@ def test_records_explain_and_stop_nothing(recipe: Path, tmp_path: Path) -> None:
 
     with lock_folder(tmp_path / "set.work"), lock_folder(tmp_path / "set"):
         assert causes() == ["seed = 5 (was 1337)"], "a dry run takes no lock"
-    path.write_bytes(seal(unseal(path.read_bytes()) | {"digests": 1}))
-    (cause,) = causes()
-    assert cause.startswith("this version of Tokenmill names results in another way")
     path.write_text("{}")
     assert causes() == []
     assert build_here(recipe, tmp_path / "set")["tasks_run"] == 0
@@ -143,14 +137,6 @@ def test_records_explain_and_stop_nothing(recipe: Path, tmp_path: Path) -> None:
 
 def as_spans(names: tuple[str, ...], _payload: Payload) -> JsonText:
     return JsonText(json.dumps([{"name": name} for name in names]))
-
-
-def test_a_build_says_that_another_version_named_the_results(recipe: Path, tmp_path: Path) -> None:
-    build_here(recipe, tmp_path / "set")
-    path = tmp_path / "set.work/stages.json"
-    path.write_bytes(seal(unseal(path.read_bytes()) | {"digests": 1}))
-    (cause,) = forecast(recipe, tmp_path / "set", "--set", "seed=5")["tokenizer"]["causes"]
-    assert cause.startswith("this version of Tokenmill names results in another way")
 
 
 @dataclass(frozen=True)
