@@ -10,6 +10,7 @@ those of the last build in the work folder.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,10 +76,8 @@ class StageRecords:
         """Read the records."""
         self._work = work
         self.stages: dict[str, StageRecord] = {}
-        try:
+        with contextlib.suppress(OSError, ValueError):
             self.stages = unseal(work.read(RECORDS_FILE), dict[str, StageRecord])
-        except (OSError, ValueError):
-            pass
 
     def note(self, stage: str, tasks: Sequence[Task]) -> None:
         """Record a stage whose tasks are all done, unless it was last asked for the same."""

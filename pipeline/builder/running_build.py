@@ -67,7 +67,7 @@ class RunningBuild(Build):
     shards: list[ShardEntry] = field(init=False)
     stages: dict[str, StageResult[Any]] = field(init=False, default_factory=dict[str, StageResult[Any]])
     used: dict[str, dict[str, str]] = field(init=False, default_factory=dict[str, dict[str, str]])
-    """By stage, the names in its folder that this build uses; of a task with the folder of its attempt, if it has one."""
+    """By stage, the names in its folder that this build uses; for a task the folder of its attempt, if there is one."""
     records: StageRecords = field(init=False)
     notes: list[str] = field(init=False, default_factory=list[str])
     _said: int | None = None

@@ -212,10 +212,6 @@ class Driver:
                 "changed since. Run the same command again: what depends on it is made again too."
             )
 
-    def result_of(self, stage: str, digest: str) -> Result | None:
-        """Return the result of a task that this build has used."""
-        return self._results.get(str(self.work.child(stage).child(digest)))
-
     def _find_pending(self, stage: _Stage, tasks: list[Task]) -> list[Task]:
         """Keep the results of the tasks that are done; return the others, the large ones first."""
         # One listing for all tasks; of a single task, of its folder alone.

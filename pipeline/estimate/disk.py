@@ -16,7 +16,7 @@ COMPRESSED_SHARE = 0.72  # zstd level 3 on uint16 tokens of a 32 K vocabulary: 0
 ROW_BYTES = 30  # one row of a document table: mostly a hash
 FETCH_SCRATCH_SHARE = 0.6
 """Scratch bytes per byte of fetched text: journal and documents, compressed; 0.25 each on Python files, measured."""
-REMEDY = "Or lower mix.tokens, use --work on another disk, or build the set you have once more with --prune, which removes older results."
+REMEDY = "Or lower mix.tokens, use --work on another disk, or delete the work folder's results of earlier recipes."
 GUESSED_DOCUMENT_BYTES = 1000  # if no footer states the number of rows
 
 
