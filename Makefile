@@ -58,12 +58,13 @@ $(INTEGRATIONS_VENV)/.stamp: constraints-integrations.txt pyproject.toml
 	$(INTEGRATIONS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $< --no-deps torchtitan
 	touch $@
 
-check: $(STAMP)  ## lint, format, spelling, types, import rules
+check: $(STAMP)  ## lint, format, spelling, types, import rules, size
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.support.size
 
 bench: $(STAMP)  ## measure speed and memory on real text (minutes)
 	$(BIN)/python -m tests.benchmarks.bench
