@@ -54,7 +54,7 @@ build has many of, 0.15 s in each worker, and that of the worker itself."""
 # For the worker processes, unless the person has set them. A worker encodes on one thread: OpenBLAS's would
 # only spin. Batches come and go by megabytes: memory that malloc keeps is not zeroed by the kernel again and again,
 # 0.3 s of a build of 150 MB with two workers, measured. One arena keeps it for all threads: those that read and write
-# a bucket would each fill their own, with 1.6 times the page faults (docs/performance.md).
+# a bucket would each fill their own, with 1.6 times the page faults (docs/lab/build.md).
 _WORKER_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MALLOC_ARENA_MAX": "1",

@@ -1,7 +1,7 @@
 """The order of a trained tokenizer's ids: frequent entries have ids of small bytes.
 
 Zstandard codes the low and the high byte of each token with one table, which pays off if few values of both are usual:
-docs/performance.md has the sizes. Merges keep their order, so that text becomes the same entries.
+docs/lab/compression.md has the sizes. Merges keep their order, so that text becomes the same entries.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 COUNTED_BYTES = 1 << 24
-"""About how much text ids are counted in: to count in more makes no set smaller, as docs/performance.md shows."""
+"""About how much text ids are counted in: to count in more makes no set smaller, as docs/lab/compression.md shows."""
 _BLOCK_BYTES = 1 << 18
 _OFFSET = 4
 """Measured: with 1 to 32, sizes of books, mathematics and code differ by 0.8 % at most."""
