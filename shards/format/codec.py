@@ -6,7 +6,7 @@ Memory: one frame while writing (with threads, two for each), the requested rang
 declares are checked against the file's real size before anything is allocated.
 
 Levels are tuned for text and programs. In tokens of two bytes a match of three tokens is 6 bytes and pays off, so that
-one small hash table over 6 bytes finds most of what level 3 finds with two. docs/lab/compression.md has the measurements.
+one small hash table over 6 bytes finds most of what level 3 finds with two (docs/lab/compression.md).
 Which parameters were used is nowhere in the file: any Zstandard decompressor reads it, with a window of 1 MiB.
 
 Source: the Zstandard seekable format, version 0.1.0 (contrib/seekable_format in the zstd project).
