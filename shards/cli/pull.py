@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,24 +44,16 @@ def run(options: argparse.Namespace) -> Outcome:
         "url": str(address),
         "commit": done.commit,
         "out": str(options.out),
-        "files": len(done.names),
+        "files": done.files,
         "bytes": done.bytes,
-        "fetched_bytes": done.fetched_bytes,
-        "refetched": done.refetched,
         "was_there": done.was_there,
         "seconds": round(seconds, 3),
     }
-    return Outcome(data, _show(done, options.out, seconds))
+    return Outcome(data, [_describe(done, options.out, seconds)])
 
 
-def _show(done: Pulled, out: Path, seconds: float) -> Iterator[str]:
-    from shards.terminal.amounts import format_speed
-
-    for name in done.refetched:
-        yield f"{name}: fetched twice: its bytes were wrong at first"
-    files = f"{plural(len(done.names), 'file')}, {done.bytes:,} bytes, each verified against the manifest"
+def _describe(done: Pulled, out: Path, seconds: float) -> str:
+    files = f"{plural(done.files, 'file')}, {done.bytes:,} bytes, each verified against the manifest"
     if done.was_there:
-        yield f"{out}: nothing to do: it holds this set, {files}; commit {done.commit}"
-        return
-    speed = format_speed(done.fetched_bytes, seconds, "bytes")
-    yield f"{out}: {files}; {done.fetched_bytes:,} bytes fetched{speed and f', {speed}'}; commit {done.commit}"
+        return f"{out}: nothing to do: it holds this set, {files}; commit {done.commit}"
+    return f"{out}: {files}, {seconds:.1f} s; commit {done.commit}"

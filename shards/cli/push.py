@@ -20,8 +20,7 @@ from shards.terminal.display import say
 from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
-    from shards.hub.compare import Comparison
-    from shards.hub.push import Pushed
+    from shards.hub.push import Comparison, Pushed
     from shards.stores.address import HubAddress
 
 
@@ -76,12 +75,7 @@ def run(options: argparse.Namespace) -> Outcome:
         told = {"dry_run": True, "replaces": comparison.other is not None}
         return Outcome(named | told | counts | missing, _show_comparison(comparison))
     with show_progress("push", unit="bytes") as progress:
-        done = push(
-            comparison,
-            private=options.private,
-            replace=options.replace,
-            progress=progress,
-        )
+        done = push(comparison, private=options.private, replace=options.replace, progress=progress)
     seconds = time.perf_counter() - began
     sent = {"added": done.added, "added_bytes": done.added_bytes, "verified": True, "seconds": round(seconds, 3)}
     head = {"commit": done.commit, "created": done.created}
@@ -89,21 +83,19 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _compare(options: argparse.Namespace, address: HubAddress) -> Comparison:
-    """Compare with the Hub; another README.md there stays, unless --card or --replace is given."""
-    from shards.hub.compare import CARD_FILE, compare_with_hub
+    """Compare with the Hub; a README.md that is there stays, unless --card or --replace is given."""
+    from shards.hub.push import CARD_FILE, compare_with_hub, list_files
 
-    def compare(card: Path | None) -> Comparison:
-        return compare_with_hub(options.set, address, card=card, give_up_s=options.give_up_after)
-
+    files = list_files(options.set, _find_card(options))
+    comparison = compare_with_hub(files, address, give_up_s=options.give_up_after)
+    edited = [file for file in comparison.missing if file.name == CARD_FILE]
     # A card that a person edited on the Hub is not overwritten by one that was made.
-    card = _find_card(options)
-    comparison = compare(card)
-    there = comparison.listing.files if comparison.listing else {}
-    changed = any(file.name == CARD_FILE for file in comparison.missing) and CARD_FILE in there
-    if not changed or options.card or options.replace:
-        return comparison
-    _note(f"{CARD_FILE} on the Hub is not {card}: it stays. --card {card} replaces it")
-    return compare(None)
+    if comparison.listing and CARD_FILE in comparison.listing.files and not (options.card or options.replace):
+        for file in edited:
+            _note(f"{CARD_FILE} on the Hub is not {file.path}: it stays. --card {file.path} replaces it")
+            comparison.missing.remove(file)
+            comparison.files.remove(file)
+    return comparison
 
 
 def _find_card(options: argparse.Namespace) -> Path | None:

@@ -4,59 +4,151 @@ The large files are uploaded first and are not visible yet. One commit then adds
 (More than `COMMIT_FILES` files need several commits: the last adds the manifest, and the first removes the manifest of
 a set that is replaced.) So every revision holds a whole set or no set.
 
-The Hub is listed three times, however many commits there are: to compare, before the first commit, and at the end. A
-commit names the one before as its parent, so the Hub refuses it if another program has written in between; what failed
-is tried again after a new listing.
+A commit names the one before as its parent, so the Hub refuses it if another program has written in between. If a
+commit fails, the Hub is listed again and only what is missing is committed.
 
 No state is kept on disk: the Hub knows each uploaded file by its SHA-256, committed or not. A push that was killed
-continues with the files that the Hub lacks and sends nothing twice. It is done when a listing shows every file with its
-digest. Every file is hashed before it is sent; a file that differs from the manifest is not sent. Costs two reads of
-each file, one to hash and one to send. Memory does not grow with the set.
+continues with the files that the Hub lacks. Every file is hashed before it is sent; a file that differs from the
+manifest is not sent. Costs two reads of each file, one to hash and one to send. Memory does not grow with the set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.errors import plural, set_error
-from shards.format.manifest import MANIFEST_FILE
-from shards.hub.compare import CARD_FILE, ComparedFile, Comparison, refresh_comparison
-from shards.stores.hub_client import hub_errors, open_hub_client
+from shards.errors import ShardSetError, plural, set_error
+from shards.format.manifest import MANIFEST_FILE, Manifest
+from shards.format.reader import ShardSet, open_set
+from shards.stores.address import HubAddress
+from shards.stores.files import hash_file
+from shards.stores.hub_client import hub_errors, open_hub_client, transfer
+from shards.stores.hub_store import HubStore, open_hub
 from shards.stores.retry import StoreError, TransientError, retry
-from shards.terminal.reporter import Progress
+from shards.terminal.reporter import Progress, no_progress
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd
 
+CARD_FILE = "README.md"
+
 COMMIT_FILES = 1000
 """Files in one commit: the Hub checks each within the 60 s of a request; its own client goes up to 1,000."""
 
-UPLOAD_FILES, UPLOAD_BYTES = 100, 256 << 20
-"""Maximum files and bytes that are uploaded together, between two reports of progress."""
+BATCH_FILES, BATCH_BYTES = 100, 256 << 20
+"""Maximum files and bytes that are sent or fetched together, between two reports of progress."""
 
-MOST_PASSES = 4
-"""Extra commits, beyond those that the files need, before a listing that does not show the set is an error."""
+
+@dataclass(frozen=True)
+class SetFile:
+    """A file by its name in the set, with its size and SHA-256."""
+
+    name: str
+    bytes: int
+    sha256: str
+    path: Path
+    """Where it is on this machine."""
 
 
 @dataclass
+class Comparison:
+    """The files of a set, and those that the Hub lacks or holds with different bytes.
+
+    Attributes:
+        address: the destination of the set.
+        files: every file of the set and the card, the manifest last.
+        give_up_s: seconds for which a failed request is retried; the policy's when None.
+        has_repo: whether the repository exists.
+        listing: the Hub's listing; None if the repository or the branch does not exist.
+        missing: the files to send, in the order of `files`.
+        other: the manifest on the Hub, if it belongs to another set.
+        leftover: files of that other set that this set does not replace.
+    """
+
+    address: HubAddress
+    files: list[SetFile]
+    give_up_s: float | None = None
+    has_repo: bool = False
+    listing: HubStore | None = None
+    missing: list[SetFile] = field(default_factory=list[SetFile])
+    other: Manifest | None = None
+    leftover: list[str] = field(default_factory=list[str])
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Size of the files to send."""
+        return sum(file.bytes for file in self.missing)
+
+
+@dataclass(frozen=True)
 class Pushed:
     """The result of a push: the commit that holds the set, and the files that the push added to the revision."""
 
-    commit: str = ""
-    created: bool = False
-    added: list[str] = field(default_factory=list[str])
-    added_bytes: int = 0
+    commit: str
+    created: bool
+    added: list[str]
+    added_bytes: int
+
+
+def list_files(folder: Path, card: Path | None = None) -> list[SetFile]:
+    """Return the files of a set that has passed validation, and the card as README.md; the manifest last."""
+    paths = {name: (folder / name, sha256) for name, sha256 in open_set(folder).manifest.digests.items()}
+    for name, path in ((CARD_FILE, card), (MANIFEST_FILE, folder / MANIFEST_FILE)):
+        if path is not None:
+            paths[name] = path, hash_file(path)
+    return [SetFile(name, path.stat().st_size, sha256, path) for name, (path, sha256) in paths.items()]
+
+
+def compare_with_hub(files: Sequence[SetFile], address: HubAddress, *, give_up_s: float | None = None) -> Comparison:
+    """Compare files with those on the Hub, by one listing.
+
+    Raises:
+        StoreError: the repository cannot be read, for another reason than that it is not there; or the manifest there
+            is not a set's.
+    """
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    comparison = Comparison(address, list(files), give_up_s, missing=list(files))
+    try:
+        listing = open_hub(address, give_up_s=give_up_s)
+    except StoreError as error:
+        match error.__cause__:
+            case GatedRepoError():
+                raise
+            case RepositoryNotFoundError() | RevisionNotFoundError() as cause:
+                comparison.has_repo = isinstance(cause, RevisionNotFoundError)
+                return comparison
+            case _:
+                raise
+    there = listing.files
+    comparison.has_repo, comparison.listing = True, listing
+    comparison.missing = [
+        file for file in files if file.name not in there or not there[file.name].holds(file.sha256, file.path)
+    ]
+    # A manifest that differs is another set's: which of its files would be left over?
+    if MANIFEST_FILE in there and any(file.name == MANIFEST_FILE for file in comparison.missing):
+        try:
+            comparison.other = ShardSet(listing).manifest
+        except ShardSetError as error:
+            raise StoreError(
+                f"{address}: its {MANIFEST_FILE} is not a set's ({error}). Give another repository or "
+                "--revision, or remove the file there."
+            ) from error
+        stays = {file.name for file in files}
+        comparison.leftover = [name for name in sorted(comparison.other.digests) if name in there and name not in stays]
+    return comparison
 
 
 def push(
-    comparison: Comparison,
-    *,
-    private: bool = False,
-    replace: bool = False,
-    progress: Progress | None = None,
+    comparison: Comparison, *, private: bool = False, replace: bool = False, progress: Progress = no_progress
 ) -> Pushed:
     """Send the files that the Hub lacks, then make the set visible.
 
@@ -72,57 +164,70 @@ def push(
         the Hub.
     """
     # Make the repository, and refuse what must not be replaced, before a byte is sent.
-    address = comparison.address
-    again = partial(retry, give_up_s=comparison.give_up_s)
-    done = Pushed()
+    address, give_up_s = comparison.address, comparison.give_up_s
+    again = partial(retry, give_up_s=give_up_s)
+    created = comparison.listing is None and not comparison.has_repo
     if comparison.listing is None:
-        done.created = again(f"{address}", lambda: _create(comparison, private=private))
-        again(f"{address}", lambda: _refresh_created(comparison))
+        again(f"{address}", lambda: _create(comparison, private=private))
+        comparison = again(f"{address}", lambda: _compare_created(comparison))
     _check(comparison, private=private, replace=replace)
-    for card in comparison.missing:
-        if card.name == CARD_FILE:
-            again(f"{address}: {CARD_FILE}", partial(_check_card, comparison, card))
-    done.added, done.added_bytes = [file.name for file in comparison.missing], comparison.missing_bytes
-    there = comparison.bytes - comparison.missing_bytes
+    for file in comparison.missing:
+        if file.name == CARD_FILE:
+            again(f"{address}: {CARD_FILE}", partial(_check_card, address, file.path))
     # Upload the large files, which are invisible until a commit names them.
     operations: dict[str, CommitOperationAdd] = {}
-    for batch in _batch_files(comparison.missing):
-        operations |= {file.name: _make_operation(comparison, file) for file in batch}
-        added = [operations[file.name] for file in batch]
-        more = f" and {plural(len(batch) - 1, 'more file')}" if len(batch) > 1 else ""
-        what = f"{address}: {batch[0].name}{more}"
-        again(what, partial(_upload, comparison, added, what))
-        there += sum(file.bytes for file in batch)
-        if progress is not None:
-            progress(there, comparison.bytes)
-    # Commit until a listing shows the whole set.
-    commit = partial(_commit, comparison, operations, private=private, replace=replace)
-    for _ in range(len(operations) // COMMIT_FILES + MOST_PASSES):
-        if again(f"{address}: commit", commit):
-            assert comparison.listing is not None
-            done.commit = comparison.listing.commit
-            return done
-    names = ", ".join(file.name for file in comparison.missing[:5])
-    raise StoreError(f"{address}: {names}: committed, but the listing differs. Does another program write there?")
+    sent = comparison.bytes - comparison.missing_bytes
+    for batch in batch_files(comparison.missing):
+        operations |= {file.name: _make_operation(address, file) for file in batch}
+        additions = [operations[file.name] for file in batch]
+        transfer(f"{address}: {name_batch(batch)}", partial(_upload, address, additions), give_up_s=give_up_s)
+        sent += sum(file.bytes for file in batch)
+        progress(sent, comparison.bytes)
+
+    def commit() -> str:
+        # Another program may have written meanwhile, or the answer to an earlier attempt is lost.
+        now = compare_with_hub(comparison.files, address, give_up_s=give_up_s)
+        _check(now, private=private, replace=replace)
+        return _commit(now, operations)
+
+    head = again(f"{address}: commit", commit)
+    return Pushed(head, created, [file.name for file in comparison.missing], comparison.missing_bytes)
 
 
-def _create(comparison: Comparison, *, private: bool) -> bool:
-    """Create the repository and the branch unless they exist; return whether the repository was created."""
-    hub, address, created = open_hub_client(), comparison.address, not comparison.has_repo
+def batch_files(files: Sequence[SetFile]) -> Iterator[list[SetFile]]:
+    """Yield files in batches of at most `BATCH_FILES` and, unless one file is larger, `BATCH_BYTES`."""
+    batch: list[SetFile] = []
+    for file in files:
+        if batch and (len(batch) == BATCH_FILES or sum(one.bytes for one in batch) + file.bytes > BATCH_BYTES):
+            yield batch
+            batch = []
+        batch.append(file)
+    if batch:
+        yield batch
+
+
+def name_batch(batch: Sequence[SetFile]) -> str:
+    """Return how messages name a batch of files."""
+    return batch[0].name + (f" and {plural(len(batch) - 1, 'more file')}" if len(batch) > 1 else "")
+
+
+def _create(comparison: Comparison, *, private: bool) -> None:
+    """Create the repository and the branch unless they exist."""
+    hub, address = open_hub_client(), comparison.address
     with hub_errors(f"{address}"):
-        if created:
+        if not comparison.has_repo:
             hub.create_repo(address.repo, repo_type="dataset", private=private, exist_ok=True)
         if address.revision != "main":
             # Branch from the first commit, which holds no set: a branch from main's end could start with another set.
             first = hub.list_repo_commits(address.repo, repo_type="dataset")[-1].commit_id
             hub.create_branch(address.repo, branch=address.revision, revision=first, repo_type="dataset", exist_ok=True)
-    return created
 
 
-def _refresh_created(comparison: Comparison) -> None:
-    refresh_comparison(comparison)
-    if comparison.listing is None:
+def _compare_created(comparison: Comparison) -> Comparison:
+    created = compare_with_hub(comparison.files, comparison.address, give_up_s=comparison.give_up_s)
+    if created.listing is None:
         raise TransientError(f"{comparison.address}: was created, but the Hub does not list it yet")
+    return created
 
 
 def _check(comparison: Comparison, *, private: bool, replace: bool) -> None:
@@ -137,7 +242,7 @@ def _check(comparison: Comparison, *, private: bool, replace: bool) -> None:
         )
 
 
-def _check_card(comparison: Comparison, card: ComparedFile) -> None:
+def _check_card(address: HubAddress, card: Path) -> None:
     """Ask the Hub whether it accepts the card, before anything is uploaded.
 
     Raises:
@@ -146,30 +251,16 @@ def _check_card(comparison: Comparison, card: ComparedFile) -> None:
     import yaml
     from huggingface_hub import DatasetCard
 
-    with hub_errors(f"{comparison.address}: {CARD_FILE}"):
+    with hub_errors(f"{address}: {CARD_FILE}"):
         try:
-            DatasetCard(card.path.read_text(encoding="utf-8")).validate()
+            DatasetCard(card.read_text(encoding="utf-8")).validate()
         except (ValueError, yaml.YAMLError) as error:
             said = " ".join(str(error).split())
-            message = f"{card.path}: the Hub refuses its metadata: {said}. Correct the block between the two `---`."
+            message = f"{card}: the Hub refuses its metadata: {said}. Correct the block between the two `---`."
             raise StoreError(message) from error
 
 
-def _batch_files(files: list[ComparedFile]) -> Iterator[list[ComparedFile]]:
-    """Yield files in batches of at most `UPLOAD_FILES` and, unless one file is larger, `UPLOAD_BYTES`."""
-    batch: list[ComparedFile] = []
-    size = 0
-    for file in files:
-        if batch and (len(batch) == UPLOAD_FILES or size + file.bytes > UPLOAD_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(file)
-        size += file.bytes
-    if batch:
-        yield batch
-
-
-def _make_operation(comparison: Comparison, file: ComparedFile) -> CommitOperationAdd:
+def _make_operation(address: HubAddress, file: SetFile) -> CommitOperationAdd:
     """Return the operation that adds a file to a commit.
 
     Raises:
@@ -177,7 +268,7 @@ def _make_operation(comparison: Comparison, file: ComparedFile) -> CommitOperati
     """
     from huggingface_hub import CommitOperationAdd
 
-    operation = CommitOperationAdd(comparison.address.path(file.name), file.path)
+    operation = CommitOperationAdd(address.path(file.name), file.path)
     found = operation.upload_info.sha256.hex()
     if found != file.sha256:
         message = f"sha256 is {found}; expected {file.sha256} by the manifest. Not sent. Copy or build it again."
@@ -185,58 +276,37 @@ def _make_operation(comparison: Comparison, file: ComparedFile) -> CommitOperati
     return operation
 
 
-def _upload(comparison: Comparison, operations: list[CommitOperationAdd], what: str) -> None:
+def _upload(address: HubAddress, operations: list[CommitOperationAdd]) -> None:
     """Upload the large files among these that the Hub lacks. They are not visible until a commit adds them."""
-    address = comparison.address
-    with hub_errors(what):
-        open_hub_client().preupload_lfs_files(
-            address.repo, operations, repo_type="dataset", revision=address.revision, free_memory=False
-        )
+    open_hub_client().preupload_lfs_files(
+        address.repo, operations, repo_type="dataset", revision=address.revision, free_memory=False
+    )
 
 
-def _commit(
-    comparison: Comparison,
-    operations: dict[str, CommitOperationAdd],
-    *,
-    private: bool,
-    replace: bool,
-) -> bool:
-    """Commit the missing files, at most `COMMIT_FILES` of them; return True when none was missing.
-
-    Starts with a new listing, unless this follows a commit that the Hub has confirmed and more files are to come: else
-    the answer to an earlier attempt may be lost, or another program may have written to the repository.
+def _commit(comparison: Comparison, operations: dict[str, CommitOperationAdd]) -> str:
+    """Commit the missing files, at most `COMMIT_FILES` at a time; return the commit that holds the set.
 
     Raises:
-        StoreError: the Hub refuses, or another set is there now.
+        StoreError: the Hub refuses.
     """
     from huggingface_hub import CommitOperationDelete
 
-    if not comparison.continued:
-        refresh_comparison(comparison)
-        _check(comparison, private=private, replace=replace)
-    comparison.continued = False
-    address, listing = comparison.address, comparison.listing
+    address, listing, missing = comparison.address, comparison.listing, comparison.missing
     assert listing is not None
-    batch = comparison.missing[:COMMIT_FILES]
-    if not batch:
-        return True
-    # A file that another program removed meanwhile was never uploaded by this push.
-    if lost := [file.name for file in batch if file.name not in operations]:
-        raise StoreError(f"{address}: {lost[0]} was there and is now missing. Run the same command again.")
-    removed = comparison.leftover
-    if len(batch) < len(comparison.missing) and comparison.other is not None:
+    head, removed = listing.commit, comparison.leftover
+    if comparison.other is not None and len(missing) > COMMIT_FILES:
         removed = [*removed, MANIFEST_FILE]  # while the next commits are made, no set is there
-    with hub_errors(f"{address}: commit"):
-        committed = open_hub_client().create_commit(
-            address.repo,
-            [
-                *(CommitOperationDelete(address.path(name)) for name in removed),
-                *(operations[file.name] for file in batch),
-            ],
-            commit_message=f"Shard set: {plural(len(batch), 'file')}",
-            repo_type="dataset",
-            revision=address.revision,
-            parent_commit=listing.commit,
-        )
-    comparison.follow(committed.oid, len(batch))
-    return False
+    for start in range(0, len(missing), COMMIT_FILES):
+        batch = missing[start : start + COMMIT_FILES]
+        additions = [operations.get(file.name) or _make_operation(address, file) for file in batch]
+        with hub_errors(f"{address}: commit"):
+            committed = open_hub_client().create_commit(
+                address.repo,
+                [*(CommitOperationDelete(address.path(name)) for name in removed), *additions],
+                commit_message=f"Shard set: {plural(len(batch), 'file')}",
+                repo_type="dataset",
+                revision=address.revision,
+                parent_commit=head,
+            )
+        head, removed = committed.oid, []
+    return head

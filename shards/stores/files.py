@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import uuid
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -188,8 +189,9 @@ def check_new_folder(path: Path) -> None:
 def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove") -> Generator[Path]:
     """Make a folder to write files to. It gets its name if the block succeeds, and is removed if the block fails.
 
-    Until then the folder has a hidden name in the same parent. A killed process leaves that hidden folder; the next run
-    removes it and starts clean, unless another process is still writing to it.
+    Until then the folder has a hidden name in the same parent, and nobody else can read it or write to it. A killed
+    process leaves that hidden folder; the next run removes it and starts clean, unless another process is still writing
+    to it.
 
     Args:
         path: the folder's final name.
@@ -197,28 +199,45 @@ def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove"
 
     Raises:
         FileExistsError: the name is taken by a file, or by a folder that is not empty.
-        InputError: another process is writing this folder.
+        InputError: another process is writing this folder, or the hidden name is taken by another user.
         OSError: the disk is full or not writable.
     """
     path = Path(os.path.realpath(path))  # a folder cannot be renamed to a link
     check_new_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = path.with_name(f".{path.name}{STAGING_SUFFIX}")
-    staging.mkdir(exist_ok=True)
+    _make_private(staging)
     with lock_folder(staging):
         if unfinished == "remove":
             _empty(staging)
         try:
             yield staging
-            # All of it is on disk before the folder gets its name.
+            # All of it is on disk before the folder gets its name, and the rights of any new folder.
             for folder, _, _ in os.walk(staging):
                 sync_folder(Path(folder))
+            path.mkdir(exist_ok=True)
+            staging.chmod(path.stat().st_mode & 0o7777)
             staging.rename(path)
         except BaseException:
             if unfinished == "remove":
                 shutil.rmtree(staging, ignore_errors=True)
             raise
         sync_folder(path.parent)
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder that only this user can use, unless an earlier run of this user has left it.
+
+    Raises:
+        InputError: the name is taken by something else, such as a link or another user's folder.
+    """
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError as error:
+        facts = folder.lstat()
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+            message = f"{folder}: is not a folder of this user alone, so it is not used. Remove it."
+            raise InputError(message) from error
 
 
 def _empty(folder: Path) -> None:

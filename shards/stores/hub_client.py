@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING
 
 from shards.errors import TokenmillError
-from shards.stores.retry import TRANSIENT_STATUSES, StoreError, TransientError, parse_retry_after
+from shards.stores.retry import TRANSIENT_STATUSES, StoreError, TransientError, parse_retry_after, retry
 
 if TYPE_CHECKING:
     import httpx2
@@ -87,6 +87,7 @@ def hub_errors(what: str) -> Generator[None]:
         GatedRepoError,
         HfHubHTTPError,
         HFValidationError,
+        LocalEntryNotFoundError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
         RevisionNotFoundError,
@@ -99,7 +100,7 @@ def hub_errors(what: str) -> Generator[None]:
     except Exception as error:
         # The library wraps what went wrong, and quotes signed addresses.
         cause: BaseException = error
-        while isinstance(cause, RuntimeError) and cause.__cause__ is not None:  # "Error while uploading ..."
+        while isinstance(cause, RuntimeError | LocalEntryNotFoundError) and cause.__cause__ is not None:
             cause = cause.__cause__
         said = _QUERY.sub("", getattr(cause, "server_message", None) or str(cause).partition("\n")[0]).strip(" .")
         match cause:
@@ -129,6 +130,8 @@ def hub_errors(what: str) -> Generator[None]:
             case RuntimeError() if "client has been closed" in said:
                 # After a connection error of one thread, the library closes the client that all threads share.
                 raise TransientError(f"{what}: another connection broke") from error
+            case OSError() if said.startswith("Consistency check failed"):
+                raise TransientError(f"{what}: the Hub broke off its answer") from error
             case AttributeError() if cause.obj is None and cause.name in ("get", "request", "stream"):
                 # It does so just when this thread asks for that client, and returns None.
                 raise TransientError(f"{what}: another connection broke") from error
@@ -139,6 +142,30 @@ def hub_errors(what: str) -> Generator[None]:
                 raise StoreError(f"{what}: {type(cause).__name__}: {said}. {say_token()}.") from error
             case _:
                 raise
+
+
+def transfer(what: str, request: Callable[[], None], *, give_up_s: float | None = None) -> None:
+    """Let the library send or fetch files, with retries. It continues with what has arrived.
+
+    The time for retries begins with the first failure: a transfer that succeeds may take hours.
+
+    Args:
+        what: the files, as the messages name them.
+        request: calls the library.
+        give_up_s: see `shards.stores.retry.retry`.
+
+    Raises:
+        StoreError: the Hub refuses, or requests failed for too long.
+    """
+
+    def attempt() -> None:
+        with hub_errors(what):
+            request()
+
+    try:
+        attempt()
+    except TransientError:
+        retry(what, attempt, give_up_s=give_up_s)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

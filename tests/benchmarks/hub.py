@@ -117,15 +117,14 @@ def bench_push(work: Path, quick: bool) -> Figures:
 
 def _push_here(folder: Path) -> float:
     """Return the seconds of a push in this process, without what it loads."""
-    from shards.hub.compare import compare_with_hub
-    from shards.hub.push import push
+    from shards.hub.push import compare_with_hub, list_files, push
     from shards.stores.address import parse_hub_address
     from shards.stores.hub_client import quiet_hub_client
 
     quiet_hub_client()
     import_module("huggingface_hub.hf_api")
     started = time.process_time()
-    push(compare_with_hub(folder, parse_hub_address(f"{OWNER}/set")))
+    push(compare_with_hub(list_files(folder), parse_hub_address(f"{OWNER}/set")))
     return time.process_time() - started
 
 

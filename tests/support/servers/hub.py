@@ -46,7 +46,7 @@ class Repo:
 
 def use_hub(url: str, patch: pytest.MonkeyPatch) -> None:
     """Make a server the Hub of this process and of those that it starts; this process retries without long pauses."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, file_download
     from huggingface_hub.utils import _http
 
     from shards.stores import retry
@@ -59,6 +59,7 @@ def use_hub(url: str, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     hurry = types.SimpleNamespace(sleep=lambda seconds: None, monotonic=time.monotonic, time=time.time)
     patch.setattr(_http, "time", hurry)
+    patch.setattr(file_download, "time", hurry)
     patch.setattr(retry, "FIRST_PAUSE_S", 0.001)
     patch.setattr(retry, "GIVE_UP_S", 2.0)
     patch.setattr(waiting, "SILENT_S", 0.5)
