@@ -15,38 +15,38 @@ headline() {
     printf '\n== %d. %s\n' "$step" "$1"
 }
 run() {
-    printf '$ python %s\n' "$*"
-    "$PYTHON" "$@"
+    printf '$ tokenmill %s\n' "$*"
+    "$PYTHON" -m tokenmill "$@"
 }
 
 headline "Gather real text from this installation: prose, mathematics, code"
-run -m pipeline demo-corpus "$CORPUS"
+run demo-corpus "$CORPUS"
 
 headline "Plan: what the recipe will read and write, before anything runs"
-run -m pipeline plan recipes/data/demo.toml
+run plan recipes/data/demo.toml
 
 headline "Build: train the tokenizer, encode, mix 87/10/3 by tokens, write the shards"
-run -m pipeline build recipes/data/demo.toml --out "$SHARDS"
+run build recipes/data/demo.toml --out "$SHARDS"
 
 headline "Validate: every checksum, every id, every document, every share"
-run -m shards validate "$SHARDS"
+run validate "$SHARDS"
 
 headline "Inspect: what the set holds"
-run -m shards inspect "$SHARDS"
+run inspect "$SHARDS"
 
 headline "Report: a page and a data card, with an audit of the tokens, before the first GPU hour"
-run -m shards report "$SHARDS"
+run report "$SHARDS"
 
 headline "Train: 1.4 million parameters for about a minute on the CPU"
-run -m trainer train recipes/train/demo.toml --shards "$SHARDS" --run "$RUN"
+run train recipes/train/demo.toml --shards "$SHARDS" --run "$RUN"
 
 headline "Plot: losses and scores with their errors, learning rate, throughput and dollars, with the phases marked"
-run -m trainer plot "$RUN"
+run plot "$RUN"
 
 headline "Sample: what the model has learnt from one look at some documentation"
 for prompt in "Return the number of" "The following methods can be defined to" "import os"; do
-    printf '$ python -m trainer sample %s --max-new-tokens 100 --prompt "%s"\n' "$RUN" "$prompt"
-    "$PYTHON" -m trainer sample "$RUN" --max-new-tokens 100 --prompt "$prompt"
+    printf '$ tokenmill sample %s --max-new-tokens 100 --prompt "%s"\n' "$RUN" "$prompt"
+    "$PYTHON" -m tokenmill sample "$RUN" --max-new-tokens 100 --prompt "$prompt"
 done
 
 headline "What to look at next"
@@ -57,10 +57,10 @@ cat <<EOF
   $RUN/metrics.jsonl        loss, tokens per second and validation loss by source, step by step
   $RUN/metrics.png          the same as a picture
 
-  python -m trainer compare $RUN out/other-run --out out/comparison    two runs: scores, cost, recipes, curves
-  python -m shards inspect $SHARDS --shard train-00000 --document 0    read a document back from its tokens
-  python -m pipeline build recipes/data/demo.toml --out $SHARDS        again: nothing is left to do
-  python -m pipeline build recipes/data/demo.toml --out out/demo-half --set mix.tokens=1_000_000
+  tokenmill compare $RUN out/other-run --out out/comparison    two runs: scores, cost, recipes, curves
+  tokenmill inspect $SHARDS --shard train-00000 --document 0    read a document back from its tokens
+  tokenmill build recipes/data/demo.toml --out $SHARDS        again: nothing is left to do
+  tokenmill build recipes/data/demo.toml --out out/demo-half --set mix.tokens=1_000_000
   recipes/README.md                         the keys of a recipe; copy recipes/data/demo.toml and name your own files
   shards/FORMAT.md                          the format of a shard set
 EOF

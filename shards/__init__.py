@@ -4,7 +4,7 @@
     tokens = shards.open_set("out/demo").splits["train"][0].read()     # uint16 (num_tokens,)
 
 Depends on numpy, pyarrow and zstandard (pydantic for metadata, jinja2 for reports); knows nothing of recipes or models.
-Names are loaded when first used, so that `python -m shards --help` need not wait for numpy.
+Names are loaded when first used, so that `tokenmill COMMAND --help` need not wait for numpy.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -8,11 +8,9 @@ import shutil
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pipeline.__main__ import main as pipeline_main
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.clean_recipe import CleanAllRecipe, NearDuplicatesRecipe
 from pipeline.recipe.filters import FILTERS
@@ -23,13 +21,13 @@ from pipeline.recipe.sources import HubSource
 from shards.errors import InputError
 from shards.terminal.shipped_recipes import find_recipe
 from tests.support.builds import call_here
+from tokenmill.__main__ import main
 from tokenmill.commands import keys
 from tokenmill.experiments.schema import SHIPPED as EXPERIMENTS_FOLDER
 from tokenmill.experiments.schema import flatten_keys, load_ablation
 from tokenmill.key_tables import find_section
 from tokenmill.mix_search.schema import load_mix_search
 from trainer import recipe as train_recipe
-from trainer.__main__ import main as trainer_main
 from trainer.eval_config import EvalConfig, EvalSetConfig, EvalTaskConfig
 from trainer.recipe import TrainRecipe
 
@@ -269,31 +267,28 @@ def test_an_unknown_name_is_answered_with_the_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("main", "words", "said"),
+    ("words", "said"),
     [
         (
-            pipeline_main,
             ["build", "{train}", "--out", "{out}"],
             "this is a train recipe (it has [model], [train], [optimizer])",
         ),
-        (pipeline_main, ["plan", "{train}"], "is for `tokenmill train RECIPE --shards SET --run RUN`"),
+        (["plan", "{train}"], "is for `tokenmill train RECIPE --shards SET --run RUN`"),
         (
-            trainer_main,
             ["train", "{data}", "--shards", "{out}", "--run", "{out}"],
             "this is a data recipe (it has [sources], [tokenizer]",
         ),
-        (trainer_main, ["fit", "{data}", "--gpu-memory", "80GB"], "is for `tokenmill build RECIPE --out OUT`"),
-        (trainer_main, ["bench", "{data}"], "expected a train recipe, which has [model], [train], [optimizer]"),
-        (pipeline_main, ["plan", "gpt2-134m"], "the shipped recipe of this name is a train recipe."),
+        (["fit", "{data}", "--gpu-memory", "80GB"], "is for `tokenmill build RECIPE --out OUT`"),
+        (["bench", "{data}"], "expected a train recipe, which has [model], [train], [optimizer]"),
+        (["plan", "gpt2-134m"], "the shipped recipe of this name is a train recipe."),
         (
-            trainer_main,
             ["fit", "climbmix", "--gpu-memory", "80GB"],
             "the shipped recipe of this name is a data recipe.",
         ),
-        (pipeline_main, ["plan", "min-words"], "the shipped recipe of this name is an experiment."),
+        (["plan", "min-words"], "the shipped recipe of this name is an experiment."),
     ],
 )
-def test_a_recipe_of_the_other_kind_is_called_so(main: Any, words: list[str], said: str, tmp_path: Path) -> None:
+def test_a_recipe_of_the_other_kind_is_called_so(words: list[str], said: str, tmp_path: Path) -> None:
     places = {
         "train": ROOT / "recipes/train/demo.toml",
         "data": ROOT / "recipes/data/demo.toml",

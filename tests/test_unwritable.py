@@ -5,26 +5,24 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pipeline.__main__ import main as pipeline_main
-from shards.__main__ import main as shards_main
 from shards.stores.files import atomic_open
 from tests.support.builds import build_here, call_here
 from tests.support.small_recipe import write_small_recipe
+from tokenmill.__main__ import main
 
 FOLDERS = {
-    "build": (pipeline_main, "build {recipe} --workers 1 --out {place}"),
-    "work": (pipeline_main, "build {recipe} --workers 1 --out {tmp}/new --work {place}"),
-    "report": (shards_main, "report {set} --workers 1 --out {place}"),
-    "audit": (shards_main, "audit {set} --workers 1 --out {place}"),
-    "export": (shards_main, "export {set} --to nanogpt --out {place}"),
+    "build": "build {recipe} --workers 1 --out {place}",
+    "work": "build {recipe} --workers 1 --out {tmp}/new --work {place}",
+    "report": "report {set} --workers 1 --out {place}",
+    "audit": "audit {set} --workers 1 --out {place}",
+    "export": "export {set} --to nanogpt --out {place}",
 }
 FILES = {
-    "trace": (shards_main, "trace {set} --text a --workers 1 --out {place}"),
-    "audit": (shards_main, "audit {set} --workers 1 --write-block-list {place}"),
+    "trace": "trace {set} --text a --workers 1 --out {place}",
+    "audit": "audit {set} --workers 1 --write-block-list {place}",
 }
 
 
@@ -35,17 +33,16 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(command: tuple[Any, str], built: Path, place: Path | str, tmp_path: Path) -> str:
-    program, line = command
-    words = line.format(recipe=built / "recipe.toml", set=built / "set", place=place, tmp=tmp_path)
-    done = call_here(program, *words.split())
+def run(command: str, built: Path, place: Path | str, tmp_path: Path) -> str:
+    words = command.format(recipe=built / "recipe.toml", set=built / "set", place=place, tmp=tmp_path)
+    done = call_here(main, *words.split())
     assert done.returncode == 2, done.stdout + done.stderr
     assert str(Path(place).parent) in done.stderr
     return done.stderr
 
 
 @pytest.mark.parametrize("command", FOLDERS.values(), ids=FOLDERS)
-def test_a_folder_that_cannot_be_made(command: tuple[Any, str], built: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made(command: str, built: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     beyond = run(command, built, tmp_path / "file/x", tmp_path)
     assert "is a file, not a folder. Correct the path." in beyond or "Remove it, or give another path." in beyond
@@ -58,13 +55,13 @@ def test_a_folder_that_cannot_be_made(command: tuple[Any, str], built: Path, tmp
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 @pytest.mark.parametrize("command", FOLDERS.values(), ids=FOLDERS)
-def test_a_folder_of_somebody_else(command: tuple[Any, str], built: Path, tmp_path: Path) -> None:
+def test_a_folder_of_somebody_else(command: str, built: Path, tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0o555)
     assert "This user has no permission. Change the permissions" in run(command, built, tmp_path / "locked/x", tmp_path)
 
 
 @pytest.mark.parametrize("command", FILES.values(), ids=FILES)
-def test_a_file_that_cannot_be_made(command: tuple[Any, str], built: Path, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_made(command: str, built: Path, tmp_path: Path) -> None:
     assert "choose another place." in run(command, built, "/proc/tokenmill", tmp_path)
     (tmp_path / "folder").mkdir()
     run(command, built, tmp_path / "folder", tmp_path)

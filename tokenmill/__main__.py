@@ -1,18 +1,66 @@
-"""`tokenmill COMMAND`: find the package that has the command, and run it there.
+"""`tokenmill COMMAND`: every command of the project, and how each is started.
 
 Only the package of the command that was called is imported. The working directory is not on the path of this program
 nor of the processes it starts, so a person's own `pipeline/` or `shards.py` is never imported.
+
+Exit statuses: 0 done; 1 it failed on the way, or the set has problems; 2 it could not run (bad input, nothing started);
+3 training stopped at an off-ramp: a phase's goal was missed or its budget is spent; 130 or 143 after SIGINT or SIGTERM;
+141: nobody read the output to its end (`| head`). After an off-ramp or a signal, training has saved a checkpoint,
+unless a second SIGINT stopped it at once. Results go to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
 
-import importlib
+import gc
 import os
 import signal
 import sys
 from typing import NoReturn
 
-COULD_NOT_RUN = 2
+WAY = {
+    "Build the set": {
+        "plan": ("pipeline.cli.plan", "price a build: what it reads, writes and takes; writes nothing"),
+        "build": ("pipeline.cli.build", "build a shard set from a recipe; run it again to resume"),
+        "clean-report": ("pipeline.cli.clean_report", "show what each limit of the presets drops, to choose limits"),
+        "demo-corpus": ("pipeline.cli.demo_corpus", "gather the demo's text from this installation"),
+        "keys": ("tokenmill.commands.keys", "list every key of a recipe or of an experiment's file"),
+    },
+    "Look at it": {
+        "validate": ("shards.cli.validate", "check every checksum, id, document and share"),
+        "inspect": ("shards.cli.inspect_set", "show what a set holds, or one document with its origin"),
+        "audit": ("shards.cli.audit", "find strange and rare tokens, repeats and leaks before the first GPU hour"),
+        "trace": ("shards.cli.trace", "find the documents that hold a text, and where they are from"),
+        "report": ("shards.cli.report", "write a page and a data card about the set"),
+        "schema": ("shards.cli.schema", "print the JSON Schema of a set's metadata"),
+    },
+    "Share it": {
+        "push": ("shards.cli.push", "send a set to the Hugging Face Hub"),
+        "pull": ("shards.cli.pull", "download a set from there, every file verified"),
+        "export": ("shards.cli.export_set", "write a set in the layout of another trainer"),
+        "import": ("shards.cli.import_set", "make a set from another trainer's token files"),
+    },
+    "Train": {
+        "fit": ("trainer.commands.fit", "estimate which micro-batches fit in a GPU's memory"),
+        "cost": ("trainer.commands.cost", "compare GPUs in dollars per billion tokens"),
+        "bench": ("trainer.commands.bench", "time training steps on this machine"),
+        "train": ("trainer.commands.train", "train a model on a set; run it again to resume"),
+    },
+    "Compare data": {
+        "ablate": ("tokenmill.commands.ablate", "find out which data is better, by small models with error bars"),
+        "mix-search": ("tokenmill.commands.mix_search", "find the best shares of the sources, with intervals"),
+    },
+    "Look at the run": {
+        "plot": ("trainer.commands.plot", "draw loss, learning rate, throughput and dollars"),
+        "compare": ("trainer.commands.compare", "compare runs: scores, differences, cost, recipes, pictures"),
+        "eval": ("trainer.commands.eval", "score a model on eval sets and tasks; find the text that it finds hardest"),
+        "sample": ("trainer.commands.sample", "continue prompts with the model"),
+        "trace-step": ("trainer.commands.trace", "show the documents that a training step read"),
+        "export-model": ("trainer.commands.export", "write the model for other libraries"),
+    },
+}
+"""By group, in the order of the work: each command of `tokenmill` with its module and what it does."""
+
+COMMANDS = {name: command for group in WAY.values() for name, command in group.items()}
 
 EXAMPLES = """\
 the whole way, without a network:
@@ -24,60 +72,50 @@ the whole way, without a network:
 exit status: 0 done, 1 failed on the way or the set has problems, 2 could not run, 3 training stopped at an off-ramp
 """
 
+COULD_NOT_RUN = 2
+
+_GC_THRESHOLD = 50_000
+"""New objects before the garbage collector runs. With Python's 700, it goes through all modules again and again while
+they are loaded: 0.05 to 0.1 s of a build's start."""
+
 
 def main(arguments: list[str]) -> int:
-    """Run a command and return its exit status; a command of the pipeline ends the process itself."""
+    """Run a command and return its exit status."""
     if arguments[:1] == ["--version"]:
         from importlib.metadata import version  # late: takes 20 ms to load
 
         print(f"tokenmill {version('tokenmill')}")
         return 0
-    # From here on our packages are imported: another package of the same name must not be.
-    from tokenmill.clash import find_clashes
-
-    if clashes := find_clashes():
-        print("\n".join(f"error: {clash}" for clash in clashes), file=sys.stderr)
-        return COULD_NOT_RUN
     if not arguments or arguments[0] in ("-h", "--help"):
         print(help_text(), end="", file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else COULD_NOT_RUN
-    from shards.terminal.command_names import COMMANDS, commands_of
+    from shards.errors import InputError, RunError, ShardSetError
+    from shards.terminal.exit_status import PROBLEMS, run_command
     from shards.terminal.gone import did_you_mean
+    from shards.terminal.program import call_command
 
     name, *rest = arguments
-    if name not in COMMANDS:
-        hint = did_you_mean(name, [*COMMANDS]) or " `tokenmill --help` lists the commands."
-        print(f"error: no command {name!r}.{hint}", file=sys.stderr)
-        return COULD_NOT_RUN
-    module, _ = COMMANDS[name]
-    package = module.partition(".")[0]
-    if package == "tokenmill":
-        return run_own(arguments)
-    own_name = next(own for own, (named, _) in commands_of(package).items() if named == module)
-    return importlib.import_module(f"{package}.__main__").run_process([own_name, *rest])
+    module, _ = COMMANDS.get(name, ("", ""))
 
+    def run() -> int:
+        if not module:
+            hint = did_you_mean(name, [*COMMANDS]) or " `tokenmill --help` lists the commands."
+            raise InputError(f"no command {name!r}.{hint}")
+        try:
+            return call_command(name, module, rest)
+        except ShardSetError as error:
+            if not module.startswith("shards."):
+                raise
+            raise RunError(error.problems) from error  # the set has problems: the answer, and no wrong command line
 
-def run_own(arguments: list[str]) -> int:
-    """Run a command that needs both the pipeline and the trainer, and return its exit status."""
-    from shards.terminal.exit_status import run_command
-    from shards.terminal.program import build_parser, run_called
-
-    signal.signal(signal.SIGTERM, _interrupt)
+    # Training that cannot read or write a file has failed on the way.
     return run_command(
-        lambda: run_called(build_parser("tokenmill", "Experiments on data.", arguments), arguments),
-        as_json="--json" in arguments,
-        interrupted="interrupted; finished work is kept. Run the same command again to resume.",
+        run, as_json="--json" in rest, os_error_status=PROBLEMS if module.startswith("trainer.") else COULD_NOT_RUN
     )
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def help_text() -> str:
     """Return what `tokenmill --help` prints: every command, in the order of the work."""
-    from shards.terminal.command_names import WAY
-
     lines = ["usage: tokenmill [--version] COMMAND ...", "", "From a recipe to a trained model.", ""]
     for group, commands in WAY.items():
         lines.append(f"{group}:")
@@ -87,10 +125,35 @@ def help_text() -> str:
     return "\n".join(lines) + "\n\n" + EXAMPLES
 
 
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def run() -> NoReturn:
     """Run the command line of this process and end it."""
+    from tokenmill.clash import find_clashes
+
+    # Before our packages are imported: another package of the same name must not be.
+    if clashes := find_clashes():
+        print("\n".join(f"error: {clash}" for clash in clashes), file=sys.stderr)
+        sys.exit(COULD_NOT_RUN)
     os.environ["PYTHONSAFEPATH"] = "1"  # processes that this one starts: Python would put the working directory first
-    sys.exit(main(sys.argv[1:]))
+    signal.signal(signal.SIGTERM, _interrupt)  # so that it, too, leaves no worker behind
+    arguments = sys.argv[1:]
+    builds = COMMANDS.get("".join(arguments[:1]), ("", ""))[0].startswith("pipeline.")
+    if builds:
+        gc.set_threshold(_GC_THRESHOLD)
+        # OpenBLAS starts a thread for each core when numpy is loaded, and they spin: 0.1 s of processor time on two
+        # cores.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    exit_status = main(arguments)
+    if not builds:
+        sys.exit(exit_status)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if exit_status:
+        gc.collect()  # with an error's traceback goes what it held: os._exit would leave its semaphores behind
+    os._exit(exit_status)  # all is written; sys.exit would wait 0.2 s for the fork server to unload its libraries
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ from shards.format.windows.order import NEWEST_ORDER, WindowOrder, order_split
 from shards.stores.cache import Cache
 from shards.stores.files import atomic_open, lock_folder, write_text
 from shards.stores.open import Place
-from shards.terminal.command_names import called_as
 from shards.terminal.reporter import Note
 from shards.validation.manifest import check_manifest_totals
 from shards.validation.validate import validate
@@ -251,7 +250,7 @@ def _open_valid_set(place: Place, cache: Cache | None, verify: Verify) -> ShardS
         remedy = remedy_of(error) or ". Expected the folder of a shard set."
         raise InputError(f"{place}: cannot be read: {reason}{remedy}") from error
     if problems or shard_set is None:
-        command = called_as("shards", "validate")
+        command = "tokenmill validate"
         raise InputError([*map(str, problems), f"{place}: not a valid shard set; run {command} {place}"])
     return shard_set
 

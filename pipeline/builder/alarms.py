@@ -33,7 +33,6 @@ from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError
 from shards.errors import InputError, plural
 from shards.format.vocabulary import read_vocabulary
-from shards.terminal.command_names import called_as
 from shards.terminal.display import printable
 
 
@@ -195,7 +194,7 @@ def _check_presets(build: RunningBuild) -> None:
             read = partial(check_cleaning, source, source.clean.presets("mix"), own, partial(show, source.name))
             build.driver.read(read)
     except InputError as error:
-        command = f"{called_as('pipeline', 'clean-report')} {build.work}"
+        command = f"tokenmill clean-report {build.work}"
         raise InputError(f"{error}\n`{command}` shows what falls at each limit.") from None
 
 
@@ -213,7 +212,7 @@ def _check_items(build: RunningBuild) -> None:
                     f"{excess.enough} to go on without these documents: nothing is encoded again."
                 )
     if faults:
-        command = f"{called_as('pipeline', 'clean-report')} {build.work} --examples 10"
+        command = f"tokenmill clean-report {build.work} --examples 10"
         raise InputError("\n".join([*faults, f"`{command}` shows them."]))
 
 

@@ -24,7 +24,6 @@ from shards.format.content_hash import split_hashes
 from shards.format.equal_hashes import find_hashes, mark_first, sort_hashes
 from shards.format.manifest import BlockListEntry, block_list_reason
 from shards.stores.files import hash_file
-from shards.terminal.command_names import called_as
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class BlockList:
         if faults:
             raise InputError(
                 f"{self.path}: {'; '.join(faults)}. Expected 32 hexadecimal digits a line, a document's content hash, "
-                f"as `{called_as('shards', 'trace')} --out FILE` writes them."
+                f"as `tokenmill trace --out FILE` writes them."
             )
         if self.sha256 not in (None, digest.hexdigest()):
             raise InputError(

@@ -1,4 +1,4 @@
-"""The commands of `python -m shards`: a module each, in the frame of `shards.terminal.program`.
+"""The commands that check, show, convert and share sets: a module each, in the frame of `shards.terminal.program`.
 
 The work itself is done by a module of `shards` that knows nothing of flags.
 """

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from shards.errors import plural
 from shards.terminal.arguments import add_new_folder, parse_path, positive_number, whole_number
-from shards.terminal.command_names import called_as
 from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
@@ -128,4 +127,4 @@ def _show(found: Imported, options: argparse.Namespace) -> Iterator[str]:
                 "a set may not repeat documents within val, or hold them in both splits: validate and audit name them "
                 "(--repeats drop)"
             )
-    yield f"check it with {called_as('shards', 'validate')} {options.out}"
+    yield f"check it with tokenmill validate {options.out}"

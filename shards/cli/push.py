@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from shards.errors import InputError, ShardSetError, plural
 from shards.terminal.arguments import add_give_up_after, add_set, add_threads, parse_path
-from shards.terminal.command_names import called_as
 from shards.terminal.display import say
 from shards.terminal.program import Outcome
 
@@ -122,7 +121,7 @@ def _find_card(options: argparse.Namespace) -> Path | None:
     if open_set(options.set).manifest_sha256 not in card.read_text(encoding="utf-8"):
         raise InputError(
             f"{card}: does not name this set's manifest by its SHA-256, so it may be another's. Run "
-            f"{called_as('shards', 'report')} {options.set}, or give it by --card."
+            f"tokenmill report {options.set}, or give it by --card."
         )
     return card
 

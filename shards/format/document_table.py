@@ -15,7 +15,6 @@ from shards.format.carried import CarriedType, carried_fields
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard
 from shards.format.vocabulary import Vocabulary
-from shards.terminal.command_names import called_as
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,7 +73,7 @@ def read_hashes(batch: DocumentBatch) -> UInt8s:
 
 def wrong_document_table(shard: Shard, found: str) -> ShardSetError:
     """Return the error of a document table whose rows are not what the manifest says."""
-    message = f"{found}. Run `{called_as('shards', 'validate')}`, and build the shard again."
+    message = f"{found}. Run `tokenmill validate`, and build the shard again."
     return set_error("document_table", shard.entry.files.documents.path, message)
 
 

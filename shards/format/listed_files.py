@@ -13,7 +13,6 @@ from typing import Literal
 from shards.errors import Problem, ShardSetError, plural, set_error
 from shards.format.manifest import FileEntry, Manifest
 from shards.stores.store import Store, StoredFile
-from shards.terminal.command_names import called_as
 
 Verify = Literal["size", "sha256"]
 """What is compared of a shard's file when it is first read: its size, or its size and its SHA-256."""
@@ -75,7 +74,7 @@ def compare_size(store: Store, file: FileEntry, size: int | None) -> Problem | N
 def say_remedy(store: Store) -> str:
     """Return the remedy for a file that is missing or is not what the manifest says."""
     again = "Copy, pull or build it again" if store.folder is not None else "Push or build it again"
-    return f"{again}; {called_as('shards', 'validate')} {store} finds every damaged file."
+    return f"{again}; tokenmill validate {store} finds every damaged file."
 
 
 def check_sha256(store: Store, file: FileEntry) -> None:

@@ -17,7 +17,6 @@ from typing import BinaryIO, Protocol, Self
 
 from shards.errors import InputError
 from shards.stores.files import atomic_open, sync_folder
-from shards.terminal.command_names import called_as
 
 READS_AT_ONCE = 16
 """Small files that are read at the same time from a store with costly requests."""
@@ -266,7 +265,7 @@ def require_folder(store: Store) -> Path:
         InputError: there is no such folder on this machine; the message says how to get one.
     """
     if store.folder is None:
-        remedy = f"Pull the set first: {called_as('shards', 'pull')} {store} --out DIR"
+        remedy = f"Pull the set first: tokenmill pull {store} --out DIR"
         if not str(store).startswith("hf://"):
             remedy = "Copy it to a folder first, with the tool of that store."
         raise InputError(f"{store}: is not a folder of this machine, and this needs one. {remedy}")

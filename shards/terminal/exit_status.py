@@ -1,7 +1,7 @@
 """Run a command: turn what it raises into an exit status, a message on stderr, and JSON with `--json`.
 
-Exit statuses, the same in all three packages: 0 done; 1 it failed on the way, or the set has problems; 2 it could not
-run (a recipe, data, a flag, the machine); 130 interrupted; 141 the reader of the output has gone (`| head`).
+Exit statuses: 0 done; 1 it failed on the way, or the set has problems; 2 it could not run (a recipe, data, a flag, the
+machine); 130 interrupted; 141 the reader of the output has gone (`| head`).
 """
 
 from __future__ import annotations
@@ -21,29 +21,28 @@ WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 """The statuses that a shell reports when these signals end a program."""
 
+_INTERRUPTED = "interrupted; what was finished is kept. Run the same command again."
+
 
 def run_command(
     run: Callable[[], int],
     *,
     as_json: bool,
-    interrupted: str = "interrupted",
     os_error_status: int = COULD_NOT_RUN,
-    tell_refusals: bool = True,
 ) -> int:
     """Run a command and return its exit status.
 
     Stores tell on stderr what they wait for.
 
     Print a failure on stderr and, with `as_json`, on stdout too, as `{"status": "refused" | "failed" | "interrupted",
-    "problems": [...]}`. Any error but `TokenmillError` and `OSError` is a bug and is raised.
+    "problems": [...]}`. Any error but `TokenmillError` and `OSError` is a bug and is raised. Of the ranks that torchrun
+    starts, all are refused for the same reason: the first of each machine prints it, and the first of all as JSON. A
+    rank that fails prints its own message.
 
     Args:
         run: the command; returns its exit status.
         as_json: whether `--json` was given.
-        interrupted: the message after Ctrl-C.
         os_error_status: the exit status of an `OSError` other than a full disk, which is 1.
-        tell_refusals: whether to print failures with a status other than 1. All ranks of a machine are refused for the
-            same reason, and one of them prints it; a rank that fails prints its own message.
     """
     before = report_to(say)
     try:
@@ -53,7 +52,7 @@ def run_command(
     except BrokenPipeError:
         return discard_output()
     except KeyboardInterrupt:
-        outcome, problems, status = "interrupted", [interrupted], INTERRUPTED
+        outcome, problems, status = "interrupted", [_INTERRUPTED], INTERRUPTED
     except TokenmillError as error:
         problems, status = list(error.problems), error.exit_status
         outcome = "refused" if status == COULD_NOT_RUN else "failed"
@@ -71,7 +70,8 @@ def run_command(
     finally:
         report_to(before)
     # A program that reads JSON gets it for a failure, too.
-    if as_json:
+    rank = os.environ.get("RANK", "0")
+    if as_json and rank == "0":
         entries = [problem if isinstance(problem, str) else problem.to_dict() for problem in problems]
         try:
             print_json({"status": outcome, "problems": entries})
@@ -80,7 +80,7 @@ def run_command(
             status = discard_output()
         except OSError:
             pass  # stdout may be what failed
-    if status == PROBLEMS or tell_refusals:
+    if status == PROBLEMS or os.environ.get("LOCAL_RANK", rank) == "0":
         say("\n".join(f"error: {problem}" for problem in problems))
     return status
 

@@ -1,6 +1,6 @@
-"""The frame of a package's commands: read a command line, run the command, print what it found, return the exit status.
+"""The frame of a command: read a command line, run the command, print what it found, return the exit status.
 
-A command is a module named in `shards.terminal.command_names`. Its docstring is what `--help` explains; it has
+A command is a module named in `tokenmill.__main__`. Its docstring is what `--help` explains; it has
 `add_arguments(parser)`, and `run(options)`, which returns an `Outcome`, or an exit status if it has printed what it
 found. Only the module of the command that was called is imported, and it imports what is heavy inside `run`, so that
 `--help` is quick.
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from shards.errors import InputError
-from shards.terminal.command_names import called_as, commands_of
 from shards.terminal.display import Table, print_json, print_lines, print_rows
 from shards.terminal.exit_status import WHOLE
 from shards.terminal.parser import Parser
@@ -54,36 +53,24 @@ class _Paragraphs(argparse.HelpFormatter):
         return textwrap.indent("\n\n".join(filled), indent)
 
 
-def build_parser(package: str, about: str, arguments: Sequence[str], epilog: str = "") -> Parser:
-    """Return the parser of a package, which has every command by name and the arguments of the one that is called."""
-    parser = Parser(prog=called_as(package), description=about, epilog=epilog, formatter_class=_Paragraphs)
-    version = ""
-    if "".join(arguments[:1]).startswith("--v"):
-        from importlib import metadata  # late: takes 20 ms to load
-
-        version = f"tokenmill {metadata.version('tokenmill')}"
-    parser.add_argument("--version", action="version", version=version, help="print the version and exit")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, (module_name, summary) in commands_of(package).items():
-        command = commands.add_parser(name, prog=called_as(package, name), help=summary, formatter_class=_Paragraphs)
-        # The modules of other commands need not be loaded.
-        if name in arguments:
-            module = importlib.import_module(module_name)
-            command.description = inspect.cleandoc(module.__doc__ or "")
-            module.add_arguments(command)
-            command.add_argument("--json", action="store_true", help="print the result as JSON")
-            command.set_defaults(called=module.run)
+def command_parser(name: str, module: Any) -> Parser:
+    """Return the parser of a command."""
+    about = inspect.cleandoc(module.__doc__ or "")
+    parser = Parser(prog=f"tokenmill {name}", description=about, formatter_class=_Paragraphs)
+    module.add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
 
 
-def run_called(parser: Parser, arguments: Sequence[str]) -> int:
-    """Run the command that a command line calls, print its outcome, and return the exit status."""
-    options = parser.parse_args(arguments)
+def call_command(name: str, module_name: str, arguments: Sequence[str]) -> int:
+    """Run a command, print its outcome, and return the exit status."""
+    module = importlib.import_module(module_name)
+    options = command_parser(name, module).parse_args(arguments)
     # The address of a remote set is checked when it is opened.
     place = getattr(options, "set", None)
     if isinstance(place, Path) and not place.is_dir():
         raise InputError(f"{place}: no such folder. Give the folder that contains manifest.json.")
-    outcome = options.called(options)
+    outcome = module.run(options)
     if isinstance(outcome, int):  # the command has printed what it found, as it found it
         return outcome
     if options.json:

@@ -120,7 +120,7 @@ def _build(
 
     remove(work, *(Path(folder).name for folder in (out, place) if "://" not in folder))
     before = server_core_seconds()
-    command = ["-m", "pipeline", "build", str(work / recipe), "--out", out, "--work", place, *engine, "--json"]
+    command = ["-m", "tokenmill", "build", str(work / recipe), "--out", out, "--work", place, *engine, "--json"]
     usage, _ = run_python(command, **environment)
     used = server_core_seconds() - before
     os.environ.update(environment)

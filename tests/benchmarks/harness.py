@@ -108,7 +108,7 @@ def build(
         (work / f"{name}.toml").write_text(recipe)
         recipe = work / f"{name}.toml"
     remove(work, name, f"{name}.work")
-    command = ["-m", "pipeline", "build", str(recipe), "--out", str(work / name), "--workers", "2", *options]
+    command = ["-m", "tokenmill", "build", str(recipe), "--out", str(work / name), "--workers", "2", *options]
     usage, _ = run_python(command, **environment)
     if not keep:
         remove(work, name, f"{name}.work")
@@ -202,7 +202,7 @@ def watch_build(work: Path, recipe: str, **environment: str) -> tuple[int, int]:
     path, log = work / "memory.toml", work / "memory.log"
     path.write_text(recipe)
     remove(work, "memory", "memory.work")
-    command = [sys.executable, "-m", "pipeline", "build", str(path), "--out", str(work / "memory"), "--workers", "2"]
+    command = [sys.executable, "-m", "tokenmill", "build", str(path), "--out", str(work / "memory"), "--workers", "2"]
     peaks: dict[int, int] = {}
     with log.open("w") as output:
         process = subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, stdout=output, stderr=output)

@@ -155,7 +155,7 @@ def _bench_datatrove(work: Path, files: list[Path], tokenizer: Path, *, quick: b
     threads = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     build(folder, plain, **threads)
     (folder / "near.toml").write_text(plain + '[clean.near_duplicates]\naction = "drop"\n')
-    command = ["-m", "pipeline", "build", str(folder / "near.toml"), "--out", str(folder / "set"), "--workers", "2"]
+    command = ["-m", "tokenmill", "build", str(folder / "near.toml"), "--out", str(folder / "set"), "--workers", "2"]
     ours_whole, _ = run_python(command, **threads)  # what is encoded stays
     stages = json.loads((folder / "set.work/build.json").read_text())["stages"]
     (evidence,) = folder.glob(f"set.work/mix/*/{EVIDENCE_FILE}")

@@ -50,7 +50,7 @@ def bench_train_step(work: Path, quick: bool) -> Figures:
     `loader_share` is the share of our steps' time that waits for data, and `first_wait_ms` the wait for the first
     shard, which no turn but the first has.
     """
-    # As the command does; see trainer.__main__. Without it turns that share cores with others are not comparable.
+    # As the command does; see trainer.commands.train. Without it turns that share cores with others are not comparable.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     shards_path = write_set(work)
 

@@ -33,7 +33,6 @@ from tokenmill.__main__ import main
 from tokenmill.experiments.ablation import Ablation
 from tokenmill.experiments.proxy import find_change
 from tokenmill.experiments.schema import load_ablation
-from trainer.__main__ import main as train
 
 PLAIN, SUMS = {"name": "plain"}, {"name": "sums", "data": {"sources": {"sums": {"weight": 3}}}}
 
@@ -64,7 +63,7 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
     # The scores are those of `train`, called by hand on the arm's set, and of the run folder.
     values = answer["scores"][1]["values"]
     recipe = out / "runs/sums/seed-1/recipe.json"
-    trained = call_here(train, "train", recipe, "--shards", out / "sets/sums", "--run", tmp_path / "run", "--json")
+    trained = call_here(main, "train", recipe, "--shards", out / "sets/sums", "--run", tmp_path / "run", "--json")
     assert json.loads(trained.stdout)["scores"]["held_out_bpb"]["value"] == values["1"]
     # Its documents are recorded, and its page is written.
     (row,) = answer["documents"]

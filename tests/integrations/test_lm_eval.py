@@ -18,7 +18,7 @@ from shards.eval_tasks.known import KNOWN_TASKS
 from shards.eval_tasks.read import read_items
 from tests.support.eval_task_rows import ROWS, write_lines
 from tests.trainer.conftest import RECIPE, TEXTS, build_set
-from trainer.__main__ import main
+from tokenmill.__main__ import main
 from trainer.commands.trained_model import load_training_run
 from trainer.evaluation.eval_tasks import add_examples, encode_items, judge_items
 from trainer.evaluation.likelihoods import measure_likelihoods

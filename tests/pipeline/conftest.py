@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.__main__ import main
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.sources import FilesSource
@@ -28,6 +27,7 @@ from tests.support.good_recipe import GOOD
 from tests.support.ray_cluster import RayCluster
 from tests.support.servers.objects import ObjectServer, aws_environment
 from tests.support.slurm_cluster import SlurmCluster
+from tokenmill.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -184,10 +184,10 @@ def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture
 def run_process(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Return `run(*arguments, cwd=tmp_path)`: `python -m pipeline` in a process of its own."""
+    """Return `run(*arguments, cwd=tmp_path)`: the program in a process of its own."""
 
     def run(*arguments: str | Path, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pipeline", *map(str, arguments)]
+        command = [sys.executable, "-m", "tokenmill", *map(str, arguments)]
         return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
 
     return run

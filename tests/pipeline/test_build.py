@@ -14,7 +14,6 @@ import pytest
 from tokenizers import Tokenizer
 
 import shards
-from pipeline.__main__ import main
 from tests.support.builds import (
     SPECIAL_TOKENS,
     build_here,
@@ -23,6 +22,7 @@ from tests.support.builds import (
     source_documents,
 )
 from tests.support.small_recipe import write_small_recipe
+from tokenmill.__main__ import main
 
 
 @pytest.fixture(scope="module")

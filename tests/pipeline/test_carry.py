@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.__main__ import main
 from pipeline.encode.run import Run, RunResult
 from pipeline.encode.run_carried import write_carried
 from pipeline.engine.receipts import write_receipt
@@ -25,6 +24,7 @@ from pipeline.sources.span_cache import SpanCache
 from shards.errors import InputError
 from shards.format.carried import arrow_type
 from shards.stores.store import FolderStore
+from tokenmill.__main__ import main
 
 RECIPE = """
 name = "small"

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from pipeline.__main__ import main
 from pipeline.clean.drops.table import SourceDrops
 from pipeline.recipe.presets import Gopher
 from tests.support.builds import build_here, call_here, digests, real_documents, run_build
 from tests.support.recipes import overrides, source, write_recipe
+from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
 
@@ -113,7 +113,7 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
     texts = [json.loads(line)["text"] for line in (folder / "prose.jsonl").read_text().splitlines()]
     strict = ["--set", f"{MOVE}=40", "--set", "sources.prose.clean.gopher.max_dropped=0.2"]
     refused = run_build(folder / "recipe.toml", folder / "set", *strict, expect=2)["stderr"]
-    assert f"`python -m pipeline clean-report {work}` shows what falls at each limit." in refused
+    assert f"`tokenmill clean-report {work}` shows what falls at each limit." in refused
     for minimum, options in ((40, []), (15, None)):
         if options is None:  # a mix that was done before
             build_here(folder / "recipe.toml", folder / "set")

@@ -14,7 +14,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from pipeline.__main__ import main
 from pipeline.builder.clean_report.charts import count_columns, plot_measure
 from pipeline.builder.clean_report.differences import PART_CHARACTERS, cut_parts, mark_differences
 from pipeline.builder.clean_report.pages import render_pages
@@ -27,6 +26,7 @@ from shards.terminal.display import printable
 from tests.support.builds import build_here, real_documents
 from tests.support.chromium import Page, find_chromium, run_chromium
 from tests.support.html import Html
+from tokenmill.__main__ import main
 
 ATTACK = (
     "<script>window.ran=1;document.title='x'</script> </script></pre></style></title> <img src=y onerror=window.ran=2> "

@@ -63,7 +63,7 @@ def local(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
 
 
 def start(recipe: Path, out: Path, *flags: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "pipeline", "build", str(recipe), "--out", str(out), *flags]
+    command = [sys.executable, "-m", "tokenmill", "build", str(recipe), "--out", str(out), *flags]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

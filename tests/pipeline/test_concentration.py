@@ -12,10 +12,10 @@ import pytest
 import xxhash
 
 import shards
-from shards.__main__ import main
 from tests.support.builds import build_here, call_here, one_worker, real_documents
 from tests.support.planted import LISTS, LOGS, TABLES, TRIPLES, plant
 from tests.support.recipes import source, write_recipe
+from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
 

@@ -22,7 +22,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pipeline
-from pipeline.__main__ import main
 from pipeline.builder.clean_report.pages import render_pages
 from pipeline.builder.clean_report.read import read_clean_report
 from pipeline.clean.evaluations import hits as hits_module
@@ -53,6 +52,7 @@ from shards.format.content_hash import hash_document
 from shards.stores.cache import Cache
 from shards.validation.validate import validate
 from tests.support.builds import real_documents
+from tokenmill.__main__ import main
 
 ENTITY_OR_CHARACTER = re.compile(
     r"&(?:amp;)*(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|.", re.DOTALL
@@ -355,7 +355,7 @@ def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> No
         words = slow_words(row["found"]["hit"])  # a long hit is cut, perhaps inside a word
         assert words[:-1] == slow_words([*QUESTIONS, SHORT][row["item_row"]])[: len(words) - 1]
         assert len(words) > 4
-    command = [sys.executable, "-m", "pipeline", "clean-report", str(tmp_path / "set.work"), "--examples", "1"]
+    command = [sys.executable, "-m", "tokenmill", "clean-report", str(tmp_path / "set.work"), "--examples", "1"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "9 of one, 3 of two" in printed
     assert ">>>" in printed

@@ -18,13 +18,13 @@ import shards
 from pipeline.builder.stored_build import BUILD_FILE
 from pipeline.engine.checksums import seal, unseal
 from pipeline.recipe.presets import PRESETS
-from shards.__main__ import main
 from shards.errors import InputError
 from shards.format.content_hash import hash_document
 from tests.support.builds import real_documents
 from tests.support.cleaned_recipe import language_model
 from tests.support.near_duplicates import change
 from tests.support.servers.objects import BUCKET, ObjectServer, aws_environment
+from tokenmill.__main__ import main
 
 MODEL = language_model()
 assert MODEL is not None

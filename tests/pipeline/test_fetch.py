@@ -124,7 +124,7 @@ def clean(whole_server: Bucket) -> Bucket:
 
 def command(recipe: Path, out: Path, server: Bucket, *options: str) -> list[str]:
     endpoint = ["--content-endpoint", f"{server.url}/content"] if "--content-endpoint" not in options else []
-    head = [sys.executable, "-m", "pipeline", "build", str(recipe), "--out", str(out)]
+    head = [sys.executable, "-m", "tokenmill", "build", str(recipe), "--out", str(out)]
     return [*head, "--json", "--workers", "2", "--timeout", "2", *endpoint, *options]
 
 

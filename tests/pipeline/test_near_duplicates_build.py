@@ -168,13 +168,13 @@ def test_a_report_keeps_every_document(small: Corpus) -> None:
     assert len(notes) == 2
     assert all('action = "report" keeps them' in note for note in notes)
     assert list((small.folder / "report.work").glob(f"mix/*/{EVIDENCE_FILE}"))
-    command = [sys.executable, "-m", "pipeline", "clean-report", str(small.folder / "report.work"), "--examples", "2"]
+    command = [sys.executable, "-m", "tokenmill", "clean-report", str(small.folder / "report.work"), "--examples", "2"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
     assert (shown.count("  would go "), shown.count("  stays "), shown.count("  dropped ")) == (4, 4, 0)
 
 
 def test_the_report_shows_pairs(small: Corpus) -> None:
-    command = [sys.executable, "-m", "pipeline", "clean-report", str(small.folder / "set.work")]
+    command = [sys.executable, "-m", "tokenmill", "clean-report", str(small.folder / "set.work")]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=100)
     report = json.loads(done.stdout)
     assert report["sources"] == []

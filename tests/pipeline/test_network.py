@@ -43,7 +43,7 @@ def test_a_dead_network_is_said_within_seconds(fault: str, command: str, tmp_pat
         environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{address[1]}", "HF_HOME": str(tmp_path / "hf")}
         options = ["--out", str(tmp_path / "set"), "--give-up-after", "45"]
         running = subprocess.Popen(
-            [sys.executable, "-m", "pipeline", command, str(recipe), *options],
+            [sys.executable, "-m", "tokenmill", command, str(recipe), *options],
             cwd=ROOT,
             env=environment,
             stderr=subprocess.PIPE,

@@ -358,7 +358,7 @@ def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_refuses_a_small_disk(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pipeline.__main__ import main
+    from tokenmill.__main__ import main
 
     (tmp_path / "recipe.json").write_text(make(tokens=50_000).to_json())
     monkeypatch.chdir(tmp_path)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.__main__ import main
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.key_values import parse_size
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
 from tests.support.good_recipe import GOOD, faults_of
+from tokenmill.__main__ import main
 
 OVERRIDES = [
     ("mix.tokens=1_000", lambda recipe: recipe.mix.tokens == 1000),

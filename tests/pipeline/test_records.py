@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar
 
 import pytest
 
-from pipeline.__main__ import main
 from pipeline.assemble.assemble import AssembleTask
 from pipeline.builder.records import find_changes, name_parts
 from pipeline.clean.evaluations.items import EvaluationsTask
@@ -28,6 +27,7 @@ from pipeline.tokenizer.sample import TokenizerTask
 from shards.stores.files import lock_folder
 from tests.support.builds import build_here, call_here
 from tests.support.small_recipe import write_small_recipe
+from tokenmill.__main__ import main
 
 
 def state_of(folder: Path) -> dict[str, Any]:

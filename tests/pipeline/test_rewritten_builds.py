@@ -15,7 +15,6 @@ import xxhash
 from tokenizers import Tokenizer
 
 import shards
-from shards.__main__ import main as shards_main
 from shards.convert.export import export_set
 from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.torch import TokenWindows
@@ -32,7 +31,7 @@ from tests.support.builds import (
     write_corpus,
 )
 from tests.support.tokenizers import train_llama2, train_t5, train_unigram
-from trainer.__main__ import main as trainer_main
+from tokenmill.__main__ import main
 
 EOS, BOS = 2, 1
 TRAIN = """
@@ -177,28 +176,28 @@ def test_a_manifest_that_contradicts_itself(change: Any, message: str, built: Pa
 
 
 def test_text_is_shown_and_found_without_bos_and_the_space_before_it(corpus: Path, built: Path) -> None:
-    inspected = call_here(shards_main, "inspect", built, "--shard", "0", "--document", "0", "--json")
+    inspected = call_here(main, "inspect", built, "--shard", "0", "--document", "0", "--json")
     document = json.loads(inspected.stdout)
     texts = {text for own in source_documents(corpus).values() for text in own}
     assert document["text"].encode() in texts
     start = document["text"][:30]
-    done = call_here(shards_main, *one_worker("trace", built, "--text", start, "--json"))
+    done = call_here(main, *one_worker("trace", built, "--text", start, "--json"))
     hits = [hit for hit in json.loads(done.stdout)["shown"] if hit["hash"] == document["hash"]]
     assert [(hit["byte"], hit["before"]) for hit in hits] == [(0, "")]
     assert hits[0]["position"] in (1, 2)  # after BOS, and after the space alone where that is a token
-    done = call_here(shards_main, *one_worker("trace", built, "--token", str(BOS), "--limit", "3", "--json"))
+    done = call_here(main, *one_worker("trace", built, "--token", str(BOS), "--limit", "3", "--json"))
     found = json.loads(done.stdout)["shown"]
     assert {(hit["position"], hit["hits"], hit["byte"]) for hit in found} == {(0, 1, 0)}
 
 
 def test_audit_and_report_know_bos(built: Path, tmp_path: Path) -> None:
-    done = call_here(shards_main, *one_worker("audit", built, "--out", tmp_path / "audit", "--json"))
+    done = call_here(main, *one_worker("audit", built, "--out", tmp_path / "audit", "--json"))
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["special_ids"]["verdict"] == "ok"
     assert "BOS once at the beginning" in checks["special_ids"]["summary"]
     assert "unknown_ids" not in checks  # it has all bytes
     assert "of the text as the tokenizer rewrote it" in checks["bytes_per_token"]["summary"]
-    assert call_here(shards_main, *one_worker("report", built, "--out", tmp_path / "report")).returncode == 0
+    assert call_here(main, *one_worker("report", built, "--out", tmp_path / "report")).returncode == 0
     assert "&lt;s&gt;" in (tmp_path / "report" / "index.html").read_text()
 
 
@@ -239,7 +238,7 @@ def test_windows_number_documents_by_eos_and_bos_begins_them(built: Path) -> Non
 def test_training_counts_bytes_of_the_source_text_and_samples_begin_with_bos(built: Path, tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TRAIN)
     run = tmp_path / "run"
-    done = call_here(trainer_main, "train", tmp_path / "tiny.toml", "--shards", built, "--run", run)
+    done = call_here(main, "train", tmp_path / "tiny.toml", "--shards", built, "--run", run)
     assert done.returncode == 0, done.stderr
     line = next(json.loads(one) for one in (run / "metrics.jsonl").read_text().splitlines() if "val_loss" in one)
     shard_set = shards.open_set(built)
@@ -263,7 +262,7 @@ def test_training_counts_bytes_of_the_source_text_and_samples_begin_with_bos(bui
         assert line["val_bits_per_byte_by_source"][name] == pytest.approx(expected)
     state = json.loads(next((run / "checkpoints").glob("*/state.json")).read_text())
     assert state["bos_id"] == BOS
-    done = call_here(trainer_main, "export", run, "--to", "hf", "--out", tmp_path / "hf")
+    done = call_here(main, "export-model", run, "--to", "hf", "--out", tmp_path / "hf")
     assert done.returncode == 0, done.stderr
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert (config["bos_token_id"], config["eos_token_id"]) == (BOS, EOS)
@@ -281,14 +280,14 @@ def test_a_tokenizer_that_drops_white_space_and_characters(corpus: Path, tmp_pat
     rewriting = [source.rewriting for source in shard_set.manifest.sources if source.rewriting]
     assert sum(one.unknown for one in rewriting) > 0
     assert sum(one.rewritten for one in rewriting) > 0.5 * sum(one.documents for one in rewriting)
-    done = call_here(shards_main, *one_worker("audit", tmp_path / "set", "--out", tmp_path / "audit", "--json"))
+    done = call_here(main, *one_worker("audit", tmp_path / "set", "--out", tmp_path / "audit", "--json"))
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["special_ids"]["verdict"] == "ok"
     assert checks["unknown_ids"]["verdict"] == "look"
 
 
 def test_plan_says_what_a_tokenizer_rewrites(corpus: Path) -> None:
-    from pipeline.__main__ import main
+    from tokenmill.__main__ import main
 
     done = call_here(main, "plan", corpus / "small.toml", *given(corpus, "unigram"))
     assert "tokenizer: rewrites " in done.stdout

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.__main__ import main
 from pipeline.engine.receipts import read_receipt
 from pipeline.engine.slurm_executor import SlurmExecutor
 from shards.errors import InputError, RunError
@@ -26,6 +25,7 @@ from tests.support.damage import flip_unseen
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.small_recipe import write_small_recipe
 from tests.support.stage_tasks import make_calls
+from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from pathlib import Path
 
@@ -10,16 +9,17 @@ import pytest
 
 from tests.support.builds import call_here
 from tests.support.terminal import run_in_terminals
+from tokenmill.__main__ import main
 
 
 @pytest.fixture(scope="module")
 def commands(recipe: Path, expected: dict[str, str]) -> dict[str, list[str]]:
-    """Return the packages and arguments of three commands on one small set; the build has nothing left to do."""
+    """Return the command lines of three commands on one small set; the build has nothing left to do."""
     out = str(recipe.parent / "set")
     return {
-        "build": ["pipeline", "build", str(recipe), "--out", out],
-        "plan": ["pipeline", "plan", str(recipe), "--no-probe"],
-        "inspect": ["shards", "inspect", out],
+        "build": ["build", str(recipe), "--out", out],
+        "plan": ["plan", str(recipe), "--no-probe"],
+        "inspect": ["inspect", out],
     }
 
 
@@ -31,14 +31,14 @@ def words_of_tables(output: str) -> set[str]:
 
 @pytest.mark.parametrize("name", ["build", "plan", "inspect"])
 def test_no_number_and_no_word_is_broken(commands: dict[str, list[str]], name: str) -> None:
-    package, *arguments = commands[name]
-    piped = call_here(importlib.import_module(f"{package}.__main__").main, *arguments).stdout
+    arguments = commands[name]
+    piped = call_here(main, *arguments).stdout
     words = words_of_tables(piped)
     assert len(words) > 30
     headers = [line for line in piped.splitlines() if re.match(r" source ", line)]
     assert len(headers) == 1, "a pipe gets every column in one block"
     widths = (40, 60, 80, 120)
-    for columns, shown in zip(widths, run_in_terminals(package, arguments, columns=widths), strict=True):
+    for columns, shown in zip(widths, run_in_terminals(arguments, columns=widths), strict=True):
         assert words <= {word.removesuffix(":") for word in shown.split()}, f"{columns} columns"
         tables = [line for line in shown.splitlines() if line.startswith(" ")]
         assert all(len(line.rstrip()) <= columns for line in tables)
@@ -48,8 +48,7 @@ def test_no_number_and_no_word_is_broken(commands: dict[str, list[str]], name: s
 def test_tables_on_a_pipe_are_as_wide_as_columns_says(
     commands: dict[str, list[str]], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package, *arguments = commands[name]
-    main = importlib.import_module(f"{package}.__main__").main
+    arguments = commands[name]
     whole = call_here(main, *arguments).stdout
     for columns, widest in (("60", 60), ("0", 10_000), ("wide", 10_000)):
         monkeypatch.setenv("COLUMNS", columns)

@@ -15,19 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shards
-from pipeline.__main__ import main
 from pipeline.estimate.disk import most_output_bytes
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.cuts import cut_sources
 from pipeline.mix.index import Axis, Index
 from pipeline.mix.take import drop_not_taken
-from shards.__main__ import main as shards_main
 from tests.support.builds import build_here, call_here, digests, real_documents
 from tests.support.good_recipe import GOOD, faults_of
 from tests.support.near_duplicates import change
 from tests.support.recipes import source, write_recipe
 from tests.support.runs import Document, corpus_of, keep_first, make_recipe, place_documents, write_runs
 from tests.support.temporary import temporary_folder
+from tokenmill.__main__ import main
 
 WEB, NEAR, COPIES, NOTES, SHARED = 2400, 240, 60, 700, 100
 
@@ -177,7 +176,7 @@ def test_a_source_repeats_within_what_is_taken(corpus: Corpus) -> None:
 def test_what_is_told_of_a_document_that_is_not_taken(corpus: Corpus) -> None:
     built = corpus.build(*set_take(0.5))
     digest = max(corpus.hashes["train"]["web"])
-    answer = corpus.run(shards_main, "trace", str(corpus.out), "--hash", digest, "--workers", "1")
+    answer = corpus.run(main, "trace", str(corpus.out), "--hash", digest, "--workers", "1")
     (copy,) = answer["build"]["copies"]
     assert (answer["in_set"], answer["build"]["answer"], copy["shards"]) == (False, "not taken", [])
     (reason,) = copy["reasons"]
@@ -187,7 +186,7 @@ def test_what_is_told_of_a_document_that_is_not_taken(corpus: Corpus) -> None:
     _, notes = texts()
     shared = (xxhash.xxh3_128_hexdigest(text.encode()) for text in notes[-SHARED:])
     twice = next(one for one in shared if not is_taken(one, 0.5))
-    answer = corpus.run(shards_main, "trace", str(corpus.out), "--hash", twice, "--workers", "1")
+    answer = corpus.run(main, "trace", str(corpus.out), "--hash", twice, "--workers", "1")
     first, second = answer["build"]["copies"]
     assert (first["source"], first["reasons"][0]["step"]) == ("web", "take")
     assert (second["source"], second["reasons"][0]["step"]) == ("notes", "duplicate")
@@ -203,10 +202,10 @@ def test_what_is_told_of_a_document_that_is_not_taken(corpus: Corpus) -> None:
     shown = call_here(main, "clean-report", corpus.out).stdout
     assert "not taken" in shown
     # Validation reads the documents again, and the pages of the set tell it.
-    checked = corpus.run(shards_main, "validate", str(corpus.out), "--against-sources", "50")
+    checked = corpus.run(main, "validate", str(corpus.out), "--against-sources", "50")
     assert checked["problems"] == []
     page = corpus.out.parent / "page"
-    done = call_here(shards_main, "report", corpus.out, "--out", page, "--workers", "1")
+    done = call_here(main, "report", corpus.out, "--out", page, "--workers", "1")
     assert done.returncode == 0, done.stderr
     assert "not taken: take = 0.5" in (page / "index.html").read_text()
     assert f"{counts['first']['documents']:,} not taken" in (page / "README.md").read_text()

@@ -21,10 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.__main__ import main as pipeline_main
 from pipeline.builder.clean_report.read import read_clean_report
 from shards import ShardSet, open_set
-from shards.__main__ import main as shards_main
 from shards.convert.export import export_set
 from shards.format.document_table import document_schema
 from shards.validation.validate import validate
@@ -33,6 +31,7 @@ from tests.support.cleaned_recipe import PHASES, language_model
 from tests.support.faults import table
 from tests.support.recipes import overrides
 from tests.support.started import attempts, kill_in
+from tokenmill.__main__ import main
 
 EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
 STAGES = ("evaluations", "tokenizer", "encode", "bands", "pairs", "similar", "mix", "assemble")
@@ -159,22 +158,22 @@ def test_documents_lead_back_to_rows_and_members(whole: Built) -> None:
 
 
 def test_a_plan_says_phases_and_formats_and_refuses_a_small_phase(whole: Built) -> None:
-    plan = run(pipeline_main, "plan", whole.recipe)
-    main, last = plan["phases"]
-    assert (main["name"], main["share"]) == ("main", 0.9)
+    plan = run(main, "plan", whole.recipe)
+    first, last = plan["phases"]
+    assert (first["name"], first["share"]) == ("main", 0.9)
     assert last["sources"] == {"prose": 0.1, "notes": 0.1, "code": 0.8}
     assert main["tokens"] + last["tokens"] == plan["train_tokens"]
-    printed = call_here(pipeline_main, "plan", whole.recipe, "--no-probe").stdout
+    printed = call_here(main, "plan", whole.recipe, "--no-probe").stdout
     assert any(line.split()[:2] == ["last", "10.00%"] for line in printed.splitlines()), printed
     for format_ in ("zip", "tar", "warc", "webdataset", "csv", "arrow", "json", "jsonl"):
         assert f"1 as {format_}" in printed
-    large = run(pipeline_main, "plan", whole.recipe, "--no-probe", *overrides("shards.tokens=100_000"), expect=2)
+    large = run(main, "plan", whole.recipe, "--no-probe", *overrides("shards.tokens=100_000"), expect=2)
     assert "mix.phases.last: 0.1 of" in large["problems"][0]
 
 
 def test_a_plan_prices_what_is_carried(whole: Built) -> None:
     without = overrides(*(f"sources.{name}.carry=[]" for name in PHASES["main"]))
-    plans = [run(pipeline_main, "plan", whole.recipe, *options) for options in ((), without)]
+    plans = [run(main, "plan", whole.recipe, *options) for options in ((), without)]
     runs = sum(path.stat().st_size for path in whole.out.with_name("set.work").glob("encode/*/carried*.bin"))
     assert plans[0]["scratch_bytes"] - plans[1]["scratch_bytes"] == pytest.approx(runs, rel=0.1)
     assert plans[0]["train_tokens"] == plans[1]["train_tokens"]
@@ -185,11 +184,11 @@ def test_audit_report_inspect_and_trace_know_phases_and_carried_columns(whole: B
     shard_set = open_set(whole.out)
     totals = {name: sum(shards, Counter[str]()) for name, shards in count_tokens(shard_set).items()}
     tokens = {name: total.total() for name, total in totals.items()}
-    audit = run(shards_main, "audit", whole.out, "--out", tmp_path / "audit")
+    audit = run(main, "audit", whole.out, "--out", tmp_path / "audit")
     (check,) = [check for check in audit["checks"] if check["name"] == "phases"]
     assert {row["phase"]: row["tokens"] for row in check["rows"]} == tokens
 
-    run(shards_main, "report", whole.out, "--audit", tmp_path / "audit", "--out", tmp_path / "report")
+    run(main, "report", whole.out, "--audit", tmp_path / "audit", "--out", tmp_path / "report")
     page = (tmp_path / "report/index.html").read_text()
     for name, total in totals.items():
         _, begun, group = page.partition(f'<th scope="rowgroup" rowspan="3">{name}</th>')
@@ -200,13 +199,13 @@ def test_audit_report_inspect_and_trace_know_phases_and_carried_columns(whole: B
     assert "holds an item of dropped" in page
     assert "| `last` | 10.00" in (tmp_path / "report/README.md").read_text()
 
-    described = run(shards_main, "inspect", whole.out)
+    described = run(main, "inspect", whole.out)
     assert [phase["name"] for phase in described["phases"]] == ["main", "last"]
     assert [row["carried"] for row in described["carried"]] == CARRIED
     row = shard_set.shards[0].documents().to_pylist()[3]
-    document = run(shards_main, "inspect", whole.out, "--shard", "0", "--document", "3")
+    document = run(main, "inspect", whole.out, "--shard", "0", "--document", "3")
     assert document["carried"] == {name: row[name] for name in CARRIED}
-    found = run(shards_main, "trace", whole.out, "--hash", row["hash"].hex())
+    found = run(main, "trace", whole.out, "--hash", row["hash"].hex())
     assert found["places"][0]["carried"] == document["carried"]
     assert {one["phase"] for one in found["places"]} == {"main"}
 
@@ -214,18 +213,18 @@ def test_audit_report_inspect_and_trace_know_phases_and_carried_columns(whole: B
 def test_values_lead_to_documents_and_to_a_block_list(whole: Built, tmp_path: Path) -> None:
     rows = rows_of(open_set(whole.out))
     block = tmp_path / "block.txt"
-    found = run(shards_main, "trace", whole.out, "--where", "url^=https://a.example/1", "--out", block)
+    found = run(main, "trace", whole.out, "--where", "url^=https://a.example/1", "--out", block)
     expected = {row["hash"] for row in rows if (row["url"] or "").startswith("https://a.example/1")}
     assert found["documents"] == len(expected) > 20
     assert set(block.read_text().split()) >= {value.hex() for value in expected}
-    both = run(shards_main, "trace", whole.out, "--where", "score=3", "--where", "good=true")
+    both = run(main, "trace", whole.out, "--where", "score=3", "--where", "good=true")
     assert both["documents"] == sum(row["score"] == 3 and bool(row["good"]) for row in rows)
     shown = {
-        limit: len(run(shards_main, "trace", whole.out, "--where", "good=true", "--limit", limit)["shown"])
+        limit: len(run(main, "trace", whole.out, "--where", "good=true", "--limit", limit)["shown"])
         for limit in ("0", "7")
     }
     assert shown == {"0": sum(bool(row["good"]) for row in rows), "7": 7}  # 0: all of them
-    host = run(shards_main, "trace", whole.out, "--where", r"url~=^https?://([^/]*\.)?a\.example(/|$)")
+    host = run(main, "trace", whole.out, "--where", r"url~=^https?://([^/]*\.)?a\.example(/|$)")
     assert set(host["sources"]) == {"prose", "notes"}
 
 
@@ -241,7 +240,7 @@ def test_values_lead_to_documents_and_to_a_block_list(whole: Built, tmp_path: Pa
     ],
 )
 def test_wrong_conditions_are_refused(whole: Built, condition: str, message: str) -> None:
-    done = call_here(shards_main, "trace", whole.out, "--where", condition)
+    done = call_here(main, "trace", whole.out, "--where", condition)
     assert done.returncode == 2
     assert message in done.stderr
 
@@ -388,7 +387,7 @@ def test_a_change_runs_again_what_depends_on_it_and_no_more(name: str, moving: B
         assert all(table.equals(document_schema(), check_metadata=False) for table in tables)
         tokens = {file: digest for file, digest in whole.digests.items() if file.endswith((".bin.zst", "kenizer.json"))}
         assert tokens.items() <= digests(moving.out).items()
-        refused = call_here(shards_main, "trace", moving.out, "--where", "url=x").stderr
+        refused = call_here(main, "trace", moving.out, "--where", "url=x").stderr
         assert 'Build it again with carry = ["url"]' in refused
     elif name != "nothing":
         assert digests(moving.out) != whole.digests

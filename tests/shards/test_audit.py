@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shards.__main__ import main
 from shards.audit.audit import audit, choose_rates
 from shards.audit.document_checks import check_lengths
 from shards.audit.histogram import BINS, bin_lengths, bin_middles, quantile
@@ -27,6 +26,7 @@ from shards.format.reader import open_set
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.validation.validate import validate
 from tests.support.shard_sets import write_set
+from tokenmill.__main__ import main
 
 
 @pytest.fixture(scope="session")

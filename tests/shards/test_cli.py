@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shards.__main__ import main
 from shards.errors import plural
 from shards.format.manifest import Manifest, read_metadata
 from shards.format.writer import write_manifest
@@ -23,6 +22,7 @@ from tests.support.builds import call_here
 from tests.support.opened import no_more_files
 from tests.support.shard_sets import write_set
 from tests.support.token_sets import write_token_set
+from tokenmill.__main__ import main
 
 
 def run(*arguments):
@@ -209,7 +209,7 @@ def matches(value, schema, definitions):
 def test_reader_of_the_output_may_leave(good_set):
     # Gone before a word is written, so that even one line cannot be.
     for command in (f"inspect '{good_set}'", "schema", f"trace '{good_set}' --text a --limit 0 --workers 1"):
-        line = f"'{sys.executable}' -m shards {command} | true; exit ${{PIPESTATUS[0]}}"
+        line = f"'{sys.executable}' -m tokenmill {command} | true; exit ${{PIPESTATUS[0]}}"
         result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
         assert (result.returncode, result.stdout) == (141, "")
         # On a busy machine, a line of progress may stand there.

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from shards.__main__ import main
 from shards.audit import word_finder
 from shards.audit.audit import audit
 from shards.audit.repositories import name_repositories
@@ -23,6 +22,7 @@ from shards.format.document_blocks import iter_blocks
 from shards.format.reader import open_set
 from shards.trace.block_list import check_block_list_path
 from tests.support.shard_sets import write_set
+from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
 
@@ -311,7 +311,7 @@ def test_candidates_are_too_low_by_what_is_lost_at_most(monkeypatch):
 
 
 def run(*arguments):
-    """Run `python -m shards audit` in this process; return its status."""
+    """Run `tokenmill audit` in this process; return its status."""
     return main(["audit", *map(str, arguments), "--workers", "1", "--rare", str(BELOW)])
 
 

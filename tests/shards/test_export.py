@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import shards
-from shards.__main__ import main
 from shards.convert import split_reader
 from shards.convert.export import compare_split, export_set
 from shards.convert.layouts import LAYOUTS, chunks, datatrove, mds
@@ -24,6 +23,7 @@ from shards.convert.layouts.layout import load_layout
 from shards.convert.split_reader import SplitReader
 from shards.errors import InputError
 from tests.support.shard_sets import Document, write_set
+from tokenmill.__main__ import main
 
 EOS = 298
 

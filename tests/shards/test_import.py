@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shards
-from shards.__main__ import main
 from shards.audit.audit import audit
 from shards.convert.export import export_set
 from shards.convert.import_ import bin_files, imported_documents
@@ -22,6 +21,7 @@ from shards.errors import InputError
 from shards.format.tokenizer_json import byte_characters
 from shards.format.vocabulary import read_vocabulary
 from shards.validation.validate import validate
+from tokenmill.__main__ import main
 
 EOS = 298
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from shards import ShardSet, ShardSetError, open_set
-from shards.__main__ import main
 from shards.audit.audit import audit
 from shards.errors import InputError
 from shards.format.codec import SeekableWriter
@@ -25,6 +24,7 @@ from tests.support.builds import call_here
 from tests.support.opened import record_opened
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.token_sets import EOS_ID, write_token_set
+from tokenmill.__main__ import main
 
 URL = "hf://datasets/tester/set"
 SEQ_LEN = 32

@@ -15,7 +15,6 @@ import pytest
 from huggingface_hub import HfApi, constants
 
 import shards
-from shards.__main__ import main
 from shards.errors import InputError
 from shards.hub import push as hub_push
 from shards.stores import hub_store, retry
@@ -28,6 +27,7 @@ from tests.support.servers.hub import TOKEN, Hub, use_hub
 from tests.support.servers.hub_writes import WRITER
 from tests.support.servers.snapshots import Entry, blob_id, hashed, snapshot_from
 from tests.support.shard_sets import cut_train, write_set
+from tokenmill.__main__ import main
 
 # How huggingface_hub hands a file to its own transport.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -56,7 +56,7 @@ def hub(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(capsys):
-    """Run `python -m shards` in this process; return the exit status, what it printed, and what it said."""
+    """Run a command in this process; return the exit status, what it printed, and what it said."""
 
     def run(*arguments):
         status = main([str(argument) for argument in arguments])

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import shards
-from shards.__main__ import main
 from shards.errors import ShardSetError
 from shards.stores import retry
 from shards.stores.object_store import open_objects
@@ -24,6 +23,7 @@ from tests.support.servers.http11 import Request, Response
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.servers.objects import BUCKET, ObjectServer, Proxy, aws_environment
 from tests.support.shard_sets import write_set
+from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from tokenizers import Tokenizer
 
-from shards.__main__ import main
 from shards.audit.audit import AUDIT_VERSION
 from shards.format import writer
 from shards.format.manifest import Manifest, read_metadata
@@ -37,6 +36,7 @@ from shards.validation.validate import validate
 from tests.support.chromium import Page, find_chromium, run_chromium
 from tests.support.html import Html
 from tests.support.shard_sets import Plan, write_set
+from tokenmill.__main__ import main
 
 HOSTILE_NAME = '"><img src=x onerror=window.ran=1> [x](javascript:alert(1)) `|` {{ 7*7 }} \u202eevil\x1b[31m'
 HOSTILE_SOURCE = "</title></svg></style><script>window.ran=2</script>" + "W" * 200

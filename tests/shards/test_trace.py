@@ -9,13 +9,13 @@ import re
 import numpy as np
 import pytest
 
-from shards.__main__ import main
 from shards.format.reader import open_set
 from shards.trace.block_list import write_block_list
 from shards.trace.excerpt import cut_excerpt
 from shards.trace.search import Query, check_query
 from shards.trace.trace import trace, trace_token
 from tests.support.shard_sets import write_set
+from tokenmill.__main__ import main
 
 
 def all_documents(plan):

@@ -30,7 +30,7 @@ def cpu_seconds(process):
 @pytest.fixture
 def search(good_set):
     """Start an endless search with two workers in a process group of its own; all of it is gone after the test."""
-    command = [sys.executable, "-m", "shards", "trace", str(good_set), "--regex", ENDLESS, "--workers", "2"]
+    command = [sys.executable, "-m", "tokenmill", "trace", str(good_set), "--regex", ENDLESS, "--workers", "2"]
     started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
     deadline = time.monotonic() + 30
     while len(children_of(started.pid)) < 3 and time.monotonic() < deadline:  # two workers, the resources' tracker
@@ -51,7 +51,8 @@ def test_an_interrupt_ends_the_workers_at_once(search, number, busy_s):
     # As a terminal does, Ctrl-C reaches every process; SIGTERM only the one it is sent to.
     (os.killpg if number == signal.SIGINT else os.kill)(search.pid, number)
     out, err = search.communicate(timeout=30)
-    assert (search.returncode, out, err) == (130, "", "error: interrupted\n")
+    said = "error: interrupted; what was finished is kept. Run the same command again.\n"
+    assert (search.returncode, out, err) == (130, "", said)
     deadline = time.monotonic() + 30
     while (left := [worker for worker in workers if Path(f"/proc/{worker}").exists()]) and time.monotonic() < deadline:
         time.sleep(0.02)  # the resources' tracker ends after this process, of itself

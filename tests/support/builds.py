@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.__main__ import main
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span
 from pipeline.sources.kinds import list_files, list_spans
 from shards.format.recipe_folder import RECIPE_FOLDER_FILE
 from shards.stores.open import open_writable_store
+from tokenmill.__main__ import main
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>"]
 
@@ -143,7 +143,7 @@ class Built:
 
 def command(recipe: Path, out: Path | str, *options: str) -> list[str]:
     """Return the command line of a build."""
-    return [sys.executable, "-m", "pipeline", "build", str(recipe), "--out", str(out), *options]
+    return [sys.executable, "-m", "tokenmill", "build", str(recipe), "--out", str(out), *options]
 
 
 def run_build(recipe: Path, out: Path | str, *options: str, expect: int = 0) -> dict[str, Any]:

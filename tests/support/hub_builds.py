@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Command:
-    """`python -m pipeline` against a Hub, with a home of its own."""
+    """The program against a Hub, with a home of its own."""
 
     def __init__(self, hub: Hub, folder: Path):
         self.folder = folder
@@ -32,7 +32,7 @@ class Command:
     def __call__(self, *arguments: str | Path, expect: int = 0, **environment: str) -> str:
         """Run a command to its end; return its stdout, or its stderr if it is expected to fail."""
         done = subprocess.run(
-            [sys.executable, "-m", "pipeline", *map(str, arguments)],
+            [sys.executable, "-m", "tokenmill", *map(str, arguments)],
             cwd=ROOT,
             env=self.environment | environment,
             capture_output=True,

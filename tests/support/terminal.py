@@ -35,9 +35,9 @@ def run_in_terminal(
 
 
 _IN_TURN = """
-import importlib, os, sys
-package, terminals, *arguments = sys.argv[1:]
-main = importlib.import_module(f"{package}.__main__").main
+import os, sys
+from tokenmill.__main__ import main
+terminals, *arguments = sys.argv[1:]
 for terminal in map(int, terminals.split(",")):
     os.dup2(terminal, 0)
     os.dup2(terminal, 1)
@@ -49,13 +49,13 @@ for terminal in map(int, terminals.split(",")):
 """Runs a command line once in each terminal that it inherits."""
 
 
-def run_in_terminals(package: str, arguments: list[str], *, columns: Sequence[int]) -> list[str]:
-    """Run a package's command line in a terminal of each width; return what each shows, as `run_in_terminal` does.
+def run_in_terminals(arguments: list[str], *, columns: Sequence[int]) -> list[str]:
+    """Run a command line in a terminal of each width; return what each shows, as `run_in_terminal` does.
 
-    One process runs it in all of them, because most of its time is spent in loading the package.
+    One process runs it in all of them, because most of its time is spent in loading its modules.
     """
     masters, terminals = zip(*(_open_terminal(width) for width in columns), strict=True)
-    command = [sys.executable, "-c", _IN_TURN, package, ",".join(map(str, terminals)), *arguments]
+    command = [sys.executable, "-c", _IN_TURN, ",".join(map(str, terminals)), *arguments]
     with subprocess.Popen(
         command,
         stdin=terminals[0],

@@ -22,7 +22,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from shards import ShardSet, open_set
 from shards.format.manifest import Split
 from tests.support.shard_sets import Document, Plan, write_set
-from trainer.__main__ import main
+from tokenmill.__main__ import main
 
 WEIGHTS = {"prose": 3.0, "code": 1.0}
 TEXTS = {
@@ -142,7 +142,7 @@ class Done:
 
 
 class Trainer:
-    """The command `python -m trainer` on the CPU with one thread: tests compare bits."""
+    """The program on the CPU with one thread: tests compare bits."""
 
     def run(self, *arguments: object) -> Done:
         """Run the command in this process, which is quicker than importing torch in another."""
@@ -153,7 +153,7 @@ class Trainer:
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         """Start the command as a process of its own, with warnings as errors."""
-        command = [sys.executable, "-W", "error", "-m", "trainer", *map(str, arguments)]
+        command = [sys.executable, "-W", "error", "-m", "tokenmill", *map(str, arguments)]
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 

@@ -44,7 +44,7 @@ class Absent:
         if name.partition(".")[0] in ("torch", "safetensors", "matplotlib"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
-from trainer.__main__ import main
+from tokenmill.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
 """The command in an environment without the extra `train`, as `pip install tokenmill` leaves it."""
@@ -55,13 +55,13 @@ def run_without_extra(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("command", ["train", "sample", "plot", "export", "fit", "bench"])
+@pytest.mark.parametrize("command", ["train", "sample", "plot", "export-model", "fit", "bench"])
 def test_without_the_extra_it_says_how_to_install_it(run, recipe_file, shard_set, tmp_path, command):
     arguments = {
         "train": (recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run"),
         "sample": (run, "--prompt", "a"),
         "plot": (run, "--out", tmp_path),
-        "export": (run, "--to", "hf", "--out", tmp_path / "hf"),
+        "export-model": (run, "--to", "hf", "--out", tmp_path / "hf"),
         "fit": (recipe_file, "--gpu-memory", "24GB"),
         "bench": (recipe_file,),
     }[command]
@@ -74,7 +74,7 @@ def test_without_the_extra_it_says_how_to_install_it(run, recipe_file, shard_set
 
 
 def test_without_the_extra_what_needs_no_torch_runs(run, recipe_file):
-    traced = run_without_extra("trace", run, "--step", 1)
+    traced = run_without_extra("trace-step", run, "--step", 1)
     assert traced.returncode == 0, traced.stderr
     cost = run_without_extra("cost", recipe_file, "--gpu", "H100=2.49:400000")
     assert cost.returncode == 0, cost.stderr
@@ -242,7 +242,7 @@ def test_an_interrupt_at_once_is_one_line(trainer, shard_set, recipe_file, tmp_p
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run", "--json")
     assert done.returncode == 130
     assert json.loads(done.stdout)["status"] == "interrupted"
-    assert done.stderr.splitlines()[-1] == "error: interrupted; what was saved before is whole"
+    assert done.stderr.splitlines()[-1] == "error: interrupted; what was finished is kept. Run the same command again."
 
 
 def test_one_rank_speaks_for_all(trainer, recipe_file, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.__main__ import main
+from tokenmill.__main__ import main
 from trainer.checkpoint.folders import list_checkpoints, read_checkpoint
 
 pytestmark = pytest.mark.long

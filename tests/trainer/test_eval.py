@@ -127,7 +127,7 @@ def test_scores_after_training_are_those_of_training(trainer, trained, step):
 
 def test_an_exported_model_has_the_scores_of_its_run(trainer, trained, broken_set, tmp_path):
     out = tmp_path / "exported"
-    assert trainer.run("export", trained, "--to", "hf", "--out", out).returncode == 0
+    assert trainer.run("export-model", trained, "--to", "hf", "--out", out).returncode == 0
     recipe = tmp_path / "recipe.toml"
     tables = json.loads((trained / "recipe.json").read_text())
     sets = [{key: value for key, value in table.items() if value is not None} for table in tables["eval"]["sets"]]
@@ -208,7 +208,7 @@ def test_what_cannot_be_scored_is_refused(trainer, trained, shard_set, tmp_path,
 
 def test_a_model_without_anything_to_score_is_refused(trainer, trained, tmp_path):
     out = tmp_path / "exported"
-    assert trainer.run("export", trained, "--to", "hf", "--out", out).returncode == 0
+    assert trainer.run("export-model", trained, "--to", "hf", "--out", out).returncode == 0
     done = trainer.run("eval", out)
     assert (done.returncode, "there is nothing to score" in done.stderr) == (2, True)
     (out / "config.json").write_text('{"model_type": "bert"}')

@@ -60,7 +60,7 @@ def exported(request, trainer, make_set, recipe_file, tmp_path_factory) -> tuple
     settings = [f"--set={item}" for item in ["train.steps=12", "checkpoint.every_steps=12", *CLASSES[request.param]]]
     done = trainer.run("train", recipe_file, "--shards", shards.path, "--run", folder / "run", *settings)
     assert done.returncode == 0, done.stderr
-    done = trainer.run("export", folder / "run", "--to", "hf", "--out", folder / "hf", "--json")
+    done = trainer.run("export-model", folder / "run", "--to", "hf", "--out", folder / "hf", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["step"] == 12
     return folder / "run", folder / "hf"
@@ -151,7 +151,7 @@ def test_it_generates_what_we_sample(exported):
 @pytest.mark.parametrize("exported", ["llama-tied"], indirect=True)
 def test_another_dtype_and_a_folder_that_exists(trainer, exported, tmp_path):
     run, _ = exported
-    arguments = ("export", run, "--to", "hf", "--dtype", "bfloat16", "--out", tmp_path / "new/bf16")
+    arguments = ("export-model", run, "--to", "hf", "--dtype", "bfloat16", "--out", tmp_path / "new/bf16")
     done = trainer.run(*arguments)
     assert done.returncode == 0, done.stderr
     assert "LlamaForCausalLM" in done.stdout
@@ -173,7 +173,7 @@ def test_a_full_disk_leaves_nothing(trainer, exported, tmp_path, monkeypatch):
 
     run, _ = exported
     monkeypatch.setattr(safetensors.torch, "save_file", fail)
-    done = trainer.run("export", run, "--to", "hf", "--out", tmp_path / "hf")
+    done = trainer.run("export-model", run, "--to", "hf", "--out", tmp_path / "hf")
     assert done.returncode == 1
     assert "No space left" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -183,7 +183,7 @@ def test_a_full_disk_leaves_nothing(trainer, exported, tmp_path, monkeypatch):
 def test_files_may_be_read_by_others_as_far_as_the_umask_allows(trainer, exported, tmp_path, umask):
     before = os.umask(umask)
     try:
-        done = trainer.run("export", exported[0], "--to", "hf", "--out", tmp_path / "hf")
+        done = trainer.run("export-model", exported[0], "--to", "hf", "--out", tmp_path / "hf")
     finally:
         os.umask(before)
     assert done.returncode == 0, done.stderr

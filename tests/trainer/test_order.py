@@ -75,7 +75,7 @@ def test_a_run_goes_on_in_its_own_version(trainer, arguments, begun, small_set, 
     assert read_version(run) == version
     # The trace finds the same documents, of steps before and after.
     for step in (3, FORK, FORK + 1, STEPS):
-        found = json.loads(trainer.run("trace", run, "--step", step, "--limit", 0, "--json").stdout)
+        found = json.loads(trainer.run("trace-step", run, "--step", step, "--limit", 0, "--json").stdout)
         rows: dict[int, list[int]] = {}
         for document in found["shown"]:
             whole = small_set.shard(document["shard"]).read(document["start"], document["start"] + document["tokens"])

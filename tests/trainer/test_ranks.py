@@ -72,7 +72,7 @@ def test_muon_under_fsdp_gives_the_losses_of_whole_matrices(shard_set, recipe_fi
 
 COUNT_THREADS = """
 import pathlib, sys
-from trainer.__main__ import main
+from tokenmill.__main__ import main
 status = main(sys.argv[1:])
 names = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
 # One write: both ranks print to one pipe.

@@ -128,7 +128,7 @@ def test_training_from_a_remote_store_is_training_from_disk(
     for name in ("train-00000", "val-00000"):
         assert len([path for path in read if path.endswith(f"/{name}.bin.zst")]) == 1
 
-    traced = [trainer.run("trace", folder, "--step", 3, "--json") for folder in (run, from_disk)]
+    traced = [trainer.run("trace-step", folder, "--step", 3, "--json") for folder in (run, from_disk)]
     assert [one.returncode for one in traced] == [0, 0], traced[0].stderr
     found, expected = (json.loads(one.stdout) for one in traced)
     assert found | {"run": ""} == expected | {"run": ""}

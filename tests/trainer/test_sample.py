@@ -193,10 +193,10 @@ def test_an_earlier_checkpoint_may_be_named(trainer, run, tmp_path):
     assert trainer.run(*arguments, "--checkpoint", tmp_path / "half").returncode == 2
 
 
-@pytest.mark.parametrize("command", ["sample", "export", "fit", "cost", "plot"])
+@pytest.mark.parametrize("command", ["sample", "export-model", "fit", "cost", "plot"])
 def test_a_commands_help_loads_nothing_heavy(command):
     code = (
-        "import sys, trainer.__main__ as m\n"
+        "import sys, tokenmill.__main__ as m\n"
         f"try: m.main([{command!r}, '--help'])\n"
         "except SystemExit: pass\n"
         "print(sorted({'torch', 'pydantic', 'tokenizers', 'numpy', 'matplotlib'} & set(sys.modules)), file=sys.stderr)"

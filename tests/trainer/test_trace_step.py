@@ -13,7 +13,7 @@ import xxhash
 
 from shards import ShardSet
 from tests.support.given_windows import GivenWindows, note_given_windows
-from trainer.__main__ import main
+from tokenmill.__main__ import main
 
 STEPS, BATCH = 13, 8
 
@@ -50,7 +50,7 @@ def trace(capsys) -> Callable[..., tuple[int, Any, str]]:
     """Return the function that runs `trace`: exit status, JSON, stderr."""
 
     def call(*arguments: object) -> tuple[int, Any, str]:
-        status = main(["trace", *map(str, arguments), "--json"])
+        status = main(["trace-step", *map(str, arguments), "--json"])
         out, err = capsys.readouterr()
         return status, json.loads(out) if out else None, err
 
@@ -106,7 +106,7 @@ def test_block_list_and_counts_are_of_all_documents_whatever_is_shown(run, trace
 
 def test_tables_say_where_each_row_is_from(run, small_set, trace, capsys):
     _, found, _ = trace(run[0], "--step", 3, "--row", 5)
-    assert main(["trace", str(run[0]), "--step", "3", "--row", "5"]) == 0
+    assert main(["trace-step", str(run[0]), "--step", "3", "--row", "5"]) == 0
     shown = capsys.readouterr().out
     first = found["shown"][0]
     assert shown.startswith(

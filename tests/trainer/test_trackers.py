@@ -82,7 +82,17 @@ def read_sent(run: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def start(run: Path, shard_set: Any, recipe_file: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "trainer", "train", recipe_file, "--shards", shard_set.store.folder, "--run", run]
+    command = [
+        sys.executable,
+        "-m",
+        "tokenmill",
+        "train",
+        recipe_file,
+        "--shards",
+        shard_set.store.folder,
+        "--run",
+        run,
+    ]
     given = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", **environment}
     own = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     return subprocess.Popen([*map(str, command), "--set", PROJECT, *arguments], env=given, **own)

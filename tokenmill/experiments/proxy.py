@@ -1,6 +1,6 @@
 """The training of one proxy: one arm with one seed, as a task of the engine.
 
-The training is a process of its own, `python -m trainer train`, in a run folder that survives it: a task that is killed
+The training is a process of its own, `tokenmill train`, in a run folder that survives it: a task that is killed
 goes on from the run's last checkpoint. On a machine with GPUs each training holds one of them.
 """
 
@@ -185,7 +185,7 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
     """Run `train` to its end. Return why it failed, nothing if it did not, and whether another attempt may not."""
     # The command is the one that a person would call.
     write_text(run / PROXY_FILE, json.dumps(payload.recipe))
-    command = [sys.executable, "-m", "trainer", "train", str(run / PROXY_FILE), "--shards", payload.shards]
+    command = [sys.executable, "-m", "tokenmill", "train", str(run / PROXY_FILE), "--shards", payload.shards]
     command += ["--run", str(run), "--go-on", "--json"]
     environment = dict(os.environ, OMP_NUM_THREADS=str(payload.threads), MKL_NUM_THREADS=str(payload.threads))
     # Settings of a build's workers, or of ranks, are not those of a training.

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import parse_path, positive_number
-from shards.terminal.command_names import called_as
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 from shards.terminal.program import Outcome, Row
 from trainer.commands.fit import add_set_of_vocabulary, expect_memory, settle_vocabulary
@@ -64,7 +63,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from trainer.recipe import load_train_recipe
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        command = called_as("trainer", "bench")
+        command = "tokenmill bench"
         raise InputError(f"bench measures one GPU; found torchrun's WORLD_SIZE. Start it without torchrun: {command}")
     loaded = [load_train_recipe(path, options.overrides) for path in options.recipes]
     recipes = [settle_vocabulary(recipe, options.shards) for recipe in loaded]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import parse_path
-from shards.terminal.command_names import called_as
 from shards.terminal.program import Outcome, Row
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def measure_throughput(run: Path, recipe: TrainRecipe) -> float:
     trained = load_train_recipe(run / "recipe.json")
     if (trained.model, trained.train.seq_len) != (recipe.model, recipe.train.seq_len):
         found = "trained another model, or with another seq_len, than the recipe's"
-        raise InputError(f"{run}: {found}. Measure that: {called_as('trainer', 'bench')}")
+        raise InputError(f"{run}: {found}. Measure that: tokenmill bench")
     records = read_metrics(run) if (run / METRICS_FILE).is_file() else []
     speeds = [record["tokens_per_s"] / record.get("ranks", 1) for record in records if record.get("tokens_per_s")]
     if not speeds:

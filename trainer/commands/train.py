@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome | int:
-    """Train; return how the run ended, on the first rank, with its exit status: `trainer.__main__` lists them."""
+    """Train; return how the run ended, on the first rank, with its exit status: `tokenmill.__main__` lists them."""
     from trainer.recipe import load_train_recipe
 
     recipe = load_train_recipe(options.recipe, options.overrides)

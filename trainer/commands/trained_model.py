@@ -8,7 +8,6 @@ import tokenizers
 
 from shards.errors import InputError
 from shards.stores.files import hash_file
-from shards.terminal.command_names import called_as
 from shards.terminal.reporter import Note
 from trainer.checkpoint.folders import find_newest_checkpoint, read_checkpoint
 from trainer.checkpoint.tensors import load_weights
@@ -27,7 +26,7 @@ def load_training_run(run: Path, say: Note, path: Path | None = None) -> Trained
     """
     found = read_checkpoint(path) if path else find_newest_checkpoint(run, say)
     if found is None:
-        command = called_as("trainer", "train")
+        command = "tokenmill train"
         raise InputError(f"{run}: no checkpoints. Expected the folder given to `{command} --run`.")
     # Another tokenizer would turn the ids into other text.
     file = run / TOKENIZER_FILE

@@ -88,7 +88,7 @@ def _run_build(name: str, folder: Path) -> None:
         InputError: it refuses the recipe, or fails; the message has its problems, with the keys of the train recipe.
     """
     # -P: a folder `pipeline` in the working directory is not the program.
-    command = [sys.executable, "-P", "-m", "pipeline", "build", RECIPE_FILE, "--out", SET_FOLDER, "--json"]
+    command = [sys.executable, "-P", "-m", "tokenmill", "build", RECIPE_FILE, "--out", SET_FOLDER, "--json"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return

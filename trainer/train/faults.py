@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 
 from shards.errors import plural
-from shards.terminal.command_names import called_as
 from shards.torch import TokenWindows
 from shards.trace.locate import Place
 from shards.trace.window_documents import find_window_documents
@@ -84,7 +83,7 @@ def find_loss_fault(
 def describe_out_of_memory(session: Session) -> str:
     """Return the message for a step that ran out of memory; it names the next smaller micro-batch that fits."""
     fits = find_fitting_micro_batch(session)
-    smaller = f"Choose a smaller one (`{called_as('trainer', 'fit')}` says what fits a GPU)"
+    smaller = "Choose a smaller one (`tokenmill fit` says what fits a GPU)"
     remedy = f"The next smaller that fits is {fits}" if fits else smaller
     return (
         f"step {session.step + 1}: train.micro_batch = {session.recipe.train.micro_batch}: out of memory. {remedy}: "

@@ -31,7 +31,6 @@ from shards.errors import RunError, plural
 from shards.stores.cache_store import CacheStore
 from shards.stores.files import write_text
 from shards.stores.retry import StoreError
-from shards.terminal.command_names import called_as
 from shards.terminal.display import format_value
 from shards.terminal.progress import Meter, show_progress
 from shards.terminal.reporter import Note, Progress
@@ -273,7 +272,7 @@ class TrainingLoop:
         ranked = rank_batch_documents(session, self.windows, step)
         lines = [str(document) for document in ranked[:FAULT_DOCUMENTS]]
         if len(ranked) > FAULT_DOCUMENTS:
-            command = f"{called_as('trainer', 'trace')} {session.run} --step {step}"
+            command = f"tokenmill trace-step {session.run} --step {step}"
             lines.append(f"and {len(ranked) - FAULT_DOCUMENTS} more; their text: {command}")
         listed = "\n  ".join(lines)
         about = (
@@ -379,9 +378,7 @@ class TrainingLoop:
         if not session.recipe.eval.prompts:
             return
         if isinstance(session.forward, FSDPModule):
-            self.say(
-                f"no samples: the weights are split over ranks. Run {called_as('trainer', 'sample')} {session.run}"
-            )
+            self.say(f"no samples: the weights are split over ranks. Run tokenmill sample {session.run}")
         elif session.rank == 0:
             self._sample()
 
