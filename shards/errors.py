@@ -98,7 +98,6 @@ EXTRAS = {
     "datasets": "hub",
     "datatrove": "datatrove",
     "fasttext": "clean",
-    "fastwarc": "warc",
     "matplotlib": "train",
     "numba": "bpe",
     "ray": "ray",

@@ -93,9 +93,7 @@ def test_the_others(load: Load) -> None:
 
 def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
-    example, encoded, curriculum, share, carried, archives, cleaning, patterns = re.findall(
-        r"```toml\n(.*?)```", text, re.DOTALL
-    )
+    example, encoded, curriculum, share, carried, cleaning, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     for file in ("notes/a/b.md", "letters/a.txt", "crawl/a.parquet", "code/a.parquet"):
         (tmp_path / file).parent.mkdir(parents=True)
@@ -116,11 +114,6 @@ def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "finemath/a.parquet").write_bytes(b"a file")
     (tmp_path / "c.toml").write_text(f'name = "c"\n{share}\n[tokenizer]\nvocab_size = 300\n')
     assert load_checked_recipe(tmp_path / "c.toml").sources[0].take == 1 / 16
-    for file in ("papers/a.tar.gz", "papers/a.zip", "laion/a.tar", "CC-MAIN-1.warc.wet.gz"):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_bytes(b"a file")
-    (tmp_path / "c.toml").write_text(f'name = "c"\n{archives}\n[tokenizer]\nvocab_size = 300\n')
-    assert load_checked_recipe(tmp_path / "c.toml").sources[0].members == ["*.txt", "*.md", "!*/README.md"]
     weights = {"fineweb-edu": 87, "finemath": 10, "python-edu": 3}
     sources = "".join(
         f'[[sources]]\nname = "{n}"\npaths = ["notes/a/b.md"]\nweight = {w}\n' for n, w in weights.items()

@@ -14,7 +14,6 @@ from typing import Any
 from pipeline.builder.running_build import RunningBuild
 from pipeline.clean.drops.malformed import (
     NULL,
-    Examples,
     count_malformed,
     describe_examples,
     malformed_remedy,
@@ -68,17 +67,17 @@ def check_encoded(source: SourceRecipe, documents: int, tally: Tally) -> list[st
     return notes
 
 
-def _check_malformed(source: SourceRecipe, dropped: Counter[str], records: int, examples: Examples) -> list[str]:
+def _check_malformed(source: SourceRecipe, dropped: Counter[str], records: int, shown: list[str]) -> list[str]:
     malformed = int(count_malformed(source, dropped))
     if not malformed:
         return []
     counted = Excess(malformed, records, source.max_malformed)
     found = f"source {source.name!r}: {counted.describe('record')} {'is' if malformed == 1 else 'are'} malformed"
     if not find_excess(*counted):
-        return [f"{found} and dropped{describe_examples(examples)}"]
+        return [f"{found} and dropped{describe_examples(shown)}"]
     raise SourceError(
-        f"{found}, more than max_malformed = {source.max_malformed} allows{describe_examples(examples)}\n"
-        f"{malformed_remedy(source, counted.share, examples)}; nothing is then encoded again."
+        f"{found}, more than max_malformed = {source.max_malformed} allows{describe_examples(shown)}\n"
+        f"{malformed_remedy(source, dropped, records)}; nothing is then encoded again."
     )
 
 

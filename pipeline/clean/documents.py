@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary, wrap_numbers
-from pipeline.clean.drops.malformed import Examples, count_malformed, describe_examples, malformed_remedy
+from pipeline.clean.drops.malformed import count_malformed, describe_examples, malformed_remedy
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Documents, Tally
-from pipeline.sources.base import Columns, SourceError, TextBatch
+from pipeline.sources.base import SHOWN_MALFORMED, Columns, SourceError, TextBatch
 from pipeline.sources.kinds import read_span
 from shards.errors import plural
 
@@ -62,8 +62,8 @@ class DocumentStream:
                 self.read_bytes = batch.read_bytes
                 if batch.undivided is not None:
                     self.tally.undivided.add(batch.undivided, span.name)
-                if batch.malformed:
-                    self.tally.malformed.update(Examples(batch.malformed))
+                shown = self.tally.malformed
+                shown += batch.malformed[: SHOWN_MALFORMED - len(shown)]
                 places = batch.rows.astype(np.uint64) | np.uint64(index << _SPAN_SHIFT)
                 pending.append(TextBatch(as_large_binary(batch.text), cast("Any", places), carried=batch.carried))
                 size += pending[-1].text.nbytes
@@ -78,16 +78,16 @@ class DocumentStream:
         """Stop at the first text that does not decode, if the source allows no malformed record.
 
         Raises:
-            SourceError: with some of the records, the encoding that they probably have, and the remedy.
+            SourceError: with some of the records, and the remedy.
         """
-        dropped, examples = self.tally.dropped, self.tally.malformed
+        dropped = self.tally.dropped
         if self._source.max_malformed or not (malformed := int(count_malformed(self._source, dropped))):
             return
         records = self.documents + dropped.total()
         raise SourceError(
             f"source {self._source.name!r}: {malformed:,} of the {plural(records, 'record')} read so far "
             f"{'is' if malformed == 1 else 'are'} malformed, and max_malformed = 0.0 allows "
-            f"none{describe_examples(examples)}\n{malformed_remedy(self._source, malformed / records, examples)}."
+            f"none{describe_examples(self.tally.malformed)}\n{malformed_remedy(self._source, dropped, records)}."
         )
 
     def _locate(self, place: int) -> tuple[Span, int]:

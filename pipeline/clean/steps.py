@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -22,7 +22,8 @@ from pipeline.clean.limits import drop_beyond_limits, identify_limits
 from pipeline.clean.patterns import drop_matches
 from pipeline.clean.personal_data import clean_personal_data, identify_personal_data
 from pipeline.clean.tally import Documents, Tally
-from pipeline.sources.base import NOT_PLAIN, SHOWN_MALFORMED, TextBatch
+from pipeline.sources.base import SHOWN_MALFORMED, TextBatch
+from pipeline.sources.formats.encodings import explain_fault
 from shards.errors import plural
 
 if TYPE_CHECKING:
@@ -109,10 +110,12 @@ def _drop_undecodable(source: SourceRecipe, text: pa.LargeBinaryArray, documents
     except pa.ArrowInvalid:
         valid = np.array([_is_utf8(value.as_buffer()) for value in text], bool)
         tally.drops.count_rows({invalid_reason(source): len(text) - int(valid.sum())})
-        for index in np.flatnonzero(~valid)[:SHOWN_MALFORMED].tolist():
+        for index in np.flatnonzero(~valid)[: SHOWN_MALFORMED - len(tally.malformed)].tolist():
             if tally.locate is not None:
                 span, row = tally.locate(int(documents.rows[index]))
-                tally.malformed.add(source, span, row, cast("Any", text)[index].as_buffer().to_pybytes())
+                place = "" if span.kind == "file" else f" {span.part} row {row}"
+                data = cast("Any", text)[index].as_buffer().to_pybytes()
+                tally.malformed.append(f"{span.name}{place}: {explain_fault(data, source.encoding)}")
         return documents.only(valid)
     return documents
 
@@ -131,12 +134,8 @@ def identify_steps(source: SourceRecipe) -> dict[str, Any]:
     return {key: identity for key, identity in found.items() if identity is not None}
 
 
-def drop_remedy(reasons: Collection[str]) -> str:
-    """Return what to do about sources whose records are all dropped for some reasons, without a full stop."""
-    # Pages of a crawl as they came: no key of the recipe makes text of them.
-    of_warc = all(reason.endswith((" record", NOT_PLAIN)) for reason in reasons)
-    if of_warc and any(reason.endswith(NOT_PLAIN) for reason in reasons):
-        return "Use the WET files of the crawl, or extract the text of the pages first"
+def drop_remedy() -> str:
+    """Return what to do about sources whose records are all dropped, without a full stop."""
     *keys, last = ("`keep`", "`text`", *(step.keys for step in STEPS))
     return f"Correct {', '.join(keys)} or {last}"
 

@@ -13,9 +13,8 @@ import pyarrow as pa
 from pydantic import ConfigDict, Field
 
 from pipeline.arrow_arrays import wrap_mask
-from pipeline.clean.drops.malformed import Examples
 from pipeline.clean.drops.table import SourceDrops, step_of
-from pipeline.sources.base import Span
+from pipeline.sources.base import SHOWN_MALFORMED, Span
 from pipeline.sources.undivided import Undivided
 from shards.terminal.display import printable
 
@@ -127,7 +126,8 @@ class Tally:
     """CPU seconds of the steps that take longer than encoding."""
     shown: list[DroppedDocument] = field(default_factory=list[DroppedDocument])
     """Some documents of each step."""
-    malformed: Examples = field(default_factory=Examples)
+    malformed: list[str] = field(default_factory=list[str])
+    """Some malformed records, each with its file, place and fault."""
     undivided: Undivided = field(default_factory=Undivided)
     """Text files in which the separator never occurs."""
 
@@ -140,7 +140,7 @@ class Tally:
                 getattr(total, name).update(getattr(part, name))
             total.slow_s += part.slow_s
             total.shown += part.shown
-            total.malformed.update(part.malformed)
+            total.malformed += part.malformed[: SHOWN_MALFORMED - len(total.malformed)]
             total.undivided.update(part.undivided)
         return total
 

@@ -133,9 +133,9 @@ def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
         if find_excess(malformed, 1.0, source.max_malformed):
             limit = f"more than max_malformed = {source.max_malformed}"
             what = f"{malformed:.2%} of the records of {source.name} are malformed"
-            examples = found.ratios.malformed
-            lines += f"warning: {what}, {limit}: the build would stop{describe_examples(examples)}".split("\n")
-            lines.append(f"  {malformed_remedy(source, malformed, examples)}")
+            shown = describe_examples(found.ratios.malformed)
+            lines += f"warning: {what}, {limit}: the build would stop{shown}".split("\n")
+            lines.append(f"  {malformed_remedy(source, found.ratios.dropped, 1.0)}")
         lines += [f"warning: {line}" for line in found.ratios.undivided.describe(source)]
         null = null_share(source, found.ratios.dropped, 1.0)
         if find_excess(null, 1.0, source.max_null):

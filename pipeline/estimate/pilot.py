@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pipeline.clean.drops.malformed import Examples, count_malformed, describe_examples, malformed_remedy
+from pipeline.clean.drops.malformed import count_malformed, describe_examples, malformed_remedy
 from pipeline.clean.drops.table import DUPLICATE, SourceDrops, step_of
 from pipeline.clean.steps import describe_drops, drop_remedy
 from pipeline.estimate.carried_bytes import CarriedBytes, measure_carried
@@ -89,7 +89,7 @@ class SourcePilot:
     left_tokens: float = 1.0
     """The share of the tokens of the documents kept that cleaning in the mix leaves."""
     left_documents: float = 1.0
-    malformed: Examples = field(default_factory=Examples)
+    malformed: list[str] = field(default_factory=list[str])
     """Some of the malformed records."""
     undivided: Undivided = field(default_factory=Undivided)
     """Text files in which the separator never occurs."""
@@ -202,20 +202,18 @@ def _check_samples_left(recipe: Recipe, samples: list[Sample]) -> None:
     if any(sample.texts for sample in samples):
         return
     lines: list[str] = []
-    reasons: set[str] = set()
     others = False
     for source, sample in zip(recipe.sources, samples, strict=True):
-        dropped, examples = sample.tally.dropped, sample.tally.malformed
-        reasons.update(dropped)
+        dropped = sample.tally.dropped
         line = f"source {source.name!r}: no document of its sample is left"
         line += f": {describe_drops(dropped, sample.rows)}" if dropped else ""
-        # Malformed records have a remedy of their own, which knows their encoding.
+        # Malformed records have a remedy of their own, which may be `encoding`.
         malformed = count_malformed(source, dropped)
         others |= not malformed or malformed < dropped.total()
         if malformed:
-            line += f"{describe_examples(examples)}\n{malformed_remedy(source, malformed / sample.rows, examples)}"
+            line += f"{describe_examples(sample.tally.malformed)}\n{malformed_remedy(source, dropped, sample.rows)}"
         lines.append(line)
-    lines += [drop_remedy(reasons)] if others else []
+    lines += [drop_remedy()] if others else []
     raise SourceError("\n".join(f"{line}." for line in lines))
 
 

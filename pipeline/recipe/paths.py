@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -19,15 +18,9 @@ from shards.terminal.shipped_recipes import shipped_folder
 SHIPPED = shipped_folder(Path(__file__).parents[1], "data")
 """The folder of the data recipes that come with the distribution."""
 
-_PROTOCOL = re.compile(r"[a-z]+")
-"""A link of a chained URL that fsspec takes for the name of a protocol, such as `simplecache`."""
-
 
 def join_path(folder: Path, path: str) -> str:
-    """Return a path or glob of a recipe as one that begins at the root; URLs stay as they are.
-
-    The last link of a chained URL (`zip://*.parquet::set.zip`) may be a relative path too.
-    """
+    """Return a path or glob of a recipe as one that begins at the root; URLs stay as they are."""
     return _map_local(path, lambda local: _join_local(folder, local))
 
 
@@ -58,13 +51,9 @@ def move_path_value(value: Any, *, old: Path, new: Path) -> Any:
 
 def _map_local(path: str, change: Callable[[str], str]) -> str:
     """Apply `change` to the part of a path that is relative to some folder."""
-    # Of a chained URL only the last link can be a path of this machine.
-    head, link, last = path.rpartition("::")
-    if not last or "://" in last or (link and _PROTOCOL.fullmatch(last)):
+    if not path or "://" in path or path.startswith("~") or os.path.isabs(path):
         return path
-    if last.startswith("~") or os.path.isabs(last):
-        return path
-    return f"{head}{link}{change(last)}"
+    return change(path)
 
 
 def _join_local(folder: Path, path: str) -> str:

@@ -30,7 +30,6 @@ from pipeline.recipe.key_values import (
     Name,
     Patterns,
     SizeBytes,
-    distinct,
     known_encoding,
     normal_encoding,
 )
@@ -98,12 +97,6 @@ class SourceRecipe(Settings):
     delimiter: Delimiter | None = Field(default=None, exclude_if=not_)
     """`csv`: the character between two fields, such as `;`; when absent, a tab for `.tsv` and `.tab`, `|` for `.psv`,
     and otherwise a comma."""
-    members: Annotated[list[Annotated[str, Field(min_length=1)]], AfterValidator(distinct)] = Field(
-        default_factory=list[str], exclude_if=not_
-    )
-    """`files`: globs that choose members of tar and zip archives by their paths in the archive; all when absent. A `*`
-    also matches `/`, and a glob that begins with `!` leaves members out: `["*.txt", "!*/LICENSE.txt"]`. Members that
-    are not chosen are counted."""
     content: Literal["column", "software-heritage"] = "column"
     """Where the text is: in the column `text`, or in Software Heritage's archive under the SHA-1 in `blob_id`."""
     blob_id: Annotated[str, Field(min_length=1)] = "blob_id"
@@ -251,7 +244,7 @@ class HubSource(SourceRecipe):
     """A data set on the Hub."""
 
     place_keys = ("repo", "config", "split", "revision")
-    WITHOUT = ("encoding", "members")
+    WITHOUT = ("encoding",)
     REMEDY = "not a key of kind = 'hub'. Leave it out, or set `kind`."
 
     kind: SourceKind = "hub"

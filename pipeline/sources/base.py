@@ -1,8 +1,8 @@
 """The data types of sources: files, spans, units of work, and batches of text.
 
-A span is a contiguous part of one version of a file (row groups, bytes, members, or the whole file). A unit is a
-sequence of spans of one source with at most about `UNIT_BYTES` of text; it is what a task processes and what a resumed
-build skips.
+A span is a contiguous part of one version of a file (row groups, bytes, or the whole file). A unit is a sequence
+of spans of one source with at most about `UNIT_BYTES` of text; it is what a task processes and what a resumed build
+skips.
 A batch is a few megabytes of text in Arrow buffers; documents never become separate Python objects.
 """
 
@@ -39,8 +39,6 @@ BATCH_BYTES = 8 << 20
 
 MALFORMED = "malformed record"
 """The drop reason of records that cannot be parsed as the recipe says."""
-NOT_PLAIN = "record that is not text/plain"
-"""The end of the reasons for which records of WARC are not read, such as pages in HTML."""
 
 ALLOW = "; or allow some such records by `max_malformed`"
 """The end of a remedy, for those who read records under other names and have no such key."""
@@ -53,7 +51,7 @@ SHOWN_MALFORMED = 3
 UNKNOWN_TYPE: Literal[""] = ""
 """The type of a column whose type is unknown until the file is read, or whose values are all null."""
 
-SpanKind = Literal["rg", "b", "m", "file"]
+SpanKind = Literal["rg", "b", "file"]
 
 
 Columns: TypeAlias = tuple[tuple[str, CarriedType], ...]
@@ -82,7 +80,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A contiguous part of one file: row groups `rg`, bytes `b`, members `m`, all half-open, or all of it (`file`)."""
+    """A contiguous part of one file: row groups `rg` or bytes `b`, both half-open, or all of it (`file`)."""
 
     url: str
     """The address to open."""
@@ -114,7 +112,7 @@ class Span:
 
     @property
     def part(self) -> str:
-        """The part of the file: `rg0-12`, `b0-4096`, `m0-70` or `file`."""
+        """The part of the file: `rg0-12`, `b0-4096` or `file`."""
         return "file" if self.kind == "file" else f"{self.kind}{self.start}-{self.stop}"
 
     def to_json(self) -> str:
@@ -190,17 +188,16 @@ def batch_without_rows(rejected: dict[str, int]) -> TextBatch:
     return TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), Counter(rejected))
 
 
-def describe_place(span: Span, row: int, what: str = "record") -> str:
+def describe_place(span: Span, row: int) -> str:
     """Return where a row of a span is, for messages: `a.jsonl: record 7 after byte 4096`."""
     after = f" after byte {span.start}" if span.kind == "b" and span.start else ""
-    number = row + (span.start if span.kind == "m" else 0)
-    return f"{span.name}: {what} {number}{after}"
+    return f"{span.name}: record {row}{after}"
 
 
 def span_of_part(spans: list[Span], part: str) -> Span | None:
     """Return the span that a `Span.part` names, even if the file is cut differently now; None if it is outside."""
     kind = spans[0].kind if spans else "file"
-    match = re.fullmatch(r"(rg|b|m)(\d+)-(\d+)", part)
+    match = re.fullmatch(r"(rg|b)(\d+)-(\d+)", part)
     if part == kind == "file":
         return spans[0]
     if not match or match[1] != kind:
@@ -211,7 +208,7 @@ def span_of_part(spans: list[Span], part: str) -> Span | None:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A row group as the file's footer describes it, or a member of an archive."""
+    """A row group as the file's footer describes it."""
 
     rows: int | None
     """None if the footer does not state it."""
@@ -222,8 +219,8 @@ class Group:
     """Bytes of the other columns that the source carries."""
 
 
-def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int, most: int | None = None) -> list[Span]:
-    """Join a file's row groups, or its members, into spans of up to `unit_bytes` of text and `most` groups each.
+def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[Span]:
+    """Join a file's row groups into spans of up to `unit_bytes` of text each.
 
     Raises:
         SourceError: a row group has 2^32 rows or more.
@@ -243,7 +240,7 @@ def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int, most: int
                 f"{whole.name}: row group {index} has {plural(group.rows, 'row')}; expected fewer than 2^32"
             )
         # A group that does not fit begins the next span; groups are never cut.
-        if rows != 0 and (text_bytes + group.text_bytes > unit_bytes or index - start == most):
+        if rows != 0 and text_bytes + group.text_bytes > unit_bytes:
             close()
             start, rows, text_bytes, stored, carried = index, 0, 0, 0, 0
         stop = index + 1

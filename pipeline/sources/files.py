@@ -15,7 +15,7 @@ from pipeline.recipe import paths
 from pipeline.sources.base import Columns, File, SourceError, Span, TextBatch
 from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, read_file_version
-from pipeline.sources.formats.detect import detect_format
+from pipeline.sources.formats.detect import describe_packed, detect_format
 from pipeline.sources.globs import expand_glob
 from shards.errors import InputError
 
@@ -67,6 +67,8 @@ def list_spans(source: FilesSource, file: File, unit_bytes: int | None = None) -
     try:
         # A listing of local files has their versions; of others, each file is asked for its own.
         version = file.version or read_file_version(file.url)
+        if packed := describe_packed(file.name):
+            raise SourceError(f"{file.name}: {packed}.")
         format_ = detect_format(file.url, file.name, source.encoding) if source.format == "auto" else source.format
         return contract.cut_file(source, file.url, file.name, version, format_, unit_bytes)
     except InputError:  # a fault with its remedy, such as a missing package

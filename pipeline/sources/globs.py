@@ -1,4 +1,4 @@
-"""The files that a source's `paths` match, in folders, archives and stores. They are checked before a build begins."""
+"""The files that a source's `paths` match, in folders and stores. They are checked before a build begins."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pipeline.recipe import paths
 from pipeline.recipe.raw_tables import list_of, named_tables
 from pipeline.recipe.sources import FilesSource, SourceRecipe
 from pipeline.sources.base import File, SourceError
-from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, version_of_status
+from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local, version_of_status
 from pipeline.sources.formats.contract import FORMATS, list_formats_with
-from pipeline.sources.formats.detect import detect_format, ending_of, format_of_name
+from pipeline.sources.formats.detect import describe_packed, detect_format, ending_of, format_of_name
 
 _STATE_FILE = "state.json"
 """What `datasets.save_to_disk` writes beside the files with the rows, and lists these in."""
@@ -27,23 +27,18 @@ _STATE_FILE = "state.json"
 def expand_glob(glob: str) -> list[File]:
     """List the files that a glob matches, without folders, sorted by name. A name is an absolute path.
 
-    A file's name has forward slashes and no scheme; a file in an archive is named after the archive's path.
-
-    In a chained URL (`zip://*.parquet::/data/set.zip`), the first part with a path is the glob, and the rest is the
-    archive that holds the files.
+    A file's name has forward slashes and no scheme.
 
     Raises:
         OSError, ValueError, ImportError: the URL cannot be listed, or its protocol is not installed.
     """
-    if "://" not in glob and "::" not in glob:
+    if is_local(glob):
         return sorted(_list_local(glob), key=lambda file: file.name)
+    if "::" in glob:
+        raise ValueError("files in an archive are not read. Unpack it first, and name the files that it holds")
     import fsspec
 
-    # Of a chain, the first link with a path is the glob; the links after it lead to the archive that holds the files.
-    links = glob.split("::")
-    place = next((i for i, link in enumerate(links) if "://" in link), len(links) - 1)
-    scheme = links[place].partition("://")[0]
-    container = "".join(_absolute(link) for link in reversed(links[place + 1 :]))
+    scheme = glob.partition("://")[0]
     # A glob is listed once with the sizes; a plain URL is asked for alone.
     fs, path = fsspec.url_to_fs(glob)
     if globbing.has_magic(path):
@@ -52,11 +47,8 @@ def expand_glob(glob: str) -> list[File]:
         listed = {path: fs.info(path)} if fs.isfile(path) else {}
     files: list[File] = []
     for name, info in listed.items():
-        # The name is the archive's path and the member's, so that equal members of two archives are two files.
-        member = name.lstrip("/") if container else name
-        url = member if "://" in member else f"{scheme}://{member}"
-        name = f"{container}/{member.partition('://')[2] or member.lstrip('/')}"
-        url = "::".join([*links[:place], url, *links[place + 1 :]])
+        url = name if "://" in name else f"{scheme}://{name}"
+        name = f"/{name.partition('://')[2] or name.lstrip('/')}"
         files.append(File(url, _check_name(name), info.get("size") or 0))
     return sorted(files, key=lambda file: file.name)
 
@@ -88,7 +80,7 @@ def _list_local(glob: str) -> Iterator[File]:
 def _explain_folder(glob: str, path: str) -> str:
     """Say what to write for a path that is a folder; empty if it is none."""
     # What is a folder needs a glob; what `datasets` saved as several splits needs the name of one.
-    if "://" in path or "::" in path:
+    if not is_local(path):
         import fsspec
 
         fs, place = fsspec.url_to_fs(path)
@@ -138,6 +130,9 @@ def _check_keys(place: str, source: dict[str, Any], glob: str, files: list[File]
     given = str(source.get("format", "auto"))
     examples = {ending_of(file.name): file for file in reversed(files)}
     urls = {file.name: file.url for file in sorted(examples.values(), key=lambda file: file.name)}
+    if packed := [f"{name!r} {what}" for name in urls if (what := describe_packed(name))]:
+        yield from (f"{place}.paths: {what}" for what in packed)
+        return
     formats = {name: format_of_name(name) if given == "auto" else given for name in urls}
     cut = [name for name, found in formats.items() if found in FORMATS and "separator" in FORMATS[found].required]
     if cut and not source.get("separator"):

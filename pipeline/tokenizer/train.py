@@ -110,8 +110,9 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
 
     # Refuse before training what no text of this size can give; a trainer would reserve memory for it.
     if not size:
-        remedy = drop_remedy({reason for source in drawn for reason in source.dropped})
-        raise TokenizerError(f"{lost}tokenizer: no text is left to train on. {remedy}, or give a tokenizer `file`.")
+        raise TokenizerError(
+            f"{lost}tokenizer: no text is left to train on. {drop_remedy()}, or give a tokenizer `file`."
+        )
     bound = 256 + len(recipe.special_tokens) + size  # each merge needs a place of its own in the text
     if recipe.vocab_size > bound:
         refuse(f"at most {plural(bound, 'entry')}")

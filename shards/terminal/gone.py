@@ -6,11 +6,16 @@ import re
 from collections.abc import Sequence
 
 GONE: dict[str, str] = {
+    "members": "unpack the archive, and choose its files by `paths` and `exclude`",
     "pipeline": "`tokenmill COMMAND` has every command",
     "shards": "`tokenmill COMMAND` has every command",
+    "tar": "unpack the archive (`tar -xf`), and name the files that it holds",
     "trainer": "`tokenmill COMMAND` has every command",
     "prune": "`tokenmill build --prune` deletes from the work folder what that build did not use",
     "--keep": "the work folder keeps the results of all builds; `--prune` deletes what this build does not use",
+    "warc": "write its text as JSON lines: recipes/README.md#archives-and-web-crawls",
+    "webdataset": "unpack the archive (`tar -xf`), and name the files that it holds",
+    "zip": "unpack the archive (`unzip`), and name the files that it holds",
 }
 """Keys, values, flags (`--flag`), commands and extras that are gone, as a user writes them: what to do instead."""
 

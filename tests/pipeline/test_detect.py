@@ -6,7 +6,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import lzma
 import os
 import subprocess
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from pipeline.sources.formats.byte_io import COMPRESSION
 from pipeline.sources.formats.detect import ending_of
 from tests.support import recipes
 from tests.support.builds import list_spans_of
+from tests.support.good_recipe import faults_of
 
 LINES = "".join(json.dumps({"text": f"document {n}", "url": "https://example.org"}) + "\n" for n in range(5)).encode()
 
@@ -38,8 +38,10 @@ REFUSED = {
     "tsv by content": ("data", b"text\tlabel\na\t1\nb\t2\n", "looks like CSV or TSV"),
     "text in gzip": ("dump.gz", gzip.compress(b"one document\nor many?\n"), "name does not tell its format"),
     "gzip without its ending": ("a.json", gzip.compress(LINES), "holds gzip data|is compressed (gzip)"),
-    "xz without its ending": ("a.json", lzma.compress(LINES), "is compressed (xz), which its name does not tell"),
-    "zip": ("a.docx", b"PK\x03\x04\x14\x00", "holds a zip archive"),
+    "zip by content": ("a.docx", b"PK\x03\x04\x14\x00", "is a zip archive"),
+    "tar by content": ("a", bytes(257) + b"ustar" + bytes(250), "is a tar archive"),
+    "WARC by content": ("a", b"WARC/1.0\r\n", "is a web crawl (WARC)"),
+    "xz by content": ("a", b"\xfd7zXZ\x00", "is compressed by xz"),
     "binary": ("a.bin", bytes(range(256)), "holds binary data"),
     "utf-16": ("a.md", "some text".encode("utf-16"), 'seems to be text in utf-16; set encoding = "utf-16"'),
     "utf-16 without a mark": ("a.md", "some text".encode("utf-16-le"), 'set encoding = "utf-16-le"'),
@@ -55,8 +57,45 @@ def test_what_would_become_one_raw_document_is_refused(case: str, tmp_path: Path
         list_spans_of(source(tmp_path / name))
     assert name in str(caught.value)
     assert any(part in str(caught.value) for part in words.split("|")), str(caught.value)
-    if not case.endswith("without its ending"):
+    if "format" in str(caught.value):
         assert len(read_all(source(tmp_path / name, format="file"))) == 1, "the remedy works"
+
+
+PACKED = {
+    "a.tar": "is a tar archive, which is not read. Unpack it first, `tar -xf {} -C FOLDER`, and name the files",
+    "a.tar.gz": "`tar -xf {} -C FOLDER`",
+    "a.tgz": "`tar -xf {} -C FOLDER`",
+    "a.tar.xz": "`tar -xf {} -C FOLDER`",
+    "a.zip": "`unzip {} -d FOLDER`",
+    "CC-1.warc.wet.gz": "is a web crawl (WARC), which is not read. Unpack it first, `python warc_to_jsonl.py {}`",
+    "a.warc": "`python warc_to_jsonl.py {}`",
+    "a.jsonl.xz": "is compressed by xz, which is not read. Unpack it first, `xz -d {}`",
+}
+
+
+@pytest.mark.parametrize("format_", ["auto", "file"])
+def test_what_is_packed_is_refused_with_the_command_that_unpacks_it(format_: str, tmp_path: Path, source: Any) -> None:
+    for name in PACKED:
+        (tmp_path / name).write_bytes(b"anything")
+    with pytest.raises(SourceError) as caught:
+        list_spans_of(source(tmp_path / "*", format=format_))
+    for name, words in PACKED.items():
+        assert f"{name}: " in str(caught.value)
+        assert words.format(name) in str(caught.value)
+
+
+def test_a_recipe_that_names_archives_is_refused(tmp_path: Path, load: Any) -> None:
+    (tmp_path / "a.zip").write_bytes(b"anything")
+    text = 'name = "x"\n[[sources]]\nname = "s"\nweight = 1\npaths = {}\n{}[tokenizer]\nvocab_size = 300\n'
+    cases = {
+        (f'["{tmp_path}/*"]', ""): "a.zip' is a zip archive, which is not read. Unpack it first, `unzip /",
+        (f'["zip://*.jsonl::{tmp_path}/a.zip"]', ""): "files in an archive are not read. Unpack it first",
+        ('["{folder}/a.py"]', 'format = "tar"\n'): "'tar' is gone: unpack the archive (`tar -xf`)",
+        ('["{folder}/a.py"]', 'members = ["*"]\n'): "sources.s.members: unknown key. 'members' is gone: unpack",
+    }
+    for (paths, key), words in cases.items():
+        faults = "\n".join(faults_of(load, text.replace("{}", paths, 1).replace("{}", key, 1)))
+        assert words in faults, faults
 
 
 def test_predicates_are_refused_for_a_file_without_columns(tmp_path: Path, source: Any) -> None:

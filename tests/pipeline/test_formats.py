@@ -9,7 +9,6 @@ import gzip
 import io
 import itertools
 import json
-import lzma
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,6 @@ from pipeline.sources.base import MALFORMED, SourceError, Span, TextBatch, split
 from pipeline.sources.formats import byte_io
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.kinds import list_files, list_spans
-from tests.support.archives import warc_record, write_tar, write_zip
 from tests.support.temporary import temporary_folder
 
 ROWS: list[dict[str, Any]] = [
@@ -84,7 +82,6 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".zst": zstandard.ZstdCompressor().compress,
     ".bz2": bz2.compress,
-    ".xz": lzma.compress,
 }
 ENDINGS = {"": bytes, **COMPRESS}
 LINES = [json.dumps(row).encode() + b"\n" for row in ROWS]
@@ -97,20 +94,11 @@ PARQUET_TYPES: dict[str, pa.DataType] = {
     "binary_view": pa.binary_view(),
     "dictionary": pa.dictionary(pa.int32(), pa.string()),
 }
-SAMPLES = [
-    (f"{row['id']}.{ending}", data)
-    for row in ROWS
-    for ending, data in (("txt", row["text"].encode()), ("json", json.dumps({**row, "text": "not this"}).encode()))
-]
 
 
 def write_typed(path: Path, kind: str) -> None:
     texts: Any = table()["text"].cast(PARQUET_TYPES[kind])
     pq.write_table(table().set_column(table().schema.names.index("text"), "text", texts), path, row_group_size=4)
-
-
-def write_compressed_tar(path: Path, compress: Callable[[bytes], bytes]) -> None:
-    path.write_bytes(compress(write_tar(path, [*MEMBERS]).read_bytes()))
 
 
 WRITERS: dict[str, Write] = {
@@ -140,36 +128,23 @@ WRITERS: dict[str, Write] = {
     "part-00000.zst": write_bytes(COMPRESS[".zst"](JSON_LINES)),
     "part-0": lambda path: pq.write_table(table(), path, row_group_size=4),
     "a.tab": write_bytes(to_csv("\t")),
-    "a.csv.xz": write_bytes(lzma.compress(to_csv())),
-    "a.json.xz": write_bytes(lzma.compress(json.dumps(ROWS).encode())),
     **{f"a.jsonl{ending}": write_bytes(compress(JSON_LINES)) for ending, compress in COMPRESS.items()},
-    # several streams in a row are one; of xz, zeros may follow a stream
+    # several streams in a row are one
     **{
         f"joined.jsonl{end}": write_bytes(compress(HALVES[0]) + compress(HALVES[1]))
         for end, compress in COMPRESS.items()
     },
-    "padded.jsonl.xz": write_bytes(bytes(8).join([lzma.compress(HALVES[0]), lzma.compress(HALVES[1]), b""])),
-    "web.tar": lambda path: write_tar(path, SAMPLES),
-    "web.tar.gz": lambda path: write_tar(path, SAMPLES, "w:gz"),
 }
 """A file of each format with columns, and of each variant, with the records `ROWS`."""
 SEPARATOR = "\n<<<document>>>\n"
-MEMBERS = [(f"d/{row['id']}.txt", row["text"].encode()) for row in ROWS]
-RECORDS = [warc_record(text, url=name) for name, text in MEMBERS]
 TEXTS: dict[str, Write] = {
     **{
         f"a.txt{end}": write_bytes(compress(SEPARATOR.join(row["text"] for row in ROWS).encode()))
         for end, compress in ENDINGS.items()
     },
-    "members.tar": lambda path: write_tar(path, [*MEMBERS]),
-    **{f"members.tar{end}": partial(write_compressed_tar, compress=compress) for end, compress in COMPRESS.items()},
-    "stored.zip": lambda path: write_zip(path, [*MEMBERS], 0),
-    "deflated.zip": lambda path: write_zip(path, [*MEMBERS]),
-    "a.wet": write_bytes(b"".join(RECORDS)),
-    "a.warc.wet.gz": write_bytes(b"".join(map(gzip.compress, RECORDS))),
 }
 """A file of each format without columns of a recipe's own, with the texts of `ROWS`."""
-UNCUT = (".gz", ".bz2", ".zst", ".xz", ".wet")
+UNCUT = (".gz", ".bz2", ".zst")
 CARRIED: Any = (("id", "string"), ("meta.url", "string"), ("score", "float64"))
 CARRY = ["id", "meta.url", "score: float64"]
 
@@ -222,7 +197,7 @@ def test_the_records_are_those_of_the_file(
         kept = read_records(source_of(written, keep={"score": ">= 2", "id": "!= '010'"}), unit_bytes)
         assert kept == [(row["text"],) for row in ROWS if row["score"] >= 2 and row["id"] != "010"]
     for span, batches in spans:
-        if span.kind == "b" and span.format not in ("tar", "webdataset"):
+        if span.kind == "b":
             assert batches[-1].read_bytes == span.stored_bytes
 
 
@@ -436,7 +411,6 @@ EMPTY: dict[str, bytes] = {
     "nothing.json.gz": gzip.compress(b""),
     "a.arrow": ipc_bytes(pa.ipc.new_stream, rows=0),
     "file.arrow": ipc_bytes(pa.ipc.new_file, rows=0),
-    **dict.fromkeys(("b.tar", "b.zip", "b.wet", "b.warc.gz"), b""),
 }
 
 
@@ -464,9 +438,9 @@ def recipe_of(*lines: str) -> str:
 def test_a_plan_says_how_each_file_is_read(tmp_path: Path, run_cli: Any) -> None:
     lines = ["text,n", *(f"{n} words,{n}" for n in range(200))]
     (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-16")
-    (tmp_path / "b.csv.xz").write_bytes(lzma.compress("\n".join(lines).encode("utf-16")))
+    (tmp_path / "b.csv.bz2").write_bytes(bz2.compress("\n".join(lines).encode("utf-16")))
     (tmp_path / "r.toml").write_text(recipe_of('paths = ["*.csv*"]', 'encoding = "utf-16"'))
-    expected = "files of s: 1 as csv (utf-16, whole), 1 as csv (xz, utf-16, whole); 1 task"
+    expected = "files of s: 1 as csv (bz2, utf-16, whole), 1 as csv (utf-16, whole); 1 task"
     assert expected in run_cli("plan", "r.toml", "--no-probe").stdout
 
 

@@ -39,9 +39,9 @@ def test_the_others_are_read_with_their_rows(
     ]
     assert read == list(zip((n for n in range(300) if n not in bad), texts, strict=True))
     assert stream.tally.dropped == {MALFORMED: 7}
-    assert len(stream.tally.malformed.shown) == 3
-    assert stream.tally.malformed.shown[0].startswith("a.jsonl: record 0: ")
-    assert "{" in stream.tally.malformed.shown[0], "the record is shown"
+    assert len(stream.tally.malformed) == 3
+    assert stream.tally.malformed[0].startswith("a.jsonl: record 0: ")
+    assert "{" in stream.tally.malformed[0], "the record is shown"
 
 
 def test_without_a_budget_the_first_one_stops(tmp_path: Path, source: Any, read_all: Any) -> None:

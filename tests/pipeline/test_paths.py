@@ -161,9 +161,6 @@ def test_a_set_of_an_earlier_version_is_found_from_the_working_directory(
         ("/a.txt", "/a.txt"),
         ("~/a.txt", "~/a.txt"),
         ("https://x.org/a", "https://x.org/a"),
-        ("zip://*.txt::a/b.zip", "zip://*.txt::/r/a/b.zip"),
-        ("zip://*.txt::/b.zip", "zip://*.txt::/b.zip"),
-        ("zip://*.txt::simplecache::https://x.org/b.zip", "zip://*.txt::simplecache::https://x.org/b.zip"),
     ],
 )
 def test_joining(path: str, joined: str) -> None:

@@ -215,7 +215,6 @@ def test_keys_that_do_not_fit_the_format(load: Any) -> None:
 FOREIGN = {
     "repo = 'a/b'": "sources.s.repo: not a key of kind = 'files'. Leave it out, or set `kind`.",
     "kind = 'hub'\nrepo = 'a/b'\nexclude = ['x']": "sources.s.exclude: not a key of kind = 'hub'.",
-    "kind = 'hub'\nrepo = 'a/b'\nmembers = ['x']": "sources.s.members: not a key of kind = 'hub'.",
     "kind = 'hub'\nrepo = 'a/b'\nencoding = 'utf-16'": "sources.s.encoding: not a key of kind = 'hub'.",
     "kind = 'hub'": "sources.s.repo: required key is missing.",
     "kind = 'hub'\nrepoo = 'a/b'": "sources.s.repoo: unknown key. Did you mean 'repo'?",

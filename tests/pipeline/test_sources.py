@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import zipfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -68,38 +67,8 @@ def test_urls(documents: list[str], tmp_path: Path, source: Any, read_all: Any, 
     expected = read_all(source(tmp_path / "d" / "*.parquet"))
     assert texts_of(expected) == [*documents[0::3], *documents[1::3], *documents[2::3]]
     assert read_all(source(f"file://{tmp_path}/d/*.parquet")) == expected
-    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
-        for path in sorted((tmp_path / "d").iterdir()):
-            archive.write(path, f"sub/{path.name}")
-    for url in (
-        f"zip://sub/*.parquet::{tmp_path}/set.zip",
-        f"zip://**/*.parquet::file://{tmp_path}/set.zip",
-        f"simplecache::zip://sub/*.parquet::{tmp_path}/set.zip",
-    ):
-        assert read_all(source(url)) == expected
-    alone = source(f"zip://sub/1.parquet::{tmp_path}/set.zip")
+    alone = source(f"file://{tmp_path}/d/1.parquet")
     assert texts_of(read_all(alone)) == documents[1::3]
-
-
-def test_members_of_two_archives_are_two_files(tmp_path: Path, source: Any, read_all: Any) -> None:
-    for name in ("x", "y"):
-        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as archive:
-            archive.writestr("a.jsonl", json.dumps({"text": name}))
-    urls = [f"zip://a.jsonl::{tmp_path}/{name}.zip" for name in "xy"]
-    assert [(label, text) for label, _, text in read_all(source(*urls))] == [
-        ("x.zip/a.jsonl@#b0-13", "x"),
-        ("y.zip/a.jsonl@#b0-13", "y"),
-    ]
-
-
-def test_an_archive_that_changed_is_another_version(tmp_path: Path, source: Any) -> None:
-    versions = set()
-    for extra in ("", "more"):
-        with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
-            archive.writestr("a.txt", "same size")
-            archive.writestr("b.txt", extra)
-        versions.add(list_spans_of(source(f"zip://a.txt::{tmp_path}/x.zip", separator="--"))[0].version)
-    assert len(versions) == 2
 
 
 def test_a_file_matched_by_two_globs_is_read_once(tmp_path: Path, source: Any, read_all: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import importlib.util
@@ -16,7 +17,6 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import xxhash
 
-from tests.support.archives import warc_record, write_tar, write_zip
 from tests.support.builds import real_documents
 from tests.support.data_like_code import write_data_like_code
 from tests.support.near_duplicates import plant as plant_pairs
@@ -84,9 +84,9 @@ def write_cleaned_recipe(folder: Path) -> Path:
     modules = [path.read_text() for path in sorted(Path(json.__file__).parent.parent.glob("[a-d]*.py"))]
     code = [*modules, *(text for _, text in write_data_like_code(3, each=3))]
     code = [piece for text in code for piece in _cut_lines(text, CODE_CHARS)]
-    members = [(f"{number}.txt", text.encode()) for number, text in enumerate(code)]
-    write_zip(folder / "code.zip", members[::2])
-    write_tar(folder / "code.tar.xz", members[1::2], "w:xz")
+    files = [json.dumps({"member": f"{number}.txt", "text": text}) + "\n" for number, text in enumerate(code)]
+    (folder / "code.jsonl.gz").write_bytes(gzip.compress("".join(files[::2]).encode()))
+    (folder / "code.jsonl.bz2").write_bytes(bz2.compress("".join(files[1::2]).encode()))
     for name, own in (("dropped", items[::2]), ("reported", items[1::2])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"question": item}) + "\n" for item in own))
     path = folder / "cleaned.toml"
@@ -108,11 +108,7 @@ def _cut_lines(text: str, chars: int) -> list[str]:
 
 def write_in_every_format(folder: Path, notes: list[dict[str, Any]]) -> None:
     """Write records, each with `text` and perhaps `url`, to files `notes.*`: one of every format with columns."""
-    named = [note for note in notes if note["url"]]  # a record of WARC has a URL
-    pages = [warc_record(note["text"].encode(), url=note["url"]) for note in named[::6]]
-    (folder / "notes.warc.wet.gz").write_bytes(b"".join(map(gzip.compress, pages)))
-    rest = [note for note in notes if not note["url"]] + [note for row, note in enumerate(named) if row % 6]
-    lines, table, batches, array, samples = (rest[part::5] for part in range(5))
+    lines, table, batches, array = (notes[part::4] for part in range(4))
     (folder / "notes.jsonl").write_text("".join(json.dumps(note) + "\n" for note in lines))
     with (folder / "notes.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["url", "text"])
@@ -120,8 +116,6 @@ def write_in_every_format(folder: Path, notes: list[dict[str, Any]]) -> None:
         writer.writerows(table)
     pyarrow.feather.write_feather(pa.Table.from_pylist(batches), folder / "notes.arrow", chunksize=40)
     (folder / "notes.json").write_text(json.dumps(array, indent=1))
-    members = [(f"{number:04}.json", json.dumps(note).encode()) for number, note in enumerate(samples)]
-    write_tar(folder / "notes.tar", members)
 
 
 def _recipe_text(model: Path | None) -> str:

@@ -78,7 +78,7 @@ def run_encode(build: RunningBuild) -> None:
         if not selection.has_more and not any(result.documents for result in own):
             reasons = tally.dropped
             why = describe_drops(reasons, reasons.total()) or "there were none"
-            raise InputError(f"source {source.name!r}: no document is left: {why}. {drop_remedy(reasons)}.")
+            raise InputError(f"source {source.name!r}: no document is left: {why}. {drop_remedy()}.")
 
 
 def prepare_measures(build: RunningBuild) -> None:

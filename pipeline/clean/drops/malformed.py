@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipeline.sources.base import MALFORMED, SHOWN_MALFORMED, Span
-from pipeline.sources.formats.contract import FORMATS
-from pipeline.sources.formats.encoding_guess import explain_fault
+from pipeline.sources.base import MALFORMED
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 NULL = "text is null"
-_MOST = 0.5
-"""If a larger share of a source is in another encoding than stated, it is probably the encoding of all of it."""
 
 
 def invalid_reason(source: SourceRecipe) -> str:
@@ -33,56 +28,28 @@ def count_malformed(source: SourceRecipe, dropped: Mapping[str, float]) -> float
     return dropped.get(MALFORMED, 0) + dropped.get(invalid_reason(source), 0)
 
 
-@dataclass(slots=True)
-class Examples:
-    """Some malformed records of a source."""
-
-    shown: list[str] = field(default_factory=list[str])
-    """Each with its file, place and fault."""
-    guesses: dict[str, int] = field(default_factory=dict[str, int])
-    """How many of them seem to have each encoding, if the source's `encoding` can say so."""
-
-    def add(self, source: SourceRecipe, span: Span, row: int, text: bytes) -> None:
-        """Add a document that does not decode, if there is room."""
-        if len(self.shown) >= SHOWN_MALFORMED:
-            return
-        # A guess counts only where a key of the source could say so.
-        fault, guess = explain_fault(text, source.encoding)
-        place = "" if span.kind == "file" else f" {span.part} row {row}"
-        self.shown.append(f"{span.name}{place}: {fault}")
-        if guess and span.format in FORMATS and "encoding" in FORMATS[span.format].keys:
-            self.guesses[guess] = self.guesses.get(guess, 0) + 1
-
-    def update(self, other: Examples) -> None:
-        """Add the examples of another part of the source, as far as there is room."""
-        self.shown += other.shown[: SHOWN_MALFORMED - len(self.shown)]
-        for guess, count in other.guesses.items():
-            self.guesses[guess] = self.guesses.get(guess, 0) + count
+def describe_examples(malformed: list[str]) -> str:
+    """Return the end of a sentence about malformed records: some of them, a line each."""
+    return "\n  ".join([". Examples:", *malformed]) if malformed else ""
 
 
-def describe_examples(examples: Examples) -> str:
-    """Return the end of a sentence about malformed records: the examples, a line each."""
-    return "\n  ".join([". Examples:", *examples.shown]) if examples.shown else ""
-
-
-def malformed_remedy(source: SourceRecipe, share: float, examples: Examples) -> str:
-    """Return what to do about a source with too many malformed records.
+def malformed_remedy(source: SourceRecipe, dropped: Mapping[str, float], records: float) -> str:
+    """Return what to do about a source with too many malformed records, without a full stop.
 
     Args:
         source: the source.
-        share: the share of its records, from 0 to 1, as far as they were read.
-        examples: some of them.
+        dropped: how many of its records are dropped, by reason, as far as they were read.
+        records: how many were read.
     """
-    without = f"set max_malformed = {_enough(share)} to go on without these records" if share < 1 else ""
-    if not examples.guesses or source.encoding != "utf-8":
-        return f"Repair the records, or {without}" if without else "Repair the records"
-    guess = max(examples.guesses, key=lambda name: (examples.guesses[name], name))  # windows-1252 holds latin-1
-    # Few malformed records do not tell mixed files from plain English, whose letters are the same in all encodings.
-    caution = "" if share > _MOST else " (UTF-8 would be read as wrong letters)"
+    share = count_malformed(source, dropped) / records
+    without = f", or set max_malformed = {_enough(share)} to go on without these" if share < 1 else ""
+    if not dropped.get(invalid_reason(source)):
+        return f"Repair the records{without}"
+    if source.encoding != "utf-8":
+        return f"Correct `encoding`, or repair the records{without}"
     return (
-        f'Set encoding = "{guess}" in this source if all its files have it{caution}; otherwise give the files in '
-        f'{guess} a source of their own with encoding = "{guess}", or convert them (`iconv -f {guess} -t utf-8`)'
-        + (f". Or {without}" if without else "")
+        'If these text files are in another encoding, set it, as in encoding = "latin-1", in a source of their own if '
+        f"others are in UTF-8; or convert them (`iconv -f latin1 -t utf-8`). Otherwise repair the records{without}"
     )
 
 

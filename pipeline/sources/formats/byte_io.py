@@ -10,9 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import tarfile
-import zipfile
-import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -21,21 +18,23 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from pipeline.sources.base import BATCH_BYTES, SourceError, Span
-from pipeline.sources.formats.encodings import UTF8, decode_blocks, is_cuttable
+from pipeline.sources.formats.encodings import UTF8, decode_blocks, find_wide_encoding, is_cuttable
 from shards.terminal.display import printable
 
-COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz", ".tgz": "gzip", ".tbz2": "bz2", ".txz": "xz"}
-"""Suffixes of compressed files, and the names of their codecs: Arrow's, and `xz`, which Arrow has not."""
+COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+"""Suffixes of compressed files, and Arrow's names of their codecs."""
 TEXT_PER_STORED_BYTE = 3.5
 """zstd and gzip on English prose: 2.5 to 4; only for estimates."""
 MOST_BYTES = (1 << 31) - 2
 """Arrow's readers of JSON and CSV count the bytes of a block in 32 bits."""
+HEAD_BYTES = 1 << 16
+"""Bytes at the beginning of a file that tell its format, and UTF-16."""
 _EXCERPT_BYTES = 60
 _WINDOW_BYTES = 1 << 20
 """Bytes that the search for a cut reads at a time."""
 
-BROKEN_FILE_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error)
-"""Errors of pyarrow, fsspec and the decompressors for files that are broken, missing or out of reach."""
+BROKEN_FILE_ERRORS = (OSError, ValueError, EOFError)
+"""Errors of pyarrow and fsspec for files that are broken, missing or out of reach."""
 
 
 def compression_of(name: str) -> str | None:
@@ -50,7 +49,7 @@ def is_compressed(name: str) -> bool:
 
 def is_local(url: str) -> bool:
     """Say whether the bytes at a URL are on a plain local path."""
-    return "://" not in url and "::" not in url
+    return "://" not in url
 
 
 @contextlib.contextmanager
@@ -60,26 +59,22 @@ def open_file(url: str) -> Generator[BinaryIO]:
         with open(os.path.expanduser(url), "rb") as file:
             yield file
         return
-    fs, path = _open_file_system(url)  # keep a reference: an archive closes with its file system
+    fs, path = _open_file_system(url)
     with fs.open(path, "rb") as file:
         yield cast("BinaryIO", file)
 
 
 def read_file_version(url: str) -> str:
-    """Return a text that changes with a file's bytes: size and modification time, or what its file system offers.
-
-    For a file in an archive, the text includes the archive's version.
-    """
+    """Return a text that changes with a file's bytes: size and modification time, or what its file system offers."""
     if is_local(url):
         return version_of_status(os.stat(os.path.expanduser(url)))
     fs, path = _open_file_system(url)
     info = fs.info(path)
     if info.get("size") is None:
         raise SourceError(f"{url}: the server does not say how large the file is, so it cannot be cut. Download it.")
-    # Whatever the file system knows that changes with the bytes; an archive's member changes with the archive.
-    tags = [f"{key} {info[key]}" for key in ("ETag", "etag", "sha256", "LastModified", "mtime", "CRC") if info.get(key)]
-    container = url.partition("::")[2]
-    return ", ".join([f"{info['size']} bytes", *tags, *([f"in {read_file_version(container)}"] if container else [])])
+    # Whatever the file system knows that changes with the bytes.
+    tags = [f"{key} {info[key]}" for key in ("ETag", "etag", "sha256", "LastModified", "mtime") if info.get(key)]
+    return ", ".join([f"{info['size']} bytes", *tags])
 
 
 def version_of_status(status: os.stat_result) -> str:
@@ -93,20 +88,13 @@ def _open_file_system(url: str) -> tuple[Any, str]:
     return fsspec.url_to_fs(url)
 
 
-def decompress(raw: BinaryIO, compression: str) -> pa.NativeFile | BinaryIO:
-    """Return a stream of a file's bytes, decompressed by a codec of `COMPRESSION`; several streams in a row are one."""
-    if compression == "xz":
-        from pipeline.sources.formats.xz import open_xz
-
-        return open_xz(raw)
+def open_decompressed(raw: BinaryIO, name: str) -> pa.NativeFile | BinaryIO:
+    """Return a stream of a file's bytes, decompressed if its name tells so; several streams in a row are one."""
+    compression = compression_of(name)
+    if compression is None:
+        return raw
     file: Any = pa.PythonFile(cast("Any", raw), mode="r")
     return pa.CompressedInputStream(file, cast("Any", compression))
-
-
-def open_decompressed(raw: BinaryIO, name: str) -> pa.NativeFile | BinaryIO:
-    """Return a stream of a file's bytes, decompressed if its name tells that it is compressed."""
-    compression = compression_of(name)
-    return decompress(raw, compression) if compression else raw
 
 
 def read_blocks(raw: BinaryIO, span: Span) -> Iterator[bytes]:
@@ -116,9 +104,8 @@ def read_blocks(raw: BinaryIO, span: Span) -> Iterator[bytes]:
         SourceError: a plain file ends before the span does.
         OSError: a compressed file is truncated or broken.
     """
-    compression = compression_of(span.name)
-    if compression:
-        stream = decompress(raw, compression)
+    if is_compressed(span.name):
+        stream = open_decompressed(raw, span.name)
         while block := stream.read(BATCH_BYTES):
             yield block
         return
@@ -138,8 +125,33 @@ def excerpt(data: bytes) -> str:
 
 
 def read_text_blocks(raw: BinaryIO, span: Span, encoding: str) -> Iterator[bytes]:
-    """Yield a span's text in UTF-8, decompressed, without a byte order mark; otherwise like `read_blocks`."""
-    return decode_blocks(read_blocks(raw, span), encoding, is_start=span.start == 0)
+    """Yield a span's text in UTF-8, decompressed, without a byte order mark; otherwise like `read_blocks`.
+
+    Raises:
+        SourceError: the file is in UTF-16 or UTF-32, and `encoding` is UTF-8.
+    """
+    blocks = read_blocks(raw, span)
+    if span.start == 0 and encoding == UTF8:
+        blocks = _refuse_wide(blocks, span.name)
+    return decode_blocks(blocks, encoding, is_start=span.start == 0)
+
+
+def _refuse_wide(blocks: Iterator[bytes], name: str) -> Iterator[bytes]:
+    for block in blocks:
+        refuse_wide(block[:HEAD_BYTES], name)
+        yield block
+        break
+    yield from blocks
+
+
+def refuse_wide(head: bytes, name: str) -> None:
+    """Refuse a file read as UTF-8 that begins like UTF-16 or UTF-32.
+
+    Raises:
+        SourceError: naming the encoding.
+    """
+    if found := find_wide_encoding(head):
+        raise SourceError(f'{name}: seems to be text in {found}; set encoding = "{found}" for all files of a source.')
 
 
 def read_pieces(raw: BinaryIO, span: Span, separator: bytes, encoding: str) -> Iterator[bytes]:

@@ -97,16 +97,13 @@ def refuse_twins(names: list[str], source: SourceRecipe, where: str) -> None:
         )
 
 
-def check_columns(
-    schema: pa.Schema, source: SourceRecipe, where: str, *, has_text_column: bool = True
-) -> tuple[str, ...]:
+def check_columns(schema: pa.Schema, source: SourceRecipe, where: str) -> tuple[str, ...]:
     """Check the columns that a source names against the schema of a file.
 
     Args:
         schema: the schema.
         source: the source.
         where: the file, for errors.
-        has_text_column: whether the text is in the source's text column; else it is no column that a recipe names.
 
     Returns:
         The type of each column to carry; `UNKNOWN_TYPE` if all its values are null.
@@ -117,12 +114,11 @@ def check_columns(
     refuse_twins(schema.names, source, where)
     types: list[str] = []
     faults: list[str] = []
-    if has_text_column:
-        text = find_type(schema, source.text_column)
-        if text is None:
-            faults.append(describe_absent(schema, source.text_column, source.text_key))
-        elif not any(test(text) for test in _TEXT_TESTS):
-            faults.append(f"column {source.text_column!r} is {text}, not text. Correct `{source.text_key}`.")
+    text = find_type(schema, source.text_column)
+    if text is None:
+        faults.append(describe_absent(schema, source.text_column, source.text_key))
+    elif not any(test(text) for test in _TEXT_TESTS):
+        faults.append(f"column {source.text_column!r} is {text}, not text. Correct `{source.text_key}`.")
     for predicate in source.predicates:
         kind = find_type(schema, predicate.column)
         if kind is None:

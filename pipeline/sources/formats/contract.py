@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("text", "keep", "carry")
 _RECORDS = (*_COLUMNS, "encoding")
-_OF_MEMBERS = ("members", "keep", "carry", "encoding")
 _CONTENT_PER_LINE_BYTE = 25  # a line of 200 bytes names a source file of 5,000; only for estimates
 
 
@@ -68,8 +67,6 @@ class FileFormat:
     """Endings of names, in lower case, that tell the format, without that of a compression."""
     magic: tuple[bytes, ...] = ()
     """First bytes that tell the format of a file whose name does not."""
-    magic_at: int = 0
-    """Where in the file those bytes stand."""
 
     def load(self) -> FormatModule:
         """Return the format's module."""
@@ -86,10 +83,6 @@ FORMATS = {
     "csv": FileFormat("tables.csv_table", (*_RECORDS, "delimiter"), endings=(".csv", ".tsv", ".tab", ".psv")),
     "json": FileFormat("json_array", _RECORDS),
     "file": FileFormat("whole_file", ("encoding",)),
-    "tar": FileFormat("archives.tar", _OF_MEMBERS, endings=(".tar",), magic=(b"ustar",), magic_at=257),
-    "webdataset": FileFormat("archives.webdataset", _OF_MEMBERS),
-    "zip": FileFormat("archives.zip", _OF_MEMBERS, endings=(".zip",)),
-    "warc": FileFormat("archives.warc", ("keep", "carry", "encoding"), endings=(".warc", ".wet"), magic=(b"WARC/1.",)),
 }
 """All formats, by their names in recipes."""
 
@@ -128,8 +121,6 @@ def _refuse_unused(source: SourceRecipe, name: str, format_: str) -> None:
             f"{name}: is read as {format_} and has no columns; `carry` of {source.name!r} needs "
             f"{list_formats_with('carry')}. Leave `carry` out."
         )
-    if source.members and "members" not in used:
-        raise SourceError(f"{name}: is read as {format_} and has no members. Leave `members` out.")
     if source.encoding != UTF8 and "encoding" not in used:
         raise SourceError(
             f"{name}: is read as {format_}, which holds text in UTF-8; `encoding` is for text files. Leave it out, or "

@@ -13,26 +13,48 @@ import codecs
 import json
 import os
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.formats.byte_io import COMPRESSION, is_compressed, open_decompressed, open_file
+from pipeline.sources.formats.byte_io import (
+    COMPRESSION,
+    HEAD_BYTES,
+    is_compressed,
+    open_decompressed,
+    open_file,
+    refuse_wide,
+)
 from pipeline.sources.formats.contract import FORMATS
-from pipeline.sources.formats.encoding_guess import guess_encoding
 from pipeline.sources.formats.encodings import UTF8, decode_whole
 
-HEAD_BYTES = 1 << 16
-"""Bytes that are read of a file."""
+
+class Packed(NamedTuple):
+    """Files that are not read: something else is read once they are unpacked."""
+
+    what: str
+    endings: str
+    """A pattern of their names' ends."""
+    magic: bytes
+    magic_at: int
+    remedy: str
+    """What to do, with `{name}` for the file."""
+
+
+PACKED = (
+    Packed("a tar archive", r"\.(tar(\.\w+)?|tgz|tbz2?|txz|tzst)", b"ustar", 257, "tar -xf {name} -C FOLDER"),
+    Packed("a zip archive", r"\.zip", b"PK\x03\x04", 0, "unzip {name} -d FOLDER"),
+    Packed("a 7z archive", r"\.7z", b"7z\xbc\xaf\x27\x1c", 0, "7z x {name} -oFOLDER"),
+    Packed("a web crawl (WARC)", r"\.(warc|wet|wat)(\.\w+)?", b"WARC/1.", 0, "python warc_to_jsonl.py {name}"),
+    Packed("compressed by xz", r"\.xz", b"\xfd7zXZ\x00", 0, "xz -d {name}"),
+)
+"""Archives, crawls and compressions that are not read; recipes/README.md has `warc_to_jsonl.py`."""
 _BY_NAME = {ending: name for name, format_ in FORMATS.items() for ending in format_.endings}
-_BY_MAGIC = {name: (format_.magic, format_.magic_at) for name, format_ in FORMATS.items() if format_.magic}
+_BY_MAGIC = {magic: name for name, format_ in FORMATS.items() for magic in format_.magic}
 _MAGIC = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "Zstandard",
     b"BZh": "bzip2",
-    b"\xfd7zXZ\x00": "xz",
     b"\x04\x22\x4d\x18": "LZ4",
-    b"PK\x03\x04": "a zip archive",
-    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
     b"ORC": "ORC",
     b"Obj\x01": "Avro",
     b"\x89HDF": "HDF5",
@@ -56,6 +78,22 @@ def format_of_name(name: str) -> str | None:
     return _BY_NAME.get(ending_of(name))
 
 
+def describe_packed(name: str, head: bytes = b"") -> str | None:
+    """Return what an archive, a crawl or a file in xz is, and how to unpack it; None for other files.
+
+    Args:
+        name: the file's name.
+        head: its first bytes, if they were read.
+    """
+    for packed in PACKED:
+        if re.search(f"{packed.endings}$", name.lower()) or head.startswith(packed.magic, packed.magic_at):
+            return (
+                f"is {packed.what}, which is not read. Unpack it first, `{packed.remedy.format(name=name)}`, and name "
+                "the files that it gives"
+            )
+    return None
+
+
 def detect_format(url: str, name: str, encoding: str = UTF8) -> str:
     """Return a file's format, by its name in `FORMATS`.
 
@@ -74,14 +112,17 @@ def detect_format(url: str, name: str, encoding: str = UTF8) -> str:
         return found
     with open_file(url) as raw:
         head = open_decompressed(raw, name).read(HEAD_BYTES)
-    if found := next((name for name, (magic, at) in _BY_MAGIC.items() if head.startswith(magic, at)), None):
+    if found := next((found for magic, found in _BY_MAGIC.items() if head.startswith(magic)), None):
         return found
     # From here on it is text, or refused.
-    if kind := describe_known(head):
+    if packed := describe_packed(name, head):
+        raise SourceError(f"{name}: {packed}.")
+    if kind := next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None):
         raise _not_text(name, kind)
+    if encoding == UTF8:
+        refuse_wide(head, name)
     head = decode_whole(head, encoding)
-    if is_binary(head):
-        refuse_utf_16(name, head)
+    if _is_binary(head):
         raise _not_text(name, "binary data")
     if _is_json_lines(head):
         return "jsonl"
@@ -109,23 +150,8 @@ def detect_format(url: str, name: str, encoding: str = UTF8) -> str:
     return "file"
 
 
-def describe_known(head: bytes) -> str | None:
-    """Return which known kind of binary data first bytes are of, such as gzip or PDF; None if they are of none."""
-    return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
-
-
-def refuse_utf_16(name: str, head: bytes) -> None:
-    """Refuse a file read as UTF-8 that begins like UTF-16 or UTF-32.
-
-    Raises:
-        SourceError: naming the encoding.
-    """
-    if is_binary(head) and (guess := guess_encoding(head)).startswith("utf-"):
-        raise SourceError(f'{name}: seems to be text in {guess}; set encoding = "{guess}" for all files of a source.')
-
-
 def _not_text(name: str, kind: str) -> SourceError:
-    if kind in ("gzip", "Zstandard", "bzip2", "xz"):
+    if kind in ("gzip", "Zstandard", "bzip2"):
         endings = ", ".join(COMPRESSION)
         return SourceError(
             f"{name}: is compressed ({kind}), which its name does not tell. Rename it: {endings} are read."
@@ -135,7 +161,7 @@ def _not_text(name: str, kind: str) -> SourceError:
     )
 
 
-def is_binary(head: bytes) -> bool:
+def _is_binary(head: bytes) -> bool:
     """Return whether bytes are binary: many are NUL, or some are NUL and the rest is not UTF-8."""
     nulls = head.count(0)
     if not nulls:

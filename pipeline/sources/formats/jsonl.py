@@ -15,7 +15,6 @@ import pyarrow.json as pa_json
 from pipeline.sources.base import Columns, SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, excerpt, open_file, read_pieces
 from pipeline.sources.formats.carried_types import types_in_records, values_at
-from pipeline.sources.formats.encoding_guess import guess_encoding
 from pipeline.sources.formats.span_reader import SpanReader
 from shards.format.carried import arrow_type
 
@@ -205,9 +204,7 @@ def _parse_parts(lines: list[bytes], options: pa_json.ParseOptions) -> Iterator[
         yield _read_json(b"\n".join(lines), options)
     except pa.ArrowInvalid as error:
         if len(lines) == 1:
-            guess = guess_encoding(lines[0][:_HEAD_BYTES])
-            other = f" (it seems to be {guess}: then set `encoding`)" if guess.startswith("utf-") else ""
-            yield f"{str(error).removesuffix(' in row 0')}: {excerpt(lines[0])}{other}"
+            yield f"{str(error).removesuffix(' in row 0')}: {excerpt(lines[0])}"
             return
         middle = len(lines) // 2
         yield from _parse_parts(lines[:middle], options)

@@ -69,19 +69,18 @@ class SpanReader:
         if len(self._malformed) < SHOWN_MALFORMED:
             self._malformed.append(f"{where}: {fault}")
 
-    def make_batch(self, table: pa.Table | pa.RecordBatch, rows: np.ndarray, text: str | None = None) -> TextBatch:
+    def make_batch(self, table: pa.Table | pa.RecordBatch, rows: np.ndarray) -> TextBatch:
         """Return a batch of a table's columns, with the rows that all predicates of the source keep.
 
         Args:
             table: rows of the span.
             rows: the rows' numbers in the span, `(num_rows,)`.
-            text: the column of the text, if it is not the source's.
 
         Raises:
             SourceError: a column to carry is absent, or is not of its type.
         """
         values = take_carried(table, self.carried, self.span.name) if self.carried else None
-        return self.finish(TextBatch(take_path(table, text or self.source.text_column), rows, carried=values), table)
+        return self.finish(TextBatch(take_path(table, self.source.text_column), rows, carried=values), table)
 
     def finish(self, batch: TextBatch, table: pa.Table | pa.RecordBatch | None = None) -> TextBatch:
         """Return the rows of a batch that all predicates keep, with the counts of what was not read before its end.

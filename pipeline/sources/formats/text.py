@@ -11,8 +11,6 @@ import pyarrow as pa
 from pipeline.arrow_arrays import wrap_texts
 from pipeline.sources.base import Span, TextBatch
 from pipeline.sources.formats.byte_io import cut_at, read_pieces
-from pipeline.sources.formats.detect import HEAD_BYTES, refuse_utf_16
-from pipeline.sources.formats.encodings import UTF8
 from pipeline.sources.formats.span_reader import SpanReader
 from pipeline.sources.undivided import LEAST_UNDIVIDED_BYTES
 
@@ -34,9 +32,6 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     pattern: Any = separator
     with reader.open() as raw:
         for piece in read_pieces(raw, span, separator, source.encoding):
-            # ASCII in UTF-16 is UTF-8 full of NULs: nothing else would tell. Other text in UTF-16 does not decode.
-            if reader.row == span.start == 0 and source.encoding == UTF8 and piece[:HEAD_BYTES].isascii():
-                refuse_utf_16(span.name, piece[:HEAD_BYTES])
             documents = pc.split_pattern(wrap_texts(pa.large_binary(), [piece]), pattern).flatten()
             # One piece, one document: the separator may be one that the file does not have.
             is_whole = len(documents) == 1 and reader.row == span.start == 0

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
 from pipeline.sources.base import Span, TextBatch
-from pipeline.sources.formats.byte_io import read_blocks
-from pipeline.sources.formats.encodings import decode_whole
+from pipeline.sources.formats.byte_io import read_text_blocks
 from pipeline.sources.formats.span_reader import SpanReader
 
 if TYPE_CHECKING:
@@ -27,5 +26,5 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Yield a file as one document."""
     with reader.open() as raw:
-        data = b"".join(read_blocks(raw, reader.span))
-    yield TextBatch(wrap_texts(pa.large_binary(), [decode_whole(data, reader.source.encoding)]), np.zeros(1, np.uint32))
+        text = b"".join(read_text_blocks(raw, reader.span, reader.source.encoding))
+    yield TextBatch(wrap_texts(pa.large_binary(), [text]), np.zeros(1, np.uint32))

@@ -101,8 +101,6 @@ def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name:
         remedy = f"Correct `{key}`; or, if the file has no header, put a line with the columns' names first."
         if len(names) == 1 and other:
             remedy = f"Are its columns separated by {other!r}? Set `delimiter` to that."
-        if "\0" in "".join(names):
-            remedy = 'It seems to be UTF-16: set encoding = "utf-16".'
         listed = ", ".join(printable(own[:_EXCERPT]) for own in names)
         raise SourceError(
             f"{name}: no column {column!r} in its header, read with the delimiter {delimiter!r}; there are {listed}. "
