@@ -242,7 +242,7 @@ def test_constraints_pin_every_dependency() -> None:
     pins = _pins()
     assert pins["torch"] == "2.13.0"
     pending, seen = (
-        [Requirement("tokenmill[bpe,clean,datatrove,experiments,hub,ray,train,warc,dev]")],
+        [Requirement("tokenmill[bpe,clean,datatrove,experiments,hub,ray,train,dev]")],
         set[tuple[str, frozenset[str]]](),
     )
     wrong: list[str] = []
