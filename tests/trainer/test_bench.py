@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from shards.errors import InputError
+from tests.benchmarks import on_gpu
 from trainer.commands import bench, fit
 from trainer.commands.bench_steps import time_steps, write_made_up_set
 from trainer.eval_config import EvalSetConfig
@@ -136,3 +137,11 @@ def test_what_cannot_be_measured_is_refused(trainer, recipe_file, monkeypatch):
     ranks = trainer.run("bench", recipe_file, "--set", SETTINGS[0])
     assert ranks.returncode == 2
     assert "bench measures one GPU" in ranks.stderr
+
+
+def test_what_is_measured_on_a_gpu_rehearses_on_a_cpu(tmp_path: Path) -> None:
+    rows = on_gpu.Run(300, tmp_path).measure()
+    assert not [row for row in rows if "error" in row or "skipped" in row]
+    assert {row["what"] for row in rows} >= {"muon equal", "attention", "layers", "steps"}
+    losses = {row["loss"] for row in rows if row["what"] == "layers" and row["recipe"] == "proxy-30m"}
+    assert max(losses) - min(losses) < 1e-4
