@@ -41,8 +41,6 @@ class EvalSetConfig(Settings):
     """With `shards`: `"val"` or `"train"`; by default `val` if the set has that split. Else a source's key."""
     max_tokens: PositiveInt = 1_000_000
     """Whole documents are scored until this many tokens; those after are counted."""
-    false_end: bool = False
-    """Score `NAME_false_end` too: how unlikely the model finds an end of document within a word, in bits."""
 
     @property
     def source(self) -> dict[str, JsonValue]:
@@ -53,7 +51,7 @@ class EvalSetConfig(Settings):
     @property
     def score_names(self) -> list[str]:
         """The names of its scores."""
-        return [f"{self.name}_bpb", *([f"{self.name}_false_end"] if self.false_end else [])]
+        return [f"{self.name}_bpb"]
 
 
 class EvalTaskConfig(OwnColumns):

@@ -39,8 +39,7 @@ from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftov
 from trainer.checkpoint.tensors import check_disk, load_training_state, load_weights, save_checkpoint
 from trainer.device import choose_device, choose_precision, peak_flops, wait_for_ranks
 from trainer.evaluation.evaluate import Scorer, open_scorers
-from trainer.evaluation.evaluated_model import EvaluatedModel
-from trainer.evaluation.validation import find_text_scales, find_token_bytes
+from trainer.evaluation.validation import EvaluatedModel, find_text_scales, find_token_bytes
 from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token
 from trainer.optim import build_optimizers

@@ -11,6 +11,7 @@ GONE: dict[str, str] = {
     "shards": "`tokenmill COMMAND` has every command",
     "tar": "unpack the archive (`tar -xf`), and name the files that it holds",
     "trainer": "`tokenmill COMMAND` has every command",
+    "false_end": "an eval set is scored in bits per byte",
     "prune": "`tokenmill build --prune` deletes from the work folder what that build did not use",
     "--keep": "the work folder keeps the results of all builds; `--prune` deletes what this build does not use",
     "warc": "write its text as JSON lines: recipes/README.md#archives-and-web-crawls",

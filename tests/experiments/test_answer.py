@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.engine.checksums import WrittenFile
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
 from tests.support.ablations import TRAIN, write_ablation
@@ -15,7 +14,6 @@ from tokenmill.experiments.ablation import Ablation
 from tokenmill.experiments.answer import answer_ablation, show_scores
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import load_ablation
-from trainer.run_folder import TOKENIZER_FILE
 
 ARMS: list[dict[str, Any]] = [{"name": "plain"}, {"name": "other", "data": {"sources": {"sums": {"weight": 3}}}}]
 ITEMS: dict[str, Any] = {
@@ -37,8 +35,7 @@ def result(value: float, *, score: str = "held_out_bpb", text: str = "a") -> Pro
 def answer(folder: Path, first: list[Any], other: list[Any], **keys: Any) -> dict[str, Any]:
     """Return the answer of an ablation whose two arms have these values, or results, one for each seed."""
     (folder / "items.jsonl").touch()
-    sets = [TRAIN["eval"]["sets"][0] | {"false_end": True}]
-    evals: dict[str, Any] = TRAIN["eval"] | {"sets": sets, "tasks": [ITEMS]}
+    evals: dict[str, Any] = TRAIN["eval"] | {"tasks": [ITEMS]}
     file = write_ablation(folder, *ARMS, train={"eval": evals}, **({"seeds": list(range(1, len(first) + 1))} | keys))
     ablation = Ablation(file, load_ablation(file), folder / "out", LocalExecutor(1), Progress(quiet=True))
     for training, one in zip(ablation.trainings, (*first, *other), strict=True):
@@ -87,18 +84,6 @@ def test_of_an_accuracy_more_is_better(tmp_path: Path) -> None:
     )
     found = answer(tmp_path, first, other, scores=["held_out_2_acc"])
     assert found["scores"][1]["answer"] == "better"
-
-
-@pytest.mark.parametrize(("tokenizer", "words"), [("a", "better"), ("b", "other tokenizer: its tokens begin")])
-def test_false_ends_compare_models_with_one_tokenizer(tmp_path: Path, tokenizer: str, words: str) -> None:
-    first, other = (
-        [result(value, score="held_out_false_end") for value in values] for values in ([12.0, 12.1], [14.0, 14.2])
-    )
-    for own, digest in ((first, "a"), (other, tokenizer)):
-        for one in own:
-            one.files[TOKENIZER_FILE] = WrittenFile(1, xxh3_128=digest)
-    found = answer(tmp_path, first, other, scores=["held_out_false_end"])
-    assert found["scores"][1]["answer"].startswith(words)
 
 
 def test_costs_count_what_was_trained(tmp_path: Path) -> None:

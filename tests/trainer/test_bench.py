@@ -139,6 +139,7 @@ def test_what_cannot_be_measured_is_refused(trainer, recipe_file, monkeypatch):
     assert "bench measures one GPU" in ranks.stderr
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
 def test_what_is_measured_on_a_gpu_rehearses_on_a_cpu(tmp_path: Path) -> None:
     rows = on_gpu.Run(300, tmp_path).measure()
     assert not [row for row in rows if "error" in row or "skipped" in row]

@@ -1,4 +1,4 @@
-"""The command `eval`: scores after training equal those during it; exported models; the documents that are hardest."""
+"""The command `eval`: scores after training equal those during it; the documents that are hardest."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from shards import ShardSet, open_set
 from tests.support.recipes import overrides, to_toml
 from tests.support.shard_sets import Document, Plan, write_set
 from tests.trainer.conftest import TEXTS, WEIGHTS, make_text, train_tokenizer
-from trainer.commands.export import describe_export_files, export_weights, import_weights, read_exported_config
-from trainer.model.decoder import build_model
-from trainer.recipe import ModelConfig
 
 BROKEN = "Ã¢Â€Â™ Ã‚Â» ÃƒÂ© Ã¢Â€Âœ Ã‚Â§ Ã„Â— Ã…Âž " * 8
 
@@ -77,39 +73,6 @@ def read_scores(run: Path) -> dict[int, dict]:
     return {line["step"]: line for line in lines if "scores" in line}
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        {},
-        {"use_qk_norm": True},
-        {"hidden_act": "relu2"},
-        {"use_qk_norm": True, "hidden_act": "relu2"},
-        {"kind": "gpt2"},
-    ],
-)
-def test_an_exported_config_and_its_weights_are_read_back(parts, tmp_path):
-    keys = {
-        "kind": "llama",
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "max_position_embeddings": 64,
-    }
-    config = ModelConfig.model_validate({**keys, **parts})
-    state = build_model(config, 320, seed=5).state_dict()
-    content = describe_export_files(config, 320, 0, {"<|endoftext|>": 0}, "float32")["config.json"]
-    assert read_exported_config(content, tmp_path).model_dump(exclude={"vocab_size"}) == config.model_dump(
-        exclude={"vocab_size"}
-    )
-    found = import_weights(export_weights(dict(state), config, 320), config)
-    assert found.keys() == state.keys()
-    assert all(
-        torch.equal(found[name], tensor[:320] if "embed_tokens" in name else tensor)
-        for name, tensor in state.items()
-        if "lm_head" not in name
-    )
-
-
 def evaluate(trainer, *arguments: object) -> dict:
     done = trainer.run("eval", *arguments, "--json")
     assert done.returncode == 0, done.stderr
@@ -123,24 +86,6 @@ def test_scores_after_training_are_those_of_training(trainer, trained, step):
     assert found["step"] == step
     for key in ("val_loss", "val_bits_per_byte", "val_loss_by_source", "scores", "score_notes"):
         assert found[key] == logged[key], key
-
-
-def test_an_exported_model_has_the_scores_of_its_run(trainer, trained, broken_set, tmp_path):
-    out = tmp_path / "exported"
-    assert trainer.run("export-model", trained, "--to", "hf", "--out", out).returncode == 0
-    recipe = tmp_path / "recipe.toml"
-    tables = json.loads((trained / "recipe.json").read_text())
-    sets = [{key: value for key, value in table.items() if value is not None} for table in tables["eval"]["sets"]]
-    recipe.write_text(f"[train]\nseq_len = 32\n[eval]\nsets = {to_toml(sets)}\n")
-    changes = overrides("train.precision='fp32'", "eval.max_tokens=9000")
-    found = evaluate(trainer, out, "--recipe", recipe, "--shards", broken_set.path, *changes)
-    logged = read_scores(trained)[16]
-    assert found["step"] is None
-    assert found["val_loss"] == pytest.approx(logged["val_loss"], rel=1e-6)
-    assert found["scores"]["web_bpb"] == pytest.approx(logged["scores"]["web_bpb"], rel=1e-6)
-    alone = evaluate(trainer, out, "--recipe", recipe, *changes)
-    assert "val_loss" not in alone
-    assert alone["score_notes"]["web"]["held_by_training"] is None
 
 
 def test_a_corrupted_source_is_at_the_top_of_the_worst(trainer, trained):
@@ -192,28 +137,21 @@ def test_what_is_scored_can_be_another_recipe(trainer, trained, shard_set, tmp_p
         (["--set", "eval.sets.web.txt=1"], "eval.sets.web.txt: unknown key"),
         (["--set", "eval.sets.web.name=''"], "eval.sets"),
         (["--shards", "SET"], "the run was trained on"),
-        (["--recipe", "WRONG"], "train.seq_len: expected a whole number; got 'x'"),
         (["--recipe", "MISSPELT"], "evals: unknown key. Did you mean 'eval'?"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(trainer, trained, shard_set, tmp_path, arguments, message):
     (tmp_path / "misspelt.toml").write_text("[evals]\nmax_tokens = 5\n")
-    (tmp_path / "wrong.toml").write_text("[train]\nseq_len = 'x'\n")
-    places = {"SET": shard_set.path, "WRONG": tmp_path / "wrong.toml", "MISSPELT": tmp_path / "misspelt.toml"}
+    places = {"SET": shard_set.path, "MISSPELT": tmp_path / "misspelt.toml"}
     given = [places.get(part, part) for part in arguments]
     done = trainer.run("eval", trained, *given)
     assert done.returncode == 2
     assert message in done.stderr
 
 
-def test_a_model_without_anything_to_score_is_refused(trainer, trained, tmp_path):
-    out = tmp_path / "exported"
-    assert trainer.run("export-model", trained, "--to", "hf", "--out", out).returncode == 0
-    done = trainer.run("eval", out)
-    assert (done.returncode, "there is nothing to score" in done.stderr) == (2, True)
-    (out / "config.json").write_text('{"model_type": "bert"}')
-    assert "expected a model that export-model wrote" in trainer.run("eval", out).stderr
-    assert "no checkpoints" in trainer.run("eval", tmp_path).stderr
+def test_a_folder_without_a_run_is_refused(trainer, tmp_path):
+    done = trainer.run("eval", tmp_path)
+    assert (done.returncode, "no checkpoints" in done.stderr) == (2, True)
 
 
 def test_a_spike_names_the_document_that_it_comes_from(trainer, recipe_file, tmp_path):

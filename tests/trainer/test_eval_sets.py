@@ -6,8 +6,7 @@ import contextlib
 import itertools
 import json
 import math
-import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,8 +24,8 @@ from trainer.eval_config import EvalSetConfig
 from trainer.evaluation.document_losses import measure_documents
 from trainer.evaluation.eval_sets import find_held_documents, open_eval_set, read_documents
 from trainer.evaluation.evaluate import evaluate_scores
-from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.scores import estimate_ratio
+from trainer.evaluation.validation import EvaluatedModel
 from trainer.model.decoder import build_model
 from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe
 
@@ -66,9 +65,9 @@ def text_set(path: Path, **keys: object) -> EvalSetConfig:
     return EvalSetConfig.model_validate({"name": "web", "paths": [str(path)], "text": "body", **keys})
 
 
-def losses_naively(evaluated: EvaluatedModel, ids: list[int], goes_on: Sequence[bool] = ()) -> list[float]:
-    """Return the nats of a document, one target at a time, and those of an EOS instead of some of its tokens."""
-    context, total = [evaluated.eos_id], [0.0, 0.0]
+def loss_naively(evaluated: EvaluatedModel, ids: list[int]) -> float:
+    """Return the nats of a document, one target at a time."""
+    context, total = [evaluated.eos_id], 0.0
     sequence = context + ids if evaluated.bos_id is None else ids
     targets = len(sequence) - 1
     for at in range(1, targets + 1):
@@ -83,10 +82,7 @@ def losses_naively(evaluated: EvaluatedModel, ids: list[int], goes_on: Sequence[
             )
         with torch.no_grad():
             logits = evaluated.model(window, documents=documents)[0, -1]
-        nats = -logits.double().log_softmax(-1)
-        total[0] += nats[sequence[at]].item()
-        if goes_on and goes_on[at - len(sequence)]:
-            total[1] += nats[evaluated.eos_id].item()
+        total -= logits.double().log_softmax(-1)[sequence[at]].item()
     return total
 
 
@@ -106,16 +102,10 @@ def test_losses_of_documents_equal_a_naive_computation(evaluated, shard_set, doc
     ]  # short, full, one more
     bounds = np.cumsum([0, *map(len, ids)])
     tokens = np.concatenate(ids).astype("<u2")
-    goes_on = tokens % 3 == 0
-    flags = [goes_on[a:b].tolist() for a, b in itertools.pairwise(bounds)]
     with torch.no_grad():
-        alone = measure_documents(evaluated, tokens, bounds, no_progress)
-        found = measure_documents(evaluated, tokens, bounds, no_progress, goes_on=goes_on)
+        found = measure_documents(evaluated, tokens, bounds, no_progress)
     assert max(map(len, ids)) > 2 * SEQ_LEN
-    expected = np.array([losses_naively(evaluated, *own) for own in zip(ids, flags, strict=True)]).T
-    assert alone[0] == pytest.approx(expected[0], rel=1e-5)
-    assert not alone[1].any()
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert found == pytest.approx([loss_naively(evaluated, own) for own in ids], rel=1e-5)
 
 
 def test_losses_do_not_depend_on_the_micro_batch(evaluated, shard_set):
@@ -128,37 +118,6 @@ def test_losses_do_not_depend_on_the_micro_batch(evaluated, shard_set):
                 measure_documents(replace(evaluated, train=train), documents.tokens, documents.bounds, no_progress)
             )
     assert found[0] == pytest.approx(found[1], rel=1e-6)
-
-
-def test_a_false_end_is_an_end_within_a_word(evaluated, text_file):
-    eval_set = open_eval_set(text_set(text_file, false_end=True), evaluated, no_note)
-    tokens, bounds = eval_set.documents.tokens, eval_set.documents.bounds
-    entries = read_vocabulary(evaluated.tokenizer_json).entries
-    letters = set(string.ascii_letters.encode())
-
-    # Where a token begins with a letter, after one that ends with a letter, in the same document.
-    places = [
-        [False, *(entries[a][-1] in letters and entries[b][0] in letters for a, b in itertools.pairwise(own)), False]
-        for own in (tokens[a : b - 1].tolist() for a, b in itertools.pairwise(bounds))
-    ]
-    assert eval_set.in_words is not None
-    assert eval_set.in_words.tolist() == list(itertools.chain(*places))
-
-    documents = [tokens[a:b].tolist() for a, b in itertools.pairwise(bounds)]
-    nats = sum(losses_naively(evaluated, *own)[1] for own in zip(documents, places, strict=True))
-    with torch.no_grad():
-        scores = eval_set.score(evaluated, no_progress)
-        alone = open_eval_set(text_set(text_file), evaluated, no_note).score(evaluated, no_progress)
-    assert list(scores) == ["web_bpb", "web_false_end"]
-    assert scores["web_false_end"]["value"] == pytest.approx(nats / math.log(2) / sum(map(sum, places)), rel=1e-5)
-    assert scores["web_bpb"]["value"] == pytest.approx(alone["web_bpb"]["value"], rel=1e-6)
-
-
-def test_text_without_a_place_for_a_false_end_is_refused(evaluated, tmp_path):
-    path = tmp_path / "numbers.jsonl"
-    path.write_text("".join(json.dumps({"body": f"{number} 2 3"}) + "\n" for number in range(9)))
-    with pytest.raises(InputError, match=r"eval\.sets\.web\.false_end: no token .* continues a word of ASCII letters"):
-        open_eval_set(text_set(path, false_end=True), evaluated, no_note)
 
 
 def test_documents_that_training_holds_are_left_out_and_counted(evaluated, texts, text_file):
@@ -174,7 +133,7 @@ def test_documents_that_training_holds_are_left_out_and_counted(evaluated, texts
     assert [texts[row] for row in eval_set.documents.rows["row"].to_pylist()] == [text.decode() for text in found]
 
     scores = evaluate_scores([eval_set], evaluated, lambda name: contextlib.nullcontext(no_progress))
-    nats = sum(losses_naively(evaluated, tokens[a:b].tolist())[0] for a, b in itertools.pairwise(bounds))
+    nats = sum(loss_naively(evaluated, tokens[a:b].tolist()) for a, b in itertools.pairwise(bounds))
     assert scores["scores"]["web_bpb"]["value"] == pytest.approx(nats / math.log(2) / sum(map(len, found)), rel=1e-5)
 
 

@@ -19,8 +19,8 @@ from shards.terminal.reporter import no_note, no_progress
 from tests.support.eval_task_rows import write_lines
 from trainer.eval_config import EvalTaskConfig
 from trainer.evaluation.eval_tasks import judge_items, open_eval_task
-from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.likelihoods import measure_likelihoods
+from trainer.evaluation.validation import EvaluatedModel
 from trainer.model.decoder import build_model
 from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe
 

@@ -13,8 +13,7 @@ import torch
 from shards import ShardSet
 from shards.format.document_table import number_token_sources
 from shards.format.vocabulary import read_vocabulary
-from trainer.evaluation.evaluated_model import EvaluatedModel
-from trainer.evaluation.validation import evaluate, summarise_evaluation
+from trainer.evaluation.validation import EvaluatedModel, evaluate, summarise_evaluation
 from trainer.model.decoder import LanguageModel, build_model
 from trainer.recipe import ModelConfig, TrainConfig
 

@@ -109,11 +109,10 @@ def test_bits_a_byte_are_drawn_by_source_in_the_colours_of_the_losses():
 
 def test_scores_of_each_unit_have_a_panel():
     records = make_records(20)
-    scores = {"web_bpb": 1.5, "web_false_end": 14.0, "quiz_acc": 0.5}
+    scores = {"web_bpb": 1.5, "quiz_acc": 0.5}
     records.append({"step": 20, "scores": {name: {"value": value, "stderr": None} for name, value in scores.items()}})
     panels = {axis.get_ylabel(): axis.lines[0].get_ydata() for axis in draw_run(records, [], title="run").axes}
     assert panels["eval sets and tasks\nbits per byte"] == [1.5]
-    assert panels["eval sets\nbits of a false end"] == [14.0]
     assert panels["eval tasks\naccuracy"] == [0.5]
 
 

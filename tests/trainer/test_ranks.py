@@ -102,7 +102,7 @@ def test_two_ranks_share_eval_sets_and_tasks_and_have_the_scores_of_one(
     trainer, shard_set, recipe_file, text_file, item_file, tmp_path, monkeypatch, parallel
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    table = f"eval.sets=[{{name='web', paths=['{text_file}'], text='body', false_end=true}}]"
+    table = f"eval.sets=[{{name='web', paths=['{text_file}'], text='body'}}]"
     tasks = f"eval.tasks=[{{name='own', files=['{item_file}']}}]"
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--set", table, "--set", tasks)
     arguments = (*arguments, "--set", "train.steps=4")
@@ -118,6 +118,6 @@ def test_two_ranks_share_eval_sets_and_tasks_and_have_the_scores_of_one(
     for run in ("both", "one"):
         lines = [json.loads(line) for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()]
         scores.append(lines[-1]["scores"])
-    assert scores[0].keys() == {"web_bpb", "web_false_end", "own_acc", "own_acc_norm", "own_bpb"}
+    assert scores[0].keys() == {"web_bpb", "own_acc", "own_acc_norm", "own_bpb"}
     for name, score in scores[0].items():
         assert score == pytest.approx(scores[1][name], rel=1e-4)

@@ -138,7 +138,6 @@ def test_changes_are_named_with_both_values(recipe_file, recipe):
         "eval.sets.a.name": ("a", None),
         "eval.sets.a.shards": (str(Path.cwd() / "x"), None),
         "eval.sets.a.max_tokens": (1_000_000, None),
-        "eval.sets.a.false_end": (False, None),
         "eval.sets.b.max_tokens": (5, 1_000_000),
     }
 

@@ -15,9 +15,8 @@ from tokenmill.experiments.documents import read_record, summarize_record
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import flatten_keys
 from trainer.evaluation.scores import show_score
-from trainer.results.comparison import OTHER_TOKENIZER, name_once
-from trainer.results.curves import LOSS_UNITS, TOKENIZER_UNITS, unit_of
-from trainer.run_folder import TOKENIZER_FILE
+from trainer.results.comparison import name_once
+from trainer.results.curves import LOSS_UNITS, unit_of
 
 _LITTLE, _FAR = 0.01, 0.02
 """Sets that differ in a smaller part of their tokens, and shares that are off by more, are named in a note."""
@@ -100,9 +99,6 @@ def _describe_pairs(
     ablation: Ablation, score: str, pairs: Sequence[tuple[float, float]], results: Sequence[ProxyResult]
 ) -> Row:
     """Return what the pairs of values of two arms say."""
-    tokenizers = {result.files[TOKENIZER_FILE].xxh3_128 for result in results if TOKENIZER_FILE in result.files}
-    if unit_of(score) in TOKENIZER_UNITS and len(tokenizers) > 1:
-        return {"answer": f"{OTHER_TOKENIZER}: its tokens begin within words at other places"}
     if len({result.text_of(score) for result in results if not result.failed}) > 1:
         return {"answer": "other text: the arms were not scored on the same documents or items"}
     if not pairs:

@@ -1,8 +1,8 @@
-"""Score a model on eval sets and eval tasks after training: any checkpoint of a run, or a model of `export-model`.
+"""Score a checkpoint of a training run on eval sets and eval tasks.
 
-What is scored is listed in the run's own recipe, or in that of `--recipe`, of which only `[eval]` counts, for an
-exported model also `[train]` (`seq_len`, `document_mask`, `micro_batch`). `--worst 20` shows the documents of the
-validation split and of eval sets with the most bits per byte: the quickest way to find broken text.
+What is scored is listed in the run's own recipe, or in that of `--recipe`, of which only `[eval]` counts. `--worst 20`
+shows the documents of the validation split and of eval sets with the most bits per byte: the quickest way to find
+broken text.
 """
 
 from __future__ import annotations
@@ -23,18 +23,16 @@ if TYPE_CHECKING:
     from shards import ShardSet
     from trainer.eval_config import EvalConfig
     from trainer.evaluation.evaluate import Scorer
-    from trainer.evaluation.evaluated_model import EvaluatedModel
+    from trainer.evaluation.validation import EvaluatedModel
 
 _show = functools.partial(show_progress, unit="items")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `eval`."""
+    parser.add_argument("run", type=parse_path, metavar="RUN", help="the folder of a training run")
     parser.add_argument(
-        "model", type=parse_path, metavar="MODEL", help="the folder of a training run, or one that export-model wrote"
-    )
-    parser.add_argument(
-        "--step", type=whole_number, metavar="N", help="the checkpoint of this step of a run (default: the newest)"
+        "--step", type=whole_number, metavar="N", help="the checkpoint of this step (default: the newest)"
     )
     parser.add_argument(
         "--recipe",
@@ -64,54 +62,43 @@ def run(options: argparse.Namespace) -> Outcome:
     scorers = open_scorers(config, evaluated, say)
     if not scorers and evaluated.trained_on is None:
         raise InputError(
-            f"{options.model}: there is nothing to score: the recipe has no [[eval.sets]] and no [[eval.tasks]], and "
+            f"{options.run}: there is nothing to score: the recipe has no [[eval.sets]] and no [[eval.tasks]], and "
             "the training set with its validation split is not known. Give --recipe FILE, or --shards SET."
         )
-    data: Row = {"model": str(options.model), "step": step, **_validate(evaluated, config)}
+    data: Row = {"model": str(options.run), "step": step, **_validate(evaluated, config)}
     data |= evaluate_scores(scorers, evaluated, _show)
     if options.worst:
         data["worst"] = _find_worst(evaluated, config, scorers, options.worst)
     return Outcome(data, _print(data))
 
 
-def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int | None]:
-    """Load the model, and read what to score it on; the step of its training is None for an exported model.
+def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]:
+    """Load the model, and read what to score it on; the last value is the step of its checkpoint.
 
     Raises:
         InputError: there is no model, or the recipe cannot be used.
     """
     from trainer.checkpoint.folders import checkpoint_path, read_state
-    from trainer.commands.export import CONFIG_FILE, read_exported_model
     from trainer.commands.trained_model import load_training_run
-    from trainer.device import choose_device, choose_precision
+    from trainer.device import choose_precision
     from trainer.evaluation.eval_recipe import read_eval_recipe
-    from trainer.evaluation.evaluated_model import EvaluatedModel
+    from trainer.evaluation.validation import EvaluatedModel
     from trainer.run_folder import RECIPE_FILE, TOKENIZER_FILE
 
-    folder: Path = options.model
-    exported = (folder / CONFIG_FILE).is_file()
-    if exported and options.step is not None:
-        raise InputError(f"{folder}: is an exported model, which has one step. Leave --step out, or give the run.")
-    # An exported model does not say how it was trained: the recipe may.
-    if exported:
-        trained = read_exported_model(folder, choose_device())
-        length = trained.model.config.max_position_embeddings
-        train = {"seq_len": length, "global_batch": 8, "micro_batch": 8, "steps": 1}
-    else:
-        trained = load_training_run(folder, say, _find_checkpoint(folder, options.step))
-        train = read_state(checkpoint_path(folder, trained.step)).recipe["train"]
-    file = options.recipe or (None if exported else folder / RECIPE_FILE)
-    recipe = read_eval_recipe(file, options.overrides, train=train, own=not exported)
+    run: Path = options.run
+    trained = load_training_run(run, say, _find_checkpoint(run, options.step))
+    train = read_state(checkpoint_path(run, trained.step)).recipe["train"]
+    recipe = read_eval_recipe(options.recipe or run / RECIPE_FILE, options.overrides, train=train)
     evaluated = EvaluatedModel(
         trained.model.eval(),
         recipe.train,
         choose_precision(recipe.train.precision, next(trained.model.parameters()).device),
-        (folder / TOKENIZER_FILE).read_bytes(),
+        (run / TOKENIZER_FILE).read_bytes(),
         trained.eos_id,
         trained.bos_id,
-        _open_training_set(options, exported=exported),
+        _open_training_set(options),
     )
-    return evaluated, recipe.eval, None if exported else trained.step
+    return evaluated, recipe.eval, trained.step
 
 
 def _find_checkpoint(run: Path, step: int | None) -> Path | None:
@@ -128,7 +115,7 @@ def _find_checkpoint(run: Path, step: int | None) -> Path | None:
     raise InputError(f"{run}: has no checkpoint of step {step}; it has: {steps}. Milestones are kept: see [[phases]].")
 
 
-def _open_training_set(options: argparse.Namespace, *, exported: bool) -> ShardSet | None:
+def _open_training_set(options: argparse.Namespace) -> ShardSet | None:
     """Return the set that the model was trained on; None if it is not known or not there, which is said.
 
     Raises:
@@ -138,13 +125,11 @@ def _open_training_set(options: argparse.Namespace, *, exported: bool) -> ShardS
     from trainer.commands.trace import find_training_set
     from trainer.run_folder import read_set_record
 
-    record = None if exported else read_set_record(options.model)
+    record = read_set_record(options.run)
     try:
-        place = options.shards or (None if exported else find_training_set(options.model))
+        place = options.shards or find_training_set(options.run)
     except InputError as error:
         say(f"{error} Without it, there is no validation loss, and documents that training holds are not known.")
-        place = None
-    if place is None:
         return None
     shard_set = open_set(place)
     if record is not None and record.manifest_sha256 != shard_set.manifest_sha256:
@@ -193,8 +178,7 @@ def _print(data: Row) -> Iterator[Part]:
     from trainer.evaluation.eval_sets import describe_origin
     from trainer.evaluation.evaluate import describe_counts
 
-    step = "" if data["step"] is None else f", step {data['step']}"
-    yield f"{data['model']}{step}"
+    yield f"{data['model']}, step {data['step']}"
     losses = {name: {"value": data.get(name), "stderr": None} for name in ("val_loss", "val_bits_per_byte")}
     scores: dict[str, Row] = losses | data.get("scores", {})
     yield [{"score": name, **score} for name, score in scores.items() if score["value"] is not None]

@@ -23,10 +23,8 @@ from shards.terminal.arguments import add_new_folder, add_run
 from shards.terminal.program import Outcome, Row
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
-    from trainer.model.generate import TrainedModel
     from trainer.recipe import ModelConfig
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -174,74 +172,3 @@ def describe_export_files(
     tokenizer |= {"bos_token": bos, "eos_token": eos, "pad_token": pad, "clean_up_tokenization_spaces": False}
     tokenizer |= {"extra_special_tokens": [token for token in tokens if token not in (bos, eos, pad)]}
     return {CONFIG_FILE: model | common, "generation_config.json": ids, "tokenizer_config.json": tokenizer}
-
-
-def read_exported_model(folder: Path, device: torch.device) -> TrainedModel:
-    """Load a model that was exported; its step is not known, and 0.
-
-    Raises:
-        InputError: the folder lacks a file, or its model is of a kind that `export_weights` does not write.
-    """
-    import safetensors.torch
-    import tokenizers
-    import torch
-
-    from trainer.model.decoder import LanguageModel, padded_vocab_size
-    from trainer.model.generate import TrainedModel
-    from trainer.run_folder import TOKENIZER_FILE
-
-    if missing := [name for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE) if not (folder / name).is_file()]:
-        raise InputError(f"{folder}: has no {missing[0]}. Expected a folder that export-model wrote.")
-    content: Row = json.loads((folder / CONFIG_FILE).read_bytes())
-    config = read_exported_config(content, folder)
-    model = LanguageModel(config, content["vocab_size"])
-    state = import_weights(safetensors.torch.load_file(folder / WEIGHTS_FILE), config)
-    padding = padded_vocab_size(content["vocab_size"]) - content["vocab_size"]
-    for name in ("model.embed_tokens.weight", "lm_head.weight"):
-        if name in state:
-            state[name] = torch.nn.functional.pad(state[name], (0, 0, 0, padding))
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        raise InputError(f"{folder / WEIGHTS_FILE}: {error}") from error
-    # Without BOS in the set, EOS is named as the token that begins a document.
-    eos_id, bos_id = content["eos_token_id"], content["bos_token_id"]
-    tokenizer = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE))
-    return TrainedModel(model.to(device).eval(), tokenizer, eos_id, 0, None if bos_id == eos_id else bos_id)
-
-
-def read_exported_config(content: Row, folder: Path) -> ModelConfig:
-    """Return the model that a config.json describes: the reverse of `describe_export_files`.
-
-    Raises:
-        InputError: it is not one that `describe_export_files` writes.
-    """
-    from shards.config import check_settings
-    from trainer.recipe import ModelConfig
-
-    name, parts = content.get("model_type"), {own.lower(): parts for parts, own in LLAMA_CLASSES.items()}
-    if name == "gpt2":
-        tables = {ours: content.get(theirs) for theirs, ours in GPT2_KEYS.items()}
-        tables |= {"kind": "gpt2", "tie_word_embeddings": content.get("tie_word_embeddings", True)}
-    elif name in parts:
-        tables = {key: content[key] for key in ModelConfig.model_fields if key in content}
-        tables |= {"kind": "llama", "hidden_act": parts[name][0], "use_qk_norm": parts[name][1]}
-    else:
-        found = f"model_type is {name!r}"
-        raise InputError(f"{folder / CONFIG_FILE}: {found}; expected a model that export-model wrote.")
-    return check_settings(ModelConfig, tables, where=str(folder / CONFIG_FILE))
-
-
-def import_weights(state: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Return weights under our names, without the rows that pad the vocabulary: the reverse of `export_weights`."""
-    if config.kind == "llama":
-        names = {theirs: ours for ours, theirs in _llama_names(config).items()}
-        return {_rename(name, names): tensor for name, tensor in state.items()}
-    out: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        tensor = tensor.t() if ".h." in name else tensor
-        name = _rename(name, {theirs: ours for ours, theirs in GPT2_NAMES.items()})
-        # Query, key and value are one matrix there.
-        parts = tensor.chunk(3) if "q_proj" in name else (tensor,)
-        out |= {name.replace("q_proj", f"{letter}_proj"): part for letter, part in zip("qkv", parts, strict=False)}
-    return out

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from shards.terminal.reporter import Progress
 from shards.torch.document_boundaries import number_documents
 from trainer.device import autocast, find_rank
-from trainer.evaluation.evaluated_model import EvaluatedModel
+from trainer.evaluation.validation import EvaluatedModel
 
 LENGTH_MULTIPLE = 64
 """Windows of a forward pass are padded to a multiple of this, so that a compiled model sees few shapes."""
@@ -42,37 +42,33 @@ def measure_documents(
     tokens: npt.NDArray[np.unsignedinteger],
     bounds: npt.NDArray[np.int64],
     progress: Progress,
-    *,
-    goes_on: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Return the loss of each document in nats, and of false ends in it, each summed, float64 `(2, documents)`.
+    """Return the loss of each document in nats, float64 `(documents,)`.
 
-    The loss of a false end is that of an EOS where the document goes on. Ranks take turns at the forward passes, and
-    all of them have the same sums.
+    Ranks take turns at the forward passes, and all of them have the same sums.
 
     Args:
         evaluated: the model, in evaluation mode, without gradients.
         tokens: documents one after the other, each with its boundary tokens as in a shard.
         bounds: where each document begins in `tokens`, and where the last one ends, `(documents + 1,)`.
         progress: told how many documents are done, and of how many.
-        goes_on: the tokens instead of which an EOS would be a false end, bool like `tokens`; none without it.
     """
     before = 1 if evaluated.bos_id is None else 0  # an EOS is put before documents without BOS
     lengths = np.diff(bounds) - 1 + before
     windows = sorted(_cut_windows(lengths.tolist(), evaluated.train.seq_len), key=lambda one: -one.length)
     batches = list(_group_windows(windows, evaluated.train.micro_batch, evaluated.train.seq_len))
     device = next(evaluated.model.parameters()).device
-    sums = torch.zeros(2, len(lengths), dtype=torch.float64, device=device)
+    sums = torch.zeros(len(lengths), dtype=torch.float64, device=device)
 
     # Sharded weights are gathered by all ranks at once: a rank without work repeats the first batch.
     done, (rank, ranks) = 0, find_rank()
     for first in range(0, len(batches), ranks):
         mine = first + rank
         batch = batches[mine] if mine < len(batches) else batches[0]
-        losses = _score_windows(evaluated, tokens, bounds, batch, before, goes_on)
+        losses = _score_windows(evaluated, tokens, bounds, batch, before)
         if mine < len(batches):
             numbers = torch.tensor([window.document for window in batch], device=device)
-            sums.index_add_(1, numbers, losses)
+            sums.index_add_(0, numbers, losses)
         done += sum(map(len, batches[first : first + ranks]))
         progress(done * len(lengths) // len(windows), len(lengths))
     if ranks > 1:
@@ -107,30 +103,21 @@ def _score_windows(
     bounds: npt.NDArray[np.int64],
     batch: list[_Window],
     before: int,
-    goes_on: npt.NDArray[np.bool_] | None,
 ) -> torch.Tensor:
-    """Return the loss of each window's targets but the skipped ones, and of false ends, float64 `(2, windows)`."""
+    """Return the loss of each window's targets but the skipped ones, float64 `(windows,)`."""
     # Attention is causal, so the padding at the end changes no loss before it; its losses are not counted.
     width = _pad(batch[0].length, evaluated.train.seq_len)
     content = np.full((len(batch), width + 1), evaluated.eos_id, np.int64)
-    counted = np.zeros((2, len(batch), width), np.bool_)
+    counted = np.zeros((len(batch), width), np.bool_)
     for row, (document, start, length, skipped) in enumerate(batch):
         # With an EOS before the document, its index 0 is that EOS.
         begin = bounds[document] + start - before
         own = tokens[max(begin, bounds[document]) : begin + length + 1]
         content[row, length + 1 - len(own) : length + 1] = own
-        counted[0, row, skipped:length] = True
-        if goes_on is not None:
-            counted[1, row, skipped:length] = goes_on[begin + skipped + 1 : begin + length + 1]
+        counted[row, skipped:length] = True
     device = next(evaluated.model.parameters()).device
     ids = torch.from_numpy(content).to(device)
     documents = number_documents(ids[:, :-1], evaluated.eos_id) if evaluated.train.document_mask else None
     with autocast(evaluated.precision, device):
-        if goes_on is None:
-            losses = evaluated.model(ids[:, :-1], ids[:, 1:], reduction="none", documents=documents)[None]
-        else:
-            logits = evaluated.model(ids[:, :-1], documents=documents)
-            ends = torch.full_like(ids[:, 1:], evaluated.eos_id)
-            wanted = torch.stack((ids[:, 1:], ends), -1)
-            losses = (logits.logsumexp(-1, keepdim=True) - logits.gather(-1, wanted)).permute(2, 0, 1)
+        losses = evaluated.model(ids[:, :-1], ids[:, 1:], reduction="none", documents=documents)
     return losses.double().mul(torch.from_numpy(counted).to(device)).sum(-1)

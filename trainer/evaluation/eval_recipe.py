@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from shards.config import Settings, apply_override, check_settings, read_document
 from shards.terminal.gone import nearest
@@ -19,29 +19,23 @@ class EvalRecipe(Settings):
     eval: EvalConfig = EvalConfig()
 
 
-def read_eval_recipe(path: Path | None, overrides: list[str], *, train: dict[str, Any], own: bool) -> EvalRecipe:
+def read_eval_recipe(path: Path, overrides: list[str], *, train: dict[str, Any]) -> EvalRecipe:
     """Read what to score a model on.
 
     Args:
-        path: a train recipe, or a file with `[eval]` alone; nothing is scored if None, but for overrides.
+        path: a train recipe, or a file with `[eval]` alone.
         overrides: `KEY=VALUE`, of keys of `eval` and `train`.
-        train: the table with which the model was trained, or defaults.
-        own: whether `train` holds, whatever the file says.
+        train: the table with which the model was trained, whatever the file says.
 
     Raises:
         InputError: with every fault of the tables and of the overrides.
     """
-    file = None if path is None else find_recipe(path, SHIPPED)
-    given = {} if file is None else read_document(file)
-    if file is not None and path is not None:
-        locate_eval_files(given, find_eval_folder(file, path))
-    table: Any = given.get("train", {})
-    merged: Any = train | cast("dict[str, Any]", table) if isinstance(table, dict) else table
-    if own:  # not used, but a fault of it is one of the file
-        check_settings(EvalRecipe, {"train": merged}, where=str(file or "eval"))
-    data: dict[str, Any] = {"train": dict(train) if own else merged, "eval": given.get("eval", {})}
+    file = find_recipe(path, SHIPPED)
+    given = read_document(file)
+    locate_eval_files(given, find_eval_folder(file, path))
+    data: dict[str, Any] = {"train": dict(train), "eval": given.get("eval", {})}
     known = list(TrainRecipe.model_fields)
     faults = [f"{key}: unknown key.{nearest(key, known)}" for key in given if key not in known]
     faults += [fault for override in overrides for fault in apply_override(data, override)]
     locate_eval_files(data, Path.cwd())
-    return check_settings(EvalRecipe, data, where=str(file or "eval"), checks=(check_eval,), faults=faults)
+    return check_settings(EvalRecipe, data, where=str(file), checks=(check_eval,), faults=faults)

@@ -30,7 +30,7 @@ from shards.stores.cache import default_cache_folder
 from shards.stores.files import atomic_open, lock_folder, write_text
 from shards.terminal.reporter import Note
 from trainer.eval_config import EvalSetConfig
-from trainer.evaluation.evaluated_model import EvaluatedModel
+from trainer.evaluation.validation import EvaluatedModel
 
 RECIPE_FILE, TOKENIZER_FILE, SET_FOLDER = "recipe.json", "tokenizer.json", "set"
 SOURCE = "text"

@@ -27,7 +27,7 @@ from shards.errors import InputError, plural
 from shards.format.content_hash import split_column
 from shards.format.document_table import iter_checked_documents, iter_documents
 from shards.format.manifest import Split
-from shards.format.vocabulary import Vocabulary, read_vocabulary
+from shards.format.vocabulary import read_vocabulary
 from shards.terminal.arguments import parse_place
 from shards.terminal.program import Row
 from shards.terminal.progress import show_progress
@@ -36,9 +36,8 @@ from trainer.device import find_rank
 from trainer.eval_config import EvalSetConfig
 from trainer.evaluation.document_losses import measure_documents
 from trainer.evaluation.eval_set_builds import build_text_set
-from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.scores import Score, check_finite, estimate_ratio
-from trainer.evaluation.validation import find_text_scales
+from trainer.evaluation.validation import EvaluatedModel, find_text_scales
 
 EXCERPT_BYTES = 200
 """Bytes of a document's text that are shown, from its beginning."""
@@ -89,22 +88,14 @@ class EvalSet:
     notes: Row
     """`sha256` of the content hashes of the documents, which tells them from others; then what was counted: documents
     that are scored, their tokens and bytes, and documents that are not."""
-    in_words: npt.NDArray[np.bool_] | None = None
-    """The tokens that continue a word, if false ends are scored, bool like the documents' tokens."""
 
     def score(self, evaluated: EvaluatedModel, progress: Progress) -> dict[str, Score]:
-        """Return bits per byte, and the bits of a false end; see `trainer.evaluation.evaluate.Scorer`."""
-        documents = self.documents
-        nats = measure_documents(evaluated, documents.tokens, documents.bounds, progress, goes_on=self.in_words)
-        wholes = {f"{self.name}_bpb": documents.text_bytes}
-        if self.in_words is not None:
-            wholes[f"{self.name}_false_end"] = np.add.reduceat(self.in_words, documents.bounds[:-1], dtype=np.float64)
-        scores: dict[str, Score] = {}
-        for (name, whole), own in zip(wholes.items(), nats, strict=False):
-            broken: list[int] = np.flatnonzero(~np.isfinite(own)).tolist()
-            check_finite(name, {describe_origin(documents.row(at)): own[at] for at in broken})
-            scores[name] = estimate_ratio(own / math.log(2), whole)
-        return scores
+        """Return bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
+        documents, name = self.documents, f"{self.name}_bpb"
+        nats = measure_documents(evaluated, documents.tokens, documents.bounds, progress)
+        broken: list[int] = np.flatnonzero(~np.isfinite(nats)).tolist()
+        check_finite(name, {describe_origin(documents.row(at)): nats[at] for at in broken})
+        return {name: estimate_ratio(nats / math.log(2), documents.text_bytes)}
 
 
 def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -> EvalSet:
@@ -130,7 +121,6 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
         # Text is built only until `max_tokens`: what it has beyond is in the counts of the build.
         built = shard_set.manifest.sources[0] if config.shards is None else None
         in_split = sum(shard.num_documents for shard in shard_set.splits.get(split, ()))
-        vocabulary = shard_set.vocabulary
     held = np.zeros(len(documents), np.bool_)
     if evaluated.trained_on is not None:
         held = find_held_documents(evaluated.trained_on, documents, config.name, show=find_rank()[0] == 0)
@@ -150,22 +140,7 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
     if built:
         notes |= {"unread_bytes": built.unread_bytes, "dropped": built.dropped}
     say(f"eval set {config.name}: {describe_notes(notes)}")
-    in_words = _find_words(vocabulary, kept.tokens) if config.false_end else None
-    if in_words is not None and not in_words.any():
-        found = "no token of its documents continues a word of ASCII letters; a false end needs one"
-        raise InputError(f"{place}.false_end: {found}. Leave the key out.")
-    return EvalSet(config.name, kept, notes, in_words)
-
-
-def _find_words(vocabulary: Vocabulary, tokens: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.bool_]:
-    """Return which tokens continue a word: an ASCII letter begins them, and one ends the token before; bool."""
-    is_text = vocabulary.text_lengths() > 0
-    begins = np.array([entry[:1].isalpha() for entry in vocabulary.entries]) & is_text
-    ends = np.array([entry[-1:].isalpha() for entry in vocabulary.entries]) & is_text
-    found = begins[tokens]
-    found[1:] &= ends[tokens[:-1]]
-    found[:1] = False
-    return found
+    return EvalSet(config.name, kept, notes)
 
 
 def describe_notes(notes: Row) -> str:
@@ -284,7 +259,7 @@ def find_worst_documents(
         For each its `set` (the group), `bits_per_byte`, `bytes` of its text, `source`, `unit` and `row`, `hash` in hex,
         and an `excerpt`, the beginning of its text; bytes that are not UTF-8 are lone surrogates.
     """
-    nats, _ = measure_documents(evaluated, documents.tokens, documents.bounds, progress)
+    nats = measure_documents(evaluated, documents.tokens, documents.bounds, progress)
     bits = np.full(len(documents), np.inf)
     np.divide(nats / math.log(2), documents.text_bytes, out=bits, where=documents.text_bytes > 0)
     bits[~np.isfinite(bits)] = np.inf

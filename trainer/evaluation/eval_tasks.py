@@ -31,9 +31,9 @@ from shards.eval_tasks.read import TaskItems, read_items
 from shards.terminal.program import Row
 from shards.terminal.reporter import Note, Progress
 from trainer.eval_config import EvalTaskConfig
-from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.likelihoods import Text, measure_likelihoods
 from trainer.evaluation.scores import Score, check_finite, estimate_ratio
+from trainer.evaluation.validation import EvaluatedModel
 from trainer.model.generate import TrainedModel
 
 LEAST_BATCH_TOKENS = 2048

@@ -17,8 +17,8 @@ from shards.terminal.reporter import Note, Progress
 from trainer.eval_config import EvalConfig
 from trainer.evaluation.eval_sets import EvalSet, describe_notes, open_eval_set
 from trainer.evaluation.eval_tasks import OpenTask, describe_task, open_eval_task
-from trainer.evaluation.evaluated_model import EvaluatedModel
 from trainer.evaluation.scores import Score
+from trainer.evaluation.validation import EvaluatedModel
 
 Scorer = EvalSet | OpenTask
 """An eval set or an eval task, ready to be scored. It has

@@ -13,8 +13,12 @@ counted.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +31,33 @@ from shards.format.document_table import number_token_sources
 from shards.terminal.program import Row
 from shards.torch.document_boundaries import number_documents
 from trainer.device import autocast
-from trainer.evaluation.evaluated_model import EvaluatedModel
+from trainer.model.decoder import LanguageModel
+from trainer.recipe import TrainConfig
 
 Sums = dict[str, npt.NDArray[np.float64]]
 """For each source that had targets: their summed loss in nats, their number, the bytes of their text, `(3,)`."""
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A model to score, with what decides how it reads text."""
+
+    model: LanguageModel
+    train: TrainConfig
+    """How the model was trained: `seq_len` and `document_mask`; `micro_batch` sizes the forward passes."""
+    precision: Literal["fp32", "bf16"]
+    tokenizer_json: bytes
+    """The content of `tokenizer.json`."""
+    eos_id: int
+    bos_id: int | None
+    """The token that begins each document, in a set that has one; else an EOS came before each document."""
+    trained_on: ShardSet | None
+    """The set that the model was trained on; None if it is not known."""
+
+    @cached_property
+    def tokenizer_sha256(self) -> str:
+        """The digest of `tokenizer.json`."""
+        return hashlib.sha256(self.tokenizer_json).hexdigest()
 
 
 def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) -> Sums:

@@ -11,13 +11,13 @@ from shards.terminal.program import Row
 from trainer.evaluation.scores import show_score
 from trainer.metrics import last_record
 from trainer.recipe import list_keys
-from trainer.results.curves import TOKENIZER_UNITS, VALIDATION_SCORES, read_curve, unit_of
+from trainer.results.curves import TOKENIZER_UNIT, VALIDATION_SCORES, read_curve, unit_of
 from trainer.results.runs import TrainingRun
 
 OTHER_TOKENIZER, OTHER_TEXT = "other tokenizer", "other text"
 """Why a score of two runs does not compare; in a table they stand in place of the difference."""
 EXPLANATIONS = {
-    OTHER_TOKENIZER: "nats a token and false ends do not compare: the text is cut into other tokens; bits per byte do",
+    OTHER_TOKENIZER: "nats a token do not compare: the text is cut into other tokens; bits per byte do",
     OTHER_TEXT: "the score is of other text than that of the first run, or of another number of tokens",
 }
 
@@ -83,7 +83,7 @@ def _last_score(run: TrainingRun, score: str) -> Row:
 
 def _find_obstacle(score: str, first: TrainingRun, other: TrainingRun) -> str | None:
     """Return why a score of two runs does not compare; None if it does."""
-    if unit_of(score) in TOKENIZER_UNITS and first.tokenizer_sha256 != other.tokenizer_sha256:
+    if unit_of(score) == TOKENIZER_UNIT and first.tokenizer_sha256 != other.tokenizer_sha256:
         return OTHER_TOKENIZER
     texts = [_describe_text(score, run) for run in (first, other)]
     if score in VALIDATION_SCORES:

@@ -22,7 +22,7 @@ from trainer.results.curves import (
     BLUE,
     COLOURS,
     ORANGE,
-    TOKENIZER_UNITS,
+    TOKENIZER_UNIT,
     draw_score,
     draw_steps,
     plot_style,
@@ -144,7 +144,7 @@ def _label_panel(panel: str, runs: Sequence[TrainingRun]) -> str:
         return PANEL_NAMES[panel]
     unit = unit_of(panel)
     other = (
-        "\n(of other tokenizers)" if unit in TOKENIZER_UNITS and len({run.tokenizer_sha256 for run in runs}) > 1 else ""
+        "\n(of other tokenizers)" if unit == TOKENIZER_UNIT and len({run.tokenizer_sha256 for run in runs}) > 1 else ""
     )
     return f"{PANEL_NAMES.get(panel, panel)}\n{unit}{other}"
 

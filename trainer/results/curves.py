@@ -32,8 +32,8 @@ VALIDATION_SCORES = ("val_loss", "val_bits_per_byte")
 """Scores of the validation split, which are keys of a validation line by themselves."""
 LOSS_UNITS = ("nats per token", "bits per byte")
 """Units of scores of which less is better."""
-TOKENIZER_UNITS = ("nats per token", "bits")
-"""Units of scores that compare only models with the same tokenizer."""
+TOKENIZER_UNIT = "nats per token"
+"""The unit of scores that compare only models with the same tokenizer."""
 MARKED: Row = {"marker": "o", "markersize": 3.5, "clip_on": False}
 """The style of a curve with few points."""
 
@@ -80,11 +80,9 @@ def spread_steps(x: list[float]) -> list[float]:
 
 
 def unit_of(score: str) -> str:
-    """Return the unit of a score, by its name: nats per token, bits per byte, bits of a false end, or accuracy."""
+    """Return the unit of a score, by its name: nats per token, bits per byte, or accuracy."""
     if score in ("loss", "val_loss"):
         return "nats per token"
-    if score.endswith("_false_end"):
-        return "bits"
     return "bits per byte" if score.endswith(("_bpb", "_bits_per_byte")) else "accuracy"
 
 

@@ -49,7 +49,6 @@ GROUP_PANELS = {
 """Panels of a validation line's numbers by source and by phase of the set's mix, and the words at their axes."""
 SCORE_PANELS = {
     "bits per byte": "eval sets and tasks\nbits per byte",
-    "bits": "eval sets\nbits of a false end",
     "accuracy": "eval tasks\naccuracy",
 }
 """Panels of the scores of eval sets and tasks, by unit, and the words at their axes."""
