@@ -32,7 +32,9 @@ Changes = Iterable[tuple[str, Sequence[str], Any]]
 class Settings(BaseModel):
     """Base of all settings models. Frozen; refuses unknown keys, loose types, infinities and NaN."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True, use_attribute_docstrings=True
+    )
 
     @classmethod
     def variants(cls) -> Sequence[type[Self]]:

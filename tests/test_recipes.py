@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.recipe.clean_recipe import CleanAllRecipe, NearDuplicatesRecipe
-from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.paths import SHIPPED
-from pipeline.recipe.presets import PRESETS, Preset
-from pipeline.recipe.schema import EvaluationRecipe, MixRecipe, PhaseRecipe, Recipe, SourceRecipe
+from pipeline.recipe.schema import Recipe
 from pipeline.recipe.sources import HubSource
+from shards.config import _models_in
 from shards.errors import InputError
 from shards.terminal.shipped_recipes import find_recipe
 from tests.support.builds import call_here
 from tokenmill.__main__ import main
-from tokenmill.commands import keys
 from tokenmill.experiments.schema import SHIPPED as EXPERIMENTS_FOLDER
 from tokenmill.experiments.schema import flatten_keys, load_ablation
-from tokenmill.key_tables import find_section
 from tokenmill.mix_search.schema import load_mix_search
 from trainer import recipe as train_recipe
-from trainer.eval_config import EvalConfig, EvalSetConfig, EvalTaskConfig
 from trainer.recipe import TrainRecipe
 
 Load = Callable[..., Recipe]
@@ -144,33 +139,43 @@ def test_the_arms_of_every_experiment_load(path: Path, load: Load, tmp_path: Pat
 # --- The tables of keys ---
 
 
-@pytest.mark.parametrize("page", ["recipes/README.md", "docs/experiments.md"])
-def test_a_page_holds_the_tables_of_the_schema(page: str, tmp_path: Path) -> None:
-    """Where this fails: tokenmill keys --into PAGE"""
-    assert not keys.update_page(Path(shutil.copy(ROOT / page, tmp_path))), f"the tables of {page} are stale"
+def test_the_page_of_keys_is_what_the_command_prints() -> None:
+    """Where this fails: tokenmill keys > docs/keys.md"""
+    printed = call_here(main, "keys").stdout
+    assert printed == (ROOT / "docs/keys.md").read_text(encoding="utf-8")
+    # A line is a heading, a row of four cells, the head of a table, or the title of a section.
+    lines = [line for line in printed.splitlines() if line]
+    assert all(line.startswith(("| `", "| key |", "|---|", "`[", "#")) for line in lines)
+    rows = [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in lines if line.startswith("| `")]
+    assert all(len(row) == 4 and len(row[3]) > 10 for row in rows)
+    for line in (
+        "| `weight` | number > 0 | required |",
+        "| `zstd_level` | whole number, 1 to 19 | none |",
+        '| `sample_bytes` | bytes | `"1 GB"` |',
+        '| `when_short` | `"error"`, `"shrink"`, `"repeat"` | `"error"` |',
+        "| `seq_len` | whole number ≥ 1 | required |",
+        "| `betas` | list of 2 of number ≥ 0, < 1 | `[0.9, 0.95]` |",
+        "| `num_key_value_heads` | whole number ≥ 1 | from other keys |",
+        "| `until_mix_phase` | text or whole number ≥ 1 | none |",
+    ):
+        assert f"\n{line} " in printed
 
 
-def test_stale_tables_are_written_anew(tmp_path: Path) -> None:
-    pages = [Path(shutil.copy(ROOT / page, tmp_path)) for page in ("recipes/README.md", "docs/experiments.md")]
-    for page, key in zip(pages, ("| `min_bytes` |", "| `resamples` |"), strict=True):
-        fresh = page.read_text(encoding="utf-8")
-        assert key in fresh
-        page.write_text(fresh.replace(key, "| `other` |"), encoding="utf-8")
-        updated = keys.run(argparse.Namespace(into=page))
-        assert list(updated.shown) == [f"{page}: updated"]
-        assert page.read_text(encoding="utf-8") == fresh
-    (tmp_path / "none.md").write_text("# No place")
-    with pytest.raises(InputError, match="lacks the lines"):
-        keys.update_page(tmp_path / "none.md")
+def list_models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    yield model
+    for name in model.model_fields:
+        for inner in _models_in(model.model_fields[name].annotation):
+            yield from list_models(inner)
 
 
-@pytest.mark.parametrize("file", keys.FILES)
-def test_every_key_has_a_meaning_on_one_line(file: str) -> None:
-    lines = [line for line in keys.key_tables(file).splitlines() if line]
-    # A line is a row of four cells, the head of a table, or the title of a section.
-    rows = [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in lines if line.startswith("|")]
-    assert all(len(row) == 4 and len(row[3]) > 10 for row in rows if row[0].startswith("`"))
-    assert all(line.startswith(("| `", "| key |", "|---|", "`[")) for line in lines)
+@pytest.mark.parametrize(("file", "model"), [("data", Recipe), ("train", TrainRecipe)])
+def test_every_key_of_a_recipe_has_a_row(file: str, model: type[BaseModel]) -> None:
+    rows = set(
+        re.findall(r"^(?:\| `(\w+)` \||`\[+(?:\w+\.)*(\w+)\])", call_here(main, "keys", file).stdout, re.MULTILINE)
+    )
+    listed = {name for row in rows for name in row}
+    models = [kind for one in list_models(model) for kind in getattr(one, "variants", lambda one=one: [one])()]
+    assert {key for one in models for key in one.model_fields} <= listed
 
 
 def test_the_page_of_experiments_shows_the_shipped_experiment(tmp_path: Path) -> None:
@@ -180,54 +185,6 @@ def test_the_page_of_experiments_shows_the_shipped_experiment(tmp_path: Path) ->
     assert tomllib.loads(shown) == tomllib.loads(shipped.read_text(encoding="utf-8"))
     (tmp_path / "search.toml").write_text(search)
     assert load_mix_search(tmp_path / "search.toml").objective["web_bpb"] == 2
-
-
-def test_every_key_of_a_train_recipe_has_a_row() -> None:
-    rows = [line.strip("| ").split(" | ") for line in keys.key_tables("train").splitlines() if line.startswith("| `")]
-    expected = ["name"]
-    for name in TrainRecipe.model_fields:
-        model, _ = find_section(TrainRecipe, name) or (None, False)
-        expected += model.key_names() if model else []
-        expected += [*EvalSetConfig.key_names(), *EvalTaskConfig.key_names()] if model is EvalConfig else []
-    assert [row[0].strip("`") for row in rows] == expected
-    kinds = {row[0].strip("`"): row[1:3] for row in rows}
-    assert kinds["seq_len"] == ["whole number ≥ 1", "required"]
-    assert kinds["betas"] == ["list of 2 of number ≥ 0, < 1", "`[0.9, 0.95]`"]
-    assert kinds["order_version"] == ["1, 2", "none"]
-    assert kinds["num_key_value_heads"] == ["whole number ≥ 1", "from other keys"]
-    assert kinds["until_mix_phase"] == ["text or whole number ≥ 1", "none"]
-    assert kinds["prompt"] == ["text", r'`"Question: {question}\nAnswer:"`']
-    assert "`[checkpoint]`: saving" in keys.key_tables("train")
-
-
-def test_every_key_has_a_row_with_its_meaning() -> None:
-    rows = [line.split(" | ") for line in keys.key_tables("data").splitlines() if line.startswith("| `")]
-    names = [row[0].strip("| `") for row in rows]
-    sections = (Recipe.model_fields[name].annotation for name in ("tokenizer", "mix", "split", "shards"))
-    expected: list[str] = ["name", "seed", "drop_hashes", "drop_if_matches", *SourceRecipe.key_names()]
-    for section in sections:
-        expected += section.model_fields  # type: ignore[union-attr]
-        expected += PhaseRecipe.model_fields if section is MixRecipe else []
-    expected += [
-        *CleanAllRecipe.model_fields,
-        *Preset.model_fields,
-        *(key for preset in PRESETS.values() for key in preset.limit_keys()),
-    ]
-    expected += [key for model in FILTERS.values() for key in model.key_names()]
-    expected += NearDuplicatesRecipe.model_fields
-    expected += EvaluationRecipe.model_fields
-    assert names == expected
-    for row in rows:
-        assert len(row) == 4, row
-        assert len(row[3]) > 10, row
-    kinds = {row[0].strip("| `"): row[1:3] for row in rows}
-    assert kinds["weight"] == ["number > 0", "required"]
-    assert kinds["zstd_level"] == ["whole number, 1 to 19", "none"]
-    assert kinds["sample_bytes"] == ["bytes", '`"1 GB"`']
-    assert kinds["when_short"] == ['`"error"`, `"shrink"`, `"repeat"`', '`"error"`']
-
-
-# --- Recipes by name ---
 
 
 def test_a_shipped_recipe_is_found_by_name(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,28 +1,23 @@
-"""Tables of a recipe's keys as Markdown, from its models: types, bounds, defaults and docstrings.
-
-Docstrings are read from the source when they are asked for: pydantic could collect them, but would do so at every
-start.
-"""
+"""Tables of a recipe's keys as Markdown, from its models: types, bounds, defaults and docstrings."""
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
-import textwrap
 import types
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
-from pipeline.recipe.key_values import Name, parse_count, parse_size
+from pipeline.recipe.clean_recipe import CleanRecipe
+from pipeline.recipe.key_values import parse_count, parse_size
+from pipeline.recipe.presets import Preset
 from shards.config import Settings
+from shards.terminal.amounts import format_size
 
 _HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
-_SIZES = {10**12: "TB", 10**9: "GB", 10**6: "MB"}
 _PLAIN = {int: "whole number", float: "number", str: "text", bool: "true, false"}
 _CONVERTERS = {parse_size: "bytes", parse_count: "count"}
 """What a key is called whose type has one of these converters."""
@@ -30,21 +25,13 @@ _NEVER_REACHED = 1 << 20
 """An upper bound from here on is not shown: it is that of a file format or of a dtype, and nobody comes near it."""
 
 
-def field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstrings below the fields of a model and its bases, each on one line."""
-    found: dict[str, str] = {}
-    for parent in model.__bases__:
-        if parent not in (BaseModel, Settings) and issubclass(parent, BaseModel):
-            found |= field_docs(parent)
-    # pydantic keeps no docstrings of fields unless it reads them at every start.
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
-    assert isinstance(body, ast.ClassDef)
-    for statement, after in zip(body.body, body.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            value = after.value if isinstance(after, ast.Expr) else None
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found[statement.target.id] = " ".join(value.value.split())
-    return found
+def file_tables(model: type[Settings]) -> str:
+    """Return the tables of all keys of a file: those outside of sections, then section by section."""
+    sections = [name for name in model.model_fields if find_section(model, name)]
+    parts = [_table(model, [name for name in model.model_fields if name not in sections])]
+    for name in sections:
+        parts += _section_tables(model, name, "")
+    return "\n\n".join(parts)
 
 
 def find_section(model: type[BaseModel], name: str) -> tuple[type[Settings], bool] | None:
@@ -58,81 +45,47 @@ def find_section(model: type[BaseModel], name: str) -> tuple[type[Settings], boo
     return (models[0], many) if models else None
 
 
-def file_tables(
-    model: type[Settings],
-    *,
-    elsewhere: Sequence[type[Settings]] = (),
-    common: Mapping[type[Settings], str] | None = None,
-) -> str:
-    """Return the tables of all keys of a file: those outside of sections, then section by section.
-
-    Args:
-        model: the model of the file.
-        elsewhere: models of sections without tables of their own, because those of another section say the same.
-        common: base models whose keys several sections share. Each has one table, with this title, before theirs.
-    """
-    docs = field_docs(model)
-    sections = [name for name in model.model_fields if find_section(model, name)]
-    parts = [keys_table(model, [name for name in model.model_fields if name not in sections])]
-    for name in sections:
-        required = "Required." if model.model_fields[name].is_required() else ""
-        parts += _section_tables(model, name, "", [docs.get(name, ""), required], elsewhere, common or {})
-    return "\n\n".join(parts)
-
-
-def _section_tables(
-    parent: type[Settings],
-    name: str,
-    path: str,
-    more: Sequence[str],
-    elsewhere: Sequence[type[Settings]],
-    common: Mapping[type[Settings], str],
-) -> Iterator[str]:
+def _section_tables(parent: type[Settings], name: str, path: str) -> Iterator[str]:
     """Yield the table of a section under its title and docstring, then those of the sections in it."""
     section = find_section(parent, name)
-    if section is None or section[0] in elsewhere:
+    if section is None or section[0] is CleanRecipe:  # the `clean` tables of one source are those of all sources
         return
     model, many = section
+    field = parent.model_fields[name]
     title = f"[[{path}{name}]]" if many else f"[{path}{name}]"
-    about = " ".join(filter(None, [*inspect.cleandoc(model.__doc__ or "").split("\n"), *more]))
-    # Keys that several sections share have a table of their own.
-    shared = {key for base in common if issubclass(model, base) for key in base.model_fields}
-    own = [key for key in model.key_names() if key not in shared]
-    yield f"`{title}`: {about[0].lower()}{about[1:]}\n\n{keys_table(model, own)}"
-    # What several of its sections share comes before them.
-    within = [found[0] for key in model.model_fields if (found := find_section(model, key))]
-    for base, words in common.items():
-        if any(issubclass(one, base) for one in within):
-            yield f"{words}\n\n{keys_table(base, list(base.model_fields))}"
+    said = [inspect.cleandoc(model.__doc__ or ""), "" if path else field.description or ""]
+    about = " ".join([*said, "Required." if field.is_required() and not path else ""])
+    own = [key for key in model.key_names() if not issubclass(model, Preset) or key not in Preset.model_fields]
+    yield f"`{title}`: {' '.join(about.split())}\n\n{_table(model, own)}"
+    # The keys that all presets share come before them.
+    if issubclass(model, CleanRecipe):
+        words = "`[clean.PRESET]`, and `[sources.clean.PRESET]` for one source: the keys of every preset."
+        yield f"{words}\n\n{_table(Preset, list(Preset.model_fields))}"
     for key in model.model_fields:
-        yield from _section_tables(model, key, f"{path}{name}.", [], elsewhere, common)
+        yield from _section_tables(model, key, f"{path}{name}.")
 
 
-def keys_table(model: type[Settings], names: Sequence[str]) -> str:
+def _table(model: type[Settings], names: Sequence[str]) -> str:
     """Return the table of some keys of a model or of its kinds."""
-    docs: dict[str, str] = {}
     fields: dict[str, FieldInfo] = {}
     for kind in reversed(model.variants()):  # of a key of several kinds, the first one says the default
-        docs |= field_docs(kind)
         fields |= kind.model_fields
-    return "\n".join([_HEAD, *(_row(name, fields[name], docs.get(name, "")) for name in names)])
+    shared = model.model_fields  # a kind that only changes a default says no meaning
+    meanings = {name: key.description or shared[name].description for name, key in fields.items()}
+    return "\n".join([_HEAD, *(_row(name, fields[name], meanings[name] or "") for name in names)])
 
 
 def _row(name: str, key: FieldInfo, meaning: str) -> str:
     kind = _type_text(key.annotation, key.metadata)
-    cells = [f"`{name}`", kind, _default_text(key, "bytes" in kind), meaning]
+    cells = [f"`{name}`", kind, _default_text(key, "bytes" in kind), " ".join(meaning.split())]
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _type_text(annotation: Any, metadata: list[Any]) -> str:
+def _type_text(annotation: Any, metadata: Sequence[Any]) -> str:
     """Describe a type in words: `whole number ≥ 1`, `list of text`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if _models_of(annotation):
         return "table"
-    if annotation == Name:
-        return "name"
-    if annotation is str and metadata and metadata == list(_flatten(get_args(Name)[1:])):
-        return "name"
     if origin is Annotated:
         return _type_text(arguments[0], list(_flatten(arguments[1:])))
     if origin in (Union, types.UnionType):
@@ -157,9 +110,9 @@ def _models_of(annotation: Any) -> list[type[Settings]]:
     return [part for part in parts if inspect.isclass(part) and issubclass(part, Settings)]
 
 
-def _literal_text(value: str | int) -> str:
+def _literal_text(value: Any) -> str:
     """Return a value as a recipe has it, on one line."""
-    return f"`{json.dumps(value, ensure_ascii=False)}`" if isinstance(value, str) else str(value)
+    return f"`{json.dumps(value, ensure_ascii=False)}`" if isinstance(value, str | list | tuple) else str(value)
 
 
 def _default_text(key: FieldInfo, is_size: bool) -> str:
@@ -168,35 +121,31 @@ def _default_text(key: FieldInfo, is_size: bool) -> str:
     if key.default_factory_takes_validated_data:
         return "from other keys"
     value: Any = key.get_default(call_default_factory=True)
-    if value is None or value is PydanticUndefined:
+    if value is None:
         return "none"
     # An empty list, or a table with defaults alone.
     if value in ([], {}) or (isinstance(value, BaseModel) and value == type(value)()):
         return "empty"
-    if isinstance(value, int) and is_size:
-        scale = next((scale for scale in _SIZES if value % scale == 0), 1)
-        return f'`"{value // scale} {_SIZES[scale]}"`' if scale > 1 else str(value)
-    if isinstance(value, str):
-        return _literal_text(value)
-    if isinstance(value, list | tuple):
-        items = cast("Sequence[Any]", value)
-        return "`[" + ", ".join(f'"{item}"' if isinstance(item, str) else str(item) for item in items) + "]`"
-    return f"{value:_}" if isinstance(value, int) and value >= 10_000 else str(value).lower()
+    if is_size:
+        return f'`"{format_size(value)}"`'
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:_}" if isinstance(value, int) and value >= 10_000 else _literal_text(value)
 
 
-def _flatten(metadata: tuple[Any, ...]) -> Iterator[Any]:
+def _flatten(metadata: Sequence[Any]) -> Iterator[Any]:
     for item in metadata:
         yield from item.metadata if isinstance(item, FieldInfo) else [item]
 
 
-def _bounds_text(metadata: list[Any], *, whole: bool) -> str:
+def _bounds_text(metadata: Sequence[Any], *, whole: bool) -> str:
     signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
     bounds = {name: getattr(item, name) for item in metadata for name in signs if hasattr(item, name)}
+    # Whole numbers: `more than 0` is `1 or more`.
     if whole and "gt" in bounds:
         bounds["ge"] = bounds.pop("gt") + 1
     if whole and "lt" in bounds:
         bounds["le"] = bounds.pop("lt") - 1
-    # Whole numbers: `more than 0` is `1 or more`.
     bounds = {name: bound for name, bound in bounds.items() if name not in ("lt", "le") or bound < _NEVER_REACHED}
     if bounds.keys() == {"ge", "le"}:
         return f", {bounds['ge']} to {bounds['le']}"

@@ -27,7 +27,7 @@ EvalName = Annotated[
 
 class EvalSetConfig(Settings):
     """Text of its own, or a shard set, scored in bits per byte at each validation, with a standard error
-    ([docs/scores.md](../docs/scores.md)). All other keys are those of [a source](#keys-of-a-data-recipe) (`kind`,
+    ([docs/scores.md](scores.md)). All other keys are those of [a source](#a-data-recipe) (`kind`,
     `paths`, `repo`, `text`, `keep`, `separator`, ...), which the pipeline checks."""
 
     model_config = ConfigDict(extra="allow")
@@ -56,7 +56,7 @@ class EvalSetConfig(Settings):
 
 class EvalTaskConfig(OwnColumns):
     """Items with a question, choices and an answer, scored at each validation
-    ([docs/scores.md](../docs/scores.md#eval-tasks)). The columns and the prompt are for files of yours. Known by name
+    ([docs/scores.md](scores.md#eval-tasks)). The columns and the prompt are for files of yours. Known by name
     are `arc_easy`, `arc_challenge`, `hellaswag`, `piqa`, `sciq`, `openbookqa`, `winogrande` and `lambada`."""
 
     name: EvalName

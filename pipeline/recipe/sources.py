@@ -80,11 +80,12 @@ class SourceRecipe(Settings):
     tokenizer's sample and to phases that do not name the source."""
     take: Annotated[float, Field(gt=0, le=1)] = Field(default=1.0, exclude_if=partial(eq, 1.0))
     """The share of the source's documents that the set takes, chosen by content hash: [a part of a
-    source](#a-part-of-a-source). The tokenizer's sample does not depend on it, and changing it encodes nothing again.
-    """
+    source](../recipes/README.md#a-part-of-a-source). The tokenizer's sample does not depend on it, and changing it
+    encodes nothing again."""
     format: FormatName = "auto"
-    """`auto` goes by the file's name, then by its first bytes: [the formats of files](#the-formats-of-files). `file`
-    makes each file one document, whatever it holds. `plan` says how each file is read."""
+    """`auto` goes by the file's name, then by its first bytes: [the formats of
+    files](../recipes/README.md#the-formats-of-files). `file` makes each file one document, whatever it holds. `plan`
+    says how each file is read."""
     text: Annotated[str, Field(min_length=1)] = "text"
     """Column of the text; dots descend into structs."""
     separator: Annotated[str, Field(min_length=1)] | None = None
