@@ -193,19 +193,6 @@ def test_every_recipe_is_explained() -> None:
     assert missing == []
 
 
-def test_every_key_of_a_recipe_is_explained() -> None:
-    from pipeline.recipe import schema as recipe
-    from trainer.recipe import TrainRecipe
-
-    text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
-    missing = [f"sources.{key}" for key in recipe.SourceRecipe.key_names() if f"`{key}`" not in text]
-    for model in (recipe.Recipe, TrainRecipe):
-        for name, field in model.model_fields.items():
-            keys = getattr(field.annotation, "model_fields", {}) or [name]
-            missing += [f"{name}.{key}" for key in keys if f"`{key}`" not in text and f"`[[{key}]]`" not in text]
-    assert missing == []
-
-
 @pytest.mark.parametrize("what", FORBIDDEN)
 def test_tracked_files_do_not_name(what: str) -> None:
     found: list[str] = []
