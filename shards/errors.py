@@ -99,7 +99,7 @@ EXTRAS = {
     "datatrove": "datatrove",
     "fasttext": "clean",
     "matplotlib": "train",
-    "numba": "bpe",
+    "numba": "clean",
     "ray": "ray",
     "safetensors": "train",
     "scipy": "experiments",

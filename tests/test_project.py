@@ -229,7 +229,7 @@ def test_constraints_pin_every_dependency() -> None:
     pins = _pins()
     assert pins["torch"] == "2.13.0"
     pending, seen = (
-        [Requirement("tokenmill[bpe,clean,datatrove,experiments,hub,ray,train,dev]")],
+        [Requirement("tokenmill[clean,datatrove,experiments,hub,ray,train,dev]")],
         set[tuple[str, frozenset[str]]](),
     )
     wrong: list[str] = []
@@ -309,7 +309,7 @@ def test_every_library_is_a_dependency_or_comes_with_an_extra() -> None:
     extras["clean"].add("fasttext")  # of fasttext-predict
     assert all(package in extras[extra] for package, extra in EXTRAS.items())
     assert _third_party_imports("shards") <= always | extras["torch"]  # in shards.torch alone: lint-imports checks it
-    of_pipeline = always.union(*(extras[extra] for extra in ("bpe", "clean", "datatrove", "hub", "ray")))
+    of_pipeline = always.union(*(extras[extra] for extra in ("clean", "datatrove", "hub", "ray")))
     assert _third_party_imports("pipeline") <= of_pipeline
     assert _third_party_imports("trainer") <= always | extras["train"] | {"transformers", "accelerate", "tensorboard"}
 
@@ -355,7 +355,6 @@ def test_a_count_in_a_message_has_its_singular() -> None:
 
 
 NEED_CORPORA = {
-    "tests/pipeline/test_bpe_training.py": {"test_merges_of_real_text"},
     "tests/pipeline/test_clusters_exhaustive.py": {"recipe"},
     "tests/pipeline/test_measures.py": {"test_measures_equal_the_slow_ones_on_corpora"},
     "tests/test_servers.py": {"test_the_corpora_have_the_schemas_of_the_small_set"},

@@ -214,8 +214,6 @@ def _time_lines(estimate: Estimate) -> list[str]:
     # What makes it slower than it could be, and what it costs.
     if pilot.slow_encoder:
         lines.append(describe_slow_encoder(pilot.slow_encoder))
-    if pilot.slow_trainer:
-        lines.append(pilot.slow_trainer)
     lines += pilot.kept
     if estimate.gpu_usd is not None:
         lines.append(f"a GPU that waits for it: {estimate.gpu_usd:,.2f} US dollars")

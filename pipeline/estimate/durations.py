@@ -23,10 +23,9 @@ from pipeline.tokenizer.train import find_trainer
 from pipeline.validation_tasks import shards_a_validation_task
 
 TRAIN_S = 2.0
-TRAIN_S_PER_BYTE = {"gigatoken": 8e-9, "numba": 17e-9, "tokenizers": 0.24e-6}
-"""Training a BPE of 32 K entries on prose, by what trains it. gigatoken: 2.4 s for 202 MB, 6 s for 602 MB. The code
-that numba compiles: 2.5 s of two threads for counting 75 MB. tokenizers: 18 to 21 s for 75 MB. Measured. Technical text
-takes twice as long."""
+TRAIN_S_PER_BYTE = {"gigatoken": 8e-9, "tokenizers": 0.24e-6}
+"""Training a BPE of 32 K entries on prose, by what trains it. gigatoken: 2.4 s for 202 MB, 6 s for 602 MB.
+tokenizers: 18 to 21 s for 75 MB. Measured. Technical text takes twice as long."""
 VALIDATE_TOKENS_PER_S = 200e6
 """Tokens that one task of validation checks in a second: 180 to 214 M of books and 190 to 212 M of counted numbers,
 measured."""

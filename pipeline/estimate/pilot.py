@@ -122,8 +122,6 @@ class Pilot:
     seconds: float
     slow_encoder: str = ""
     """Why `tokenizers` encodes in the place of gigatoken; empty if it does not."""
-    slow_trainer: str = ""
-    """A note for a tokenizer that `tokenizers` trains; empty if something faster trains it."""
     kept: tuple[str, ...] = ()
     """How much of each source's sample the tokenizer rewrites; empty if it keeps every byte."""
 
@@ -191,7 +189,6 @@ def measure_pilot(
         train_s=train_s,
         seconds=time.perf_counter() - started,
         slow_encoder=slow_encoder,
-        slow_trainer=_describe_slow_trainer(recipe),
         kept=_describe_kept(recipe, [[result for _, result in own] for own in encoded]),
     )
 
@@ -257,19 +254,12 @@ def _tokenizer(
 
     # The merges, by whatever learns them faster from so little text.
     quick = section.pretokenizer == "gpt2" and path.stat().st_size < _QUICK_TRAINING_BYTES
-    learn = train.train_merges_slowly if quick else train.train_merges
+    learn = train.train_with_tokenizers if quick else train.train_merges
     merges = learn(path, section.vocab_size, section.special_tokens, section.pretokenizer)
     text = train.build_tokenizer_json(merges, section, path)
     path = folder / "tokenizer.json"
     path.write_text(text, "utf-8")
     return read_encoder_file(path, eos_token=section.eos_token, bos=section.bos)
-
-
-def _describe_slow_trainer(recipe: Recipe) -> str:
-    from pipeline.tokenizer.train import describe_slow_trainer, find_trainer
-
-    name = recipe.tokenizer.pretokenizer
-    return "" if recipe.tokenizer_file or find_trainer(name) != "tokenizers" else describe_slow_trainer(name)
 
 
 def _is_all(selection: Selection, sample: Sample) -> bool:

@@ -47,7 +47,6 @@ def read_recipe(
     if isinstance(recipe, Path):
         data, where = read_document(recipe), str(recipe)
         parent = _find_folder(recipe, data)
-        _date_defaults(recipe, data)
     else:
         data, where, parent = copy.deepcopy(recipe), "recipe", Path()
     if other := find_other_kind(data, "data"):
@@ -85,13 +84,6 @@ def _find_folder(recipe: Path, data: dict[str, Any]) -> Path:
     if section.get("file") == OWN_TOKENIZER:
         section["file"] = paths.move_path(OWN_TOKENIZER, old=Path(os.path.abspath(recipe.parent)), new=folder)
     return folder
-
-
-def _date_defaults(recipe: Path, data: dict[str, Any]) -> None:
-    """Give a set's recipe.json the values that were the only ones when it was written: it has every key of its time."""
-    section = table_of(data.get("tokenizer"))
-    if recipe.suffix == ".json" and section.get("vocab_size") is not None:
-        section.setdefault("id_order", "merge")
 
 
 def _move_overrides(data: dict[str, Any], written: list[Any], folder: Path) -> None:

@@ -64,8 +64,7 @@ class TokenizerRecipe(Settings):
     id_order: Literal["frequency", "merge"] = "frequency"
     """The order of the ids after the special tokens. `frequency`: the entries that occur most often in the sample have
     ids of small bytes, which makes shards smaller. `merge`: the 256 bytes, then the others in the order in which they
-    were learned, as in version 0.1.0. Without the key, a set or a tokenizer of that order keeps it, and the build says
-    so."""
+    were learned."""
     file: str | None = None
     """A `tokenizer.json` to use instead of training one, relative to the recipe's folder. It decides the vocabulary,
     the special tokens and the pre-tokenizer: only `eos_token`, `bos` and `max_unknown` may be given with it. It may be

@@ -44,8 +44,7 @@ _BYTE_CLASS[[*range(0x09, 0x0E), 0x20]] = 3
 
 
 def _training_keys(recipe: TokenizerRecipe, _payload: Any) -> dict[str, Any]:
-    # The digest of a tokenizer in the order of merges is from before there was another order.
-    return recipe.model_dump(mode="json", exclude={"bos"} | ({"id_order"} if recipe.id_order == "merge" else set()))
+    return recipe.model_dump(mode="json", exclude={"bos"})
 
 
 def _reading_keys(sources: tuple[SourceRecipe, ...], _payload: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 GONE: dict[str, str] = {
+    "bpe": "`tokenizers` learns the merges; the extra `clean` installs numba for the measures",
     "members": "unpack the archive, and choose its files by `paths` and `exclude`",
     "pipeline": "`tokenmill COMMAND` has every command",
     "shards": "`tokenmill COMMAND` has every command",

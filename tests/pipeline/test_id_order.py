@@ -171,7 +171,6 @@ def test_a_vocabulary_without_merges(tmp_path: Path) -> None:
 
 
 BY_MERGE = ("--set", "tokenizer.id_order=merge")
-BY_FREQUENCY = ("--set", "tokenizer.id_order=frequency")
 
 
 @pytest.fixture
@@ -182,67 +181,19 @@ def recipe(tmp_path: Path) -> Path:
     return write_recipe(tmp_path / "recipe.toml", source("text", "data/*.parquet"), **tables)
 
 
-def test_a_work_folder_keeps_its_order_of_ids(recipe: Path, tmp_path: Path) -> None:
+def test_the_order_is_stated_and_changes_the_digest(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "set"
     build_here(recipe, out, *BY_MERGE)
     by_merge = digests(out)
-    receipt = next((tmp_path / "set.work" / "tokenizer").rglob("receipt.json"))
-    assert "id_order" in receipt.read_text()
-    kept = build_here(recipe, out)
-    assert kept["tasks_run"] == 0
-    assert any("ids stay in the order of merges, as in" in note for note in kept["notes"])
-    assert digests(out) == by_merge
     assert json.loads((out / "recipe.json").read_text())["tokenizer"]["id_order"] == "merge"
-    # So does a set of version 0.1.0 without a work folder, and a work folder without a set.
-    stated = json.loads((out / "recipe.json").read_text())
-    del stated["tokenizer"]["id_order"]
-    (out / "recipe.json").write_text(json.dumps(stated))
-    (tmp_path / "set.work").rename(tmp_path / "other.work")
-    for folder in (out, tmp_path / "other"):
-        again = build_here(recipe, folder)
-        assert any("ids stay in the order of merges, as in" in note for note in again["notes"])
-        assert digests(folder) == by_merge
-    # With the key, another tokenizer is trained; from then on it is the one without the key, too.
-    again = build_here(recipe, out, *BY_FREQUENCY)
+    again = build_here(recipe, out)
     assert again["ran"]["tokenizer"] == 1
     assert 'tokenizer.id_order = "frequency" (was "merge")' in again["stderr"]
-    by_frequency = digests(out)
-    assert by_frequency["tokenizer.json"] != by_merge["tokenizer.json"]
-    later = build_here(recipe, out)
-    assert (later["tasks_run"], digests(out)) == (0, by_frequency)
-    assert not any("order of merges" in note for note in later["notes"])
-    # A new place has it from the beginning, and so has another tokenizer in the place of one by merges.
-    build_here(recipe, tmp_path / "new")
-    assert digests(tmp_path / "new") == by_frequency
-    larger = build_here(recipe, tmp_path / "other", "--set", "tokenizer.vocab_size=700")
-    assert larger["ran"]["tokenizer"] == 1
-    assert json.loads((tmp_path / "other" / "recipe.json").read_text())["tokenizer"]["id_order"] == "frequency"
-
-
-def test_the_recipe_of_a_set_states_the_order(recipe: Path, tmp_path: Path) -> None:
-    out = tmp_path / "set"
-    build_here(recipe, out, *BY_MERGE)
-    # A set's recipe of the time before the key means the order of merges.
-    old = json.loads((out / "recipe.json").read_text())
-    del old["tokenizer"]["id_order"]
-    (tmp_path / "old.json").write_text(json.dumps(old))
-    for name in ("old.json", "set/recipe.json"):
-        folder = tmp_path / f"from-{Path(name).stem}"
-        build_here(tmp_path / name, folder)
-        assert digests(folder)["tokenizer.json"] == digests(out)["tokenizer.json"]
-        assert digests(folder)["recipe.json"] == digests(out)["recipe.json"]
-    old["tokenizer"] = {"file": str(out / "tokenizer.json")}
-    (tmp_path / "file.json").write_text(json.dumps(old))
-    build_here(tmp_path / "file.json", tmp_path / "file")
-    assert (tmp_path / "file" / "tokenizer.json").read_bytes() == (out / "tokenizer.json").read_bytes()
-
-
-def test_a_kept_tokenizer_agrees_with_the_key(recipe: Path, tmp_path: Path) -> None:
-    out = tmp_path / "set"
-    build_here(recipe, out, *BY_MERGE)
+    assert digests(out)["tokenizer.json"] != by_merge["tokenizer.json"]
+    # A kept tokenizer agrees with the key.
     pq.write_table(pa.table({"text": ["A file that came later. " * 9]}), tmp_path / "data" / "b.parquet")
-    with pytest.raises(AssertionError, match=r"tokenizer\.id_order: 'frequency', but the tokenizer to keep"):
-        build_here(recipe, out, "--keep-tokenizer", *BY_FREQUENCY)
     trained = (out / "tokenizer.json").read_bytes()
+    with pytest.raises(AssertionError, match=r"tokenizer\.id_order: 'merge', but the tokenizer to keep"):
+        build_here(recipe, out, "--keep-tokenizer", *BY_MERGE)
     build_here(recipe, out, "--keep-tokenizer")
     assert (out / "tokenizer.json").read_bytes() == trained

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from pipeline.builder.publish import RECIPE_FILE
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import prepare_measures
 from pipeline.clean.drops.table import step_of
@@ -15,7 +13,6 @@ from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import TaskOutput, read_receipt
 from pipeline.engine.tasks import Task, make_task
 from pipeline.recipe.presets import PRESETS
-from pipeline.recipe.raw_tables import table_of
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span
@@ -27,7 +24,7 @@ from shards.terminal.amounts import format_amount, format_size
 
 _SAMPLE_SHORT = 0.9
 """A sample smaller than this share of what was asked for is reported."""
-_LASTING_KEYS = ("vocab_size", "special_tokens", "pretokenizer")
+_LASTING_KEYS = ("vocab_size", "special_tokens", "pretokenizer", "id_order")
 """Keys of the recipe that a kept tokenizer must agree with."""
 
 
@@ -51,8 +48,6 @@ def run_tokenizer(build: RunningBuild) -> None:
             ignored = "; ".join(build.tokenizer.ignored)
             build.note(f"tokenizer: its file also asks for what a set does not do: {ignored}")
         return
-    _find_order(build)
-    recipe, section = build.recipe, build.recipe.tokenizer
     task = _make_task(build, recipe)
     if build.keep_tokenizer and (digest := _find_kept(build)) != task.digest:
         _keep(build, digest)
@@ -62,9 +57,7 @@ def run_tokenizer(build: RunningBuild) -> None:
     def check_disk(pending: list[Task]) -> None:
         if pending:
             if train.find_trainer(section.pretokenizer) == "tokenizers":
-                build.note(train.describe_slow_trainer(section.pretokenizer))
-            elif train.is_trainer_to_compile(section.pretokenizer):
-                build.say("tokenizer: compiling what learns merges, once on this machine: about 5 s")
+                build.say(f"tokenizer: learning the merges for {section.pretokenizer}: about 4 MB of text a second")
             build.check_disk([unit for own in build.units for unit in own])
             prepare_measures(build)
 
@@ -82,40 +75,6 @@ def run_tokenizer(build: RunningBuild) -> None:
     drawn_with = _note_kept_sample(build, result)
     build.recipe = recipe.model_copy(update={"tokenizer": section.model_copy(update=drawn_with)})
     _load_trained(build, task.digest)
-
-
-def _find_order(build: RunningBuild) -> None:
-    """Without `id_order`, go on with the ids of a set or tokenizer of an earlier version: say it, and state it."""
-    recipe, stage = build.recipe, build.work.child("tokenizer")
-    if "id_order" in recipe.tokenizer.model_fields_set:
-        return
-    before = recipe.model_copy(update={"tokenizer": recipe.tokenizer.model_copy(update={"id_order": "merge"})})
-
-    def is_trained(recipe: Recipe) -> bool:
-        return read_receipt(stage.child(_make_task(build, recipe).digest), train.TokenizerResult) is not None
-
-    # The set that this build replaces, or else a work folder that has this tokenizer in no other order.
-    if _is_published(build, before.tokenizer):
-        place = build.out
-    elif is_trained(before) and not is_trained(recipe):
-        place = stage
-    else:
-        return
-    build.recipe = before
-    build.note(
-        f"tokenizer: ids stay in the order of merges, as in {place}. "
-        'Set tokenizer.id_order = "frequency" to train another, which makes smaller shards.'
-    )
-
-
-def _is_published(build: RunningBuild, wanted: TokenizerRecipe) -> bool:
-    """Return whether the output folder holds a set whose recipe.json asks for such a tokenizer, trained."""
-    try:
-        text = build.out.read(RECIPE_FILE) if build.out.find(RECIPE_FILE) else b"{}"
-        section = {"id_order": "merge"} | table_of(table_of(json.loads(text)).get("tokenizer"))
-    except ValueError:  # validation reports it
-        return False
-    return all(section.get(key) == getattr(wanted, key) for key in (*_LASTING_KEYS, "id_order"))
 
 
 def _note_kept_sample(build: RunningBuild, result: train.TokenizerResult) -> dict[str, Any]:
@@ -181,11 +140,9 @@ def _find_kept(build: RunningBuild) -> str:
     texts = {digest: bytes(TaskOutput(stage.child(digest)).read(train.TOKENIZER_FILE)) for digest in order}
     published = build.out.read(train.TOKENIZER_FILE) if build.out.find(train.TOKENIZER_FILE) else None
     digest = next((digest for digest in order if texts[digest] == published), order[-1])
-    # Its vocabulary must be the one that the recipe asks for; the order of ids counts if the recipe has the key.
-    section = build.recipe.tokenizer
-    kept = trained[digest].tokenizer.model_copy(update={"id_order": trained[digest].id_order})
-    for key in (*_LASTING_KEYS, *({"id_order"} & section.model_fields_set)):
-        wanted, found = getattr(section, key), getattr(kept, key)
+    # Its vocabulary and the order of its ids must be those that the recipe asks for.
+    for key in _LASTING_KEYS:
+        wanted, found = getattr(build.recipe.tokenizer, key), getattr(trained[digest].tokenizer, key)
         if found != wanted:
             raise TokenizerError(
                 f"tokenizer.{key}: {wanted!r}, but the tokenizer to keep in {stage}/{digest} has {found!r}. "
