@@ -58,7 +58,7 @@ def add_network(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--content-endpoint",
         metavar="URL",
-        help="address of Software Heritage's files: https://HOST/PATH or s3://BUCKET/PREFIX (default: its own bucket)",
+        help="address of Software Heritage's files: https://HOST/PATH (default: its own bucket)",
     )
 
 

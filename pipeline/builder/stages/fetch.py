@@ -36,7 +36,6 @@ def run_fetch(build: RunningBuild) -> None:
     # With the clients of the network, which most builds do without:
     from pipeline.sources.software_heritage import fetch
     from pipeline.sources.software_heritage.fetched_documents import local_unit
-    from pipeline.sources.software_heritage.journal import delete_journals
 
     by_source = {
         index: [fetch.make_fetch_task(unit, source, folder) for unit in build.units[index]]
@@ -54,8 +53,8 @@ def run_fetch(build: RunningBuild) -> None:
         check_room([("fetched files", folder, scratch_bytes)], disk.REMEDY)
 
     stage = build.run_stage("fetch", fetch.fetch_unit, distinct, unit="files", before=check_disk)
-    if stage.ran:
-        delete_journals(folder)
+    for journal in folder.glob("*.journal") if not build.dry_run else ():
+        journal.unlink()
     # Judge each source by its own rows; from here on its units read the fetched documents.
     by_digest = {task.digest: result for task, result in zip(distinct, stage.results, strict=True)}
     for index, tasks in by_source.items():

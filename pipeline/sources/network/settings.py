@@ -36,7 +36,7 @@ class Network:
     content_connections: int = 64
     """Connections to the archive. Its files are small, so that latency limits the speed, not bandwidth."""
     content_endpoint: str = "https://softwareheritage.s3.amazonaws.com/content"
-    """Address of Software Heritage's objects, `ENDPOINT/SHA1`; may be `s3://bucket/prefix`, read anonymously."""
+    """Address of Software Heritage's objects, `ENDPOINT/SHA1`, read over HTTP."""
 
     def export(self) -> None:
         """Put the settings into the environment of this process and of the processes that it starts."""

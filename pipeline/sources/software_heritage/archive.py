@@ -13,7 +13,6 @@ import functools
 import gzip
 import hashlib
 import io
-import os
 import queue
 import random
 import re
@@ -109,7 +108,10 @@ def fetch_archive_objects(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outco
         SourceError: the archive cannot be read, or not within the time that the settings allow.
     """
     settings = network_settings()
-    endpoint = resolve_endpoint(settings.content_endpoint)
+    endpoint = settings.content_endpoint.rstrip("/")
+    url = urlsplit(endpoint)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise SourceError(f"content endpoint {endpoint!r}: expected https://HOST/PATH. Correct --content-endpoint.")
     client = _connect(endpoint, settings.timeout_s)
     pending, stop = iter(keys), threading.Event()
     done: queue.SimpleQueue[Future[tuple[bytes, Outcome]]] = queue.SimpleQueue()
@@ -135,28 +137,6 @@ def fetch_archive_objects(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outco
     finally:
         stop.set()
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def resolve_endpoint(text: str) -> str:
-    """Return the address for HTTP requests; `s3://bucket/prefix` becomes HTTPS, or that in AWS_ENDPOINT_URL.
-
-    Raises:
-        SourceError: the text is not an address of these forms.
-    """
-    url = urlsplit(text.rstrip("/"))
-    if url.scheme == "s3" and url.netloc:
-        other = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        if other:
-            url = urlsplit(f"{other.rstrip('/')}/{url.netloc}{url.path}")
-        elif "." in url.netloc:  # the certificate is for one label before the service's name
-            url = urlsplit(f"https://s3.amazonaws.com/{url.netloc}{url.path}")
-        else:
-            url = urlsplit(f"https://{url.netloc}.s3.amazonaws.com{url.path}")
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise SourceError(
-            f"content endpoint {text!r}: expected https://HOST/PATH or s3://BUCKET/PREFIX. Correct --content-endpoint."
-        )
-    return url.geturl()
 
 
 @functools.lru_cache(maxsize=1)

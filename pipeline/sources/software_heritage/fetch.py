@@ -1,9 +1,9 @@
 """Fetch: download the files of Software Heritage's archive that the rows of a unit name, and write them as documents.
 
-Predicates are applied first, and a file that several rows name is fetched once. A fetched file is appended to a journal
-(`pipeline.sources.software_heritage.journal`). At the end, the texts are written in row order into one parquet file
-per span (`fetched_documents.py`). Documents that an earlier task wrote for the same span are used again if their SHA-1
-agrees. So after a change of `keep`, or to retry missing files, only the rest is fetched.
+Predicates are applied first, and a file that several rows name is fetched once. A fetched file goes into a journal, so
+that a killed build fetches only the rest. At the end, the texts are written in row order into one parquet file per span
+(`fetched_documents.py`). Documents that an earlier task wrote for the same span are used again if their SHA-1 agrees.
+So after a change of `keep`, or to retry missing files, only the rest is fetched.
 
 Every row without a document is counted with its reason. Memory: 200 bytes per file of the unit, and one batch of text.
 """
@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import sqlite3
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import pyarrow as pa
 
@@ -31,7 +33,6 @@ from pipeline.sources.kinds import kind_of
 from pipeline.sources.network.settings import network_settings
 from pipeline.sources.software_heritage import archive, fetched_documents
 from pipeline.sources.software_heritage.fetched_documents import FetchedSpan, FetchResult, write_documents
-from pipeline.sources.software_heritage.journal import Journal, delete_journals
 from shards.errors import plural
 from shards.stores.retry import count_retries
 
@@ -58,6 +59,58 @@ class FetchTask(Payload):
     """The journal's file, which survives if the task is killed."""
 
 
+class Journal:
+    """The objects fetched for one task: a file of SQLite, which one process uses at a time.
+
+    A killed process loses no object. A crash of the machine may damage the file, which is then begun anew.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            self._file = self._open()
+        except sqlite3.DatabaseError:
+            path.unlink()
+            self._file = self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        file = sqlite3.connect(self.path, isolation_level=None)  # each object is a transaction of its own
+        file.execute("PRAGMA synchronous = OFF")
+        file.execute("CREATE TABLE IF NOT EXISTS objects (key BLOB PRIMARY KEY, body BLOB NOT NULL)")
+        return file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __contains__(self, key: bytes) -> bool:
+        return self._file.execute("SELECT 1 FROM objects WHERE key = ?", (key,)).fetchone() is not None
+
+    def add(self, key: bytes, body: bytes) -> None:
+        """Add an object: its SHA-1, and a gzip of it."""
+        self._file.execute("INSERT INTO objects VALUES (?, ?)", (key, body))
+
+    def read(self, key: bytes) -> bytes:
+        """Return an object, decompressed.
+
+        Raises:
+            SourceError: the disk has not kept it as it was; the journal is deleted.
+        """
+        try:
+            (body,) = self._file.execute("SELECT body FROM objects WHERE key = ?", (key,)).fetchone()
+            data = gzip.decompress(body)
+        except (sqlite3.DatabaseError, TypeError, OSError, EOFError, zlib.error):
+            data = b""
+        if hashlib.sha1(data, usedforsecurity=False).digest() != key:
+            self.path.unlink()
+            raise SourceError(
+                f"{self.path}: was damaged since it was written, and is deleted. Run the same command again."
+            )
+        return data
+
+
 def make_fetch_task(unit: Unit, source: SourceRecipe, folder: Path) -> Task:
     """Return the task of a unit."""
     payload = FetchTask(unit, source, "")
@@ -80,14 +133,13 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
     # Read the rows: which files do they name?
     timer = Timer()
     retries = count_retries()
-    delete_journals(folder.parent)
     wanted = [_read_keys(task.source, span) for span in task.unit.spans]
     distinct = dict.fromkeys(key for keys, _ in wanted for key in keys.values())
     settled = sum(len(keys) + rejected.total() for keys, rejected in wanted) - len(distinct)
     timer.lap("read_s")
 
     # Take files from earlier tasks, and fetch the others.
-    with Journal(Path(task.journal), network_settings().content_endpoint) as journal:
+    with Journal(Path(task.journal)) as journal:
         for span, (keys, _) in zip(task.unit.spans, wanted, strict=True):
             _use_again(folder.parent, _file_name(task.source, span), keys, journal)
         timer.lap("use_again_s")
@@ -166,8 +218,6 @@ def _fetch(
             if isinstance(outcome, bytes):
                 journal.add(key, outcome)
                 had += 1
-            elif outcome == archive.MISSING and had:  # before the first success, it may be the wrong archive
-                journal.add_missing(key)
             else:
                 failed[key] = outcome
             # Nothing but failures: a wrong address, not hundreds of missing files.
@@ -191,13 +241,9 @@ def _take_texts(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the row and the text of each document; count the other rows in `lost`, by reason."""
     for row, key in keys.items():
-        reason = failed.get(key) or (archive.MISSING if journal.is_missing(key) else None)
+        reason = failed.get(key)
         if reason is None:
-            # Check once more what the disk gave back.
-            data = gzip.decompress(journal.read(key))
-            if hashlib.sha1(data, usedforsecurity=False).digest() != key:
-                raise SourceError(f"{journal.path}: damaged since it was written. Delete it and run again.")
-            text = archive.decode_archived(data, fallback_encoding)
+            text = archive.decode_archived(journal.read(key), fallback_encoding)
             if text is not None:
                 yield row, text
                 continue
