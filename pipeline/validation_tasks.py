@@ -20,7 +20,7 @@ from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import Report
 from pipeline.engine.timer import Timer
 from shards.format.equal_hashes import HashRange
-from shards.format.manifest import CarriedEntry, ShardEntry
+from shards.format.manifest import ShardEntry
 from shards.format.reader import Shard
 from shards.stores.fetched_store import FetchedStore
 from shards.stores.open import open_store
@@ -61,7 +61,6 @@ class CompareTask:
     dtype: str
     epochs: Mapping[str, int]
     hashes: HashRange
-    carried: tuple[CarriedEntry, ...] = ()
 
 
 def group_validation_shards(shards: Sequence[Shard]) -> list[tuple[ShardEntry, ...]]:
@@ -106,7 +105,7 @@ def validate_shards(folder: Path, task: ValidateTask, report: Report) -> Validat
         report(done * token_bytes, done)
 
     # One shard after the other; `report` tells the driver how far the task is.
-    shards = _open_shards(task.address, task.shards, task.rules.dtype, task.rules.properties.carried)
+    shards = _open_shards(task.address, task.shards, task.rules.dtype)
     for shard in _fetch_ahead(shards, task.listing):
         findings.append(find_shard_problems(shard, task.rules, task.listing, advance))
     timer.lap("check_s")
@@ -116,18 +115,16 @@ def validate_shards(folder: Path, task: ValidateTask, report: Report) -> Validat
 def compare_documents(folder: Path, task: CompareTask, report: Report) -> CompareResult:
     """Run a validation task: compare the documents of one range of hashes, to find equal ones."""
     timer = Timer()
-    shards = _open_shards(task.address, task.shards, task.dtype, task.carried)
+    shards = _open_shards(task.address, task.shards, task.dtype)
     faults = compare_range(shards, task.epochs, task.hashes)
     timer.lap("compare_s")
     return CompareResult(faults=faults, seconds=timer.seconds, core_seconds=timer.core_seconds)
 
 
-def _open_shards(
-    address: str, entries: Sequence[ShardEntry], dtype: str, carried: tuple[CarriedEntry, ...]
-) -> list[Shard]:
+def _open_shards(address: str, entries: Sequence[ShardEntry], dtype: str) -> list[Shard]:
     store = open_store(address)
     numbers = np.dtype("<u2") if dtype == "uint16" else np.dtype("<u4")
-    return [Shard(store, entry, numbers, carried) for entry in entries]
+    return [Shard(store, entry, numbers) for entry in entries]
 
 
 def _fetch_ahead(shards: Sequence[Shard], listing: Mapping[str, ListedEntry]) -> Iterator[Shard]:

@@ -88,7 +88,7 @@ def test_the_others(load: Load) -> None:
 
 def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
-    example, encoded, curriculum, share, carried, cleaning, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    example, encoded, curriculum, share, cleaning, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     for file in ("notes/a/b.md", "letters/a.txt", "crawl/a.parquet", "code/a.parquet"):
         (tmp_path / file).parent.mkdir(parents=True)
@@ -101,8 +101,6 @@ def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.Monk
         *[["gopher"]] * 3,
         ["gopher", "code"],
     ]
-    (tmp_path / "c.toml").write_text(f'name = "c"\n{carried}\n[tokenizer]\nvocab_size = 300\n')
-    assert load_checked_recipe(tmp_path / "c.toml").sources[0].carry == ["url", "metadata.id", "score: float64"]
     (tmp_path / "c.toml").write_text(f'name = "c"\n{encoded}\n[tokenizer]\nvocab_size = 300\n')
     assert load_checked_recipe(tmp_path / "c.toml").sources[0].encoding == "cp1252"
     (tmp_path / "finemath").mkdir()

@@ -3,7 +3,7 @@
 A generator seeded with (seed, split, shard) permutes the documents, starting from an order that depends on content. The
 slices of neighbouring shards are neighbours in every run. If there are many runs, a task therefore writes several
 shards: it reads the rows that all of them need from a run at once, and from a remote store the tokens, too. Memory: one
-shard's tokens, and the rows and carried values of the task's shards. Scratch: the task's shards, and from a remote
+shard's tokens, and the rows of the task's shards. Scratch: the task's shards, and from a remote
 store their tokens.
 """
 
@@ -31,7 +31,6 @@ from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, last
 from pipeline.engine.timer import Timer
 from pipeline.mix.fates import read_fates
 from pipeline.mix.mix_plan import ShardPlan, Slice
-from shards.format.carried import null_values
 from shards.format.content_hash import join_hashes
 from shards.format.document_table import document_schema
 from shards.format.manifest import ShardEntry, Split
@@ -57,8 +56,7 @@ def _writing_keys(properties: SetProperties, _payload: Any) -> dict[str, Any]:
     """Return the properties of a set by the recipe's keys and the stages that decide them."""
     keys = to_json_values(properties)
     tokenizer = [keys.pop(name) for name in ("tokenizer_sha256", "vocab_size", "eos_id", "bos_id")]
-    carried = {"carry": keys.pop("carried")} if properties.carried else {}
-    return {"after": {"tokenizer": tokenizer}, "shards": keys, **carried}
+    return {"after": {"tokenizer": tokenizer}, "shards": keys}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +94,6 @@ class _Part:
     """One past the last row of each shard."""
     read_tokens: Callable[[int, int], memoryview]
     """Reads bytes [start, stop) of the run's tokens, between those of the first row and the last."""
-    carried: pa.Table | None
-    """The set's carried columns, `(documents, columns)`; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +113,6 @@ class _Documents:
     """The first byte of each document in the tokens of its part."""
     stops: npt.NDArray[np.int64]
     """One past its last byte."""
-    carried: list[pa.Table]
-    """The carried values of each part, if the set has carried columns."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -193,8 +187,7 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
         if not len(rows):
             return None
         low, high = count_below(rows, edges).reshape(2, -1).tolist()
-        carried = _read_carried(run, first, places, task.properties) if task.properties.carried else None
-        return _Part(number, whole.epoch, rows, low, high, run.open_tokens(rows).read, carried)
+        return _Part(number, whole.epoch, rows, low, high, run.open_tokens(rows).read)
 
     if not task.fetch:
         yield [part for job in jobs if (part := open_part(*job))]
@@ -220,16 +213,6 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
             return replace(part, read_tokens=read)
 
         yield [part for part in pool.map(fetch, jobs) if part]
-
-
-def _read_carried(run: Run, first: int, places: npt.NDArray[np.int64], properties: SetProperties) -> pa.Table:
-    """Read a set's carried columns of a run's documents, by places from `first` on; null where the run has none."""
-    values: dict[str, Any] = {name: null_values(kind, len(places)) for name, kind in properties.carried_types.items()}
-    if run.carried:
-        table = run.read_carried(first + int(places[0]), first + int(places[-1]) + 1)
-        taken = table.take(wrap_numbers(pa.int64(), places - places[0]))
-        values |= zip(table.column_names, taken.columns, strict=True)
-    return pa.table(values)
 
 
 def _join_slices(shards: Sequence[ShardPlan]) -> list[tuple[Slice, list[HashKey]]]:
@@ -269,7 +252,6 @@ def _gather(parts: list[_Part], shard: int, token_bytes: int) -> _Documents:
         parts=np.repeat(np.arange(len(own)), counts),
         starts=starts - moved,
         stops=stops - moved,
-        carried=[part.carried.slice(low, high - low) for part, low, high in own if part.carried is not None],
     )
 
 
@@ -303,11 +285,6 @@ def _document_table(
     rows, run_of = documents.rows[order], documents.runs[order]
     sources = np.array([run.source for run in runs], np.int64)
     lengths = rows["length"].astype(np.uint64)
-    # The set's carried columns are parts with one row for each document.
-    carried: list[Any] = []
-    if documents.carried:
-        table = pa.concat_tables(documents.carried).take(wrap_numbers(pa.int64(), order))
-        carried = table.combine_chunks().columns
     columns = [
         wrap_numbers(pa.uint64(), np.cumsum(lengths) - lengths),
         wrap_numbers(pa.uint32(), np.ascontiguousarray(rows["length"])),
@@ -315,9 +292,8 @@ def _document_table(
         _dictionary(bases[run_of] + rows["span"], list(itertools.chain.from_iterable(labels_of))),
         wrap_numbers(pa.uint32(), np.ascontiguousarray(rows["row"])),
         wrap_numbers(pa.binary(16), join_hashes(rows["hash_hi"], rows["hash_lo"])),
-        *carried,
     ]
-    return pa.Table.from_arrays(columns, schema=document_schema(task.properties.carried_types))
+    return pa.Table.from_arrays(columns, schema=document_schema())
 
 
 def _dictionary(codes: npt.NDArray[np.int64], names: list[str]) -> pa.DictionaryArray[Any, Any]:

@@ -16,7 +16,7 @@ LEAST_TASKS = 16
 MOST_TASK_BYTES = 6 << 30
 """Tokens of a task's shards: scratch on its machine."""
 MOST_ROWS_BYTES = 256 << 20
-"""Rows and carried values of a task's shards, which are in memory."""
+"""Rows of a task's shards, which are in memory."""
 
 
 def group_assembled_shards(shards: Sequence[ShardPlan], **sizes: int) -> list[tuple[ShardPlan, ...]]:
@@ -34,9 +34,7 @@ def group_assembled_shards(shards: Sequence[ShardPlan], **sizes: int) -> list[tu
     return groups
 
 
-def shards_an_assemble_task(
-    shards: int, *, runs: int, shard_bytes: int, shard_documents: int, carried_bytes: int = 0
-) -> int:
+def shards_an_assemble_task(shards: int, *, runs: int, shard_bytes: int, shard_documents: int) -> int:
     """Return how many shards an assemble task writes at most.
 
     Args:
@@ -44,10 +42,9 @@ def shards_an_assemble_task(
         runs: the number of runs, from each of which a shard takes a slice.
         shard_bytes: tokens of a usual shard, in bytes.
         shard_documents: documents of a usual shard.
-        carried_bytes: carried values of a usual shard, in bytes.
     """
     # As many shards as make long reads, within the limits of scratch, memory and the number of tasks.
     usual = max(1, shard_bytes)
-    rows = max(1, shard_documents * DOCUMENT_DTYPE.itemsize + carried_bytes)
+    rows = max(1, shard_documents * DOCUMENT_DTYPE.itemsize)
     limits = (MOST_TASK_BYTES // usual, MOST_ROWS_BYTES // rows, shards // LEAST_TASKS)
     return max(1, min(-(-READ_BYTES * runs // usual), *limits))

@@ -86,7 +86,6 @@ def publish(build: RunningBuild) -> Manifest:
         format_version=version_for(
             has_phases=bool(recipe.mix.phases),
             bos_id=tokenizer.bos_id,
-            carried=build.carried,
             sources=sources,
             eval_tasks=plan.eval_tasks,
         ),
@@ -106,7 +105,6 @@ def publish(build: RunningBuild) -> Manifest:
         eval_tasks=list(plan.eval_tasks),
         mix=_mix_entries(recipe, demand.shares, list(plan.requested_tokens), splits["train"]),
         phases=_phase_entries(demand, plan.train_tokens, shards) if recipe.mix.phases else [],
-        carried=build.carried,
         splits={split: entry for split, entry in splits.items() if split == "train" or entry.tokens},  # type: ignore[misc]
         shards=shards,
     )

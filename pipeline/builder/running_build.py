@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,11 +21,10 @@ from pipeline.estimate import disk
 from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.sources.base import Unit
-from pipeline.sources.carried_columns import merge_carried
 from pipeline.sources.selection import Selection
 from pipeline.sources.span_cache import SpanCache
 from shards.errors import plural
-from shards.format.manifest import CarriedEntry, ShardEntry
+from shards.format.manifest import ShardEntry
 from shards.stores.files import check_room, delete_path
 from shards.stores.store import WritableStore
 
@@ -79,11 +77,6 @@ class RunningBuild(Build):
         self.records = StageRecords(self.work)
         if not self.records.stages:
             self._said = 0  # nothing runs again
-
-    @cached_property
-    def carried(self) -> list[CarriedEntry]:
-        """The carried columns of the set."""
-        return merge_carried(self.recipe, [selection.carried for selection in self.selections])
 
     def run_stage(
         self,

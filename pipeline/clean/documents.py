@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import as_large_binary, wrap_numbers
+from pipeline.arrow_arrays import as_large_binary
 from pipeline.clean.drops.malformed import count_malformed, describe_examples, malformed_remedy
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Documents, Tally
-from pipeline.sources.base import SHOWN_MALFORMED, Columns, SourceError, TextBatch
+from pipeline.sources.base import SHOWN_MALFORMED, SourceError, TextBatch
 from pipeline.sources.kinds import read_span
 from shards.errors import plural
 
@@ -33,8 +33,8 @@ _SPAN_SHIFT = 32
 class DocumentStream:
     """The documents of some spans of a source, batch by batch."""
 
-    def __init__(self, source: SourceRecipe, spans: Iterable[Span], carried: Columns = ()):
-        self._source, self._spans, self._carried = source, spans, carried
+    def __init__(self, source: SourceRecipe, spans: Iterable[Span]):
+        self._source, self._spans = source, spans
         self._open: dict[int, Span] = {}
         """The spans of the batches that wait to be cleaned, by index."""
         self.tally = Tally(self._locate)
@@ -56,7 +56,7 @@ class DocumentStream:
         for index, span in enumerate(self._spans):
             # Small batches wait for each other, with the spans that they are of.
             self._open[index] = span
-            for batch in read_span(self._source, span, self._carried):
+            for batch in read_span(self._source, span):
                 if batch.rejected:  # of small files there are many batches
                     self.tally.drops.count_rows(batch.rejected)
                 self.read_bytes = batch.read_bytes
@@ -65,7 +65,7 @@ class DocumentStream:
                 shown = self.tally.malformed
                 shown += batch.malformed[: SHOWN_MALFORMED - len(shown)]
                 places = batch.rows.astype(np.uint64) | np.uint64(index << _SPAN_SHIFT)
-                pending.append(TextBatch(as_large_binary(batch.text), cast("Any", places), carried=batch.carried))
+                pending.append(TextBatch(as_large_binary(batch.text), cast("Any", places)))
                 size += pending[-1].text.nbytes
                 if size >= JOIN_BYTES:
                     yield self._clean(pending)
@@ -95,17 +95,12 @@ class DocumentStream:
 
     def _clean(self, pending: list[TextBatch]) -> tuple[UInt32s, Documents]:
         # One batch of all that waited, cleaned at once.
-        batch, carried = pending[0], [part.carried for part in pending if part.carried is not None]
+        batch = pending[0]
         if len(pending) > 1:
             text = pa.concat_arrays([part.text for part in pending])
             batch = TextBatch(text, np.concatenate([part.rows for part in pending]))
         documents = clean_batch(self._source, batch, self.tally)
         self.documents += len(documents)
-        values = None
-        if self._carried and carried:
-            # Places ascend, so that those which are left tell which values are left.
-            left = wrap_numbers(pa.int64(), np.searchsorted(batch.rows, documents.rows).astype(np.int64))
-            values = pa.concat_tables(carried).take(left)
         # Places become rows of spans again.
         indices = (documents.rows >> np.uint64(_SPAN_SHIFT)).astype(np.uint32)
-        return indices, Documents(documents.text, documents.rows.astype(np.uint32), values)
+        return indices, Documents(documents.text, documents.rows.astype(np.uint32))

@@ -35,8 +35,6 @@ class Documents:
     """`(num_documents,)`, no nulls, valid UTF-8."""
     rows: UInt32s
     """Row of each document in its span, `(num_documents,)`."""
-    carried: pa.Table | None = None
-    """The columns that were asked for, `(num_documents, columns)`; None if none were."""
 
     def __len__(self) -> int:
         return len(self.text)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
-import pyarrow as pa
 import xxhash
 
 from pipeline.clean.documents import DocumentStream
@@ -31,12 +30,11 @@ from pipeline.encode.run import (
     TOKENS_FILE,
     RunResult,
 )
-from pipeline.encode.run_carried import write_carried
 from pipeline.engine.checksums import ChecksummedWriter, WrittenFile, write_checksummed
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
 from pipeline.engine.timer import Timer
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import Columns, Unit, content_of_unit
+from pipeline.sources.base import Unit, content_of_unit
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from pipeline.tokenizer.kept_text import KeptText
 from shards.errors import RunError
@@ -75,8 +73,6 @@ class EncodeTask(Payload):
     """The address of the folder of the task that read the evaluation sets; None if the recipe names none."""
     bos_id: Annotated[int | None, InDigest(called="tokenizer.bos")] = None
     """The id that begins each document; None if none does."""
-    carried: Annotated[Columns, InDigest(called="sources.{task.source.name}.carry")] = ()
-    """The columns to carry."""
 
     @property
     def tokenizer_key(self) -> str:
@@ -111,8 +107,6 @@ class _Encoded:
     """`(documents, measures)`; None if the source is not cleaned when the set is mixed."""
     hits: npt.NDArray[np.void] | None
     """`HIT_DTYPE (hits,)`; None if the recipe names no evaluation set."""
-    carried: pa.Table | None
-    """The values of the columns to carry; None without such columns."""
 
 
 def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], None]) -> EncodeResult:
@@ -132,7 +126,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     retries = count_retries()
     encoder = load_encoder(task.tokenizer, task.tokenizer_sha256, task.tokenizer_task)
     timer.lap("start_s")
-    stream = DocumentStream(task.source, task.unit.spans, task.carried)
+    stream = DocumentStream(task.source, task.unit.spans)
     parts: list[_Encoded] = []
     kept = KeptText()
     marks = 1 if task.bos_id is None else 2
@@ -155,7 +149,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
             timer.lap("hits_s")
         ids, offsets = encoder.encode(documents.text)
         timer.lap("encode_s")
-        part = _Encoded(_narrow(ids, task), offsets, rows, measures, hits, documents.carried)
+        part = _Encoded(_narrow(ids, task), offsets, rows, measures, hits)
         part.rows["length"] = np.diff(offsets) + marks
         timer.lap("narrow_s")
         checked += _check_reference(encoder, documents, part, task, done=checked)
@@ -174,7 +168,6 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         labels=_span_labels(rows, task.unit),
         documents=len(rows),
         measures=task.source.clean.mix_measures(),
-        carried=task.carried,
         tokens=tokens,
         text_bytes=text_bytes,
         tally=stream.tally,
@@ -267,9 +260,6 @@ def _write_run(
         found = [part.measures for part in parts if part.measures is not None]
         measures = np.concatenate([*found, np.zeros((0, len(names)), MEASURES_DTYPE)])[order]
         files[MEASURES_FILE] = write_checksummed(folder / MEASURES_FILE, measures.data)
-    if task.carried:
-        values = [part.carried for part in parts if part.carried is not None]
-        files |= write_carried(folder, values, task.carried, order)
     if task.evaluations:
         files[HITS_FILE] = write_checksummed(folder / HITS_FILE, _sort_hits(parts, order).tobytes())
     return rows, files

@@ -3,8 +3,7 @@
 `tokens.bin` holds the documents' tokens, EOS included, one after the other; `documents.npy` holds one row per
 document, in the same order. Because runs are sorted, any range of hashes is one contiguous slice of both files. If the
 source is cleaned when the set is mixed, `measures.bin` holds each document's measures, again in that order. If the
-recipe names evaluation sets, `hits.bin` holds where their n-grams occur, document by document. The values of columns to
-carry are in two files (`pipeline.encode.run_carried`).
+recipe names evaluation sets, `hits.bin` holds where their n-grams occur, document by document.
 The list of runs repeats the runs' receipts. Each range that is read from a file is compared with its checksums.
 """
 
@@ -22,11 +21,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.clean.evaluations.hits import HIT_DTYPE
-from pipeline.encode.run_carried import CARRIED_FILE, CARRIED_PLACES_FILE, read_carried
 from pipeline.engine.checksums import WrittenFile, seal, unseal, write_checksummed
 from pipeline.engine.receipts import FileRange, Result, TaskOutput, write_receipt
 from pipeline.engine.tasks import digest_of
-from pipeline.sources.base import Columns
 from shards.errors import RunError, remedy_of
 from shards.format.manifest import dtype_for
 from shards.stores.open import open_store
@@ -34,7 +31,6 @@ from shards.stores.store import WritableStore
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pyarrow as pa
 
 TOKENS_FILE = "tokens.bin"
 DOCUMENTS_FILE = "documents.npy"
@@ -57,9 +53,6 @@ SLACK = 6.0
 """Standard deviations by which a search reads further than it expects to need: it reads again once in a million."""
 LEAST_SLACK = 64
 """Rows that a search reads further at least."""
-
-_OF_SHARDS = (TOKENS_FILE, CARRIED_FILE, CARRIED_PLACES_FILE)
-"""Files that are read only when shards are written."""
 
 CONNECTIONS = 32
 """Requests at once when runs are fetched from a remote store."""
@@ -89,8 +82,6 @@ class RunResult(Result):
     documents: int
     measures: list[str] = field(default_factory=list[str])
     """Names of the measures of each document; none if the source is not cleaned when the set is mixed."""
-    carried: Columns = ()
-    """Names and types of the columns that the run carries."""
 
     def outline(self) -> RunResult:
         """Return this alone, without what only the task's stage needs."""
@@ -101,7 +92,6 @@ class RunResult(Result):
             labels=self.labels,
             documents=self.documents,
             measures=self.measures,
-            carried=self.carried,
         )
 
 
@@ -152,20 +142,6 @@ class Run:
         size = MEASURES_DTYPE.itemsize * len(self.measures)
         data = self.output.read(MEASURES_FILE, first * size, last * size)
         return np.frombuffer(data, MEASURES_DTYPE).reshape(last - first, len(self.measures))
-
-    @property
-    def carried(self) -> Columns:
-        """Names and types of the columns that the run carries."""
-        return self.output.result.carried
-
-    @property
-    def carried_bytes(self) -> int:
-        """The bytes of their values."""
-        return self.output.size(CARRIED_FILE) if self.carried else 0
-
-    def read_carried(self, first: int, last: int) -> pa.Table:
-        """Read the carried values of the documents [first, last), a row each."""
-        return read_carried(self.output, self.carried, first, last)
 
     @property
     def tokens_bytes(self) -> int:
@@ -310,7 +286,7 @@ def load_runs(address: str) -> tuple[Run, ...]:
 
 @contextmanager
 def runs_in_scratch(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]]:
-    """Give runs whose files, except tokens and carried values, are in scratch: fetched from a remote store.
+    """Give runs whose files, except tokens, are in scratch: fetched from a remote store.
 
     A reader of many small ranges would wait for each: a request takes longer than its bytes. Scratch: 36 bytes a
     document, 4 for each of its measures, and the hits of evaluation items.
@@ -321,7 +297,7 @@ def runs_in_scratch(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]]:
             own = Path(folder, str(number))
             own.mkdir()
             output = replace(run).output  # the checksums that it keeps end with it
-            names = [name for name in output.result.files if name not in _OF_SHARDS]
+            names = [name for name in output.result.files if name != TOKENS_FILE]
             files = {name: write_checksummed(own / name, output.read(name)) for name in names}
             write_receipt(own, RunResult(documents=run.num_documents, measures=run.measures, files=files))
             return Run(str(own), run.source, run.dtype)

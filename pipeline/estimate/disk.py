@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pipeline.encode.run import DOCUMENT_DTYPE, MEASURES_DTYPE
-from pipeline.estimate.carried_bytes import guess_carried
 from pipeline.mix.near_duplicates.bands import BANDS_BYTES
 from pipeline.mix.partitions import CHUNK_BYTES
 from pipeline.recipe.schema import Recipe
@@ -27,13 +26,12 @@ def scratch_bytes(recipe: Recipe, unit: Unit) -> int:
     documents = sum(
         span.rows if span.rows is not None else span.text_bytes // GUESSED_DOCUMENT_BYTES + 1 for span in unit.spans
     )
-    carried = guess_carried(recipe.sources[unit.source]).run
-    return int(tokens * token_size(recipe) + documents * (document_bytes(recipe, unit.source) + carried))
+    return int(tokens * token_size(recipe) + documents * document_bytes(recipe, unit.source))
 
 
 def document_bytes(recipe: Recipe, source: int) -> int:
-    """Return the scratch bytes of a document in addition to its tokens and carried values: its row, measures and bands,
-    and those of the mix."""
+    """Return the scratch bytes of a document in addition to its tokens: its row, measures and bands, and those
+    of the mix."""
     measures = MEASURES_DTYPE.itemsize * len(recipe.sources[source].clean.mix_measures())
     bands = BANDS_BYTES if recipe.clean.near_duplicates is not None else 0
     return DOCUMENT_DTYPE.itemsize + measures + bands + CHUNK_BYTES + 1
@@ -45,8 +43,7 @@ def most_output_bytes(recipe: Recipe, text_bytes: list[int]) -> int:
     grant = Demand(recipe).grant([size / LEAST_BYTES_PER_TOKEN for size in taken])
     tokens = grant.train_tokens + recipe.split.val_tokens
     documents = tokens * LEAST_BYTES_PER_TOKEN / GUESSED_DOCUMENT_BYTES
-    row_bytes = ROW_BYTES + max(guess_carried(source).set for source in recipe.sources)
-    return int(tokens * token_size(recipe) * COMPRESSED_SHARE + documents * row_bytes)
+    return int(tokens * token_size(recipe) * COMPRESSED_SHARE + documents * ROW_BYTES)
 
 
 def token_size(recipe: Recipe) -> int:

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.estimate.carried_bytes import COLUMN_BYTES
 from pipeline.estimate.disk import (
     COMPRESSED_SHARE,
     FETCH_SCRATCH_SHARE,
@@ -227,10 +226,7 @@ def _scratch_bytes(recipe: Recipe, sources: tuple[SourceEstimate, ...]) -> int:
     """Return the bytes of runs, files of the archive, and downloads kept for the tokenizer's sample."""
     # Scratch: tokens of all runs, their rows, and what is fetched or kept beside them.
     runs = sum(source.encoded_tokens for source in sources) * token_size(recipe)
-    rows = sum(
-        estimate_documents([own]) * (document_bytes(recipe, index) + own.ratios.carried.run)
-        for index, own in enumerate(sources)
-    )
+    rows = sum(estimate_documents([own]) * document_bytes(recipe, index) for index, own in enumerate(sources))
     fetched = sum(source.text_bytes for source in sources if source.content_files) * FETCH_SCRATCH_SHARE
     sampled = min(recipe.tokenizer.sample_bytes, sum(source.download_bytes for source in sources))
     return int(runs + rows + fetched + sampled)
@@ -243,14 +239,13 @@ def _output_bytes(demand: Demand, train: int, sources: tuple[SourceEstimate, ...
     token_bytes = pilot.token_bytes if pilot else token_size(recipe) * COMPRESSED_SHARE
     row_bytes = pilot.row_bytes if pilot else ROW_BYTES
     rows = sum(
-        (row_bytes + source.ratios.carried.set)
+        row_bytes
         * tokens
         * (source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES)
         / max(1, source.encoded_tokens)
         for tokens, source in zip(used, sources, strict=True)
     )
-    carried = {name for source in recipe.sources for name in source.carried_columns}
-    tables = _num_shards(demand, sum(used) - recipe.split.val_tokens) * (TABLE_BYTES + COLUMN_BYTES * len(carried))
+    tables = _num_shards(demand, sum(used) - recipe.split.val_tokens) * TABLE_BYTES
     return int(sum(used) * token_bytes) + int(rows) + tables
 
 

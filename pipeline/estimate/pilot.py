@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Literal
 from pipeline.clean.drops.malformed import count_malformed, describe_examples, malformed_remedy
 from pipeline.clean.drops.table import DUPLICATE, SourceDrops, step_of
 from pipeline.clean.steps import describe_drops, drop_remedy
-from pipeline.estimate.carried_bytes import CarriedBytes, measure_carried
 from pipeline.estimate.disk import COMPRESSED_SHARE, ROW_BYTES, token_size
 from pipeline.estimate.duplicates import Distinct, find_distinct
 from pipeline.estimate.pilot_pieces import Sample, read_pilot_pieces
@@ -95,8 +94,6 @@ class SourcePilot:
     """Text files in which the separator never occurs."""
     drops: SourceDrops = field(default_factory=SourceDrops)
     """The documents of the sample that each step drops."""
-    carried: CarriedBytes = field(default_factory=CarriedBytes)
-    """Of a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,5 +309,4 @@ def _measure_source(
         malformed=sample.tally.malformed,
         undivided=sample.tally.undivided,
         drops=mixed.after(sample.tally.drops),
-        carried=measure_carried(sample.carried, source),
     )

@@ -22,7 +22,7 @@ from pipeline.arrow_arrays import as_large_binary, wrap_texts
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally
-from pipeline.sources.base import Columns, SourceError, Span, TextBatch
+from pipeline.sources.base import SourceError, Span, TextBatch
 from pipeline.sources.kinds import list_spans, read_span
 from pipeline.sources.selection import Selection, seeded_place
 
@@ -57,8 +57,6 @@ class Sample:
     """Text of the documents kept."""
     texts: list[bytes] = field(default_factory=list[bytes])
     """Some of the documents kept."""
-    carried: list[pa.Table] = field(default_factory=list[pa.Table])
-    """The carried values of the documents read."""
     wall_s: float = 0.0
     """The time that reading took, without slow filters."""
     cpu_s: float = 0.0
@@ -99,7 +97,7 @@ def read_pilot_pieces(selection: Selection, text_bytes: int) -> Sample:
             if not spans:
                 break
             wall, cpu = time.perf_counter(), time.process_time()
-            parts = list(pool.map(partial(_read_piece, selection.source, selection.carried), spans))
+            parts = list(pool.map(partial(_read_piece, selection.source), spans))
             sample.wall_s += time.perf_counter() - wall
             sample.cpu_s += time.process_time() - cpu
             if selection.source.content != "column":
@@ -150,18 +148,17 @@ def _find_part(selection: Selection, part: tuple[Span, int]) -> Span:
     return next(group for group in groups if group.start <= index < group.stop)
 
 
-def _read_piece(source: SourceRecipe, carried: Columns, span: Span) -> Sample:
+def _read_piece(source: SourceRecipe, span: Span) -> Sample:
     """Read a part: the first block of a span of bytes, all of a small one, the beginning of a long one."""
-    part = Sample(float(span.text_bytes), span.stored_bytes + span.carried_bytes)
+    part = Sample(float(span.text_bytes), span.stored_bytes)
     if source.content != "column":
         _read_keys(source, span, part)
         return part
-    stream = DocumentStream(source, [span], carried)
+    stream = DocumentStream(source, [span])
     for _, documents in stream:
         part.documents += len(documents)
         part.text_bytes += documents.num_bytes
         part.texts += map(bytes, documents)
-        part.carried += [documents.carried] if documents.carried is not None else []
         # Assume that the rest is similar. A stream's length is not known, so its stated text is used.
         if span.kind == "b":
             seen = stream.read_bytes / max(1, span.stop - span.start)

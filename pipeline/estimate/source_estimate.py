@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pipeline.estimate.carried_bytes import guess_carried
 from pipeline.estimate.disk import GUESSED_DOCUMENT_BYTES
 from pipeline.estimate.pilot import SourcePilot
 from pipeline.mix.take import describe_take
@@ -67,7 +66,6 @@ def guess_source(selection: Selection) -> SourcePilot:
         documents=per_byte,
         content_files=fetched,
         content_bytes=_CONTENT_STORED_SHARE if fetched else 0.0,
-        carried=guess_carried(selection.source),
     )
 
 
@@ -86,7 +84,7 @@ def estimate_source(
     spans = [span for unit in selection.units for span in unit.spans]
     text_bytes = selection.text_bytes
     # What is read of files, and what is fetched for rows that only name their text.
-    stored_bytes = sum(span.stored_bytes + span.carried_bytes for span in spans)
+    stored_bytes = sum(span.stored_bytes for span in spans)
     content_bytes = int(text_bytes * ratios.content_bytes)
     read_files = tuple(selection.read_files())
     rows = [span.rows for span in spans if span.rows is not None]

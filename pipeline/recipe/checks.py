@@ -86,18 +86,12 @@ def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
     for key, has_value in SourceRecipe.foreign_keys(source):
         if has_value:
             yield f"{place}.{key}: {SourceRecipe.kind_of(source).REMEDY}"
-    carried = [str(item).rpartition(":")[0] or str(item) for item in list_of(source.get("carry"))]
     if source.get("content", "column") == "column":
         why = "only with content = 'software-heritage'. Leave it out, or set `content`."
         yield from _refuse(SourceRecipe, place, source, _KEYS_OF_CONTENT, why)
-        text = source.get("text", SourceRecipe.model_fields["text"].default)
-        if text in (item.strip() for item in carried):
-            yield f"{place}.carry: {text!r} is the text itself, which the tokens hold. Leave it out."
     else:
         why = "the text comes from `content`, not from a column. Leave it out."
         yield from _refuse(SourceRecipe, place, source, ("text",), why)
-        why = "only with content = 'column': what is fetched keeps no column. Leave it out."
-        yield from _refuse(SourceRecipe, place, source, ("carry",), why)
     encoding = str(source.get("encoding", "utf-8"))
     try:
         str(source.get("separator", "")).encode(encoding)

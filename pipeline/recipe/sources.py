@@ -22,7 +22,6 @@ from pydantic import (
 )
 
 from pipeline.recipe import paths
-from pipeline.recipe.carry import checked_carry, parse_carry
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.key_values import (
     Delimiter,
@@ -35,7 +34,6 @@ from pipeline.recipe.key_values import (
 )
 from pipeline.recipe.predicates import Predicate, checked_predicates, parse_keep
 from shards.config import Settings, in_form
-from shards.format.carried import CarriedType
 
 # A key that came after the first sets is left out of recipes while it has its default (`exclude_if`), so that earlier
 # digests stay valid.
@@ -122,11 +120,6 @@ class SourceRecipe(Settings):
     """Longer documents are dropped."""
     drop_if_matches: Patterns = Field(default_factory=list)
     """Like the recipe's `drop_if_matches`, for this source only. The recipe's patterns come first."""
-    carry: Annotated[list[str], AfterValidator(checked_carry)] = Field(default_factory=list[str], exclude_if=not_)
-    """Columns whose values go into the set's document tables: `["url", "id"]`; dots descend into structs. A column
-    holds text, integers, floats or booleans. All files must give it the same type, unless the item states one: `"score:
-    float64"` (`string`, `int64`, `float64`, `bool`). `trace --where` finds documents by these values. Changing the list
-    encodes the source again; tokens stay the same."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.01
     """The build stops and shows examples if `drop_if_matches` drops a larger share of the documents. Patterns are for
     what is rare: one document in a hundred more often means a wrong pattern than a bad source."""
@@ -193,11 +186,6 @@ class SourceRecipe(Settings):
     def text_key(self) -> Literal["text", "blob_id"]:
         """The key of the recipe that names the column to read."""
         return "text" if self.content == "column" else "blob_id"
-
-    @property
-    def carried_columns(self) -> dict[str, CarriedType | None]:
-        """The columns to carry, with the types that `carry` states; None: the files decide it."""
-        return dict(map(parse_carry, self.carry))
 
     @property
     def predicates(self) -> list[Predicate]:

@@ -13,13 +13,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from json.encoder import encode_basestring as _quote
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import xxhash
 
 from pipeline.engine.tasks import JsonText
 from shards.errors import InputError, plural
-from shards.format.carried import CarriedType
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,14 +47,7 @@ _TEXT_VERSION = 2
 SHOWN_MALFORMED = 3
 """Number of malformed records kept per unit, and shown when the build stops."""
 
-UNKNOWN_TYPE: Literal[""] = ""
-"""The type of a column whose type is unknown until the file is read, or whose values are all null."""
-
 SpanKind = Literal["rg", "b", "file"]
-
-
-Columns: TypeAlias = tuple[tuple[str, CarriedType], ...]
-"""Columns to carry: each one's name and type."""
 
 
 class SourceError(InputError):
@@ -100,10 +92,6 @@ class Span:
     """Bytes that reading takes from disk or network."""
     revision: str | None = None
     """The commit that the file is pinned to. For a file without one, the digest of its documents is the revision."""
-    carried: tuple[str, ...] = ()
-    """The type in this file of each column that its source carries, or `UNKNOWN_TYPE`."""
-    carried_bytes: int = 0
-    """Bytes that those columns take from disk or network, in addition to `stored_bytes`, if a footer states them."""
 
     @property
     def file_bytes(self) -> int:
@@ -171,8 +159,6 @@ class TextBatch:
     """Counts of rows without text by reason: a predicate rejected them, or they are malformed."""
     malformed: list[str] = field(default_factory=list[str])
     """Some of the malformed records, each with its file, record and fault."""
-    carried: pa.Table | None = None
-    """The columns that were asked for, `(num_rows, columns)`; None if none were, or there is no row."""
     undivided: str | None = None
     """For a text file in which the separator never occurs: the separator with other line ends, if that occurs; empty if
     it does not, and the file is of some size. None for all others."""
@@ -215,8 +201,6 @@ class Group:
     text_bytes: int
     stored_bytes: int
     """Bytes that reading the text and the predicates' columns takes from disk or network."""
-    carried_bytes: int = 0
-    """Bytes of the other columns that the source carries."""
 
 
 def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[Span]:
@@ -226,12 +210,11 @@ def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[S
         SourceError: a row group has 2^32 rows or more.
     """
     spans: list[Span] = []
-    start = stop = text_bytes = stored = carried = 0
+    start = stop = text_bytes = stored = 0
     rows: int | None = 0
 
     def close() -> None:
-        span = replace(whole, start=start, stop=stop, text_bytes=text_bytes, rows=rows)
-        spans.append(replace(span, stored_bytes=stored, carried_bytes=carried))
+        spans.append(replace(whole, start=start, stop=stop, text_bytes=text_bytes, rows=rows, stored_bytes=stored))
 
     for index, group in enumerate(groups):
         # Row numbers are uint32.
@@ -242,12 +225,11 @@ def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[S
         # A group that does not fit begins the next span; groups are never cut.
         if rows != 0 and text_bytes + group.text_bytes > unit_bytes:
             close()
-            start, rows, text_bytes, stored, carried = index, 0, 0, 0, 0
+            start, rows, text_bytes, stored = index, 0, 0, 0
         stop = index + 1
         rows = None if rows is None or group.rows is None else rows + group.rows
         text_bytes += group.text_bytes
         stored += group.stored_bytes
-        carried += group.carried_bytes
     if rows != 0:
         close()
     return spans

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.recipe import paths
-from pipeline.sources.base import Columns, File, SourceError, Span, TextBatch
+from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, read_file_version
 from pipeline.sources.formats.detect import describe_packed, detect_format
@@ -77,8 +77,8 @@ def list_spans(source: FilesSource, file: File, unit_bytes: int | None = None) -
         raise SourceError(f"{file.name}: {error}. Restore the file.") from error
 
 
-def read(source: FilesSource, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream the batches of a span of a `files` source, with the columns to carry.
+def read(source: FilesSource, span: Span) -> Iterator[TextBatch]:
+    """Stream the batches of a span of a `files` source.
 
     Raises:
         SourceError: the file is broken, or has changed since it was resolved.
@@ -95,7 +95,7 @@ def read(source: FilesSource, span: Span, carried: Columns = ()) -> Iterator[Tex
     try:
         # Before and after: a file that changes meanwhile would give documents of two versions.
         check_unchanged()
-        yield from contract.read_rows(source, span, carried)
+        yield from contract.read_rows(source, span)
         check_unchanged()
     except InputError:  # a fault with its remedy, such as a missing package
         raise

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.recipe.sources import HubSource
-from pipeline.sources.base import UNKNOWN_TYPE, Columns, File, SourceError, Span, TextBatch
+from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.formats import contract
 from pipeline.sources.formats.detect import format_of_name
 from pipeline.sources.network.range_cache import keep_fetched
@@ -178,17 +178,17 @@ def list_spans(source: HubSource, file: File, unit_bytes: int | None = None) -> 
         return [replace(span, revision=file.revision) for span in spans]
     from pipeline.sources.network import hf_streaming
 
-    return [replace(hf_streaming.whole_file(file), carried=(UNKNOWN_TYPE,) * len(source.carry))]
+    return [hf_streaming.whole_file(file)]
 
 
-def read(source: HubSource, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream the batches of a span of a Hub source, with the columns to carry.
+def read(source: HubSource, span: Span) -> Iterator[TextBatch]:
+    """Stream the batches of a span of a Hub source.
 
     Raises:
         SourceError: the file is broken, has changed, or cannot be fetched in time.
     """
     if span.format == "parquet":
-        return contract.read_rows(source, span, carried)
+        return contract.read_rows(source, span)
     from pipeline.sources.network import hf_streaming
 
-    return hf_streaming.stream_rows(source, span, carried)
+    return hf_streaming.stream_rows(source, span)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Protocol, cast
 
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import Columns, File, SourceError, Span, TextBatch
+from pipeline.sources.base import File, SourceError, Span, TextBatch
 from shards.terminal.workers import map_in_threads
 
 LIST_THREADS = 16
@@ -31,8 +31,8 @@ class Kind(Protocol):
         """Cut one file into spans of up to `unit_bytes` of text, from its footer or its size. Thread-safe."""
         ...
 
-    def read(self, source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-        """Stream a span's batches, with the columns to carry."""
+    def read(self, source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+        """Stream a span's batches."""
         ...
 
 
@@ -75,13 +75,8 @@ def list_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None =
     return [span for item in listed if isinstance(item, list) for span in item]
 
 
-def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """Stream a span's batches, from the files of a source of any kind or from documents that the fetch stage wrote.
-
-    Args:
-        source: the source. Its `carry` is not read.
-        span: the span.
-        carried: the columns that each batch also has.
 
     Raises:
         SourceError: the span cannot be read as the recipe says.
@@ -91,4 +86,4 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
         from pipeline.sources.software_heritage import fetched_documents
 
         return fetched_documents.read_fetched(source, span)
-    return kind_of(source).read(source, span, carried)
+    return kind_of(source).read(source, span)

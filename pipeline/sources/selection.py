@@ -22,16 +22,13 @@ import xxhash
 
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand
-from pipeline.sources.base import UNIT_BYTES, Columns, File, SourceError, Span, Unit, make_units
-from pipeline.sources.carried_columns import find_carried_faults
+from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, Unit, make_units
 from pipeline.sources.formats.byte_io import compression_of
-from pipeline.sources.formats.carried_types import merge_types
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.formats.encodings import UTF8
 from pipeline.sources.kinds import list_files
 from pipeline.sources.span_cache import SpanCache
 from shards.errors import plural
-from shards.format.carried import CarriedType
 from shards.terminal.amounts import format_amount
 from shards.terminal.display import printable
 
@@ -122,7 +119,6 @@ class Selection:
         self.units: list[Unit] = []
         self.seed = seed
         self._by_name = {file.name: file for file in self.files}
-        self._types: dict[str, tuple[CarriedType, str]] = {}  # of carried columns, each with a file that has it
         self._listed: dict[str, list[Span]] = {}  # by file name
         self._taken = 0  # parts in the seeded order
         self._unit_bytes = None
@@ -175,11 +171,6 @@ class Selection:
     def empty(self) -> list[str]:
         """The files listed so far that hold no record."""
         return [file.name for file in self.files if self._listed.get(file.name) == []]
-
-    @property
-    def carried(self) -> Columns:
-        """The columns that the source carries, with their types as found in the files listed so far."""
-        return tuple((name, self._types[name][0]) for name in self.source.carried_columns if name in self._types)
 
     @property
     def is_remote(self) -> bool:
@@ -252,11 +243,6 @@ class Selection:
         self._listed |= {file.name: [] for file in new}
         for span in spans:
             self._listed[span.name].append(span)
-        if self.source.carry and spans:
-            holders: dict[tuple[str, ...], str] = {}
-            for span in spans:
-                holders.setdefault(span.carried, span.name)
-            merge_types(self.source, holders, self._types)
         return [span for file in files for span in self._listed[file.name]]
 
 
@@ -317,10 +303,7 @@ def open_sources(recipe: Recipe, kept: SpanCache | None = None) -> list[Selectio
             selections.append(Selection(index, source, seed=recipe.seed, tokens=tokens, kept=kept))
         except SourceError as error:
             faults.append(str(error))
-    faults = faults or [
-        *_find_small(demand, selections),
-        *find_carried_faults(recipe, [selection.carried for selection in selections]),
-    ]
+    faults = faults or [*_find_small(demand, selections)]
     if faults:
         raise SourceError("\n".join(faults))
     return selections

@@ -33,8 +33,6 @@ _FIELDS = (
     "text_bytes",
     "rows",
     "stored_bytes",
-    "carried",
-    "carried_bytes",
 )
 
 
@@ -96,5 +94,4 @@ def _key_of(source: SourceRecipe, unit_bytes: int | None) -> str:
 
 def _to_span(file: File, row: list[Any]) -> Span:
     kept = dict(zip(_FIELDS, row, strict=True))
-    kept["carried"] = tuple(kept["carried"])
     return Span(file.url, file.name, file.version, revision=file.revision, **kept)

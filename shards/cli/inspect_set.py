@@ -6,7 +6,6 @@ With --json, text is exact; without it, control characters are escaped.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ from shards.terminal.display import Table, printable
 from shards.terminal.program import Outcome, Shown
 
 if TYPE_CHECKING:
-    from shards.format.manifest import Manifest
     from shards.format.reader import Shard, ShardSet
 
 
@@ -78,7 +76,6 @@ def _describe_set(shard_set: ShardSet, shards: Table) -> dict[str, Any]:
         "manifest_sha256": shard_set.manifest_sha256,
         "phases": [],  # unless the manifest has some
         **own,
-        "carried": _carried_rows(manifest),
         "warnings": mix_warnings(manifest),
         "shards": shards,
     }
@@ -99,7 +96,7 @@ def _describe_shard(shard: Shard) -> dict[str, Any]:
 
 
 def _show_set(shard_set: ShardSet, shards: Table) -> Shown:
-    """Yield the tables of a set: splits, sources with what was asked for and got, phases, carried columns, shards."""
+    """Yield the tables of a set: splits, sources with what was asked for and got, phases, shards."""
     manifest = shard_set.manifest
     bos = "" if manifest.tokenizer.bos_id is None else f"BOS {manifest.tokenizer.bos_id}, "
     yield (
@@ -117,7 +114,6 @@ def _show_set(shard_set: ShardSet, shards: Table) -> Shown:
     ]
     yield mix_rows(manifest)
     yield phase_rows(manifest)
-    yield _carried_rows(manifest)
     yield [
         {
             "shard": shard["name"],
@@ -137,25 +133,4 @@ def _show_document(document: dict[str, Any]) -> Iterator[str]:
         f"{document['start']}, source {document['source']}, unit {document['unit']}, row {document['row']}, hash "
         f"{document['hash']}"
     )
-    for name, value in document.get("carried", {}).items():
-        yield f"# {name}: {json.dumps(value, ensure_ascii=False)}"
     print(printable(document["text"], keep="\n\t"))
-
-
-def _carried_rows(manifest: Manifest) -> Table:
-    """Return the table of the carried columns."""
-    documents = sum(shard.documents for shard in manifest.shards)
-    values = {
-        column.name: sum(shard.carried_values.get(column.name, 0) for shard in manifest.shards)
-        for column in manifest.carried
-    }
-    return [
-        {
-            "carried": column.name,
-            "type": column.type,
-            "sources": ", ".join(column.sources),
-            "values": values[column.name],
-            "null": documents - values[column.name],
-        }
-        for column in manifest.carried
-    ]

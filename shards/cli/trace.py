@@ -1,5 +1,5 @@
 """Find the documents that contain a token, a text or a pattern, with their source, unit, row and the text around it;
-or those with a carried value, such as a URL; or the document with a content hash.
+or the document with a content hash.
 
 If the set does not have the document with a hash, the build's work folder says why. The exit status is 0 whether or not
 anything is found. With --json, text is exact; without it, control characters are escaped.
@@ -11,13 +11,13 @@ match ASCII only, and look-around is not supported. Begin a pattern with (?a) to
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import add_set, add_workers, parse_path, whole_number
-from shards.terminal.display import describe_shown, printable, show_values
+from shards.terminal.display import describe_shown, printable
 from shards.terminal.program import Outcome, Shown
 
 if TYPE_CHECKING:
@@ -46,12 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--document", type=parse_path, metavar="FILE", help="a file with a document's exact text, instead of its hash"
-    )
-    what.add_argument(
-        "--where",
-        action="append",
-        metavar="CONDITION",
-        help="a carried value: url=VALUE, url^=BEGINNING or url~=PATTERN (RE2); if repeated, all must hold",
     )
     parser.add_argument("--offset", type=whole_number, metavar="N", help="index of a token in that shard, from 0")
     parser.add_argument(
@@ -113,48 +107,35 @@ def _find_documents(options: argparse.Namespace) -> Outcome:
     from shards.format.reader import open_set
     from shards.terminal.progress import show_progress
     from shards.trace.block_list import check_block_list_unused, write_block_list
-    from shards.trace.find_carried import find_carried, parse_conditions
     from shards.trace.search import Query
     from shards.trace.trace import trace
 
     shard_set = open_set(options.set)
     # Everything about the command line is refused before the search, which may take hours.
-    conditions = () if options.where is None else parse_conditions(options.where, shard_set)
     if options.out is not None:
         check_block_list_unused(options.out, shard_set)
     with show_progress("trace") as progress:
-        how: dict[str, Any] = {"limit": options.limit or None, "workers": options.workers, "progress": progress}
-        if conditions:
-            found = find_carried(shard_set, conditions, **how)
-        else:
-            kinds: tuple[QueryKind, ...] = ("token", "text", "regex")
-            kind: QueryKind = next(kind for kind in kinds if getattr(options, kind) is not None)
-            found = trace(options.set, Query(kind, str(getattr(options, kind))), **how)
+        kinds: tuple[QueryKind, ...] = ("token", "text", "regex")
+        kind: QueryKind = next(kind for kind in kinds if getattr(options, kind) is not None)
+        query = Query(kind, str(getattr(options, kind)))
+        found = trace(options.set, query, limit=options.limit or None, workers=options.workers, progress=progress)
     written: dict[str, Any] = {}
     if options.out is not None:
         listed = write_block_list(options.out, found.hashes, shard_set, asked=found.asked)
         written = {"out": str(options.out), "hashes": listed}
-    return Outcome(found.to_dict() | written, _show(found, _show_place if conditions else show_hit, written))
+    return Outcome(found.to_dict() | written, _show(found, written))
 
 
-def _show(found: Trace, show: Callable[[Any], Iterator[str]], written: dict[str, Any]) -> Shown:
+def _show(found: Trace, written: dict[str, Any]) -> Shown:
     """Yield the documents found, counts by source, and one line that sums up."""
     # Documents first, so that counts and the sum are the last lines.
     for hit in found.shown:
-        yield from show(hit)
+        yield from show_hit(hit)
     yield [{"source": name, **counts} for name, counts in found.sources.items()]
     hold = f"{plural(found.documents, 'document')} {'holds' if found.documents == 1 else 'hold'} it"
     yield f"{hold}, {plural(found.hits, 'time')}{describe_shown(len(found.shown), found.documents)}"
     if written:
         yield f"block list: {written['out']}, {plural(written['hashes'], 'hash')}"
-
-
-def _show_place(place: Place) -> Iterator[str]:
-    """Yield a line that says where a document is, and its carried values."""
-    yield (
-        f"# {place.shard} document {place.document}, {plural(place.tokens, 'token')}: {show_values(place.carried)}; "
-        f"source {place.source}, unit {place.unit}, row {place.row}, hash {place.hash}"
-    )
 
 
 def show_hit(hit: Hit) -> Iterator[str]:
@@ -169,8 +150,6 @@ def show_place(place: Place, where: str, excerpt: Excerpt) -> Iterator[str]:
     origin = f"source {place.source}, unit {place.unit}, row {place.row}, hash {place.hash}"
     if place.phase is not None:
         origin = f"phase {place.phase}, {origin}"
-    if place.carried:
-        origin = f"{origin}, {show_values(place.carried)}"
     yield f"# {place.shard} document {place.document}, {where}: {origin}"
     left_out = f" ({excerpt.left_out:,} bytes more)" if excerpt.left_out else ""
     yield f"  {printable(excerpt.before)}>>>{printable(excerpt.hit)}<<<{left_out}{printable(excerpt.after)}"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError, load_entry_point
-from shards.terminal.display import show_values
 from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
@@ -83,8 +82,6 @@ def _show(places: list[dict[str, Any]], wanted: str, told: list[str]) -> Iterato
     for place in places:
         tokens = f"tokens [{place['start']:,}, {place['start'] + place['tokens']:,})"
         origin = f"source {place['source']}, file {place['file']}, unit {place['unit']}, row {place['row']}"
-        if place.get("carried"):
-            origin = f"{origin}, {show_values(place['carried'])}"
         where = f"{place['shard']} document {place['document']} ({place['split']})"
         yield f"# {where}, {tokens}: {origin}, hash {place['hash']}"
     if not places:

@@ -11,7 +11,6 @@ import numpy as np
 
 from shards.errors import ShardSetError, plural, set_error
 from shards.format.arrays import Int32s, Int64s, UInt8s
-from shards.format.carried import CarriedType, carried_fields
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard
 from shards.format.vocabulary import Vocabulary
@@ -41,10 +40,10 @@ def open_documents(shard: Shard, content: bytes | None = None) -> pq.ParquetFile
     source = shard.documents_source() if content is None else io.BytesIO(content)
     with shard.table_errors("not a readable Parquet file"):
         file = pq.ParquetFile(source)
-    expected = document_schema(shard.carried)
+    expected = document_schema()
     # Columns and rows are known from the footer alone.
     rows, problem = file.metadata.num_rows, ""
-    if not _with_large_strings(file.schema_arrow).equals(expected, check_metadata=False):
+    if not file.schema_arrow.equals(expected, check_metadata=False):
         problem = f"columns {_show_schema(file.schema_arrow)}; expected {_show_schema(expected)}"
     elif rows != shard.num_documents:
         problem = f"{plural(rows, 'row')}; expected {plural(shard.num_documents, 'document')} by the manifest"
@@ -54,8 +53,12 @@ def open_documents(shard: Shard, content: bytes | None = None) -> pq.ParquetFile
     return file
 
 
-def iter_documents(shard: Shard, columns: list[str], content: bytes | None = None) -> Iterator[DocumentBatch]:
-    """Yield a shard's document table in record batches, in shard order. `content` is as in `open_documents`.
+def iter_documents(
+    shard: Shard, columns: list[str] | None = None, content: bytes | None = None
+) -> Iterator[DocumentBatch]:
+    """Yield a shard's document table, or some columns of it, in record batches, in shard order.
+
+    `content` is as in `open_documents`.
 
     Raises:
         ShardSetError: kind `document_table`.
@@ -112,14 +115,6 @@ def read_bytes(shard: Shard, start: int, stop: int, *, vocabulary: Vocabulary) -
     except IndexError as error:
         message = f"tokens [{start}, {stop}) hold an id that the tokenizer lacks; expected less than {len(vocabulary)}"
         raise set_error("token_out_of_range", shard.name, message) from error
-
-
-def _with_large_strings(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with the strings of carried columns as ours: Parquet itself does not tell the two apart."""
-    import pyarrow as pa
-
-    fields: list[Any] = list(schema)
-    return pa.schema([f.with_type(pa.large_string()) if f.type == pa.string() else f for f in fields])
 
 
 def _show_schema(schema: pa.Schema) -> str:
@@ -182,12 +177,8 @@ def iter_checked_documents(shard: Shard, columns: list[str]) -> Iterator[Documen
         raise wrong_document_table(shard, found)
 
 
-def document_schema(carried: Mapping[str, CarriedType] | None = None) -> pa.Schema:
-    """Return the Arrow schema of a document table, one row per document in shard order.
-
-    Args:
-        carried: names and types of the set's carried columns.
-    """
+def document_schema() -> pa.Schema:
+    """Return the Arrow schema of a document table, one row per document in shard order."""
     import pyarrow as pa
 
     # Names repeat from row to row.
@@ -200,7 +191,6 @@ def document_schema(carried: Mapping[str, CarriedType] | None = None) -> pa.Sche
             pa.field("unit", names, nullable=False),
             pa.field("row", pa.uint32(), nullable=False),
             pa.field("hash", pa.binary(16), nullable=False),
-            *carried_fields(carried or {}),
         ]
     )
 

@@ -17,7 +17,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from pydantic_core import PydanticCustomError
 
 from shards.errors import Problem, ProblemKind, ShardSetError, plural, set_error
-from shards.format.carried import CarriedType, find_name_faults
 from shards.stores.store import StoredFile
 
 FORMAT = "tokenmill"
@@ -26,9 +25,9 @@ PHASES_VERSION = 2
 """The version of the metadata of sets with phases, and of their training shards: a reader of version 1 would shuffle
 across phases."""
 MORE_VERSION = 3
-"""The version of the metadata of sets whose documents begin with BOS, whose tokenizer rewrites text, which carry
-columns, or whose builder searched for eval tasks, and of shards with BOS or carried columns: a reader of version 2
-would take BOS for text, the text of tokens for the sources' text, and call document tables with more columns broken."""
+"""The version of the metadata of sets whose documents begin with BOS, whose tokenizer rewrites text, or whose
+builder searched for eval tasks, and of shards with BOS: a reader of version 2 would take BOS for text, and the text of
+tokens for the sources' text."""
 MANIFEST_FILE = "manifest.json"
 COMPANION_FILES = ("README.md", "LICENSE")
 """Files that may be in a set's folder but are not part of the set. Hidden files such as `.gitattributes` may too."""
@@ -201,15 +200,6 @@ class PhaseEntry(_Model):
     """One row per source, as the set's `mix`, of this phase."""
 
 
-class CarriedEntry(_Model):
-    """A column of the sources that is in the document tables."""
-
-    name: str
-    type: CarriedType
-    sources: list[str]
-    """The sources that have it, in the manifest's order; documents of others have null."""
-
-
 class SplitEntry(_Model):
     """Totals of one split."""
 
@@ -244,8 +234,6 @@ class ShardEntry(_Model):
     documents: Count
     sources: dict[str, SourceCounts]
     tokens_sha256: Sha256
-    carried_values: dict[str, Count] = Field(default={}, exclude_if=_is_empty)
-    """Values of each carried column that are not null; empty in a set without carried columns."""
     files: ShardFiles
 
 
@@ -273,14 +261,12 @@ class Sidecar(_Model):
     documents: Count
     sources: dict[str, SourceCounts]
     tokens_sha256: Sha256
-    carried: list[CarriedEntry] = Field(default=[], exclude_if=_is_empty)
-    carried_values: dict[str, Count] = Field(default={}, exclude_if=_is_empty)
     files: SidecarFiles
 
     @model_validator(mode="after")
     def _check_version(self) -> Self:
-        expected = version_for(has_phases=self.phase is not None, bos_id=self.bos_id, carried=self.carried)
-        _check_keys(self.format_version, expected, self.carried)
+        expected = version_for(has_phases=self.phase is not None, bos_id=self.bos_id)
+        _check_version(self.format_version, expected)
         return self
 
 
@@ -304,8 +290,6 @@ class Manifest(_Model):
     mix: list[MixEntry]
     phases: list[PhaseEntry] = Field(default=[], exclude_if=_is_empty)
     """In the order of training; empty in a set without phases."""
-    carried: list[CarriedEntry] = Field(default=[], exclude_if=_is_empty)
-    """In the order of the document tables' columns; empty in a set without carried columns."""
     # The totals, and every file.
     splits: dict[Split, SplitEntry]
     shards: list[ShardEntry]
@@ -352,11 +336,10 @@ class Manifest(_Model):
         expected = version_for(
             has_phases=has_phases,
             bos_id=bos_id,
-            carried=self.carried,
             sources=self.sources,
             eval_tasks=self.eval_tasks,
         )
-        _check_keys(self.format_version, expected, self.carried)
+        _check_version(self.format_version, expected)
         return self
 
     @model_validator(mode="after")
@@ -377,7 +360,6 @@ def version_for(
     *,
     has_phases: bool,
     bos_id: int | None = None,
-    carried: Sequence[CarriedEntry] = (),
     sources: Sequence[SourceEntry] = (),
     eval_tasks: Sequence[EvalTaskEntry] = (),
 ) -> FormatVersion:
@@ -386,25 +368,20 @@ def version_for(
     Args:
         has_phases: whether it has phases.
         bos_id: as in the metadata.
-        carried: as there.
         sources: the manifest's; none for a shard's metadata.
         eval_tasks: the manifest's; none for a shard's metadata.
     """
-    if bos_id is not None or carried or eval_tasks or any(source.rewriting for source in sources):
+    if bos_id is not None or eval_tasks or any(source.rewriting for source in sources):
         return MORE_VERSION
     return PHASES_VERSION if has_phases else FORMAT_VERSION
 
 
-def _check_keys(version: int, expected: int, carried: Sequence[CarriedEntry]) -> None:
-    """Refuse metadata whose version does not follow from its keys, and names that carried columns cannot have."""
+def _check_version(version: int, expected: int) -> None:
+    """Refuse metadata whose version does not follow from its keys."""
     if version != expected:
-        keys = "phases; bos_id, rewriting, eval_tasks or carried"
+        keys = "phases; bos_id, rewriting or eval_tasks"
         found = f"format_version {version}; expected {expected} by its keys ({keys})"
         raise PydanticCustomError("version_mismatch", found)  # pyright: ignore[reportArgumentType]
-    names = [column.name for column in carried]
-    faults = find_name_faults(names) + [f"{name!r} is listed twice" for name, n in Counter(names).items() if n > 1]
-    if faults:
-        raise PydanticCustomError("carried_name", f"carried: {'; '.join(faults)}")  # pyright: ignore[reportArgumentType]
 
 
 ModelT = TypeVar("ModelT", Manifest, Sidecar)
@@ -464,7 +441,7 @@ def json_schema() -> dict[str, Any]:
 def _to_problem(detail: dict[str, Any], where: str) -> Problem:
     place = ".".join(str(part) for part in detail["loc"])
     # reprlib: the input may be a whole hostile document.
-    telling = detail["type"] in ("missing", "json_invalid", "listed_twice", "version_mismatch", "carried_name")
+    telling = detail["type"] in ("missing", "json_invalid", "listed_twice", "version_mismatch")
     got = "" if telling else f"; got {reprlib.repr(detail.get('input'))}"
     # Three faults have kinds of their own, since their remedies differ.
     kind: ProblemKind = "manifest_invalid"

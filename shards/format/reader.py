@@ -23,7 +23,6 @@ import numpy as np
 from shards.errors import InputError, ProblemKind, ShardSetError, plural, remedy_of, set_error
 from shards.format import codec
 from shards.format.arrays import TOKEN_DTYPES, Tokens
-from shards.format.carried import CarriedType
 from shards.format.listed_files import (
     Verify,
     check_sha256,
@@ -35,7 +34,6 @@ from shards.format.listed_files import (
 )
 from shards.format.manifest import (
     MANIFEST_FILE,
-    CarriedEntry,
     FileEntry,
     Manifest,
     ShardEntry,
@@ -64,7 +62,6 @@ class Shard:
     store: Store
     entry: ShardEntry
     dtype: np.dtype[np.uint16] | np.dtype[np.uint32]
-    carried_columns: tuple[CarriedEntry, ...] = ()
     verify: Verify = "size"
     _verified: set[str] = field(default_factory=set[str], init=False, repr=False, compare=False)
     """The files whose digest this process has compared, with `verify = "sha256"`."""
@@ -86,11 +83,6 @@ class Shard:
     def num_documents(self) -> int:
         """Documents in the shard."""
         return self.entry.documents
-
-    @property
-    def carried(self) -> dict[str, CarriedType]:
-        """Names and types of the carried columns, in the order of the document table."""
-        return {column.name: column.type for column in self.carried_columns}
 
     @property
     def tokens_file(self) -> StoredFile:
@@ -174,7 +166,7 @@ class Shard:
         """Read the document table, one row per document in shard order.
 
         Columns: `start` uint64, `length` uint32 (EOS included), `source` and `unit` dictionary<string>, `row` uint32,
-        `hash` fixed_size_binary(16); then the carried columns.
+        `hash` fixed_size_binary(16).
 
         Args:
             columns: only these columns, or all when None.
@@ -369,8 +361,7 @@ class ShardSet:
     @cached_property
     def shards(self) -> Shards:
         """Every shard, in the manifest's order."""
-        carried = tuple(self.manifest.carried)
-        return Shards(Shard(self.store, entry, self.dtype, carried, self.verify) for entry in self.manifest.shards)
+        return Shards(Shard(self.store, entry, self.dtype, self.verify) for entry in self.manifest.shards)
 
     def shard(self, name: str) -> Shard:
         """Return the shard of this name.

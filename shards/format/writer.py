@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from shards.format.arrays import TOKEN_DTYPES
-from shards.format.carried import CarriedType
 from shards.format.codec import Compression, SeekableWriter
 from shards.format.document_table import count_sources
 from shards.format.manifest import (
     MANIFEST_FILE,
-    CarriedEntry,
     Dtype,
     FileEntry,
     Manifest,
@@ -52,25 +50,17 @@ class SetProperties:
     compression: Compression = "balanced"
     """A choice by name, or a level of Zstandard."""
     bos_id: int | None = None
-    carried: tuple[CarriedEntry, ...] = ()
-    """The carried columns, in the order of the document tables' columns."""
 
     @property
     def dtype(self) -> Dtype:
         """The tokens' dtype."""
         return dtype_for(self.vocab_size)
 
-    @property
-    def carried_types(self) -> dict[str, CarriedType]:
-        """The carried columns' names and types."""
-        return {column.name: column.type for column in self.carried}
-
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
         """Return the properties of a finished set's shards."""
-        tokenizer, carried = manifest.tokenizer, tuple(manifest.carried)
-        ids = (manifest.vocab_size, tokenizer.eos_id)
-        return cls(*ids, tokenizer.sha256, bos_id=tokenizer.bos_id, carried=carried)
+        tokenizer = manifest.tokenizer
+        return cls(manifest.vocab_size, tokenizer.eos_id, tokenizer.sha256, bos_id=tokenizer.bos_id)
 
 
 def shard_name(split: Split, index: int) -> str:
@@ -103,7 +93,7 @@ def write_shard(
         index: the shard's number in its split.
         properties: the properties that all shards share.
         chunks: the tokens in shard order, as buffers of little-endian uint16 (uint32 above 65,536 entries).
-        documents: the document table, of `document_schema(properties.carried_types)`; `length` must add up to the
+        documents: the document table, of `document_schema()`; `length` must add up to the
             tokens given.
         phase: the phase that the shard belongs to, if the set has phases.
         checksums: gets by SHA-256 the XXH3-128 of the tokens file and of its content, for `ShardRules`.
@@ -142,7 +132,6 @@ def write_shard(
     table = write_entry(folder / documents_file, _pack_documents(documents))
 
     # The metadata comes last: it has the digests of both.
-    columns = [column.name for column in properties.carried]
     facts: dict[str, Any] = {
         "name": name,
         "split": split,
@@ -151,7 +140,6 @@ def write_shard(
         "documents": documents.num_rows,
         "sources": sources,
         "tokens_sha256": writer.content_sha256,
-        "carried_values": {name: documents.num_rows - documents.column(name).null_count for name in columns},
     }
     sidecar = make_sidecar(properties, SidecarFiles(tokens=tokens, documents=table), facts)
     metadata = write_entry(folder / metadata_file, sidecar.to_json())
@@ -163,13 +151,12 @@ def make_sidecar(properties: SetProperties, files: SidecarFiles, facts: Mapping[
     has_phases = facts["phase"] is not None
     return Sidecar(
         **facts,
-        format_version=version_for(has_phases=has_phases, bos_id=properties.bos_id, carried=properties.carried),
+        format_version=version_for(has_phases=has_phases, bos_id=properties.bos_id),
         dtype=properties.dtype,
         vocab_size=properties.vocab_size,
         eos_id=properties.eos_id,
         bos_id=properties.bos_id,
         tokenizer_sha256=properties.tokenizer_sha256,
-        carried=list(properties.carried),
         files=files,
     )
 

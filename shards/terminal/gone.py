@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 
 GONE: dict[str, str] = {
+    "--where": "join the set's document tables with the source: recipes/README.md#back-to-the-source-urls-ids-scores",
+    "carry": "join the set's document tables with the source: recipes/README.md#back-to-the-source-urls-ids-scores",
     "bpe": "`tokenizers` learns the merges; the extra `clean` installs numba for the measures",
     "members": "unpack the archive, and choose its files by `paths` and `exclude`",
     "pipeline": "`tokenmill COMMAND` has every command",

@@ -7,13 +7,12 @@ Costs one pass over the document table of each shard involved, up to the last ro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from shards.errors import set_error
-from shards.format.carried import OWN_COLUMNS
 from shards.format.document_table import iter_documents
 from shards.format.reader import Shard
 
@@ -32,16 +31,12 @@ class Place:
     hash: str
     phase: str | None = None
     """The phase that its shard belongs to; None for validation, and in a set without phases."""
-    carried: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
-    """The values of the carried columns, by name."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of the place, with its phase and carried values if there are some."""
+        """Return the JSON object of the place, with its phase if it has one."""
         data = asdict(self)
         if self.phase is None:
             del data["phase"]
-        if not self.carried:
-            del data["carried"]
         return data
 
 
@@ -56,7 +51,7 @@ def find_places(shard: Shard, numbers: Sequence[int]) -> list[Place]:
     if not len(wanted):
         return found
     first = 0
-    for batch in iter_documents(shard, [*OWN_COLUMNS, *shard.carried]):
+    for batch in iter_documents(shard):
         here = wanted[(wanted >= first) & (wanted < first + batch.num_rows)]
         # Not with `take`, which needs an Arrow array: pa.array loads pandas, which takes half a second.
         rows: list[dict[str, Any]] = [batch.slice(at, 1).to_pylist()[0] for at in (here - first).tolist()]
@@ -76,7 +71,6 @@ def find_places(shard: Shard, numbers: Sequence[int]) -> list[Place]:
                     row["row"],
                     bytes(row["hash"]).hex(),
                     shard.entry.phase,
-                    {name: row[name] for name in shard.carried},
                 )
             )
         first += batch.num_rows

@@ -76,7 +76,7 @@ class ShardHits(NamedTuple):
     documents: Int64s
     hits: Int64s
     hashes: UInt8s
-    shown: list[Hit | Place]
+    shown: list[Hit]
 
 
 class _Match(NamedTuple):
@@ -143,7 +143,7 @@ def search_shard(search: Search, number: int) -> ShardHits:
         described += [(block.document + match.row, match) for match in matches if match.excerpt is not None]
     # Only the documents that are shown are looked up in the document table.
     places = find_places(shard, [document for document, _ in described])
-    shown: list[Hit | Place] = [
+    shown: list[Hit] = [
         Hit(place, match.hits, match.position, match.byte, match.excerpt)
         for place, (_, match) in zip(places, described, strict=True)
         if match.excerpt is not None

@@ -7,9 +7,8 @@ Every shard is searched (`shards.trace.search` says how, and what it costs).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +19,8 @@ from shards.stores.open import AnyPath
 from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_tasks
 from shards.trace.excerpt import read_excerpt
-from shards.trace.locate import Place, find_holders
-from shards.trace.search import Hit, Query, ShardHits, check_query, prepare_search, search_shard
-
-SearchT = TypeVar("SearchT")
+from shards.trace.locate import find_holders
+from shards.trace.search import Hit, Query, check_query, prepare_search, search_shard
 
 
 @dataclass
@@ -41,7 +38,7 @@ class Trace:
     asked: str
     query: dict[str, Any]
     sources: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    shown: list[Hit | Place] = field(default_factory=list[Hit | Place])
+    shown: list[Hit] = field(default_factory=list[Hit])
     hashes: UInt8s = field(default_factory=lambda: np.empty((0, 16), np.uint8))
 
     @property
@@ -92,27 +89,13 @@ def trace(
     check_query(query, shard_set.vocab_size)
     search = prepare_search(shard_set, query, limit)
     found = Trace(f"--{query.kind} {query.value}", asdict(query))
-    return trace_shards(found, search_shard, search, shard_set, limit=limit, workers=workers, progress=progress)
-
-
-def trace_shards(
-    found: Trace,
-    function: Callable[[SearchT, int], ShardHits],
-    search: SearchT,
-    shard_set: ShardSet,
-    *,
-    limit: int | None,
-    workers: int,
-    progress: Progress,
-) -> Trace:
-    """Add to a trace what `function(search, number)` finds in each shard, in order; describe `limit` documents."""
     names = [source.name for source in shard_set.manifest.sources]
     advance = count_up(progress, shard_set.shards.num_tokens)
     most = sys.maxsize if limit is None else limit
     hashes = [found.hashes]
     # Documents and hits of each source, added up in the order of the manifest.
     by_source = np.zeros((2, len(names)), np.int64)
-    for index, part in map_tasks(function, search, range(len(shard_set.shards)), workers):
+    for index, part in map_tasks(search_shard, search, range(len(shard_set.shards)), workers):
         hashes.append(part.hashes)
         by_source += [part.documents, part.hits]
         found.shown += part.shown[: most - len(found.shown)]

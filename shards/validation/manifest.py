@@ -17,7 +17,6 @@ from shards.format.manifest import (
     dtype_for,
 )
 from shards.format.writer import shard_file_names, shard_name
-from shards.validation.carried import check_carried
 from shards.validation.phases import check_mix, check_phases
 from shards.validation.sums import NOTHING, Faults, add_counts, add_sources, show_counts
 
@@ -181,7 +180,6 @@ _CHECKS = (
     _check_splits,
     check_mix,
     check_phases,
-    check_carried,
     _check_available,
     _check_rewriting,
     _check_block_lists,

@@ -35,7 +35,6 @@ from shards.stores.files import hash_file
 from shards.stores.store import require_folder
 from shards.terminal.reporter import Advance
 from shards.validation import duplicates
-from shards.validation.carried import CarriedCounts, count_carried, find_carried_problems
 from shards.validation.files import Listing, ShardRules, check_shard_files, unreadable
 
 
@@ -122,8 +121,7 @@ def _check_documents(shard: Shard, rules: ShardRules, found: ShardFindings) -> I
     ends = [np.empty(0, np.int64)]
     sums: dict[str, list[int]] = {}
     position = row = coverage = 0
-    columns = ["start", "length", "source", "unit", "row", *(["hash"] if rules.cover else []), *shard.carried]
-    carried: CarriedCounts = CarriedCounts()
+    columns = ["start", "length", "source", "unit", "row", *(["hash"] if rules.cover else [])]
     try:
         for batch in iter_documents(shard, columns, content):
             start: Int64s = np.from_dlpack(batch.column("start")).view(np.int64)
@@ -141,14 +139,12 @@ def _check_documents(shard: Shard, rules: ShardRules, found: ShardFindings) -> I
             add_source_counts(batch, sums)
             if rules.cover:
                 coverage |= cover_hashes(split_column(batch.column("hash"))[:, 0])
-            count_carried(shard, batch, carried)
             position, row = int(stop[-1]) if len(stop) else position, row + len(stop)
     except ShardSetError as error:
         found.problems += error.problems
         return None
     # What was seen over all batches.
     found.problems += _to_problems([gaps, empty], file.path, "The table and the tokens come from different builds.")
-    found.problems += find_carried_problems(shard, carried)
     found.problems += _check_sums(shard, position, sums)
     if gaps.count or empty.count or position != shard.num_tokens:
         return None

@@ -28,9 +28,8 @@ def test_the_batches_of_a_unit_change_no_byte_of_its_run(tmp_path: Path, monkeyp
     texts = real_documents()[:300]
     items = [text.split("\n")[0] for text in texts[20:280:40]]
     (tmp_path / "items.jsonl").write_text("".join(json.dumps({"text": item}) + "\n" for item in items))
-    urls = [f"https://a.example/{number}" if number % 3 else None for number in range(len(texts))]
-    pq.write_table(pa.table({"text": texts, "url": urls}), tmp_path / "prose.parquet", row_group_size=50)
-    prose = source("prose", "prose.parquet", carry=["url"], clean={"gopher": {"max_dropped": 1}})
+    pq.write_table(pa.table({"text": texts}), tmp_path / "prose.parquet", row_group_size=50)
+    prose = source("prose", "prose.parquet", clean={"gopher": {"max_dropped": 1}})
     items_table = {"name": "items", "paths": ["items.jsonl"], "text": "text"}
     recipe = write_recipe(tmp_path / "recipe.toml", prose, evaluations=[items_table], mix={"when_short": "shrink"})
     found: list[dict[str, bytes]] = []
@@ -42,4 +41,4 @@ def test_the_batches_of_a_unit_change_no_byte_of_its_run(tmp_path: Path, monkeyp
         found.append({path.name: path.read_bytes() for path in files if "checksums" not in path.name})
     assert found[0] == found[1]
     assert len(found[0]["hits.bin"]) > 0
-    assert found[0].keys() >= {"tokens.bin", "documents.npy", "measures.bin", "hits.bin", "carried.bin"}
+    assert found[0].keys() >= {"tokens.bin", "documents.npy", "measures.bin", "hits.bin"}

@@ -145,27 +145,21 @@ TEXTS: dict[str, Write] = {
 }
 """A file of each format without columns of a recipe's own, with the texts of `ROWS`."""
 UNCUT = (".gz", ".bz2", ".zst")
-CARRIED: Any = (("id", "string"), ("meta.url", "string"), ("score", "float64"))
-CARRY = ["id", "meta.url", "score: float64"]
 
 
 def read_spans(recipe: FilesSource, unit_bytes: int | None = None) -> list[tuple[Span, list[TextBatch]]]:
-    carried = CARRIED if recipe.carry else ()
-    return [
-        (span, list(files.read(recipe, span, carried))) for span in list_spans(recipe, list_files(recipe), unit_bytes)
-    ]
+    return [(span, list(files.read(recipe, span))) for span in list_spans(recipe, list_files(recipe), unit_bytes)]
 
 
-def read_records(recipe: FilesSource, unit_bytes: int | None = None) -> list[tuple[Any, ...]]:
-    """Return the text and the carried values of each row, and check that rows count from 0 in each span."""
-    records: list[tuple[Any, ...]] = []
+def read_records(recipe: FilesSource, unit_bytes: int | None = None) -> list[str]:
+    """Return the text of each row, and check that rows count from 0 in each span."""
+    records: list[str] = []
     for _, batches in read_spans(recipe, unit_bytes):
         rows = itertools.count()
         for batch in batches:
-            values = batch.carried.to_pylist() if batch.carried is not None else [{}] * len(batch.rows)
-            for text, row, value in zip(batch.text.to_pylist(), batch.rows.tolist(), values, strict=True):
+            for text, row in zip(batch.text.to_pylist(), batch.rows.tolist(), strict=True):
                 assert recipe.keep or recipe.max_malformed or row == next(rows)
-                records.append((text.decode() if isinstance(text, bytes) else text, *value.values()))
+                records.append(text.decode() if isinstance(text, bytes) else text)
     return records
 
 
@@ -186,16 +180,13 @@ def test_the_records_are_those_of_the_file(
     written: Path, unit_bytes: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(byte_io, "BATCH_BYTES", 700)
-    expected = [(row["text"],) for row in ROWS]
     spans = read_spans(source_of(written), unit_bytes)
-    assert [(text,) for text in texts_of(spans)] == expected
+    assert texts_of(spans) == [row["text"] for row in ROWS]
     assert (len(spans) > 3) == (unit_bytes is not None and not written.name.endswith(UNCUT))
     assert sum(span.stored_bytes for span, _ in spans) > 0
     if written.name in WRITERS:
-        found = read_records(source_of(written, carry=CARRY), unit_bytes)
-        assert found == [(row["text"], row["id"], row["meta"]["url"], row["score"]) for row in ROWS]
         kept = read_records(source_of(written, keep={"score": ">= 2", "id": "!= '010'"}), unit_bytes)
-        assert kept == [(row["text"],) for row in ROWS if row["score"] >= 2 and row["id"] != "010"]
+        assert kept == [row["text"] for row in ROWS if row["score"] >= 2 and row["id"] != "010"]
     for span, batches in spans:
         if span.kind == "b":
             assert batches[-1].read_bytes == span.stored_bytes
@@ -232,7 +223,7 @@ def test_folders_of_save_to_disk_have_the_rows_that_datasets_reads(tmp_path: Pat
     dataset = datasets.Dataset.from_list(ROWS)
     dataset.save_to_disk(tmp_path / "set", num_shards=2)
     found = read_records(source(tmp_path / "set" / "*.arrow"), 1)
-    assert found == [(text,) for text in datasets.load_from_disk(str(tmp_path / "set"))["text"]]
+    assert found == list(datasets.load_from_disk(str(tmp_path / "set"))["text"])
 
 
 def test_dictionaries_of_a_stream_are_those_before_the_batch(tmp_path: Path, source: Any) -> None:
@@ -242,7 +233,7 @@ def test_dictionaries_of_a_stream_are_those_before_the_batch(tmp_path: Path, sou
         options = pa.ipc.IpcWriteOptions(unify_dictionaries=name.startswith("file"))
         with new(tmp_path / name, pa.schema({"text": texts.type}), options=options) as writer:
             writer.write_table(pa.table({"text": texts}))
-        assert read_records(source(tmp_path / name), 1) == [(text,) for text in "abacbd"]
+        assert read_records(source(tmp_path / name), 1) == list("abacbd")
 
 
 FIELDS = st.text('ab",\né ', max_size=8)
@@ -260,7 +251,7 @@ def test_csv_is_what_the_csv_module_reads(rows: list[tuple[str, str]], batch_byt
         with path.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator=end).writerows([("text", "other"), *rows])
         with path.open(newline="", encoding="utf-8") as file:
-            expected = [(row["text"],) for row in csv.DictReader(file)]
+            expected = [row["text"] for row in csv.DictReader(file)]
         recipe = FilesSource(name="s", weight=1.0, paths=[str(path)])
         assert read_records(recipe) == expected == read_records(recipe, 1)
 
@@ -288,7 +279,7 @@ def test_quotes_in_odd_places_are_read_as_arrow_reads_the_whole_file(body: str, 
         recipe = FilesSource(name="s", weight=1.0, paths=[str(path)], max_malformed=1)
         for unit_bytes in (None, 1):
             try:
-                found = [text for (text,) in read_records(recipe, unit_bytes)]
+                found = read_records(recipe, unit_bytes)
             except SourceError as error:
                 if "a quote is never closed" in str(error):
                     return
@@ -319,7 +310,7 @@ def test_an_array_is_what_the_json_module_reads(
         data = json.dumps([{"other": value, "text": text} for text, value in rows], ensure_ascii=ascii_, indent=indent)
         path.write_text(data, encoding="utf-8")
         recipe = FilesSource(name="s", weight=1.0, paths=[str(path)])
-        expected = [(text,) for text, _ in rows]
+        expected = [text for text, _ in rows]
         assert read_records(recipe) == expected == read_records(recipe, 1)
 
 
@@ -379,16 +370,16 @@ def test_an_empty_number_is_null(tmp_path: Path, source: Any) -> None:
 
 def test_a_delimiter_can_be_given(tmp_path: Path, source: Any) -> None:
     (tmp_path / "a.csv").write_bytes(to_csv(";"))
-    assert read_records(source(tmp_path / "a.csv", delimiter=";")) == [(row["text"],) for row in ROWS]
+    assert read_records(source(tmp_path / "a.csv", delimiter=";")) == [row["text"] for row in ROWS]
 
 
 def test_other_encodings(tmp_path: Path, source: Any) -> None:
     (tmp_path / "a.csv").write_bytes(b"text,n\nGr\xfc\xdfe,1\n")
     (tmp_path / "b.json").write_bytes('[{"text": "Grüße"}]'.encode("latin-1"))
-    assert read_records(source(tmp_path / "*", encoding="latin-1")) == [("Grüße",)] * 2
+    assert read_records(source(tmp_path / "*", encoding="latin-1")) == ["Grüße"] * 2
     (tmp_path / "a.csv").write_bytes("text,n\nGrüße,1\n".encode("utf-16"))
     (tmp_path / "b.json").write_bytes('[{"text": "Grüße"}]'.encode("utf-16"))
-    assert read_records(source(tmp_path / "*", encoding="utf-16"), 1) == [("Grüße",)] * 2
+    assert read_records(source(tmp_path / "*", encoding="utf-16"), 1) == ["Grüße"] * 2
 
 
 def parquet_without_rows() -> bytes:
@@ -462,7 +453,7 @@ def test_a_folder_is_read_if_datasets_saved_it_and_named_if_not(tmp_path: Path, 
     dataset = datasets.Dataset.from_list(ROWS)
     dataset.save_to_disk(tmp_path / "saved", num_shards=2)
     (tmp_path / "saved" / "notes.arrow").write_bytes(b"")  # not among the files with the rows
-    assert read_records(source(tmp_path / "saved")) == [(row["text"],) for row in ROWS]
+    assert read_records(source(tmp_path / "saved")) == [row["text"] for row in ROWS]
     datasets.DatasetDict(train=dataset, test=dataset).save_to_disk(tmp_path / "both")
     (tmp_path / "plain").mkdir()
     for path, words in {

@@ -12,11 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
-from shards.format.content_hash import hash_document
 from tests.support.builds import digests
 from tests.support.hub_builds import ROOT, SOURCES, Command, files_recipe, hub_recipe, without_provenance, write_recipe
 from tests.support.servers import corpora
@@ -268,28 +266,6 @@ def test_other_formats_stream_through_datasets(hub: Hub, folder: Path, run: Comm
     )
     from_disk = run.build(write_recipe(tmp_path / "disk.toml", source), "disk")
     assert without_provenance(from_hub)["tokens"] == without_provenance(from_disk)["tokens"]
-
-
-def test_columns_are_carried_from_the_hub(hub: Hub, folder: Path, run: Command, tmp_path: Path) -> None:
-    """From parquet with its types; of a stream, whose types a plan does not know, as the recipe states them."""
-    table = pq.read_table(folder / SOURCES["math"][0] / "finemath-4plus").select(["text", "url", "char_count"])
-    made = tmp_path / "made"
-    made.mkdir()
-    csv.write_csv(table, made / "train.csv")
-    hub.publish("someone/table", made)
-    source = '[[sources]]\nname = "s"\nkind = "hub"\nrepo = "someone/table"\nweight = 1\n'
-    source += 'carry = ["url", "char_count"]\n'
-    said = run("plan", write_recipe(tmp_path / "hub.toml", source), expect=2)
-    assert "the type of the column 'char_count' of `carry` is not known before it is read" in " ".join(said.split())
-    source = source.replace('"url", "char_count"', '"url: string", "char_count: int64"')
-    out = run.build(write_recipe(tmp_path / "hub.toml", source), "stream")
-    url_of = {hash_document(row["text"].encode()): (row["url"], row["char_count"]) for row in table.to_pylist()}
-    parquet = run.build(hub_recipe(tmp_path / "math.toml", "math", more='carry = ["url", "char_count"]'), "parquet")
-    for built in (out, parquet):
-        tables = [pq.read_table(path) for path in built.glob("*.docs.parquet")]
-        rows = [row for one in tables for row in one.select(["hash", "url", "char_count"]).to_pylist()]
-        assert len(rows) > 20
-        assert all(url_of[row["hash"]] == (row["url"], row["char_count"]) for row in rows)
 
 
 def test_offline_the_cache_is_enough_or_says_what_is_missing(hub: Hub, run: Command, tmp_path: Path) -> None:

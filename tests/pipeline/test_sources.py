@@ -116,8 +116,6 @@ def test_the_json_of_a_span_has_all_its_fields(name: str) -> None:
     ]
     expected = [asdict(span) | ({"url": ""} if span.format == "documents" else {}) for span in spans]
     expected[0]["code"] = 2  # of text and files alone: they are read in another way than at first
-    for fields in expected:
-        del fields["carried"], fields["carried_bytes"]  # of columns that have no part in the documents
     text = json.dumps(expected, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     assert base.spans_to_json(spans) == text
 

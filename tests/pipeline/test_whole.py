@@ -17,6 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,11 +25,10 @@ import pytest
 from pipeline.builder.clean_report.read import read_clean_report
 from shards import ShardSet, open_set
 from shards.convert.export import export_set
-from shards.format.document_table import document_schema
+from shards.format.content_hash import hash_document
 from shards.validation.validate import validate
 from tests.support.builds import Built, build_here, call_here, digests, digests_in, one_worker, run_build
 from tests.support.cleaned_recipe import PHASES, language_model
-from tests.support.faults import table
 from tests.support.recipes import overrides
 from tests.support.started import attempts, kill_in
 from tokenmill.__main__ import main
@@ -36,7 +36,6 @@ from tokenmill.__main__ import main
 EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
 STAGES = ("evaluations", "tokenizer", "encode", "bands", "pairs", "similar", "mix", "assemble")
 SHARES = {"main": Fraction(9, 10), "last": Fraction(1, 10)}
-CARRIED = ["url", "score", "meta.lang", "good", "member"]
 
 
 def rows_of(shard_set: ShardSet) -> list[dict[str, Any]]:
@@ -94,44 +93,11 @@ def test_no_text_of_the_set_holds_a_dropped_item(whole: Built) -> None:
     assert (any(found["dropped"]), any(found["reported"])) == (False, True)
 
 
-def test_every_document_has_the_values_of_its_row(whole: Built) -> None:
-    table = pq.read_table(whole.recipe.parent / "prose.parquet").to_pylist()
-    found = rows_of(open_set(whole.out))
-    assert {row["source"] for row in found} == set(PHASES["main"])
-    for row in found:
-        values = {name: row[name] for name in CARRIED}
-        expected = dict.fromkeys(CARRIED)
-        if row["source"] == "prose":
-            own = table[row["row"]]
-            expected |= {"url": own["url"], "score": float(own["score"]), "good": own["good"]}
-            expected |= {"meta.lang": own["meta"]["lang"]}
-        elif row["source"] == "notes":
-            expected["url"] = row["url"]
-        else:
-            expected["member"] = row["member"]
-            assert row["member"].endswith(".txt")
-        assert values == expected
-    assert {row["url"] is None for row in found if row["source"] == "notes"} == {True, False}
-
-
-def test_the_manifest_and_each_shard_say_phases_and_carried_columns(whole: Built) -> None:
-    manifest = open_set(whole.out).manifest
-    assert manifest.format_version == 3
-    assert [(column.name, column.type, column.sources) for column in manifest.carried] == [
-        ("url", "string", ["prose", "notes"]),
-        ("score", "float64", ["prose"]),
-        ("meta.lang", "string", ["prose"]),
-        ("good", "bool", ["prose"]),
-        ("member", "string", ["code"]),
-    ]
-    found = rows_of(open_set(whole.out))
-    for name in CARRIED:
-        values = sum(shard.carried_values[name] for shard in manifest.shards)
-        assert values == sum(row[name] is not None for row in found) > 0
+def test_the_manifest_and_each_shard_say_phases(whole: Built) -> None:
+    assert open_set(whole.out).manifest.format_version == 2
     for split, phase in (("train", "main"), ("val", None)):
         sidecar = json.loads((whole.out / f"{split}-00000.json").read_text())
-        assert (sidecar["format_version"], sidecar.get("phase")) == (3, phase)
-        assert [column["name"] for column in sidecar["carried"]] == CARRIED
+        assert (sidecar["format_version"], sidecar.get("phase")) == (2 if phase else 1, phase)
 
 
 def test_every_phase_and_shard_has_its_shares_of_what_cleaning_leaves(whole: Built) -> None:
@@ -157,6 +123,27 @@ def test_documents_lead_back_to_rows_and_members(whole: Built) -> None:
     assert (report.problems, report.not_run, report.compared_documents) == ([], [], 200)
 
 
+def test_the_query_of_the_page_joins_documents_with_their_rows(
+    whole: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "recipes/README.md").read_text(encoding="utf-8")
+    query = page.partition("```sql\n")[2].partition("```")[0]
+    (tmp_path / "crawl").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "crawl/prose.parquet").symlink_to(whole.recipe.parent / "prose.parquet")
+    (tmp_path / "out/crawl").symlink_to(whole.out)
+    monkeypatch.chdir(tmp_path)
+    duckdb.sql(query.replace("source = 'crawl'", "source = 'prose'").replace("https://example.com/%", "%.example/1%"))
+    texts = {row["url"]: row["text"] for row in pq.read_table("crawl/prose.parquet").to_pylist()}
+    # Other documents were masked, so their hashes are not those of the rows' texts.
+    wanted = {hash_document(text.encode()).hex() for url, text in texts.items() if "/1" in (url or "")}
+    hashes = {row["hash"].hex() for row in rows_of(open_set(whole.out)) if row["source"] == "prose"}
+    found = set(Path("removed.txt").read_text().split())
+    assert found >= wanted & hashes
+    assert len(wanted & hashes) > 10
+    assert len(found) < len(hashes) / 2
+
+
 def test_a_plan_says_phases_and_formats_and_refuses_a_small_phase(whole: Built) -> None:
     plan = run(main, "plan", whole.recipe)
     first, last = plan["phases"]
@@ -171,16 +158,7 @@ def test_a_plan_says_phases_and_formats_and_refuses_a_small_phase(whole: Built) 
     assert "mix.phases.last: 0.1 of" in large["problems"][0]
 
 
-def test_a_plan_prices_what_is_carried(whole: Built) -> None:
-    without = overrides(*(f"sources.{name}.carry=[]" for name in PHASES["main"]))
-    plans = [run(main, "plan", whole.recipe, *options) for options in ((), without)]
-    runs = sum(path.stat().st_size for path in whole.out.with_name("set.work").glob("encode/*/carried*.bin"))
-    assert plans[0]["scratch_bytes"] - plans[1]["scratch_bytes"] == pytest.approx(runs, rel=0.1)
-    assert plans[0]["train_tokens"] == plans[1]["train_tokens"]
-    assert plans[0]["output_bytes"] > plans[1]["output_bytes"]
-
-
-def test_audit_report_inspect_and_trace_know_phases_and_carried_columns(whole: Built, tmp_path: Path) -> None:
+def test_audit_report_inspect_and_trace_know_phases(whole: Built, tmp_path: Path) -> None:
     shard_set = open_set(whole.out)
     totals = {name: sum(shards, Counter[str]()) for name, shards in count_tokens(shard_set).items()}
     tokens = {name: total.total() for name, total in totals.items()}
@@ -201,51 +179,12 @@ def test_audit_report_inspect_and_trace_know_phases_and_carried_columns(whole: B
 
     described = run(main, "inspect", whole.out)
     assert [phase["name"] for phase in described["phases"]] == ["main", "last"]
-    assert [row["carried"] for row in described["carried"]] == CARRIED
     row = shard_set.shards[0].documents().to_pylist()[3]
-    document = run(main, "inspect", whole.out, "--shard", "0", "--document", "3")
-    assert document["carried"] == {name: row[name] for name in CARRIED}
     found = run(main, "trace", whole.out, "--hash", row["hash"].hex())
-    assert found["places"][0]["carried"] == document["carried"]
     assert {one["phase"] for one in found["places"]} == {"main"}
 
 
-def test_values_lead_to_documents_and_to_a_block_list(whole: Built, tmp_path: Path) -> None:
-    rows = rows_of(open_set(whole.out))
-    block = tmp_path / "block.txt"
-    found = run(main, "trace", whole.out, "--where", "url^=https://a.example/1", "--out", block)
-    expected = {row["hash"] for row in rows if (row["url"] or "").startswith("https://a.example/1")}
-    assert found["documents"] == len(expected) > 20
-    assert set(block.read_text().split()) >= {value.hex() for value in expected}
-    both = run(main, "trace", whole.out, "--where", "score=3", "--where", "good=true")
-    assert both["documents"] == sum(row["score"] == 3 and bool(row["good"]) for row in rows)
-    shown = {
-        limit: len(run(main, "trace", whole.out, "--where", "good=true", "--limit", limit)["shown"])
-        for limit in ("0", "7")
-    }
-    assert shown == {"0": sum(bool(row["good"]) for row in rows), "7": 7}  # 0: all of them
-    host = run(main, "trace", whole.out, "--where", r"url~=^https?://([^/]*\.)?a\.example(/|$)")
-    assert set(host["sources"]) == {"prose", "notes"}
-
-
-@pytest.mark.parametrize(
-    ("condition", "message"),
-    [
-        ("link=x", "carries no column 'link'; there are url (string), score (float64)"),
-        ("url", "expected COLUMN=VALUE"),
-        ("score^=1", "is for text, and the column is float64"),
-        ("score=much", "does not fit"),
-        ("url~=(", "does not fit"),
-        ("url^=", "every text begins so"),
-    ],
-)
-def test_wrong_conditions_are_refused(whole: Built, condition: str, message: str) -> None:
-    done = call_here(main, "trace", whole.out, "--where", condition)
-    assert done.returncode == 2
-    assert message in done.stderr
-
-
-def test_an_export_has_phases_and_carried_columns(whole: Built, tmp_path: Path) -> None:
+def test_an_export_has_phases(whole: Built, tmp_path: Path) -> None:
     shard_set = open_set(whole.out)
     for layout in ("nanogpt", "parquet"):
         export = export_set(shard_set, tmp_path / layout, layout=layout)
@@ -257,13 +196,9 @@ def test_an_export_has_phases_and_carried_columns(whole: Built, tmp_path: Path) 
         [pq.read_table(path) for path in sorted((tmp_path / "parquet/data").glob("*.parquet"))],
         promote_options="default",
     )
-    expected = {
-        row["hash"]: [shard.entry.phase, *(row[name] for name in CARRIED)]
-        for shard in shard_set.shards
-        for row in shard.documents().to_pylist()
-    }
-    columns = [table[name].to_pylist() for name in ("hash", "phase", *CARRIED)]
-    assert {bytes.fromhex(own[0]): list(own[1:]) for own in zip(*columns, strict=True)} == expected
+    expected = {row["hash"]: s.entry.phase for s in shard_set.shards for row in s.documents().to_pylist()}
+    hashes = map(bytes.fromhex, table["hash"].to_pylist())
+    assert dict(zip(hashes, table["phase"].to_pylist(), strict=True)) == expected
 
 
 # What validation finds.
@@ -275,40 +210,8 @@ def copied(whole: Built, folder: Path) -> Path:
     return folder
 
 
-def with_values(column: str, change: Callable[[list[Any]], list[Any]]) -> Callable[[pa.Table], pa.Table]:
-    def apply(table: pa.Table) -> pa.Table:
-        index = table.schema.get_field_index(column)
-        field = table.schema.field(index)
-        return table.set_column(index, field, pa.array(change(table[column].to_pylist()), field.type))
-
-    return apply
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (with_values("url", lambda values: [None if value else "x" for value in values]), "column 'url' has"),
-        (with_values("member", lambda values: ["x"] * len(values)), "whose source does not carry it"),
-        (lambda table: table.drop_columns(["good"]), "columns start"),
-        (lambda t: t.set_column(7, pa.field("score", pa.float32()), t["score"].cast("float32")), "score: f"),
-    ],
-)
-def test_validation_finds_what_is_wrong_with_carried_values(
-    whole: Built, tmp_path: Path, change: Callable[[pa.Table], pa.Table], message: str
-) -> None:
-    table(change)(copied(whole, tmp_path))
-    problems = [problem for problem in validate(tmp_path, level="full").problems if problem.kind == "document_table"]
-    assert any(message in problem.message for problem in problems), problems
-
-
 MANIFEST_FAULTS: list[tuple[str, Callable[[Any], Any]]] = [
-    ("columns of their own", lambda m: m["carried"][0].update(name="hash")),
-    ("in case alone", lambda m: m["carried"][0].update(name="SCORE")),
-    ("not in the manifest", lambda m: m["carried"][0].update(sources=["nobody"])),
-    ("expected of", lambda m: m["carried"].pop()),
-    ("expected at most", lambda m: m["shards"][0]["carried_values"].update({"url": 10**6})),
-    ("expected 3", lambda m: m.update(format_version=1)),
-    ("format_version 3", lambda m: m.pop("carried")),
+    ("expected 2", lambda m: m.update(format_version=1)),
     ("expected ['last', 'main'], one after the other", lambda m: m["phases"].reverse()),
     ("the training shards are of the phases ['last', 'main', 'last']", lambda m: m["shards"][0].update(phase="last")),
     ("disagrees with the manifest on", lambda m: m["shards"][0].pop("phase")),
@@ -357,10 +260,6 @@ MOVES: dict[str, tuple[list[str], set[str]]] = {
     "fewer tokens": (["mix.tokens=60_000"], MIXED),
     "a license": (['sources.prose.license="odc-by"'], set()),
     "the size of shards": (["shards.tokens=9_000"], MIXED),
-    "carried columns": (
-        [f"sources.{name}.carry=[]" for name in PHASES["main"]],
-        {"encode", "bands", "pairs", "similar", *MIXED},
-    ),
     "a pattern": (["drop_if_matches=[]"], set(STAGES) - {"evaluations"}),
     "a predicate": (['sources.prose.keep.score=">= 2"'], set(STAGES) - {"evaluations"}),
 }
@@ -382,14 +281,7 @@ def test_a_change_runs_again_what_depends_on_it_and_no_more(name: str, moving: B
     assert {stage for stage, count in moved["ran"].items() if count} == expected
     assert moved["problems"] == []
     assert len(list(moving.out.glob("*.bin.zst"))) == moved["shards"], "no old shard is left"
-    if name == "carried columns":
-        tables = [pq.read_schema(shard.documents_source()) for shard in open_set(moving.out).shards]
-        assert all(table.equals(document_schema(), check_metadata=False) for table in tables)
-        tokens = {file: digest for file, digest in whole.digests.items() if file.endswith((".bin.zst", "kenizer.json"))}
-        assert tokens.items() <= digests(moving.out).items()
-        refused = call_here(main, "trace", moving.out, "--where", "url=x").stderr
-        assert 'Build it again with carry = ["url"]' in refused
-    elif name != "nothing":
+    if name != "nothing":
         assert digests(moving.out) != whole.digests
     back = build_here(moving.recipe, moving.out)
     assert digests(moving.out) == whole.digests

@@ -51,7 +51,7 @@ def write_cleaned_recipe(folder: Path) -> Path:
     """Write three sources and the recipe `cleaned.toml`, and return its path; paths in it are relative to its folder.
 
     Presets, language, evaluation items, personal data, near-duplicates, a block list, patterns and predicates drop
-    documents; each source carries columns; training has two phases.
+    documents; training has two phases.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(8)
@@ -136,14 +136,12 @@ name = "prose"
 paths = ["prose.parquet"]
 weight = 5
 keep = {{ score = ">= 1" }}
-carry = ["url", "score: float64", "meta.lang", "good"]
 
 # Another limit of its own, and the language before encoding.
 [[sources]]
 name = "notes"
 paths = ["notes.*"]
 weight = 4
-carry = ["url"]
 [sources.clean.fineweb]
 min_punctuated_lines = 0.02
 max_dropped = 1
@@ -154,7 +152,6 @@ name = "code"
 paths = ["code.*"]
 weight = 3
 take = 0.9
-carry = ["member"]
 [sources.clean]
 gopher = {{ when = "off" }}
 c4 = {{ when = "off" }}

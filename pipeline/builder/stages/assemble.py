@@ -25,18 +25,13 @@ def run_assemble(build: RunningBuild) -> None:
         tokenizer.sha256,
         recipe.shards.chosen_compression,
         bos_id=tokenizer.bos_id,
-        carried=tuple(build.carried),
     )
 
     # Neighbouring shards share a task if they are small.
     tokens_a_shard = (plan.train_tokens + recipe.split.val_tokens) // max(1, len(plan.shards))
     shard_bytes = tokens_a_shard * np.dtype(runs[0].dtype).itemsize
     documents = sum(source.left.documents for source in build.drops) // max(1, len(plan.shards))
-    encoded = sum(run.num_documents for run in runs)
-    carried_bytes = sum(run.carried_bytes for run in runs) * documents // max(1, encoded) if properties.carried else 0
-    groups = group_assembled_shards(
-        plan.shards, runs=len(runs), shard_bytes=shard_bytes, shard_documents=documents, carried_bytes=carried_bytes
-    )
+    groups = group_assembled_shards(plan.shards, runs=len(runs), shard_bytes=shard_bytes, shard_documents=documents)
     # The largest start first, and the last ones may have cores to spare.
     in_split = Counter(shard.split for shard in plan.shards)
     split_tokens = {"train": plan.train_tokens, "val": recipe.split.val_tokens}

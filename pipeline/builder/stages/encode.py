@@ -24,7 +24,7 @@ def run_encode(build: RunningBuild) -> None:
     dtype = token_dtype(tokenizer.vocab_size)
     tasks: list[Task] = []
     # One task for each unit.
-    for own, source, selection in zip(build.units, recipe.sources, build.selections, strict=True):
+    for own, source in zip(build.units, recipe.sources, strict=True):
         located = source.located()
         for unit in own:
             payload = encode.EncodeTask(
@@ -37,7 +37,6 @@ def run_encode(build: RunningBuild) -> None:
                 tokenizer.task,
                 str(evaluations) if evaluations else None,
                 tokenizer.bos_id,
-                selection.carried,
             )
             tasks.append(make_task(payload, unit.text_bytes, _name_unit(source, unit)))
 

@@ -65,8 +65,7 @@ def run_validation(build: RunningBuild) -> tuple[ValidationResult, float]:
         for hashes, shards in ranges:
             entries = tuple(shard.entry for shard in shards)
             dtype = shards[0].dtype.name if shards else ""
-            carried = shards[0].carried_columns if shards else ()
-            payload = validation_tasks.CompareTask(str(build.out), entries, dtype, epochs, hashes, carried)
+            payload = validation_tasks.CompareTask(str(build.out), entries, dtype, epochs, hashes)
             size = sum(entry.files.documents.bytes for entry in entries)
             name = f"documents {hashes.number + 1} of {len(ranges)}"
             tasks.append(Task(digest_of([validation, name]), payload, size, name))

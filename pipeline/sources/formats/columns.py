@@ -1,40 +1,26 @@
-"""Columns by dotted path: finding them in a schema, taking them from a table, and testing predicates on them.
-
-Columns to carry are taken as one of four types, whatever the file has.
-"""
+"""Columns by dotted path: finding them in a schema, taking them from a table, and testing predicates on them."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import unwrap_mask
 from pipeline.recipe.predicates import Predicate
-from pipeline.sources.base import UNKNOWN_TYPE, Columns, SourceError
+from pipeline.sources.base import SourceError
 from shards.errors import plural
-from shards.format.carried import CarriedType, arrow_type
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
-
-_KINDS: tuple[tuple[tuple[Any, ...], CarriedType | Literal[""]], ...] = (
-    ((pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view), "string"),
-    ((pa.types.is_integer,), "int64"),
-    ((pa.types.is_floating,), "float64"),
-    ((pa.types.is_boolean,), "bool"),
-    ((pa.types.is_null,), UNKNOWN_TYPE),
-)
 _TEXT_TESTS = (
     *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
     *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
 )
-CONVERTIBLE = (("int64", "float64"), ("int64", "string"))
-"""Types that a column may have if its `carry` states another one."""
 
 
 def column_names(schema: pa.Schema) -> list[str]:
@@ -89,7 +75,7 @@ def refuse_twins(names: list[str], source: SourceRecipe, where: str) -> None:
     Raises:
         SourceError: naming the columns.
     """
-    wanted = {source.text_column, *source.keep, *source.carried_columns}
+    wanted = {source.text_column, *source.keep}
     heads = {name if name in names else name.partition(".")[0] for name in wanted}
     if twins := sorted(name for name in heads if names.count(name) > 1):
         raise SourceError(
@@ -97,7 +83,7 @@ def refuse_twins(names: list[str], source: SourceRecipe, where: str) -> None:
         )
 
 
-def check_columns(schema: pa.Schema, source: SourceRecipe, where: str) -> tuple[str, ...]:
+def check_columns(schema: pa.Schema, source: SourceRecipe, where: str) -> None:
     """Check the columns that a source names against the schema of a file.
 
     Args:
@@ -105,14 +91,10 @@ def check_columns(schema: pa.Schema, source: SourceRecipe, where: str) -> tuple[
         source: the source.
         where: the file, for errors.
 
-    Returns:
-        The type of each column to carry; `UNKNOWN_TYPE` if all its values are null.
-
     Raises:
         SourceError: with one line for each column that is absent, or whose type does not fit.
     """
     refuse_twins(schema.names, source, where)
-    types: list[str] = []
     faults: list[str] = []
     text = find_type(schema, source.text_column)
     if text is None:
@@ -125,32 +107,14 @@ def check_columns(schema: pa.Schema, source: SourceRecipe, where: str) -> tuple[
             faults.append(describe_absent(schema, predicate.column, "keep"))
         elif not predicate.fits(kind):
             faults.append(f"{predicate.describe_misfit(kind)}. Correct `keep`.")
-    for name in source.carried_columns:
-        kind = find_type(schema, name)
-        own = None if kind is None else kind_of_type(kind)
-        if kind is None:
-            faults.append(describe_absent(schema, name, "carry"))
-        elif own is None:
-            faults.append(describe_refused(name, str(kind)))
-        else:
-            types.append(own)
     if faults:
         raise SourceError("\n".join(f"{where}: {fault}" for fault in faults))
-    return tuple(types)
 
 
 def describe_absent(schema: pa.Schema, column: str, key: str) -> str:
     """Return the fault of a column that a key of the source names and a file has not."""
-    use = f" for `{key}`" if key in ("keep", "carry") else ""
+    use = f" for `{key}`" if key == "keep" else ""
     return f"no column {column!r}{use}; there are {', '.join(column_names(schema))}. Correct `{key}`."
-
-
-def describe_refused(name: str, kind: str) -> str:
-    """Return the fault of a column to carry whose type no table of documents has."""
-    return (
-        f"column {name!r} of `carry` is {kind}; expected text, integers, floats or booleans. Leave it out, name a part "
-        "of it with a dot, or convert it in the files."
-    )
 
 
 def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate]) -> tuple[np.ndarray, Counter[str]]:
@@ -172,40 +136,3 @@ def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate
         rejected[predicate.reason] += int(mask.sum() - passed.sum() - null.sum())
         mask = passed
     return mask, +rejected  # without the reasons that reject no row
-
-
-def kind_of_type(kind: pa.DataType) -> CarriedType | Literal[""] | None:
-    """Return the type that a column of a table is carried as: `UNKNOWN_TYPE` if all is null, None if it cannot be."""
-    return next((name for tests, name in _KINDS if any(test(kind) for test in tests)), None)
-
-
-def take_carried(table: pa.Table | pa.RecordBatch, carried: Columns, where: str) -> pa.Table:
-    """Take the columns to carry out of a table's columns, with our types.
-
-    Raises:
-        SourceError: a column is absent, is of another type, or holds values that the type does not.
-    """
-    columns: list[Any] = []
-    for name, kind in carried:
-        if find_type(table.schema, name) is None:
-            raise SourceError(f"{where}: {describe_absent(table.schema, name, 'carry')}")
-        column = take_path(table, name)
-        if isinstance(column, pa.DictionaryArray):
-            column = column.dictionary_decode()
-        # A file may differ from those whose schema was checked, as in a stream of the Hub.
-        own = kind_of_type(column.type) or str(column.type)
-        if own not in (kind, UNKNOWN_TYPE) and (own, kind) not in CONVERTIBLE:
-            raise SourceError(
-                f"{where}: column {name!r} of `carry` is {column.type}; expected {kind}. Correct `carry`."
-            )
-        try:
-            # The cast finds numbers that do not fit, the validation text that is not UTF-8.
-            column = column.cast(arrow_type(kind))
-            column.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise SourceError(
-                f"{where}: column {name!r} of `carry` holds a value that is not {kind}: {error}. Repair it, or leave "
-                "the column out of `carry`."
-            ) from error
-        columns.append(column)
-    return pa.Table.from_arrays(columns, names=[name for name, _ in carried])

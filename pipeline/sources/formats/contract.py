@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
-from pipeline.sources.base import UNIT_BYTES, Columns, SourceError, Span, TextBatch
+from pipeline.sources.base import UNIT_BYTES, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, is_compressed
 from pipeline.sources.formats.encodings import UTF8, text_per_byte
 from pipeline.sources.formats.span_reader import SpanReader
@@ -21,7 +21,7 @@ from pipeline.sources.formats.span_reader import SpanReader
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
-_COLUMNS = ("text", "keep", "carry")
+_COLUMNS = ("text", "keep")
 _RECORDS = (*_COLUMNS, "encoding")
 _CONTENT_PER_LINE_BYTE = 25  # a line of 200 bytes names a source file of 5,000; only for estimates
 
@@ -116,11 +116,6 @@ def _refuse_unused(source: SourceRecipe, name: str, format_: str) -> None:
     if source.keep and "keep" not in used:
         needed = list_formats_with("keep")
         raise SourceError(f"{name}: is read as {format_} and has no columns; predicates need {needed}.")
-    if source.carry and "carry" not in used:
-        raise SourceError(
-            f"{name}: is read as {format_} and has no columns; `carry` of {source.name!r} needs "
-            f"{list_formats_with('carry')}. Leave `carry` out."
-        )
     if source.encoding != UTF8 and "encoding" not in used:
         raise SourceError(
             f"{name}: is read as {format_}, which holds text in UTF-8; `encoding` is for text files. Leave it out, or "
@@ -128,6 +123,6 @@ def _refuse_unused(source: SourceRecipe, name: str, format_: str) -> None:
         )
 
 
-def read_rows(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream a span by its format, with the columns to carry."""
-    return FORMATS[span.format].load().read_span(SpanReader(source, span, carried))
+def read_rows(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+    """Stream a span by its format."""
+    return FORMATS[span.format].load().read_span(SpanReader(source, span))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
 from pipeline.sources.base import SourceError, Span, TextBatch
@@ -32,7 +31,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
         head = next(filter(bytes.strip, _read_lines(raw, whole, source.encoding)), b"")
     if not head:
         return []
-    whole = replace(whole, carried=jsonl.check_head(source, whole, head))
+    jsonl.check_head(source, whole, head)
     # A file that was cut short is found at its end, before all of it is scanned.
     if is_compressed(whole.name) or source.encoding != UTF8:
         return [whole]

@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from pipeline.sources.base import Columns, SourceError, Span, TextBatch, describe_place
+from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, excerpt, open_file, read_pieces
-from pipeline.sources.formats.carried_types import types_in_records, values_at
 from pipeline.sources.formats.span_reader import SpanReader
-from shards.format.carried import arrow_type
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -32,7 +29,8 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
         head = next(filter(bytes.strip, read_pieces(raw, whole, b"\n", source.encoding)), b"")
     if not head:
         return []
-    return cut_at("\n", replace(whole, carried=check_head(source, whole, head)), unit_bytes, source.encoding)
+    check_head(source, whole, head)
+    return cut_at("\n", whole, unit_bytes, source.encoding)
 
 
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
@@ -51,7 +49,7 @@ def read_records(reader: SpanReader, pieces: Iterable[bytes]) -> Iterator[TextBa
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0.
     """
-    options = parse_options(reader.source, reader.span.name, reader.carried)
+    options = parse_options(reader.source, reader.span.name)
     for piece in filter(bytes.strip, pieces):
         table, faults = parse_lines(piece, options, reader.span, reader.row)
         for record, fault in faults.items():
@@ -60,16 +58,13 @@ def read_records(reader: SpanReader, pieces: Iterable[bytes]) -> Iterator[TextBa
         yield reader.make_batch(table, np.delete(reader.number_rows(table.num_rows + len(faults)), list(faults)))
 
 
-def check_head(source: SourceRecipe, span: Span, piece: bytes) -> tuple[str, ...]:
+def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
     """Check that the first records of JSON lines have the columns that the recipe names, with the expected types.
 
     Args:
         source: the source.
         span: the file.
         piece: its first records, whole.
-
-    Returns:
-        The type there of each column that the source carries.
 
     Raises:
         SourceError: they lack a column or cannot be parsed.
@@ -82,7 +77,7 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> tuple[str, ...
             record = json.loads(line.decode("utf-8-sig", "replace"))
             records += [record] if isinstance(record, dict) else []
     # If no record has a text, Arrow says what they are.
-    if not any(isinstance(text, str) for record in records for text in values_at(record, source.text_column)):
+    if not any(isinstance(text, str) for record in records for text in _values_at(record, source.text_column)):
         reader = SpanReader(source, span)
         table, faults = parse_lines(head, options, span, 0)
         for number, fault in faults.items():
@@ -90,11 +85,11 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> tuple[str, ...
         if not table.num_rows:
             names = ", ".join(map(repr, (source.text_column, *source.keep)))
             raise SourceError(f"{span.name}: no column {names} in its first records; all are malformed: {faults[0]}")
-    return check_records(source, records, (source.text_column, *source.keep), span.name)
+    check_records(source, records, (source.text_column, *source.keep), span.name)
 
 
-def check_records(source: SourceRecipe, records: list[Any], columns: Iterable[str], where: str) -> tuple[str, ...]:
-    """Check that the first records of a file have some columns, and return the type of each that the source carries.
+def check_records(source: SourceRecipe, records: list[Any], columns: Iterable[str], where: str) -> None:
+    """Check that the first records of a file have some columns.
 
     Raises:
         SourceError: a column is absent from all, or is of another type than the recipe says.
@@ -112,14 +107,6 @@ def check_records(source: SourceRecipe, records: list[Any], columns: Iterable[st
                 f"{where}: {column!r} is one key with a dot in its name; in JSON lines a dot leads into an object. "
                 "Rename the key, or convert the file to parquet."
             )
-    types = types_in_records(records, source, where)
-    for (name, stated), kind in zip(source.carried_columns.items(), types, strict=True):
-        if stated == "string" and kind == "int64":
-            raise SourceError(
-                f"{where}: column {name!r} of `carry` holds numbers, which JSON lines do not give as text; "
-                f'expected text. Carry it as "{name}: int64", or convert the file to parquet.'
-            )
-    return types
 
 
 def _array_hint(records: list[Any]) -> str:
@@ -140,19 +127,26 @@ def _names(record: Any, prefix: str = "") -> Iterator[str]:
             yield from _names(value, f"{prefix}{key}.")
 
 
+def _values_at(record: Any, column: str) -> Iterator[Any]:
+    """Yield the value at the dotted path of a column in a JSON record, if it has one."""
+    value: Any = record
+    for part in column.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return
+        value = value[part]
+    yield value
+
+
 _Columns: TypeAlias = "dict[str, pa.DataType | _Columns]"
 """Columns by name: a type, or the columns in a struct."""
 
 
-def parse_options(source: SourceRecipe, name: str, carried: Columns = ()) -> pa_json.ParseOptions:
+def parse_options(source: SourceRecipe, name: str) -> pa_json.ParseOptions:
     """Return options that read only the recipe's columns, with the expected types."""
     # Dotted names become nested structs. A name that is a value and a struct at once is refused.
     tree: _Columns = {}
     columns: list[tuple[str, pa.DataType]] = [(source.text_column, pa.large_string())]
-    columns += [(column, arrow_type(kind)) for column, kind in carried]
-    of_carried = {column for column, _ in carried}  # as such they are compared as well as with their own type
-    predicates = (one for one in source.predicates if one.column not in of_carried)
-    columns += [(predicate.column, predicate.json_type()) for predicate in predicates]
+    columns += [(predicate.column, predicate.json_type()) for predicate in source.predicates]
     for column, kind in columns:
         *parents, leaf = column.split(".")
         place: pa.DataType | _Columns = tree

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 import numpy as np
 
 from pipeline.arrow_arrays import wrap_mask
-from pipeline.sources.base import ALLOW, BATCH_BYTES, MALFORMED, SHOWN_MALFORMED, Columns, SourceError, Span, TextBatch
+from pipeline.sources.base import ALLOW, BATCH_BYTES, MALFORMED, SHOWN_MALFORMED, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import open_file
-from pipeline.sources.formats.columns import take_carried, take_path, test_predicates
+from pipeline.sources.formats.columns import take_path, test_predicates
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,17 +28,11 @@ _Item = TypeVar("_Item")
 class SpanReader:
     """A span that is being read, and what was not read of it since its last batch."""
 
-    def __init__(self, source: SourceRecipe, span: Span, carried: Columns = ()):
-        """Begin with a span, of which nothing has been read.
-
-        Args:
-            source: the source.
-            span: the span.
-            carried: the columns that each batch also has.
-        """
-        self.source, self.span, self.carried = source, span, carried
+    def __init__(self, source: SourceRecipe, span: Span):
+        """Begin with a span, of which nothing has been read."""
+        self.source, self.span = source, span
         self.predicates = source.predicates
-        self.columns = list(dict.fromkeys([source.text_column, *source.keep, *dict(carried)]))
+        self.columns = list(dict.fromkeys([source.text_column, *source.keep]))
         self.not_read: Counter[str] = Counter()
         self.row = 0
         """The number of the next row, in the formats that count their rows by `number_rows`."""
@@ -75,12 +69,8 @@ class SpanReader:
         Args:
             table: rows of the span.
             rows: the rows' numbers in the span, `(num_rows,)`.
-
-        Raises:
-            SourceError: a column to carry is absent, or is not of its type.
         """
-        values = take_carried(table, self.carried, self.span.name) if self.carried else None
-        return self.finish(TextBatch(take_path(table, self.source.text_column), rows, carried=values), table)
+        return self.finish(TextBatch(take_path(table, self.source.text_column), rows), table)
 
     def finish(self, batch: TextBatch, table: pa.Table | pa.RecordBatch | None = None) -> TextBatch:
         """Return the rows of a batch that all predicates keep, with the counts of what was not read before its end.
@@ -91,9 +81,7 @@ class SpanReader:
         """
         if self.predicates and table is not None:
             mask, rejected = test_predicates(table, self.predicates)
-            kept, values = wrap_mask(mask), batch.carried
-            carried = None if values is None else values.filter(kept)
-            batch = TextBatch(batch.text.filter(kept), batch.rows[mask], rejected, carried=carried)
+            batch = TextBatch(batch.text.filter(wrap_mask(mask)), batch.rows[mask], rejected)
         batch.rejected.update(self.not_read)
         batch.malformed = self._malformed
         self.not_read, self._malformed = Counter(), []

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pipeline.sources.base import Columns, File, SourceError, Span, TextBatch
+from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, is_compressed
 from pipeline.sources.formats.columns import check_columns
 from pipeline.sources.formats.detect import ending_of
@@ -40,8 +40,8 @@ def whole_file(file: File) -> Span:
     return Span(file.url, file.name, file.version, "stream", "file", 0, stop, text_bytes, None, stop, file.revision)
 
 
-def stream_rows(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream a file's rows, with the columns to carry.
+def stream_rows(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+    """Stream a file's rows.
 
     Raises:
         SourceError: the file cannot be parsed, or lacks a column.
@@ -50,7 +50,7 @@ def stream_rows(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iter
     import datasets
 
     builder = _BUILDERS[ending_of(span.name)]  # `whole_file` refuses other files
-    reader = SpanReader(source, span, carried)
+    reader = SpanReader(source, span)
     try:
         stream: Any = datasets.load_dataset(builder, data_files=[span.url], split="train", streaming=True)
         for table in stream.with_format("arrow").iter(batch_size=_BATCH_ROWS):

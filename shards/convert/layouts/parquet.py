@@ -2,7 +2,7 @@
 
 By these names `datasets.load_dataset` and the Hub's viewer find the splits of a folder that has no card. Columns:
 `input_ids` list<uint16> or list<uint32>, EOS included; `source`, `unit`, `row`, `hash` (hex) of the document table;
-`phase` in a set with phases, null in validation; and the set's carried columns. A row group holds about 8 MB of tokens.
+and `phase` in a set with phases, null in validation. A row group holds about 8 MB of tokens.
 
 Source of the names: huggingface/datasets, `data_files.py`.
 """
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.convert.layouts.layout import OpenFile, longest_layout_document
-from shards.format.carried import arrow_type
 from shards.format.document_table import read_hashes, read_lengths
 
 if TYPE_CHECKING:
@@ -53,7 +52,6 @@ def write_split(open_file: OpenFile, reader: SplitReader) -> None:
             pa.field("row", pa.uint32()),
             pa.field("hash", pa.string()),
             *([pa.field("phase", pa.string())] if reader.shard_set.manifest.phases else []),
-            *(pa.field(name, _plain(arrow_type(kind))) for name, kind in reader.shards[0].carried.items()),
         ]
     )
     for index, shard in enumerate(reader.shards):
@@ -62,16 +60,9 @@ def write_split(open_file: OpenFile, reader: SplitReader) -> None:
             open_file(f"data/{name}") as file,
             pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer,
         ):
-            for tokens, batch in reader.iter_shard_documents(shard, [*_COLUMNS, *shard.carried]):
+            for tokens, batch in reader.iter_shard_documents(shard, [*_COLUMNS]):
                 rows = _make_rows(tokens, batch, schema, shard)
                 writer.write_batch(rows, row_group_size=batch.num_rows)
-
-
-def _plain(kind: Any) -> Any:
-    """Return the type of a carried column in an export: `datasets` reads plain strings as such."""
-    import pyarrow as pa
-
-    return pa.string() if kind == pa.large_string() else kind
 
 
 def _make_rows(tokens: Tokens, batch: DocumentBatch, schema: pa.Schema, shard: Shard) -> pa.RecordBatch:
@@ -80,7 +71,7 @@ def _make_rows(tokens: Tokens, batch: DocumentBatch, schema: pa.Schema, shard: S
     # Lists over the block's tokens: offsets and values, no Python object a token.
     ends = np.cumsum(read_lengths(batch))
     offsets: Any = pa.array(np.concatenate([[0], ends]).astype(np.int32))
-    columns = {name: batch.column(name) for name in (*_COLUMNS, *shard.carried)}
+    columns = {name: batch.column(name) for name in _COLUMNS}
     if "phase" in schema.names:
         columns["phase"] = pa.repeat(pa.scalar(shard.entry.phase, pa.string()), batch.num_rows)
     columns["input_ids"] = pa.ListArray.from_arrays(offsets, pa.array(tokens))

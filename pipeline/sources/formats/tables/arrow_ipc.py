@@ -41,7 +41,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
             in_file = _is_file(file)
             schema = (pa.ipc.open_file(file) if in_file else pa.ipc.open_stream(file)).schema
         # A file has a list of its batches; a stream is walked, if it is local and each batch stands alone.
-        whole = replace(whole, carried=check_columns(schema, source, whole.name))
+        check_columns(schema, source, whole.name)
         if in_file:
             return join_groups(replace(whole, kind="rg"), _measure_batches(source, whole, schema), unit_bytes)
         stream = _walk(whole.url, whole.name, whole.version) if is_local(whole.url) else None

@@ -28,7 +28,6 @@ from pipeline.sources.formats.detect import ending_of
 from pipeline.sources.formats.encodings import UTF8
 from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import plural
-from shards.format.carried import arrow_type
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
@@ -51,8 +50,6 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     header = _read_header(source, whole)
     if not header.has_records:
         return []
-    types = tuple(kind or "string" for kind in source.carried_columns.values())
-    whole = replace(whole, carried=types)
     if is_compressed(whole.name) or source.encoding != UTF8 or whole.text_bytes <= unit_bytes:
         return [whole]
     with open_file(whole.url) as raw:
@@ -92,7 +89,6 @@ def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name:
     refuse_twins(names, source, name)
     keys = {source.text_column: source.text_key}
     keys |= dict.fromkeys(source.keep, "keep")
-    keys |= dict.fromkeys(source.carried_columns, "carry")
     for column, key in keys.items():
         if column in names:
             continue
@@ -176,9 +172,7 @@ def _read_block(reader: SpanReader, header: _Header, data: bytes) -> TextBatch:
     table, faults = _parse(reader, header, data)
     num_rows = table.num_rows + len(faults)
     records = np.delete(np.arange(num_rows), list(faults))
-    # A column may be carried as one type and compared as another: it is converted for each use.
     bad: dict[int, str] = {}
-    carried = _convert(table, {name: arrow_type(kind) for name, kind in reader.carried}, bad)
     compared = _convert(table, {one.column: one.json_type() for one in reader.predicates}, bad)
     faults |= {int(records[place]): fault for place, fault in bad.items()}
     for record in sorted(faults):
@@ -187,8 +181,7 @@ def _read_block(reader: SpanReader, header: _Header, data: bytes) -> TextBatch:
     whole = wrap_mask(~np.isin(records, list(faults)))
     text = table.column(reader.source.text_column).filter(whole).combine_chunks()
     rows = np.delete(reader.number_rows(num_rows), list(faults))
-    batch = TextBatch(text, rows, carried=_filter(carried, whole) if carried else None)
-    return reader.finish(batch, _filter(compared, whole))
+    return reader.finish(TextBatch(text, rows), _filter(compared, whole))
 
 
 def _parse(reader: SpanReader, header: _Header, data: bytes) -> tuple[pa.Table, dict[int, str]]:

@@ -85,24 +85,22 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     name = whole.name
     with open_parquet(whole.url, name, whole.version) as (file, _):
         schema, metadata = file.schema_arrow, file.metadata
-        types = check_columns(schema, source, name)
+        check_columns(schema, source, name)
         content_bytes = _mean_content_bytes(file) if source.content == "software-heritage" else None
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     measured = (_measure_group(source, group, content_bytes) for group in groups)
-    return join_groups(replace(whole, kind="rg", carried=types), measured, unit_bytes)
+    return join_groups(replace(whole, kind="rg"), measured, unit_bytes)
 
 
 def _measure_group(source: SourceRecipe, group: pq.RowGroupMetaData, content_bytes: float | None) -> Group:
     read = {source.text_column, *source.keep}
-    carried = source.carried_columns.keys() - read
     chunks = _chunks(group)
     text = chunks.get(source.text_column)
     text_bytes = 0 if text is None else text.total_uncompressed_size
     if content_bytes is not None:  # the column holds names, not text
         text_bytes = int(group.num_rows * content_bytes)
     stored = sum(chunk.total_compressed_size for name, chunk in chunks.items() if name in read)
-    beside = sum(chunk.total_compressed_size for name, chunk in chunks.items() if name in carried)
-    return Group(group.num_rows, text_bytes, stored, beside)
+    return Group(group.num_rows, text_bytes, stored)
 
 
 def _chunks(group: pq.RowGroupMetaData) -> dict[str, pq.ColumnChunkMetaData]:
