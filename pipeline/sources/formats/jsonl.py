@@ -133,7 +133,7 @@ def _values_at(record: Any, column: str) -> Iterator[Any]:
     for part in column.split("."):
         if not isinstance(value, dict) or part not in value:
             return
-        value = value[part]
+        value = cast("Any", value)[part]
     yield value
 
 
