@@ -31,7 +31,6 @@ from shards.format.manifest import (
     SplitEntry,
     TokenizerEntry,
     dtype_for,
-    version_for,
 )
 from shards.format.recipe_folder import state_recipe_folder
 from shards.format.writer import shard_file_names, shard_name
@@ -83,12 +82,6 @@ def publish(build: RunningBuild) -> Manifest:
     demand = Demand(recipe)
     sources = [_source_entry(build, index) for index in range(len(recipe.sources))]
     manifest = Manifest(
-        format_version=version_for(
-            has_phases=bool(recipe.mix.phases),
-            bos_id=tokenizer.bos_id,
-            sources=sources,
-            eval_tasks=plan.eval_tasks,
-        ),
         name=recipe.name,
         dtype=dtype_for(tokenizer.vocab_size),
         vocab_size=tokenizer.vocab_size,

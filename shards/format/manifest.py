@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import reprlib
 from collections import Counter
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -21,13 +20,6 @@ from shards.stores.store import StoredFile
 
 FORMAT = "tokenmill"
 FORMAT_VERSION = 1
-PHASES_VERSION = 2
-"""The version of the metadata of sets with phases, and of their training shards: a reader of version 1 would shuffle
-across phases."""
-MORE_VERSION = 3
-"""The version of the metadata of sets whose documents begin with BOS, whose tokenizer rewrites text, or whose
-builder searched for eval tasks, and of shards with BOS: a reader of version 2 would take BOS for text, and the text of
-tokens for the sources' text."""
 MANIFEST_FILE = "manifest.json"
 COMPANION_FILES = ("README.md", "LICENSE")
 """Files that may be in a set's folder but are not part of the set. Hidden files such as `.gitattributes` may too."""
@@ -47,7 +39,6 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 Split = Literal["train", "val"]
 Dtype = Literal["uint16", "uint32"]
-FormatVersion = Literal[1, 2, 3]
 Epochs = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -248,7 +239,7 @@ class Sidecar(_Model):
     """A shard's own metadata (`train-00000.json`): enough to use the shard alone."""
 
     format: Literal["tokenmill"] = FORMAT
-    format_version: FormatVersion = FORMAT_VERSION
+    format_version: Literal[1] = FORMAT_VERSION
     name: PlainName
     split: Split
     phase: str | None = Field(default=None, exclude_if=_is_none)
@@ -263,19 +254,13 @@ class Sidecar(_Model):
     tokens_sha256: Sha256
     files: SidecarFiles
 
-    @model_validator(mode="after")
-    def _check_version(self) -> Self:
-        expected = version_for(has_phases=self.phase is not None, bos_id=self.bos_id)
-        _check_version(self.format_version, expected)
-        return self
-
 
 class Manifest(_Model):
     """The set's metadata. Written last: a folder with a manifest is a complete set."""
 
     format: Literal["tokenmill"] = FORMAT
     # What the set is, and how its tokens are to be read.
-    format_version: FormatVersion = FORMAT_VERSION
+    format_version: Literal[1] = FORMAT_VERSION
     name: str
     dtype: Dtype
     vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
@@ -331,18 +316,6 @@ class Manifest(_Model):
         return files | {file.path: file.sha256 for file in self.files}
 
     @model_validator(mode="after")
-    def _check_version(self) -> Self:
-        bos_id, has_phases = self.tokenizer.bos_id, bool(self.phases)
-        expected = version_for(
-            has_phases=has_phases,
-            bos_id=bos_id,
-            sources=self.sources,
-            eval_tasks=self.eval_tasks,
-        )
-        _check_version(self.format_version, expected)
-        return self
-
-    @model_validator(mode="after")
     def _list_once(self) -> Self:
         """Refuse a shard or a file that is listed twice: readers would count it twice."""
         # The files that are not of a shard count as well.
@@ -354,34 +327,6 @@ class Manifest(_Model):
                 message = f"listed more than once: {what} {', '.join(twice[:3])}{more}; expected each once"
                 raise PydanticCustomError("listed_twice", message)  # pyright: ignore[reportArgumentType]
         return self
-
-
-def version_for(
-    *,
-    has_phases: bool,
-    bos_id: int | None = None,
-    sources: Sequence[SourceEntry] = (),
-    eval_tasks: Sequence[EvalTaskEntry] = (),
-) -> FormatVersion:
-    """Return the format's version of a manifest or a shard's metadata.
-
-    Args:
-        has_phases: whether it has phases.
-        bos_id: as in the metadata.
-        sources: the manifest's; none for a shard's metadata.
-        eval_tasks: the manifest's; none for a shard's metadata.
-    """
-    if bos_id is not None or eval_tasks or any(source.rewriting for source in sources):
-        return MORE_VERSION
-    return PHASES_VERSION if has_phases else FORMAT_VERSION
-
-
-def _check_version(version: int, expected: int) -> None:
-    """Refuse metadata whose version does not follow from its keys."""
-    if version != expected:
-        keys = "phases; bos_id, rewriting or eval_tasks"
-        found = f"format_version {version}; expected {expected} by its keys ({keys})"
-        raise PydanticCustomError("version_mismatch", found)  # pyright: ignore[reportArgumentType]
 
 
 ModelT = TypeVar("ModelT", Manifest, Sidecar)
@@ -408,7 +353,9 @@ def parse_json(model: type[ModelT], text: bytes, *, where: str) -> ModelT:
         return model.model_validate_json(text)
     except ValidationError as error:
         problems = [_to_problem(dict(detail), where) for detail in error.errors(include_url=False)]
-        raise ShardSetError(problems) from error
+        # What else differs follows from the other format or version.
+        foreign = [problem for problem in problems if problem.kind in ("format_unknown", "version_unknown")]
+        raise ShardSetError(foreign[:1] or problems) from error
 
 
 def read_metadata(model: type[ModelT], file: StoredFile) -> ModelT:
@@ -441,14 +388,15 @@ def json_schema() -> dict[str, Any]:
 def _to_problem(detail: dict[str, Any], where: str) -> Problem:
     place = ".".join(str(part) for part in detail["loc"])
     # reprlib: the input may be a whole hostile document.
-    telling = detail["type"] in ("missing", "json_invalid", "listed_twice", "version_mismatch")
+    telling = detail["type"] in ("missing", "json_invalid", "listed_twice")
     got = "" if telling else f"; got {reprlib.repr(detail.get('input'))}"
-    # Three faults have kinds of their own, since their remedies differ.
+    # Some faults have kinds of their own, since their remedies differ.
     kind: ProblemKind = "manifest_invalid"
     if place == "format":
         kind = "format_unknown"
     elif place == "format_version":
-        kind = "version_unknown"
+        found = f"format_version {reprlib.repr(detail.get('input'))}; expected {FORMAT_VERSION}"
+        return Problem("version_unknown", where, f"{found}. Build the set again, or read it with what wrote it.")
     elif "path_unsafe: " in detail["msg"]:
         kind = "path_unsafe"
     return Problem(kind, where, f"{place + ': ' if place else ''}{detail['msg']}{got}")

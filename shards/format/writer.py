@@ -28,7 +28,6 @@ from shards.format.manifest import (
     SidecarFiles,
     Split,
     dtype_for,
-    version_for,
 )
 from shards.stores.files import atomic_open
 
@@ -148,10 +147,8 @@ def write_shard(
 
 def make_sidecar(properties: SetProperties, files: SidecarFiles, facts: Mapping[str, Any]) -> Sidecar:
     """Return a shard's own metadata: what all shards share, its files, and the other keys of its `ShardEntry`."""
-    has_phases = facts["phase"] is not None
     return Sidecar(
         **facts,
-        format_version=version_for(has_phases=has_phases, bos_id=properties.bos_id),
         dtype=properties.dtype,
         vocab_size=properties.vocab_size,
         eos_id=properties.eos_id,

@@ -103,9 +103,9 @@ def test_every_document_is_bos_its_ids_and_eos(corpus: Path, built: Path) -> Non
 
 def test_the_manifest_says_what_was_rewritten(corpus: Path, built: Path) -> None:
     manifest = json.loads((built / "manifest.json").read_text())
-    assert (manifest["format_version"], manifest["tokenizer"]["bos_id"]) == (3, BOS)
+    assert manifest["tokenizer"]["bos_id"] == BOS
     sidecar = json.loads((built / "train-00000.json").read_text())
-    assert (sidecar["format_version"], sidecar["bos_id"]) == (3, BOS)
+    assert sidecar["bos_id"] == BOS
     texts, tokenizer = source_documents(corpus), Tokenizer.from_file(str(built / "tokenizer.json"))
     encoder = plain(built)
     for source in manifest["sources"]:
@@ -154,7 +154,6 @@ def test_bos_out_of_place_is_found(built: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(format_version=1), "format_version 1; expected 3"),
         (
             lambda m: m["tokenizer"].update(bos_id=EOS),
             "bos_id 2 is not one of the manifest's special tokens other than",
@@ -299,7 +298,7 @@ def test_bos_of_a_trained_tokenizer(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "set"
     build_here(corpus / "small.toml", out, *options)
     shard_set = shards.open_set(out)
-    assert (shard_set.bos_id, shard_set.manifest.format_version) == (1, 3)
+    assert shard_set.bos_id == 1
     assert validate(out, level="full", against_sources=30).problems == []
     # Without BOS the tokenizer is not trained again.
     said = build_here(corpus / "small.toml", tmp_path / "other", "--work", f"{out}.work", *options[:2])["stderr"]

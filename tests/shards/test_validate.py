@@ -111,10 +111,17 @@ def test_all_unsafe_paths_are_reported_together(good_set, tmp_path):
     def spoil(manifest):
         manifest["tokenizer"]["file"] = "../tokenizer.json"
         manifest["shards"][0]["files"]["tokens"]["path"] = "/etc/passwd"
-        manifest["format_version"] = 7
 
     edit(folder, spoil)
-    assert sorted(p.kind for p in validate(folder).problems) == ["path_unsafe", "path_unsafe", "version_unknown"]
+    assert [p.kind for p in validate(folder).problems] == ["path_unsafe", "path_unsafe"]
+
+
+def test_a_set_of_another_version_is_refused_by_that_alone(good_set, tmp_path):
+    folder = shutil.copytree(good_set, tmp_path / "set")
+    edit(folder, lambda manifest: manifest.update(format_version=7, other_key=1))
+    (problem,) = validate(folder).problems
+    assert problem.kind == "version_unknown"
+    assert problem.message.startswith("format_version 7; expected 1. Build the set again")
 
 
 def test_quick_level_opens_no_contents(good_set, tmp_path):

@@ -374,12 +374,12 @@ FAULTS = [
     Fault(
         "bos_that_no_document_has",
         "sidecar_mismatch bos_misplaced",
-        put({"format_version": 3, "tokenizer/bos_id": 299}),
+        put({"tokenizer/bos_id": 299}),
     ),
     Fault(
         "bos_is_eos",
         "tokenizer_mismatch sidecar_mismatch bos_misplaced",
-        change(lambda m: m.update(format_version=3, tokenizer=m["tokenizer"] | {"bos_id": m["tokenizer"]["eos_id"]})),
+        change(lambda m: m.update(tokenizer=m["tokenizer"] | {"bos_id": m["tokenizer"]["eos_id"]})),
     ),
     Fault("recipe_changed", "file_checksum", rewrite("recipe.json", lambda _: b"{}")),
     Fault(

@@ -23,7 +23,6 @@ from shards.format.manifest import (
     SplitEntry,
     TokenizerEntry,
     dtype_for,
-    version_for,
 )
 
 EOS_ID = 0
@@ -89,7 +88,6 @@ def write_token_set(
     asked = splits["train"].tokens
     mix = [MixEntry(source="s", requested=1.0, achieved=1.0, requested_tokens=asked, achieved_tokens=asked)]
     manifest = Manifest(
-        format_version=version_for(has_phases=bool(phases)),
         name="made-up",
         dtype="uint16" if vocab_size <= 65_536 else "uint32",
         vocab_size=vocab_size,

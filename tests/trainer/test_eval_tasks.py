@@ -99,7 +99,7 @@ def test_items_that_training_holds_are_counted_where_the_manifest_knows_them(eva
     )
 
     def notes_of(entry, limit=None):
-        knows = {"format_version": 3, "eval_tasks": [entry]}
+        knows = {"eval_tasks": [entry]}
         shutil.copytree(evaluated.trained_on.path, tmp_path / "set", dirs_exist_ok=True)
         manifest = evaluated.trained_on.manifest.model_copy(update=knows)
         (tmp_path / "set/manifest.json").write_text(manifest.to_json())

@@ -21,7 +21,6 @@ from shards.format.manifest import (
     SplitEntry,
     TokenizerEntry,
     dtype_for,
-    version_for,
 )
 
 DUPLICATE = "duplicate"
@@ -65,7 +64,6 @@ def make_manifest(
     digests = (digest for part in parts for digest in part.stream.digests)
     revision = hashlib.sha256("".join(digests).encode()).hexdigest()
     return Manifest(
-        format_version=version_for(has_phases=False, bos_id=tokenizer.bos_id),
         name=name,
         dtype=dtype_for(vocab_size),
         vocab_size=vocab_size,
