@@ -424,7 +424,7 @@ def test_a_pull_through_a_network_that_fails_all_the_time(hub, run, whole, tmp_p
     monkeypatch.setattr(retry, "GIVE_UP_S", 0.5)
     hub.faults.on("/resolve/", status=503)
     status, _, err = run("pull", REPO, "--out", tmp_path / "other")
-    assert (status, err.count("; trying again")) == (2, 1)
+    assert (status, "; trying again" in err) == (2, True)
     assert re.search(r"gave up after \d s and \d+ attempts?; the last one: the Hub answered HTTP 503", err)
     assert not (tmp_path / "other").exists()
 
