@@ -137,7 +137,7 @@ def audit(
     out: Path | None = None,
     workers: int = 1,
     rare: int | None = None,
-    listed_share: float | None = None,
+    block_list: bool = False,
     progress: Progress = no_progress,
 ) -> AuditResult:
     """Audit a shard set; write `tokens.parquet` and `audit.json`.
@@ -147,8 +147,7 @@ def audit(
         out: the folder to write to; `DIR.audit` next to the set's folder when None. Its two files are replaced.
         workers: number of processes; the report does not depend on it.
         rare: ids that occur less often are rare; None chooses by the size of the set (`rules.rare_below`).
-        listed_share: look for documents with this share of concentrated ids and words, and return them in
-            `concentrated`; None does not look.
+        block_list: look for documents full of concentrated ids, and return them in `concentrated`.
         progress: called with tokens done and tokens in all.
 
     Raises:
@@ -166,7 +165,7 @@ def audit(
     unknown, rates = shard_set.vocabulary.unknown, choose_rates(shard_set)
     # The list of concentrated documents takes passes of its own; all are one progress.
     size, train = shard_set.shards.num_tokens, shard_set.splits["train"].num_tokens
-    advance = count_up(progress, size if listed_share is None else 2 * size + 2 * train)
+    advance = count_up(progress, size if not block_list else 2 * size + train)
     totals = _read_shards(shard_set, rates, workers, advance)
     tokens = totals.val.tokens + totals.train.tokens
     below = rare_below(totals.train.tokens) if rare is None else rare
@@ -186,10 +185,8 @@ def audit(
         check_near_duplicates(totals, rates),
     ]
     concentrated = None
-    if listed_share is not None:
-        concentrated = find_concentrated(
-            shard_set, totals, below=below, share=listed_share, workers=workers, advance=advance
-        )
+    if block_list:
+        concentrated = find_concentrated(shard_set, totals, below=below, workers=workers, advance=advance)
     _show_examples(shard_set, checks)
     report = AuditResult(
         store.folder or str(store),

@@ -1,34 +1,31 @@
-"""Find documents that are full of concentrated ids and words: template triples, hex tables, log dumps, word lists.
+"""Find documents that are full of concentrated ids: template triples, hex tables, log dumps, word lists.
 
 An id is *concentrated* when more than half of its training occurrences are in documents that hold few of the set's
 tokens (`rules.is_concentrated`). One concentrated id may be the subject of an honest document, which names it now and
-then. Generated documents name several all the time, so a document is listed by the *share* of concentrated ids and
-words in it: their occurrences, by these and all its other tokens with a letter (a log has as many brackets as words). A
-repository needs no rule of its own: an id that one small repository holds is held by few documents.
+then. Generated documents name several all the time, so a document is listed by the *share* of concentrated ids in it:
+their occurrences, by these and all its other tokens with a letter (a log has as many brackets as words).
 
-Three passes read the tokens again. The first counts the documents of each id, and collects candidates among words of
-several tokens; the second counts the documents of these words; the third lists documents of both splits. So every id
-and word that is reported has been counted exactly.
+Two passes read the tokens again. The first counts the documents of each id in training; the second lists documents of
+both splits. Not found: words that the tokenizer cuts into ids that other documents have, too.
 
-Memory: a few dozen rows for each id and candidate (`Spread`), the candidates (`Candidates`), and the listed documents.
+Memory: a few dozen rows for each id, and the listed documents. Documents are counted by how often they hold an id, in
+the bins of `shards.audit.histogram`: exact below 64 occurrences, within 1.6 % above.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from shards.audit.rules import LOOK_LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
-from shards.audit.spread import Spread, count_spread_pairs
-from shards.audit.totals import Totals
-from shards.audit.word_finder import Candidates, WordFinder, Words
+from shards.audit.histogram import BINS, bin_lengths
+from shards.audit.rules import LISTED_SHARE, LOOK_LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
+from shards.audit.totals import Totals, find_firsts
 from shards.errors import plural
-from shards.format.arrays import Bools, Int64s, UInt8s, UInt64s
-from shards.format.document_blocks import DocumentBlock, iter_blocks
+from shards.format.arrays import Bools, Int64s, UInt8s
+from shards.format.document_blocks import iter_blocks
 from shards.format.reader import ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.terminal.display import Table
@@ -39,68 +36,56 @@ from shards.trace.locate import Place, find_places
 SearchT = TypeVar("SearchT")
 ResultT = TypeVar("ResultT")
 
-SHOWN_CHARACTERS = 40
-"""Characters of a word that a block list shows."""
-
 MAX_REASONS = 3
-"""Ids and words that are named for a listed document: the most frequent in it."""
+"""Ids that are named for a listed document: the most frequent in it."""
+
+BLOCKS_TOGETHER = 64
+"""Blocks whose rows wait before they are added up: 4 M tokens."""
 
 
 @dataclass(frozen=True)
-class Term:
-    """A concentrated id, or a concentrated word of several tokens.
+class ConcentratedId:
+    """A concentrated id.
 
     Attributes:
-        ids: its ids; one for an id.
-        text: the text of its ids; bytes that are not UTF-8 on their own are spelt out, such as `\\xe2`.
-        listed: its occurrences in listed documents of both splits.
+        id: the id.
+        text: its text; bytes that are not UTF-8 on their own are spelt out, such as `\\xe2`.
         count: its occurrences in training.
         documents: training documents that hold it.
         half_documents: the documents with the most occurrences, as many as hold more than half of them all.
-        half_count: its occurrences in these.
         half_tokens: tokens of these.
+        listed: its occurrences in listed documents of both splits.
     """
 
-    ids: tuple[int, ...]
+    id: int
     text: str
-    listed: int
     count: int
     documents: int
     half_documents: int
-    half_count: int
     half_tokens: int
+    listed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ListedDocument:
-    """A document full of concentrated ids and words.
-
-    Attributes:
-        place: the document.
-        share: the share of concentrated ids and words in it.
-        reasons: the ids and words that are most frequent in it: number in `Concentrated.terms`, occurrences in it.
-        repository: its repository, if that was read from the source; else empty.
-    """
+    """A document full of concentrated ids: its place, their share in it, and the most frequent of them with counts."""
 
     place: Place
     share: float
     reasons: tuple[tuple[int, int], ...]
-    repository: str = ""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Concentrated:
-    """The concentrated ids and words of a set, and the documents that are full of them.
+    """The concentrated ids of a set, and the documents that are full of them.
 
     Attributes:
-        share: documents with this share of concentrated ids and words, or more, are listed.
-        terms: concentrated ids and words, those with the most occurrences in listed documents first.
+        ids: the concentrated ids, those with the most occurrences in listed documents first.
         documents: the listed documents of both splits, in the order of the set.
         source_tokens: tokens of each source in the set, both splits.
     """
 
-    share: float
-    terms: list[Term]
+    ids: list[ConcentratedId]
     documents: list[ListedDocument]
     source_tokens: dict[str, int]
 
@@ -112,11 +97,6 @@ class Concentrated:
         return np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, 16)
 
     @property
-    def asked(self) -> str:
-        """The flags of the search."""
-        return f"audit --listed-share {self.share:g}: documents full of ids and words that few documents hold"
-
-    @property
     def tokens(self) -> int:
         """Tokens of the listed documents."""
         return sum(document.place.tokens for document in self.documents)
@@ -124,13 +104,12 @@ class Concentrated:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of the result, without the documents, which the block list has."""
         return {
-            "listed_share": self.share,
+            "listed_share": LISTED_SHARE,
             "documents": len(self.documents),
             "tokens": self.tokens,
             "sources": self.sources(),
-            "places": self.places(),
             "warnings": self.warnings(),
-            "terms": [asdict(term) for term in self.terms],
+            "ids": [asdict(row) for row in self.ids],
         }
 
     def sources(self) -> Table:
@@ -149,18 +128,6 @@ class Concentrated:
             if tokens
         ]
 
-    def places(self) -> Table:
-        """Return how many listed documents each repository has, or each file if that is not known, most first.
-
-        Of files that are one document each, those with the same first folder, such as a repository, count together.
-        """
-        # The repository says more than the file, where it is known.
-        counts = Counter(
-            (document.place.source, document.repository or _file_of(document.place.unit)) for document in self.documents
-        )
-        order = sorted(counts, key=lambda place: (-counts[place], place))
-        return [{"source": source, "place": name, "documents": counts[source, name]} for source, name in order]
-
     def warnings(self) -> list[str]:
         """Return a sentence for each source that loses a large share to the block list."""
         return [
@@ -172,62 +139,47 @@ class Concentrated:
 
     def reasons(self) -> dict[bytes, str]:
         """Return why each document is listed: a line of text for each content hash."""
+        known = {row.id: row for row in self.ids}
         lines: dict[bytes, str] = {}
         for document in self.documents:
-            named: list[str] = []
-            for number, times in document.reasons:
-                term = self.terms[number]
-                share = f"{times / term.count:.2%} of {term.count:,} in all"
-                named.append(f'"{_cut(term.text)}" {plural(times, "time")} ({share})')
-            place, owner = document.place, f", {document.repository}" if document.repository else ""
-            origin = f"{place.source}{owner}, {place.unit}: {plural(place.tokens, 'token')}"
+            place = document.place
+            named = [
+                f'"{known[token].text}" {plural(times, "time")} ({times / known[token].count:.2%} of '
+                f"{known[token].count:,} in all)"
+                for token, times in document.reasons
+            ]
+            origin = f"{place.source}, {place.unit} row {place.row}: {plural(place.tokens, 'token')}"
             # Equal documents have one hash, and the reason of the first.
-            line = f"{origin}, share {document.share:.0%}: {'; '.join(named)}"
-            lines.setdefault(bytes.fromhex(place.hash), line)
+            lines.setdefault(bytes.fromhex(place.hash), f"{origin}, share {document.share:.0%}: {'; '.join(named)}")
         return lines
 
 
 class _ListSearch(NamedTuple):
-    """The terms to search documents for: `numbers` has the term of each id, -1 for none; from `first_word` on they are
-    the words with these `hashes`, sorted. `letters` says which ids have a letter."""
+    """What lists documents: the set, which ids are concentrated, and which have a letter."""
 
     shard_set: ShardSet
-    share: float
+    concentrated: Bools
     letters: Bools
-    numbers: Int64s
-    first_word: int
-    hashes: UInt64s
-    finder: WordFinder
 
 
 def find_concentrated(
-    shard_set: ShardSet,
-    totals: Totals,
-    *,
-    below: int,
-    share: float,
-    workers: int,
-    advance: Advance,
+    shard_set: ShardSet, totals: Totals, *, below: int, workers: int, advance: Advance
 ) -> Concentrated:
-    """Find concentrated ids and words, and the documents that are full of them.
+    """Find concentrated ids, and the documents that are full of them.
 
     Args:
         shard_set: the set.
         totals: its counts.
-        below: ids and words with fewer occurrences in training are not judged.
-        share: list documents with this share of concentrated ids and words, or more.
+        below: ids with fewer occurrences in training are not judged.
         workers: number of processes; the result does not depend on it.
-        advance: called with the tokens read since the last call; training is read three times, validation once.
+        advance: called with the tokens read since the last call; training is read twice, validation once.
 
     Raises:
         ShardSetError: the set's files are not what the manifest says.
         ValueError: the tokenizer is not byte-level.
         OSError: a file cannot be read.
     """
-    vocabulary, tokens = shard_set.vocabulary, totals.train.tokens
-    counts = totals.train.id_counts
-    finder = WordFinder(vocabulary)
-    text_of = vocabulary.spell
+    vocabulary, tokens, counts = shard_set.vocabulary, totals.train.tokens, totals.train.id_counts
     everything = range(len(shard_set.shards))
     train = [number for number in everything if shard_set.shards[number].entry.split == "train"]
 
@@ -237,150 +189,109 @@ def find_concentrated(
             yield result
             advance(shard_set.shards[number].num_tokens)
 
-    # The ids that may be concentrated, and candidates among words.
+    # The ids that may be concentrated, by the documents that hold them.
     judged = (counts >= below) & (counts <= most_occurrences(tokens)) & _mask(vocabulary, _is_text)
-    ids, candidates = Spread(), Candidates()
-    for rows, found in read(_count_ids, (shard_set, judged, finder), train):
-        ids.merge(rows)
-        candidates.merge(found)
-
-    # The candidates, counted exactly.
-    chosen = candidates.choose(below)
-    words = Spread()
-    for rows in read(_count_words, (shard_set, chosen["hash"], finder), train):
-        words.merge(rows)
-
-    # Terms are numbered: ids first, then words.
-    terms = [Term((token,), text_of([token]), 0, *half) for token, *half in _choose(ids, below=below, tokens=tokens)]
-    numbers = np.full(len(vocabulary), -1, np.int64)
-    numbers[[term.ids[0] for term in terms]] = np.arange(len(terms))
-    # The ids of a word are read at the place of one of its occurrences.
-    halves = _choose(words, below=below, tokens=tokens)
-    known = chosen[[word for word, *_ in halves]]
-    for (_, *half), row in zip(halves, known, strict=True):
-        start, stop = int(row["start"]), int(row["start"] + row["width"])
-        own: list[int] = shard_set.shards[int(row["shard"])].read(start, stop).tolist()
-        terms.append(Term(tuple(own), text_of(own), 0, *half))
-
+    spread = _no_rows()
+    for part in read(_count_documents, (shard_set, judged), train):
+        spread = add_up([spread, part])
+    ids = [
+        ConcentratedId(token, vocabulary.spell([token]), count, documents, half_documents, half_tokens)
+        for token, count, documents, half_documents, half_count, half_tokens in find_halves(spread).tolist()
+        if is_concentrated(half_count, half_tokens, of=tokens)
+    ]
     # The documents that are full of them.
-    letters, first_word = _mask(vocabulary, _has_letter), len(terms) - len(halves)
-    search = _ListSearch(shard_set, share, letters, numbers, first_word, known["hash"], finder)
+    concentrated = np.zeros(len(vocabulary), np.bool_)
+    concentrated[[row.id for row in ids]] = True
+    search = _ListSearch(shard_set, concentrated, _mask(vocabulary, _has_letter))
     documents: list[ListedDocument] = []
-    listed = np.zeros(len(terms), np.int64)
-    for held, part in read(_list_documents, search, everything):
+    listed = np.zeros(len(vocabulary), np.int64)
+    for held, found in read(_list_documents, search, everything):
         listed += held
-        documents += part
-    source_tokens = dict(zip(totals.source_names, totals.source_tokens.tolist(), strict=True))
-    return _sort_terms(Concentrated(share, terms, documents, source_tokens), listed)
+        documents += found
+    ids = sorted((replace(row, listed=int(listed[row.id])) for row in ids), key=lambda row: -row.listed)
+    return Concentrated(ids, documents, dict(zip(totals.source_names, totals.source_tokens.tolist(), strict=True)))
 
 
-def _choose(spread: Spread, *, below: int, tokens: int) -> list[list[int]]:
-    """Return the rows of `Spread.halves` of the concentrated terms."""
-    rows: list[list[int]] = spread.halves().tolist()
-    return [row for row in rows if row[1] >= below and is_concentrated(*row[-2:], of=tokens)]
-
-
-def _count_ids(search: tuple[ShardSet, Bools, WordFinder], number: int) -> tuple[Int64s, Candidates]:
-    """Return the rows of `Spread` of the judged ids of a shard, and its candidates among words."""
-    shard_set, judged, finder = search
-    spread, candidates = Spread(), Candidates()
+def _count_documents(search: tuple[ShardSet, Bools], number: int) -> Int64s:
+    """Return the rows of `add_up` of the judged ids in a shard."""
+    shard_set, judged = search
+    parts: list[Int64s] = []
     for block in iter_blocks(shard_set, number):
-        # Only occurrences of ids that may be concentrated are counted.
         places = np.flatnonzero(judged[block.tokens])
-        pairs = count_spread_pairs(block.rows_at(places), block.tokens[places].astype(np.int64), len(judged))
-        spread.add(pairs, block.lengths)
-        candidates.add(finder.find(block), block.lengths, shard=number, start=block.start)
-    # What waits is added up before it is sent to the process that asked.
-    candidates.rows()
-    return spread.rows(), candidates
+        pairs, held = np.unique(block.rows_at(places) * len(judged) + block.tokens[places], return_counts=True)
+        documents, ids = np.divmod(pairs, len(judged))
+        keys = ids * BINS + bin_lengths(held)
+        parts.append(np.stack([keys, np.ones_like(held), held, block.lengths[documents]]))
+        if len(parts) == BLOCKS_TOGETHER:
+            parts = [add_up(parts)]
+    return add_up(parts)
 
 
-def _count_words(search: tuple[ShardSet, UInt64s, WordFinder], number: int) -> Int64s:
-    """Return the rows of `Spread` of the candidates in a shard, given by their hashes."""
-    shard_set, hashes, finder = search
-    spread = Spread()
-    for block in iter_blocks(shard_set, number) if len(hashes) else ():
-        words = finder.find(block)
-        terms = _find(words, hashes)
-        held = terms >= 0
-        spread.add(count_spread_pairs(words.rows[held], terms[held], len(hashes)), block.lengths)
-    return spread.rows()
+def _no_rows() -> Int64s:
+    return np.empty((4, 0), np.int64)
+
+
+def add_up(parts: Sequence[Int64s]) -> Int64s:
+    """Add up how ids are spread over documents: rows with equal keys become one, in order of keys.
+
+    Args:
+        parts: int64 `(4, rows)` each: `id * BINS + bin` of the id's occurrences in a document; documents; occurrences
+            in them; tokens of them.
+    """
+    rows = np.concatenate([_no_rows(), *parts], axis=1)
+    rows = rows[:, np.argsort(rows[0], kind="stable")]
+    first = find_firsts(rows[0])
+    return np.stack([rows[0][first], *np.add.reduceat(rows[1:], first, axis=1)]) if len(first) else rows
+
+
+def find_halves(rows: Int64s) -> Int64s:
+    """Return the documents with the most occurrences of each id, as many as hold more than half of them all.
+
+    Args:
+        rows: from `add_up`.
+
+    Returns:
+        In order of ids, int64 `(ids, 6)`: the id; its occurrences; the documents that hold it; and of those with the
+        most occurrences their number, the occurrences in them, and their tokens.
+    """
+    if not rows.shape[1]:
+        return np.empty((0, 6), np.int64)
+    # Sums over the rows of each id, from the documents with the most occurrences on.
+    rows = rows[:, ::-1]
+    ids = rows[0] // BINS
+    first = find_firsts(ids)
+    sizes = np.diff(np.append(first, len(ids)))
+    sums = np.cumsum(rows[1:], axis=1)
+    sums -= np.repeat(sums[:, first] - rows[1:, first], sizes, axis=1)
+    totals = sums[:, first + sizes - 1]
+    # The first row at which the sum is more than half.
+    more = np.flatnonzero(2 * sums[1] > np.repeat(totals[1], sizes))
+    half = sums[:, more[find_firsts(ids[more])]]
+    return np.stack([ids[first], totals[1], totals[0], *half], axis=1)[::-1]
 
 
 def _list_documents(search: _ListSearch, number: int) -> tuple[Int64s, list[ListedDocument]]:
-    """Return the occurrences of each term in the listed documents of a shard, and these documents."""
-    size = search.first_word + len(search.hashes)
-    held = np.zeros(size, np.int64)
+    """Return the occurrences of each id in the listed documents of a shard, and these documents."""
+    listed = np.zeros(len(search.letters), np.int64)
     found: list[tuple[int, float, tuple[tuple[int, int], ...]]] = []
-    for block in iter_blocks(search.shard_set, number) if size else ():
-        # The share of a document is that of its occurrences of terms among all its tokens with letters.
-        rows, terms, others = _find_terms(search, block)
-        times = np.bincount(rows, minlength=len(others))
-        shares = times / np.maximum(times + others, 1)
-        for row in np.flatnonzero((shares >= search.share) & (times >= MIN_LISTED)).tolist():
-            own = terms[rows == row]
-            counts = np.bincount(own, minlength=size)
-            held += counts
-            # The terms that a document holds most are the reasons to list it.
-            first = np.argsort(-counts, kind="stable")[:MAX_REASONS]
-            reasons = tuple((term, int(counts[term])) for term in first.tolist() if counts[term])
+    for block in iter_blocks(search.shard_set, number) if search.concentrated.any() else ():
+        # The share of a document is that of its concentrated ids among these and all its tokens with letters.
+        held = search.concentrated[block.tokens]
+        others = search.letters[block.tokens] & ~held
+        times = np.add.reduceat(held, block.starts, dtype=np.int64)
+        shares = times / np.maximum(times + np.add.reduceat(others, block.starts, dtype=np.int64), 1)
+        for row in np.flatnonzero((shares >= LISTED_SHARE) & (times >= MIN_LISTED)).tolist():
+            here = slice(int(block.starts[row]), int(block.ends[row]))
+            counts = np.bincount(block.tokens[here][held[here]], minlength=len(listed))
+            listed += counts
+            # The ids that a document holds most are the reasons to list it.
+            most = np.argsort(-counts, kind="stable")[:MAX_REASONS].tolist()
+            reasons = tuple((token, int(counts[token])) for token in most if counts[token])
             found.append((block.document + row, float(shares[row]), reasons))
     places = find_places(search.shard_set.shards[number], [document for document, _, _ in found])
-    return held, [
+    return listed, [
         ListedDocument(place, share, reasons) for place, (_, share, reasons) in zip(places, found, strict=True)
     ]
-
-
-def _find_terms(search: _ListSearch, block: DocumentBlock) -> tuple[Int64s, Int64s, Int64s]:
-    """Return the document and the term of each occurrence of a term, and the other letter tokens of each document.
-
-    A word counts once, and so do the ids in it: as the word.
-
-    Returns:
-        rows: int64 `(occurrences,)`.
-        terms: int64 `(occurrences,)`.
-        others: tokens with a letter that are in no occurrence, int64 `(documents,)`.
-    """
-    terms = search.numbers[block.tokens]
-    others = search.letters[block.tokens]
-    if len(search.hashes):
-        # A word is marked by its first token; its other tokens are no terms of their own.
-        words = search.finder.find(block)
-        own = _find(words, search.hashes)
-        held = own >= 0
-        starts, stops = words.starts[held], words.starts[held] + words.widths[held]
-        steps = np.zeros(len(terms) + 1, np.int64)
-        steps[starts] = 1
-        steps[stops] -= 1  # words do not overlap, and one may begin where another ends
-        inside = np.cumsum(steps[:-1]) > 0
-        terms[inside] = -1
-        terms[starts] = search.first_word + own[held]
-        others &= ~inside
-    others &= terms < 0
-    places = np.flatnonzero(terms >= 0)
-    return block.rows_at(places), terms[places], np.add.reduceat(others, block.starts, dtype=np.int64)
-
-
-def _find(words: Words, hashes: UInt64s) -> Int64s:
-    """Return the index of each word's hash among sorted ones, -1 if it is not there, int64 `(words,)`."""
-    if not len(hashes):
-        return np.full(len(words.hashes), -1, np.int64)
-    # Where the hash would be; it is there only if it is equal.
-    at = np.minimum(np.searchsorted(hashes, words.hashes), len(hashes) - 1)
-    return np.where(hashes[at] == words.hashes, at, -1)
-
-
-def _sort_terms(found: Concentrated, listed: Int64s) -> Concentrated:
-    """Return the result with the terms that listed documents hold most first, and renumber them in the reasons."""
-    # A stable order: equal terms keep the order of ids.
-    order: list[int] = np.argsort(-listed, kind="stable").tolist()
-    new = {old: number for number, old in enumerate(order)}
-    found.terms = [replace(found.terms[old], listed=int(listed[old])) for old in order]
-    found.documents = [
-        replace(document, reasons=tuple((new[old], times) for old, times in document.reasons))
-        for document in found.documents
-    ]
-    return found
 
 
 def _mask(vocabulary: Vocabulary, holds: Callable[[bytes], bool]) -> Bools:
@@ -398,13 +309,3 @@ def _is_text(entry: bytes) -> bool:
 
 def _has_letter(entry: bytes) -> bool:
     return any(byte >= 0x80 or chr(byte).isalpha() for byte in entry)
-
-
-def _file_of(unit: str) -> str:
-    """Return the file of a unit, or the first folder of a file that is one document."""
-    name = unit.rsplit("@", 1)[0]
-    return name.partition("/")[0] + "/" if unit.endswith("#file") and "/" in name else name
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."

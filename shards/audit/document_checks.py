@@ -30,8 +30,7 @@ from shards.audit.rules import (
     Verdict,
 )
 from shards.audit.shard_figures import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates
-from shards.audit.spread import find_firsts
-from shards.audit.totals import Sketch, Totals, distinct_ngrams, join_ngrams
+from shards.audit.totals import Sketch, Totals, distinct_ngrams, find_firsts, join_ngrams
 from shards.errors import plural
 from shards.format.reader import ShardSet
 from shards.validation.duplicates import check_duplicates

@@ -18,8 +18,16 @@ import numpy as np
 
 from shards.audit.histogram import BINS, bin_lengths
 from shards.audit.ngrams import NO_NGRAM, SKETCH_SIZE, finalize, hash_ngrams, token_values
-from shards.audit.spread import find_firsts
-from shards.audit.totals import NGRAM_ROW, Figures, Sketch, distinct_ngrams, encode_place, join_ngrams, make_figures
+from shards.audit.totals import (
+    NGRAM_ROW,
+    Figures,
+    Sketch,
+    distinct_ngrams,
+    encode_place,
+    find_firsts,
+    join_ngrams,
+    make_figures,
+)
 from shards.format.arrays import Bools, Int64s, Rows, UInt64s
 from shards.format.document_blocks import DocumentBlock, iter_blocks
 from shards.format.reader import ShardSet

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from shards.audit.histogram import BINS
-from shards.audit.spread import find_firsts
 from shards.format.arrays import Int32s, Int64s, Rows, UInt64s
 from shards.format.manifest import Split
 from shards.format.vocabulary import Vocabulary
@@ -136,6 +135,12 @@ def distinct_ngrams(found: Rows) -> Rows:
     """Return n-grams by hash, then document, `NGRAM_ROW`; each document has each of them once."""
     found = found[np.lexsort((found["key"], found["hash"]))]
     return found[find_firsts(found["hash"], found["key"])]
+
+
+def find_firsts(*columns: Rows) -> Int64s:
+    """Return where each run of equal rows begins, int64 `(runs,)`, for columns of one length."""
+    new = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return np.flatnonzero(np.append(True, new)[: len(columns[0])])
 
 
 class Totals:

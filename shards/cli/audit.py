@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.audit.rules import LISTED_SHARE, RULES, VERDICT_ADVICE, VERDICT_WORDS
-from shards.errors import InputError, plural
-from shards.terminal.arguments import add_set, add_workers, number_in, parse_path, positive_number
+from shards.errors import plural
+from shards.terminal.arguments import add_set, add_workers, parse_path, positive_number
 from shards.terminal.display import Table, printable
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 from shards.terminal.program import Outcome, Shown
@@ -52,21 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--write-block-list",
         type=parse_path,
         metavar="FILE",
-        help="also look for documents full of concentrated ids and words (reads the set three more times), and write "
-        "their hashes, each with the reason, as a block list for a data recipe's drop_hashes",
-    )
-    parser.add_argument(
-        "--listed-share",
-        type=number_in(0.01, 1),
-        metavar="SHARE",
-        help="list documents in which concentrated ids and words are this share of the tokens with letters (default: "
-        f"{LISTED_SHARE:g})",
-    )
-    parser.add_argument(
-        "--repository-column",
-        metavar="COLUMN",
-        help="a column of the sources that names the repository of a document, such as repo_name: it is read from "
-        "their files for the documents of the block list, which are then counted by repository",
+        help="also look for documents full of concentrated ids (reads the set twice more), and write their hashes, "
+        "each with the reason, as a block list for a data recipe's drop_hashes",
     )
     add_workers(parser)
 
@@ -85,48 +72,31 @@ def _explain_rules() -> str:
 def run(options: argparse.Namespace) -> Outcome:
     """Return what the audit found; write the block list if one is asked for."""
     from shards.audit.audit import audit
-    from shards.audit.repositories import name_repositories
     from shards.format.reader import open_set
     from shards.terminal.progress import show_progress
-    from shards.trace.block_list import write_block_list
+    from shards.trace.block_list import check_block_list_path, check_block_list_unused, write_block_list
 
-    listed_share = _check_list(options)
+    path = options.write_block_list
+    if path is not None:  # before anything is read
+        check_block_list_path(path, options.set if isinstance(options.set, Path) else None)
+        check_block_list_unused(path, open_set(options.set))
     with show_progress("audit") as progress:
         report = audit(
             options.set,
             out=options.out,
             workers=options.workers,
             rare=options.rare,
-            listed_share=listed_share,
+            block_list=path is not None,
             progress=progress,
         )
     found, written = report.concentrated, dict[str, Any]()
-    if found is not None:
-        shard_set = open_set(options.set)
-        if options.repository_column is not None:
-            found = name_repositories(shard_set, found, options.repository_column)
-        path = options.write_block_list
-        hashes = write_block_list(path, found.hashes, shard_set, asked=found.asked, reasons=found.reasons())
+    if found is not None and path is not None:
+        asked = "audit --write-block-list: documents full of ids that few documents hold"
+        hashes = write_block_list(path, found.hashes, open_set(options.set), asked=asked, reasons=found.reasons())
         written = {"block_list": {"file": str(path), "hashes": hashes} | found.to_dict()}
     data = report.to_dict() | {"out": str(report.out), "seconds": round(report.seconds, 3)} | written
     shown = _show(report, found, written, rows=options.rows)
     return Outcome(data, shown, PROBLEMS if report.verdict == "bad" else WHOLE)
-
-
-def _check_list(options: argparse.Namespace) -> float | None:
-    """Check the flags of the block list before anything is read. Return the share, None if no list is asked for."""
-    from shards.format.reader import open_set
-    from shards.trace.block_list import check_block_list_path, check_block_list_unused
-
-    path = options.write_block_list
-    if path is None:
-        for flag in ("listed_share", "repository_column"):
-            if getattr(options, flag) is not None:
-                raise InputError(f"--{flag.replace('_', '-')} needs --write-block-list FILE.")
-        return None
-    check_block_list_path(path, options.set if isinstance(options.set, Path) else None)
-    check_block_list_unused(path, open_set(options.set))
-    return LISTED_SHARE if options.listed_share is None else options.listed_share
 
 
 def _show(report: AuditResult, found: Concentrated | None, written: dict[str, Any], *, rows: int) -> Shown:
@@ -148,7 +118,7 @@ def _show(report: AuditResult, found: Concentrated | None, written: dict[str, An
         for check in report.checks
     ]
     if found is None and report.check("concentrated").verdict != "ok":
-        yield "--write-block-list FILE lists the documents that are full of concentrated ids and words"
+        yield "--write-block-list FILE lists the documents that are full of concentrated ids"
     speed = report.tokens / max(report.seconds, 1e-9) / 1e6
     yield (
         f"every id and finding: {report.out} ({plural(report.shards, 'shard')}, {plural(report.tokens, 'token')}, "
@@ -183,24 +153,22 @@ def _example(finding: Finding) -> Any:
 
 
 def _show_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> Shown:
-    """Yield the concentrated ids and words, the listed documents by source and place, and what to do with the list."""
-    # The block list itself names all of them.
-    shown = f", {rows} of {len(found.terms):,}" if len(found.terms) > rows else ""
-    yield f"concentrated ids and words{shown}"
+    """Yield the concentrated ids, the listed documents by source, and what to do with the list."""
+    shown = f", {rows} of {len(found.ids):,}" if len(found.ids) > rows else ""
+    yield f"concentrated ids{shown}"
     yield [
         {
-            "id or word": f'"{term.text}"',
-            "ids": " ".join(map(str, term.ids)),
-            "occurrences": term.count,
-            "documents": term.documents,
-            "more_than_half_in": f"{plural(term.half_documents, 'document')}, {plural(term.half_tokens, 'token')}",
-            "in_listed": term.listed,
+            "id": row.id,
+            "text": f'"{row.text}"',
+            "occurrences": row.count,
+            "documents": row.documents,
+            "more_than_half_in": f"{plural(row.half_documents, 'document')}, {plural(row.half_tokens, 'token')}",
+            "in_listed": row.listed,
         }
-        for term in found.terms[:rows]
+        for row in found.ids[:rows]
     ]
-    yield f"documents with a share of {found.share:.0%} concentrated ids and words, or more"
+    yield f"documents with a share of {LISTED_SHARE:.0%} concentrated ids, or more"
     yield [row | {"share": f"{row['share']:.3%}"} for row in found.sources()]
-    yield found.places()[:rows]
     yield from (f"warning: {warning}" for warning in found.warnings())
     name = written["file"]
     yield f"block list: {name}, {plural(written['hashes'], 'hash')}, {plural(found.tokens, 'token')}"

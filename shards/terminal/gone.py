@@ -16,6 +16,8 @@ GONE: dict[str, str] = {
     "trainer": "`tokenmill COMMAND` has every command",
     "false_end": "an eval set is scored in bits per byte",
     "prune": "`tokenmill build --prune` deletes from the work folder what that build did not use",
+    "--listed-share": "`audit --write-block-list` has one limit",
+    "--repository-column": "the block list names file and row of each document",
     "--keep": "the work folder keeps the results of all builds; `--prune` deletes what this build does not use",
     "warc": "write its text as JSON lines: recipes/README.md#archives-and-web-crawls",
     "webdataset": "unpack the archive (`tar -xf`), and name the files that it holds",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,7 @@ MOST_OTHERS = 0.02
 
 def write_source(folder: Path, texts: list[str], *, vocab_size: int) -> Path:
     """Write texts as JSON lines, and a recipe of a set of all of them."""
-    repositories = ["good/words"] * (len(texts) - 60) + ["bad/data", "bad/logs"] * 30  # the planted ones come last
-    rows = [
-        json.dumps({"text": text, "repo": {"name": name}})
-        for text, name in dict(zip(texts, repositories, strict=True)).items()
-    ]
+    rows = [json.dumps({"text": text}) for text in dict.fromkeys(texts)]
     (folder / "text.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
     sizes = {"split": {"val_tokens": 20_000}, "shards": {"tokens": 1_000_000}}
     tokenizer = {"vocab_size": vocab_size}
@@ -64,7 +59,7 @@ def check_planted(folder: Path, recipe: Path, planted: list[str]) -> dict[str, A
     wanted = {xxhash.xxh3_128_hexdigest(text.encode()) for text in planted}
     assert len(wanted) == 60
     assert wanted <= before
-    found = audit(folder / "set", "--write-block-list", "block.txt", "--repository-column", "repo.name")
+    found = audit(folder / "set", "--write-block-list", "block.txt")
     listed = read_list(folder / "block.txt")
     assert wanted <= listed.keys(), "every planted document"
     assert len(listed.keys() - wanted) <= MOST_OTHERS * len(before)
@@ -77,7 +72,7 @@ def check_planted(folder: Path, recipe: Path, planted: list[str]) -> dict[str, A
     after = hashes_of(folder / "set")
     assert after == before - listed.keys()
     again = audit(folder / "set", "--write-block-list", "again.txt")
-    named = {term["text"].strip() for term in again["block_list"]["terms"]}
+    named = {row["text"].strip() for row in again["block_list"]["ids"]}
     (check,) = [check for check in again["checks"] if check["name"] == "concentrated"]
     named |= {row["text"].strip() for row in check["rows"]}
     assert not named & {TRIPLES, LOGS, TABLES, LISTS}
@@ -98,14 +93,5 @@ def test_planted_documents_are_listed_and_dropped(tmp_path: Path) -> None:
     planted = plant(prose)
     recipe = write_source(tmp_path, [*code, *prose, *planted], vocab_size=3000)
     found = check_planted(tmp_path, recipe, planted)["block_list"]
-    words = {term["text"].strip(): term for term in found["terms"]}
-    assert {TRIPLES, LOGS, TABLES, LISTS} <= words.keys()
-    text = "\n".join(planted)
-    for word in (TABLES, LISTS):
-        times = len(re.findall(rf"\b{word}\b", text))
-        assert 0 < words[word]["count"] <= times
-        assert 2 * words[word]["half_count"] > words[word]["count"]
-    counts = {place["place"]: place["documents"] for place in found["places"]}
-    assert (counts["bad/data"], counts["bad/logs"]) == (30, 30)
-    assert sum(counts.values()) == found["documents"]
-    assert all(", bad/" in above or ", good/words," in above for above in read_list(tmp_path / "block.txt").values())
+    texts = {row["text"].strip() for row in found["ids"]}
+    assert {LOGS, TABLES, LISTS} & texts
