@@ -51,8 +51,6 @@ class SourceRecipe(Settings):
     place_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of the kind that say where its files are, and never what is read from a file of a given name and version.
     Digests and cached spans leave them out: another place of the same files runs nothing again."""
-    WITHOUT: ClassVar[tuple[str, ...]] = ()
-    """Keys of all kinds that mean nothing for this one."""
     REMEDY: ClassVar[str] = ""
     """The fault of a key of another kind, with the remedy."""
     ABSENT: ClassVar[dict[str, Any]] = {
@@ -91,7 +89,7 @@ class SourceRecipe(Settings):
     encoding: Annotated[str, AfterValidator(known_encoding), AfterValidator(normal_encoding)] = Field(
         default="utf-8", exclude_if=partial(eq, "utf-8")
     )
-    """`files`: how the text files of the source are encoded, all of them: `latin-1`, `windows-1252`, `utf-16`,
+    """How the text files of the source are encoded, all of them: `latin-1`, `windows-1252`, `utf-16`,
     `shift_jis`, or another name that Python knows. A byte order mark is removed. Parquet and Arrow have only UTF-8."""
     delimiter: Delimiter | None = Field(default=None, exclude_if=not_)
     """`csv`: the character between two fields, such as `;`; when absent, a tab for `.tsv` and `.tab`, `|` for `.psv`,
@@ -155,7 +153,7 @@ class SourceRecipe(Settings):
         """Yield the keys of a raw source that only other kinds use, and whether each has a value."""
         kind = cls.kind_of(table)
         for key in cls.key_names():
-            if key in table and (key in kind.WITHOUT or key not in kind.model_fields):
+            if key in table and key not in kind.model_fields:
                 shared = cls.model_fields.get(key)
                 unset = shared.get_default(call_default_factory=True) if shared else cls.ABSENT.get(key)  # pyright: ignore
                 yield key, table[key] not in (unset, [])
@@ -233,7 +231,6 @@ class HubSource(SourceRecipe):
     """A data set on the Hub."""
 
     place_keys = ("repo", "config", "split", "revision")
-    WITHOUT = ("encoding",)
     REMEDY = "not a key of kind = 'hub'. Leave it out, or set `kind`."
 
     kind: SourceKind = "hub"

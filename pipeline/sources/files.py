@@ -1,4 +1,4 @@
-"""Sources that are files: local paths, or any URL that fsspec opens.
+"""Sources that are files: local paths, or any URL that fsspec opens; and how the files of every kind are read.
 
 `list_files` lists the files, `list_spans` checks one file's schema and cuts it into spans; `read` streams one span.
 Reading is in `pipeline.sources.formats.contract`.
@@ -17,9 +17,11 @@ from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, read_file_version
 from pipeline.sources.formats.detect import describe_packed, detect_format
 from pipeline.sources.globs import expand_glob
+from pipeline.sources.network.range_cache import keep_fetched
 from shards.errors import InputError
 
 if TYPE_CHECKING:
+    from pipeline.recipe.schema import SourceRecipe
     from pipeline.recipe.sources import FilesSource
 
 
@@ -58,33 +60,36 @@ def _relative(name: str, folder: str) -> str:
     return posixpath.relpath(name, folder)
 
 
-def list_spans(source: FilesSource, file: File, unit_bytes: int | None = None) -> list[Span]:
-    """Cut one file of a `files` source into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
+def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) -> list[Span]:
+    """Cut one file of a source of any kind into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
 
     Raises:
         SourceError: the file cannot be read, or lacks a column.
     """
     try:
-        # A listing of local files has their versions; of others, each file is asked for its own.
-        version = file.version or read_file_version(file.url)
+        # A listing of local files, and of the Hub, has their versions; others are asked for one by one.
+        file = replace(file, version=file.version or read_file_version(file.url))
         if packed := describe_packed(file.name):
             raise SourceError(f"{file.name}: {packed}.")
-        format_ = detect_format(file.url, file.name, source.encoding) if source.format == "auto" else source.format
-        return contract.cut_file(source, file.url, file.name, version, format_, unit_bytes)
+        with keep_fetched():  # what is read of a remote file now is read again with its span
+            format_ = detect_format(file, source.encoding) if source.format == "auto" else source.format
+            return contract.cut_file(source, file, format_, unit_bytes)
     except InputError:  # a fault with its remedy, such as a missing package
         raise
     except BROKEN_FILE_ERRORS as error:
         raise SourceError(f"{file.name}: {error}. Restore the file.") from error
 
 
-def read(source: FilesSource, span: Span) -> Iterator[TextBatch]:
-    """Stream the batches of a span of a `files` source.
+def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+    """Stream the batches of a span of a source of any kind.
 
     Raises:
         SourceError: the file is broken, or has changed since it was resolved.
     """
 
     def check_unchanged() -> None:
+        if span.revision is not None:
+            return  # each answer for it is checked
         now = read_file_version(span.url)
         if now != span.version:
             raise SourceError(

@@ -3,7 +3,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import contextlib
 import glob as globbing
 import json
 import os
@@ -15,10 +14,10 @@ from typing import Any
 from pipeline.recipe import paths
 from pipeline.recipe.raw_tables import list_of, named_tables
 from pipeline.recipe.sources import FilesSource, SourceRecipe
-from pipeline.sources.base import File, SourceError
+from pipeline.sources.base import File
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local, version_of_status
 from pipeline.sources.formats.contract import FORMATS, list_formats_with
-from pipeline.sources.formats.detect import describe_packed, detect_format, ending_of, format_of_name
+from pipeline.sources.formats.detect import describe_packed, ending_of, format_of_name
 
 _STATE_FILE = "state.json"
 """What `datasets.save_to_disk` writes beside the files with the rows, and lists these in."""
@@ -145,11 +144,9 @@ def _check_keys(place: str, source: dict[str, Any], glob: str, files: list[File]
             f"{read_as}. Leave `separator` out, or give these files a source of their own"
             + (', or set format = "text"' if None in formats.values() else "")
         )
-    for name, found in formats.items() if source.get("keep") else ():
-        with contextlib.suppress(SourceError, *BROKEN_FILE_ERRORS):  # reported when the source is opened
-            if "keep" not in FORMATS[found or detect_format(urls[name], name)].keys:
-                yield f"{place}.keep: {name!r} has no columns; predicates need {list_formats_with('keep')}"
-                break
+    if source.get("keep"):
+        for name in [name for name, found in formats.items() if found and "keep" not in FORMATS[found].keys][:1]:
+            yield f"{place}.keep: {name!r} has no columns; predicates need {list_formats_with('keep')}"
 
 
 def _absolute(path: str) -> str:

@@ -1,8 +1,8 @@
 """Sources that are data sets on the Hub: `datasets` resolves configuration and split; files are read at one commit.
 
-Parquet files are read by row groups over range requests (`pipeline.sources.network.hub_file`); other formats stream
-through `datasets` in Arrow batches, one span per file. The Hub's own libraries read HF_TOKEN, HF_ENDPOINT and
-HF_HUB_OFFLINE. The file list is kept in the cache, so that a re-run sends no request.
+Files are read like those of other sources, over range requests (`pipeline.sources.network.hub_file`). The Hub's own
+libraries read HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE. The file list is kept in the cache, so that a re-run sends no
+request.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -11,20 +11,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.recipe.sources import HubSource
-from pipeline.sources.base import File, SourceError, Span, TextBatch
-from pipeline.sources.formats import contract
-from pipeline.sources.formats.detect import format_of_name
-from pipeline.sources.network.range_cache import keep_fetched
+from pipeline.sources.base import File, SourceError
+from pipeline.sources.files import list_spans, read
 from shards.errors import import_extra
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import Recipe
     from shards.stores.store import WritableStore
+
+__all__ = ["hub_url", "list_files", "list_spans", "pin_revisions", "read", "resolve_commit"]
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISIONS_FILE = "revisions.json"
@@ -164,31 +164,3 @@ def _resolve_files(source: HubSource) -> Iterator[File]:
         version = f"{info['size']} bytes, {etag}"
         url = hub_url(source.repo, source.revision, path)
         yield File(url, f"{source.repo}/{path}", int(info["size"]), version, source.revision)
-
-
-def list_spans(source: HubSource, file: File, unit_bytes: int | None = None) -> list[Span]:
-    """Cut one file of a Hub source into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
-
-    Raises:
-        SourceError: the file is broken, lacks a column, or has a format that neither Tokenmill nor `datasets` reads.
-    """
-    if (format_of_name(file.name) if source.format == "auto" else source.format) == "parquet":
-        with keep_fetched():  # the footer is read again when the file is read
-            spans = contract.cut_file(source, file.url, file.name, file.version, "parquet", unit_bytes)
-        return [replace(span, revision=file.revision) for span in spans]
-    from pipeline.sources.network import hf_streaming
-
-    return [hf_streaming.whole_file(file)]
-
-
-def read(source: HubSource, span: Span) -> Iterator[TextBatch]:
-    """Stream the batches of a span of a Hub source.
-
-    Raises:
-        SourceError: the file is broken, has changed, or cannot be fetched in time.
-    """
-    if span.format == "parquet":
-        return contract.read_rows(source, span)
-    from pipeline.sources.network import hf_streaming
-
-    return hf_streaming.stream_rows(source, span)

@@ -24,8 +24,6 @@ from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, Unit, make_units
 from pipeline.sources.formats.byte_io import compression_of
-from pipeline.sources.formats.contract import FORMATS
-from pipeline.sources.formats.encodings import UTF8
 from pipeline.sources.kinds import list_files
 from pipeline.sources.span_cache import SpanCache
 from shards.errors import plural
@@ -72,24 +70,17 @@ class ReadFile:
 
     name: str
     format: str
-    """How it is read: parquet, jsonl, text, file (one document) or stream."""
+    """How it is read."""
     documents: int | None
     """Rows that are read, before any is dropped; None if that is known only after reading."""
     compression: str | None
     """The codec of a compressed file, by its name."""
-    encoding: str | None
-    """The encoding of its text, if the format has one that a recipe can state."""
-    cut: str
-    """What it is cut into: row groups, parts, or nothing (`whole`)."""
 
     @property
     def way(self) -> str:
-        """How the file is read, in a few words: `jsonl (gzip, whole)`."""
-        what = {"file": "one document each", "stream": "rows that `datasets` streams"}.get(self.format, self.format)
-        encoding = None if self.encoding == UTF8 else self.encoding
-        cut = None if self.format in ("file", "stream") else self.cut
-        details = ", ".join(filter(None, (self.compression, encoding, cut)))
-        return f"{what} ({details})" if details else what
+        """How the file is read, in a few words: `jsonl (gzip)`."""
+        what = "one document each" if self.format == "file" else self.format
+        return f"{what} ({self.compression})" if self.compression else what
 
 
 class Selection:
@@ -147,16 +138,9 @@ class Selection:
         by_file: dict[str, list[Span]] = {}
         for span in sorted((span for unit in self.units for span in unit.spans), key=lambda span: span.name):
             by_file.setdefault(span.name, []).append(span)
-        return [self._describe(name, spans) for name, spans in by_file.items()]
-
-    def _describe(self, name: str, spans: list[Span]) -> ReadFile:
-        first = spans[0]
-        keys = FORMATS[first.format].keys if first.format in FORMATS else ()
-        encoding = self.source.encoding if "encoding" in keys else None
-        listed = len(self._listed.get(name, []))
-        groups = "by record batches" if first.format == "arrow" else "by row groups"
-        cut = groups if first.kind == "rg" else "in parts" if listed > 1 else "whole"
-        return ReadFile(name, first.format, _count_rows(spans), compression_of(name), encoding, cut)
+        return [
+            ReadFile(name, spans[0].format, _count_rows(spans), compression_of(name)) for name, spans in by_file.items()
+        ]
 
     def file(self, name: str) -> File:
         """Return a file by its name in provenance."""

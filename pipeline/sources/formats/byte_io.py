@@ -8,6 +8,7 @@ overlaps itself do not change where a document ends. Memory: one block, and the 
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -29,6 +30,8 @@ MOST_BYTES = (1 << 31) - 2
 """Arrow's readers of JSON and CSV count the bytes of a block in 32 bits."""
 HEAD_BYTES = 1 << 16
 """Bytes at the beginning of a file that tell its format, and UTF-16."""
+_HUB_BYTES = 4 << 20
+"""Bytes that a request to the Hub asks for, of a file that is read from its beginning to its end."""
 _EXCERPT_BYTES = 60
 _WINDOW_BYTES = 1 << 20
 """Bytes that the search for a cut reads at a time."""
@@ -53,11 +56,22 @@ def is_local(url: str) -> bool:
 
 
 @contextlib.contextmanager
-def open_file(url: str) -> Generator[BinaryIO]:
-    """Open a file on any file system for reading bytes, without decompression."""
+def open_file(url: str, version: str) -> Generator[BinaryIO]:
+    """Open a file on any file system for reading bytes, without decompression.
+
+    Args:
+        url: the file.
+        version: its `Span.version`, by which a file on the Hub is compared with each answer.
+    """
     if is_local(url):
         with open(os.path.expanduser(url), "rb") as file:
             yield file
+        return
+    if url.startswith("hf://"):
+        from pipeline.sources.network.hub_file import RangeFile
+
+        with io.BufferedReader(RangeFile(url, version), _HUB_BYTES) as file:
+            yield cast("BinaryIO", file)
         return
     fs, path = _open_file_system(url)
     with fs.open(path, "rb") as file:
@@ -220,7 +234,7 @@ def cut_at(separator: str, whole: Span, unit_bytes: int, encoding: str = UTF8) -
         return [whole]
     # The separator is searched in the file's own bytes.
     stored = separator.encode(encoding)
-    with open_file(whole.url) as raw:
+    with open_file(whole.url, whole.version) as raw:
         return cut_after(whole, find_boundaries(raw, whole.stop, stored, unit_bytes // per_byte), 1)
 
 

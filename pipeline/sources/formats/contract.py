@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
-from pipeline.sources.base import UNIT_BYTES, SourceError, Span, TextBatch
+from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, is_compressed
 from pipeline.sources.formats.encodings import UTF8, text_per_byte
 from pipeline.sources.formats.span_reader import SpanReader
@@ -93,26 +93,27 @@ def list_formats_with(key: str) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def cut_file(
-    source: SourceRecipe, url: str, name: str, version: str, format_: str, unit_bytes: int | None = None
-) -> list[Span]:
+def cut_file(source: SourceRecipe, file: File, format_: str, unit_bytes: int | None = None) -> list[Span]:
     """Cut a file by its format into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
 
     Raises:
         SourceError: the file is broken, lacks a column, or has a format that does not use a key of the source.
     """
+    name = file.name
     _refuse_unused(source, name, format_)
     # The stated text is an estimate: of a compressed file, by how much text compresses.
-    size = int(version.partition(" ")[0])
+    size = int(file.version.partition(" ")[0])
     per_byte = _CONTENT_PER_LINE_BYTE if source.content == "software-heritage" else 1
     compression = TEXT_PER_STORED_BYTE if is_compressed(name) else 1
     text_bytes = int(size * compression * per_byte * text_per_byte(source.encoding))
-    whole = Span(url, name, version, format_, "b", 0, size, text_bytes, None, size)
+    whole = Span(file.url, name, file.version, format_, "b", 0, size, text_bytes, None, size, file.revision)
     return FORMATS[format_].load().cut_file(source, whole, unit_bytes or UNIT_BYTES)
 
 
 def _refuse_unused(source: SourceRecipe, name: str, format_: str) -> None:
     used = FORMATS[format_].keys
+    if missing := [key for key in FORMATS[format_].required if not getattr(source, key)]:
+        raise SourceError(f"{name}: is read as {format_}, which needs `{missing[0]}`. Give it, or set `format`.")
     if source.keep and "keep" not in used:
         needed = list_formats_with("keep")
         raise SourceError(f"{name}: is read as {format_} and has no columns; predicates need {needed}.")

@@ -15,7 +15,7 @@ import os
 import re
 from typing import Any, NamedTuple
 
-from pipeline.sources.base import SourceError
+from pipeline.sources.base import File, SourceError
 from pipeline.sources.formats.byte_io import (
     COMPRESSION,
     HEAD_BYTES,
@@ -94,12 +94,11 @@ def describe_packed(name: str, head: bytes = b"") -> str | None:
     return None
 
 
-def detect_format(url: str, name: str, encoding: str = UTF8) -> str:
+def detect_format(file: File, encoding: str) -> str:
     """Return a file's format, by its name in `FORMATS`.
 
     Args:
-        url: the file.
-        name: its name, which may tell the format.
+        file: the file, whose name may tell the format.
         encoding: of its text.
 
     Raises:
@@ -107,10 +106,11 @@ def detect_format(url: str, name: str, encoding: str = UTF8) -> str:
         OSError: the file cannot be read or decompressed.
     """
     # The name decides; then the first bytes; then whether the text looks like JSON lines or an array.
+    name = file.name
     ending = ending_of(name)
     if found := _BY_NAME.get(ending):
         return found
-    with open_file(url) as raw:
+    with open_file(file.url, file.version) as raw:
         head = open_decompressed(raw, name).read(HEAD_BYTES)
     if found := next((found for magic, found in _BY_MAGIC.items() if head.startswith(magic)), None):
         return found

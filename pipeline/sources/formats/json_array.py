@@ -27,7 +27,7 @@ _TAIL_BYTES = 1 << 16
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the first elements, and cut a file between elements; a compressed one is one span."""
-    with open_file(whole.url) as raw:
+    with open_file(whole.url, whole.version) as raw:
         head = next(filter(bytes.strip, _read_lines(raw, whole, source.encoding)), b"")
     if not head:
         return []
@@ -35,13 +35,13 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     # A file that was cut short is found at its end, before all of it is scanned.
     if is_compressed(whole.name) or source.encoding != UTF8:
         return [whole]
-    with open_file(whole.url) as raw:
+    with open_file(whole.url, whole.version) as raw:
         raw.seek(max(0, whole.stop - _TAIL_BYTES))
         if not raw.read().rstrip(_SPACE).endswith(b"]"):
             raise _cut_short(whole)
     if whole.text_bytes <= unit_bytes:
         return [whole]
-    with open_file(whole.url) as raw:
+    with open_file(whole.url, whole.version) as raw:
         return cut_after(whole, itertools.accumulate(map(len, _read_lines(raw, whole, None))), unit_bytes)
 
 

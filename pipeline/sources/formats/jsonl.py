@@ -25,7 +25,7 @@ _REMEDY = "Repair the record, or correct the column's name or type"
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the first records, and cut a file after line ends; a compressed one is one span."""
-    with open_file(whole.url) as raw:
+    with open_file(whole.url, whole.version) as raw:
         head = next(filter(bytes.strip, read_pieces(raw, whole, b"\n", source.encoding)), b"")
     if not head:
         return []

@@ -42,7 +42,7 @@ class SpanReader:
     @contextlib.contextmanager
     def open(self) -> Generator[BinaryIO]:
         """Open the span's file: batches then say how far it has been read."""
-        with open_file(self.span.url) as raw:
+        with open_file(self.span.url, self.span.version) as raw:
             self._raw = raw
             yield raw
 

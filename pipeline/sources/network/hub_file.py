@@ -12,6 +12,7 @@ import io
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from pipeline.sources.base import SourceError
 from pipeline.sources.network.hub_http import install_hub_http
@@ -126,6 +127,13 @@ class RangeFile(io.RawIOBase):
                     rest = self.fetch(part[1], stop) if stop > part[1] else b""
                     return data[start - part[0] : stop - part[0]] + rest
         return self.fetch(start, stop) if stop > start else b""
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer, and return how many bytes that were."""
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to a position and return it."""

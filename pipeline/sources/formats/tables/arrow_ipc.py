@@ -66,7 +66,7 @@ def _open(span: Span, *, mapped: bool = False) -> Generator[Any]:
         with pa.memory_map(path) if mapped else pa.OSFile(path, mode="r") as file:
             yield file
         return
-    with open_file(span.url) as raw, pa.PythonFile(cast("Any", raw), mode="r") as file:
+    with open_file(span.url, span.version) as raw, pa.PythonFile(cast("Any", raw), mode="r") as file:
         yield file
 
 

@@ -52,7 +52,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
         return []
     if is_compressed(whole.name) or source.encoding != UTF8 or whole.text_bytes <= unit_bytes:
         return [whole]
-    with open_file(whole.url) as raw:
+    with open_file(whole.url, whole.version) as raw:
         pieces = read_cut(raw, whole, partial(_find_end, delimiter=header.delimiter))
         return cut_after(whole, itertools.accumulate(len(piece) for piece, _ in pieces), unit_bytes)
 
@@ -66,7 +66,7 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
     delimiter = source.delimiter or _DELIMITERS.get(ending_of(span.name), ",")
     header = _Header([], delimiter, 0, has_records=False)
     length = 0
-    with open_file(span.url) as raw:
+    with open_file(span.url, span.version) as raw:
         for piece, _ in read_cut(raw, replace(span, start=0), partial(_find_end, delimiter=delimiter), source.encoding):
             start = 0
             if not header.names:

@@ -60,7 +60,7 @@ def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.Parque
                 mapped = stack.enter_context(pa.memory_map(os.path.expanduser(url)))
                 file = pq.ParquetFile(mapped, page_checksum_verification=True)
             else:
-                raw = stack.enter_context(open_file(url))
+                raw = stack.enter_context(open_file(url, version))
                 file = pq.ParquetFile(raw, pre_buffer=True, page_checksum_verification=True)
         except (pa.ArrowInvalid, OSError) as error:
             if remedy_of(error):
