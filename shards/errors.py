@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 ProblemKind = Literal[
     "manifest_missing",  # no manifest.json: the build did not finish, or this is not a shard set
@@ -42,7 +42,6 @@ ProblemKind = Literal[
     "mix_share",  # a source is more than one document away from its share
     "split_leak",  # the same document in train and val
     "document_repeated",  # the same document more often than its source's epochs allow
-    "source_mismatch",  # a document re-read from its source differs from the one in the shard
 ]
 
 PROBLEM_KINDS: tuple[str, ...] = get_args(ProblemKind)
@@ -156,20 +155,6 @@ def import_extra(module: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise missing_extra(error) from error
-
-
-def load_entry_point(group: str, name: str) -> Any | None:
-    """Return what an installed package provides under an entry point; None if none provides it.
-
-    So the package that reads sets asks the one that builds them, on which it does not depend.
-    """
-    from importlib.metadata import entry_points  # late: takes 20 ms to load
-
-    found = [point for point in entry_points(group=group) if point.name == name]
-    try:
-        return found[0].load() if found else None
-    except ModuleNotFoundError:  # it belongs to a package that cannot be imported here
-        return None
 
 
 def check_extra(package: str, extra: str) -> None:

@@ -1,8 +1,7 @@
 """Rows of sources, read again: documents by their provenance, and rows by the content hash of their text.
 
-The package's entry points of the group `tokenmill.sources` name `read_documents` (`--against-sources`). Rows that were
-dropped are in no run, so `find_rows_by_hash` reads all text of the sources, without encoding it. It does not find
-malformed records, which have no text, and text that rows only name.
+Rows that were dropped are in no run, so `find_rows_by_hash` reads all text of the sources, without encoding it. It
+does not find malformed records, which have no text, and text that rows only name.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -15,23 +14,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from pipeline.clean.personal_data import mask_document
 from pipeline.clean.steps import without_nulls
 from pipeline.clean.tally import Documents
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import File, SourceError, Span, span_of_part
+from pipeline.sources.base import SourceError, Span, span_of_part
 from pipeline.sources.kinds import list_files, list_spans, read_span
 from shards.format.content_hash import hash_document, hash_documents
 
 if TYPE_CHECKING:
     pass
-
-
-def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:
-    """Read documents by their provenance, as the set holds them: what the recipe masks is masked."""
-    recipe = _parse_source(source)
-    found = read_documents_again(source, unit, rows)
-    return [None if text is None else mask_document(recipe, text) for text in found]
 
 
 def read_documents_again(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:
@@ -48,7 +39,9 @@ def read_documents_again(source: dict[str, Any], unit: str, rows: list[int]) -> 
     Raises:
         SourceError: the file is missing, or no longer has such a part.
     """
-    recipe, files = _find_files(_parse_source(source), Path(str(source.get("folder", ""))))
+    keys = {key: value for key, value in source.items() if key != "folder"}
+    recipe = SourceRecipe.model_validate(keys).in_folder(Path(str(source.get("folder", ""))).absolute())
+    files = list_files(recipe)
     # A unit is `file@revision#part`; names may hold both signs.
     name, _, rest = unit.rpartition("@")
     part = rest.rpartition("#")[2]
@@ -73,27 +66,6 @@ def read_documents_again(source: dict[str, Any], unit: str, rows: list[int]) -> 
     from pipeline.sources.software_heritage.archive import read_archive_again
 
     return read_archive_again(recipe, documents)
-
-
-def _parse_source(source: dict[str, Any]) -> SourceRecipe:
-    """Return the source of a set's recipe.json, to which a `folder` was added."""
-    return SourceRecipe.model_validate({key: value for key, value in source.items() if key != "folder"})
-
-
-def _find_files(source: SourceRecipe, folder: Path) -> tuple[SourceRecipe, list[File]]:
-    """Find a source's files relative to a folder, else to the working directory, as in sets of 0.1.0."""
-    # Sets of 0.1.0 name files by the working directory of their build.
-    placed = source.in_folder(folder.absolute())
-    try:
-        return placed, list_files(placed)
-    except SourceError:
-        here = source.in_folder(Path.cwd())
-        if not source.path_keys or folder.absolute() == Path.cwd():
-            raise
-        try:
-            return here, list_files(here)
-        except SourceError as error:
-            raise SourceError(f"{error} Looked under {folder.absolute()} as well.") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shards.errors import InputError, load_entry_point
+from shards.errors import InputError
 from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ def _ask(
 ) -> tuple[Answer | None, str]:
     """Return what the build's work folder says; or None, and what a person can do about it."""
     from shards.terminal.progress import show_progress
-    from shards.trace.explain_entry_point import ENTRY_POINT, ENTRY_POINT_GROUP, Explain, Question
+    from shards.trace.explain_entry_point import Question, load_explain
     from shards.trace.find_hash import hash_bounds
 
-    explain: Explain | None = load_entry_point(ENTRY_POINT_GROUP, ENTRY_POINT)
+    explain = load_explain()
     if explain is None:
         if options.work is not None:
             raise InputError("--work: nothing installed reads work folders. Install the package that built the set.")

@@ -1,4 +1,4 @@
-"""Check a shard set. Exit status: 0 valid, 1 problems, 2 not everything could be checked."""
+"""Check a shard set. Exit status: 0 valid, 1 problems, 2 the set cannot be read."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from shards.errors import plural
-from shards.terminal.arguments import add_set, add_threads, whole_number
-from shards.terminal.exit_status import COULD_NOT_RUN, PROBLEMS, WHOLE
+from shards.terminal.arguments import add_set, add_threads
+from shards.terminal.exit_status import PROBLEMS, WHOLE
 from shards.terminal.program import Outcome, Shown
 
 if TYPE_CHECKING:
@@ -24,13 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="full",
         help="quick: everything except tokens and document tables (default: full)",
     )
-    parser.add_argument(
-        "--against-sources",
-        type=whole_number,
-        default=0,
-        metavar="N",
-        help="re-read N sampled documents from their sources and compare",
-    )
     add_threads(parser)
 
 
@@ -40,16 +33,8 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.validation.validate import validate
 
     with show_progress("validate", show=options.level == "full") as progress:
-        report = validate(
-            options.set,
-            level=options.level,
-            against_sources=options.against_sources,
-            threads=options.threads,
-            progress=progress,
-        )
-    # A problem says more than what could not be checked.
-    status = PROBLEMS if report.problems else COULD_NOT_RUN if report.not_run else WHOLE
-    return Outcome(report.to_dict(), _show(report), status)
+        report = validate(options.set, level=options.level, threads=options.threads, progress=progress)
+    return Outcome(report.to_dict(), _show(report), WHOLE if report.ok else PROBLEMS)
 
 
 def _show(report: ValidationResult) -> Shown:
@@ -63,18 +48,13 @@ def _show(report: ValidationResult) -> Shown:
         ]
     else:
         yield from (f"error: {problem}" for problem in report.problems)
-    yield from (f"could not run: {reason}" for reason in report.not_run)
     verdict = "whole" if report.ok else plural(len(report.problems), "problem")
-    if report.not_run and not report.problems:
-        verdict = "no problem found, but not everything could be checked"
     figures = [
         f"{report.level}: {plural(report.shards, 'shard')}",
         plural(report.tokens, "token"),
         plural(report.documents, "document"),
     ]
-    if report.compared_documents:
-        figures.append(f"{plural(report.compared_documents, 'document')} compared with their sources")
     figures.append(f"{report.seconds:.2f} s")
     if report.level == "full":
         figures.append(format_speed(report.tokens, report.seconds, "tokens"))
-    yield f"{report.path}: {verdict} ({', '.join(filter(None, figures))})"
+    yield f"{report.path}: {verdict} ({', '.join(figures)})"

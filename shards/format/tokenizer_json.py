@@ -194,11 +194,6 @@ def list_parts(section: Part | None, key: str) -> Iterator[Part]:
         yield section
 
 
-def plain_json(tokenizer: Part) -> str:
-    """Return `make_plain` of a parsed tokenizer.json as JSON."""
-    return json.dumps(make_plain(tokenizer))
-
-
 def make_plain(tokenizer: Part) -> Part:
     """Return a parsed `tokenizer.json` that takes text as data: what the ids of a set are compared with.
 

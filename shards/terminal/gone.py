@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+_JOIN = "join the set's document tables with the source: recipes/README.md#back-to-the-source-urls-ids-scores"
+
 GONE: dict[str, str] = {
-    "--where": "join the set's document tables with the source: recipes/README.md#back-to-the-source-urls-ids-scores",
-    "carry": "join the set's document tables with the source: recipes/README.md#back-to-the-source-urls-ids-scores",
+    "--against-sources": _JOIN,
+    "--repository-column": _JOIN,
+    "--where": _JOIN,
+    "carry": _JOIN,
     "bpe": "`tokenizers` learns the merges; the extra `clean` installs numba for the measures",
     "members": "unpack the archive, and choose its files by `paths` and `exclude`",
     "pipeline": "`tokenmill COMMAND` has every command",

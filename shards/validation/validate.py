@@ -1,8 +1,7 @@
 """Validate a shard set and name every problem.
 
 Levels: `quick` checks everything but the tokens (milliseconds per shard); `full` reads every token and document row, at
-almost the speed of decompression; `against_sources` reads sampled documents again from their sources. FORMAT.md lists
-what each level checks, and what no level checks.
+almost the speed of decompression. FORMAT.md lists what each level checks, and what no level checks.
 
 Wrong content is reported, never raised; only a folder or store that cannot be listed raises. Memory does not grow with
 the set: a frame of 1 MiB for each thread, 8 bytes per document of the shards being read, and the duplicate check's
@@ -31,7 +30,6 @@ from shards.validation.duplicates import check_duplicates
 from shards.validation.files import Structure, check_files, check_set_files
 from shards.validation.mix import check_mix_shares
 from shards.validation.shard_contents import ShardFindings, find_shard_problems, shard_rules
-from shards.validation.sources import compare_with_sources
 
 Level = Literal["quick", "full"]
 
@@ -48,23 +46,20 @@ class ValidationResult:
     """The result of a validation.
 
     `tokens` and `documents` count what was read and checked; at the quick level they are the manifest's totals.
-    `not_run` lists requested checks that could not run, with the reason. A set is whole only if this list is empty too.
     """
 
     path: Path | str
     level: Level
     problems: list[Problem] = field(default_factory=list[Problem])
-    not_run: list[str] = field(default_factory=list[str])
     shards: int = 0
     tokens: int = 0
     documents: int = 0
-    compared_documents: int = 0
     seconds: float = 0.0
 
     @property
     def ok(self) -> bool:
-        """Return whether every check ran and found no problem."""
-        return not self.problems and not self.not_run
+        """Return whether no problem was found."""
+        return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object that `validate --json` prints."""
@@ -75,10 +70,8 @@ class ValidationResult:
             "shards": self.shards,
             "tokens": self.tokens,
             "documents": self.documents,
-            "compared_documents": self.compared_documents,
             "seconds": round(self.seconds, 3),
             "problems": [problem.to_dict() for problem in self.problems],
-            "not_run": self.not_run,
         }
 
 
@@ -86,7 +79,6 @@ def validate(
     path: AnyPath,
     *,
     level: Level = "quick",
-    against_sources: int = 0,
     threads: int = 1,
     progress: Progress = no_progress,
 ) -> ValidationResult:
@@ -95,7 +87,6 @@ def validate(
     Args:
         path: the set's folder, or the address of its store.
         level: `quick` or `full`.
-        against_sources: how many sampled documents to read again from their sources and compare byte for byte.
         threads: shards are read by this many threads; the report does not depend on it.
         progress: called as tokens are checked.
 
@@ -115,18 +106,6 @@ def validate(
         report.shards = len(shards)
         report.tokens = shards.num_tokens
         report.documents = shards.num_documents
-    if against_sources and structure.shard_set is not None:
-        whole: list[Shard] = []
-        for shard in structure.shard_set.shards:
-            tokens, documents, _ = shard.entry.files.entries
-            if {tokens.path, documents.path} <= structure.sound:
-                whole.append(shard)
-        found = compare_with_sources(structure.shard_set, whole, against_sources)
-        report.compared_documents, problems, not_run = found
-        report.problems += [problem for problem in problems if problem not in report.problems]
-        report.not_run += not_run
-    elif against_sources:
-        report.not_run.append("against sources: the manifest cannot be used")
     report.seconds = time.perf_counter() - began
     return report
 

@@ -120,8 +120,8 @@ def test_the_big_recipe_builds_validates_and_trains_from_the_hub(
     assert without_provenance(run.build(tmp_path / "local.json", "local")) == without_provenance(out)
 
     for command in (
-        ["shards", "validate", out, "--against-sources", "30"],
-        ["trainer", "train", "recipes/train/demo.toml", "--shards", out, "--run", tmp_path / "run", *SHORT_RUN],
+        ["tokenmill", "validate", out],
+        ["tokenmill", "train", "recipes/train/demo.toml", "--shards", out, "--run", tmp_path / "run", *SHORT_RUN],
     ):
         done = subprocess.run(
             [sys.executable, "-m", *map(str, command)], cwd=ROOT, env=run.environment, capture_output=True, text=True

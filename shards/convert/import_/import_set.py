@@ -1,8 +1,7 @@
 """Make a shard set from token files of other projects, so that old data can be validated, audited and exported too.
 
 Such a set was not built from a recipe. Its `recipe.json` has one source, `imported`, of kind `bin`, with each file's
-name, split, size and digest, and how documents were cut. There is no reader for `bin`, so `validate
---against-sources` reports that it could not run; everything else is checked as in any set. A document's `unit` is
+name, split, size and digest, and how documents were cut. A document's `unit` is
 `FILE@DIGEST`, and its `row` counts the documents that begin in that file.
 
 Reads the files three times: ends of documents; hashes, for which the tokens are decoded; writing. Tokens stay as they
