@@ -9,7 +9,6 @@ _JOIN = "join the set's document tables with the source: recipes/README.md#back-
 
 GONE: dict[str, str] = {
     "--against-sources": _JOIN,
-    "--repository-column": _JOIN,
     "--where": _JOIN,
     "carry": _JOIN,
     "bpe": "`tokenizers` learns the merges; the extra `clean` installs numba for the measures",
