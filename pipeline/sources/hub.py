@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.recipe.sources import HubSource
 from pipeline.sources.base import File, SourceError
 from pipeline.sources.files import list_spans, read
+from pipeline.sources.network.range_cache import open_cache
+from pipeline.sources.network.settings import network_settings
 from shards.errors import import_extra
+from shards.stores.hub_client import hub_errors, limit_hub_requests, open_hub_client, say_token
+from shards.stores.retry import StoreError, retry
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import Recipe
@@ -28,6 +32,7 @@ __all__ = ["hub_url", "list_files", "list_spans", "pin_revisions", "read", "reso
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISIONS_FILE = "revisions.json"
+_Answer = TypeVar("_Answer")
 
 
 def hub_url(repo: str, commit: str, path: str) -> str:
@@ -77,22 +82,35 @@ def resolve_commit(source: HubSource) -> str:
     Raises:
         SourceError: no such repository or revision, or no permission; the message says whether a token was sent.
     """
-    from huggingface_hub import HfApi
-
-    from pipeline.sources.network.hub_http import install_hub_http
-    from shards.stores.hub_client import hub_errors
-    from shards.stores.retry import StoreError
-
-    install_hub_http()
     where = f"source {source.name!r}: {source.repo}, revision {source.revision!r}"
-    try:
-        with hub_errors(where):
-            commit = HfApi().dataset_info(source.repo, revision=source.revision, files_metadata=False).sha
-    except StoreError as error:
-        raise SourceError(f"{error} Correct `repo` or `revision` if they are wrong.") from error
+    client = open_hub_client()
+    commit = _ask(where, lambda: client.dataset_info(source.repo, revision=source.revision).sha)
     if not commit:
         raise SourceError(f"{where}: the Hub gives no commit. Is HF_ENDPOINT right?")
     return commit
+
+
+def _ask(where: str, request: Callable[[], _Answer]) -> _Answer:
+    """Ask the Hub by its libraries, and again if it fails in a way that may pass.
+
+    Raises:
+        SourceError: the Hub refuses, does not answer in time, or HF_HUB_OFFLINE forbids to ask.
+    """
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode():
+        raise SourceError(f"{where}: HF_HUB_OFFLINE is set, and this is not in the cache. Unset it.")
+    settings = network_settings()
+    limit_hub_requests(settings.timeout_s)
+
+    def attempt() -> _Answer:
+        with hub_errors(where):
+            return request()
+
+    try:
+        return retry(where, attempt, give_up_s=settings.give_up_s)
+    except StoreError as error:
+        raise SourceError(f"{error} Correct the source's keys if they are wrong.") from error
 
 
 def list_files(source: HubSource) -> list[File]:
@@ -101,33 +119,20 @@ def list_files(source: HubSource) -> list[File]:
     Raises:
         SourceError: no such configuration or split; the message lists the existing ones.
     """
-    from pipeline.sources.network.range_cache import open_cache
-
     key = f"files {source.repo} {source.config} {source.split} {source.revision}"
     cache = open_cache()
     if cache and (kept := cache.get(key)) is not None:
         return [File(**item) for item in json.loads(kept)]
     import_extra("datasets")
-    try:
-        files = list(_resolve_files(source))
-    except SourceError:
-        raise
-    except Exception as error:  # the libraries raise many types for an answer that is not the Hub's
-        where = f"source {source.name!r}: {source.repo}"
-        raise SourceError(f"{where}: the Hub's answer cannot be used: {error!r}. Is HF_ENDPOINT right?") from error
+    files = _ask(f"source {source.name!r}: {source.repo}", lambda: list(_resolve_files(source)))
     if cache:
         cache.put(key, json.dumps([asdict(file) for file in files]).encode())
     return files
 
 
 def _resolve_files(source: HubSource) -> Iterator[File]:
-    from pipeline.sources.network.hub_http import install_hub_http
-
-    install_hub_http()
     import datasets
     from huggingface_hub import HfFileSystem
-
-    from shards.stores.hub_client import say_token
 
     where = f"source {source.name!r}: {source.repo}"
     datasets.disable_progress_bars()
@@ -137,8 +142,6 @@ def _resolve_files(source: HubSource) -> Iterator[File]:
         raise SourceError(f"{where}: `datasets` would read the folder of that name here. Run in another folder.")
     try:
         builder = datasets.load_dataset_builder(source.repo, source.config, revision=source.revision)
-    except SourceError:
-        raise
     except ValueError as error:  # what `datasets` raises for an unknown configuration, and for a missing one
         names = datasets.get_dataset_config_names(source.repo, revision=source.revision)
         if source.config in names:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx2
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -189,66 +185,3 @@ def test_what_was_not_asked_for_is_never_taken(remote: tuple[Hub, str, str, byte
     hub.faults.off()
     with RangeFile(url, version.replace("20000000", "30000000")) as file, pytest.raises(SourceError, match="20000000"):
         file.read(10)
-
-
-@pytest.fixture
-def rogue(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes, bytes, float], str]]:
-    """Return `rogue(head, body, pause_s)`: the address of a server that sends the head once, then the body for ever."""
-    sockets: list[socket.socket] = []
-
-    def serve(head: bytes, body: bytes, pause_s: float) -> str:
-        listener = socket.create_server(("127.0.0.1", 0))
-        sockets.append(listener)
-
-        def answer(connection: socket.socket) -> None:
-            with connection, contextlib.suppress(OSError):
-                connection.recv(65536)
-                connection.sendall(b"HTTP/1.1 " + head + b"\r\n\r\n")
-                while True:
-                    connection.sendall(body)
-                    time.sleep(pause_s)
-
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        return f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-    monkeypatch.setenv("TOKENMILL_TIMEOUT_S", "0.5")
-    monkeypatch.setenv("TOKENMILL_GIVE_UP_S", "1")
-    yield serve
-    for each in sockets:
-        each.shutdown(socket.SHUT_RDWR)  # ends the accepting thread
-        each.close()
-
-
-@pytest.mark.parametrize(
-    ("head", "body", "pause_s", "expected"),
-    [
-        (b"206 OK\r\nTransfer-Encoding: chunked", b"400\r\n" + bytes(1024) + b"\r\n", 0.0, "more than the 8 bytes"),
-        (b"206 OK\r\nContent-Length: 4294967296", bytes(1024), 0.0, "4294967296 bytes announced; expected at most 8"),
-        (b"206 OK\r\nContent-Length: 8", b"x", 0.4, "too slow"),
-        (b"200 OK\r\nContent-Length: 1000", b"x", 0.1, "too slow"),
-    ],
-)
-def test_a_body_without_end_is_not_read(
-    head: bytes, body: bytes, pause_s: float, expected: str, rogue: Callable[[bytes, bytes, float], str]
-) -> None:
-    from pipeline.sources.network.hub_http import RetryingTransport
-
-    with httpx2.Client(transport=RetryingTransport()) as client, pytest.raises(SourceError, match=expected):
-        client.get(rogue(head, body, pause_s), headers={"range": "bytes=0-7"})
-
-
-def test_a_token_goes_to_the_hub_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from huggingface_hub import constants
-
-    from pipeline.sources.network.hub_http import RetryingTransport
-
-    with Hub(tmp_path) as hub, httpx2.Client(transport=RetryingTransport()) as client:
-        for endpoint in ("http://hub.example", hub.url):
-            monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-            client.get(f"{hub.url}/api/datasets/a/b", headers={"authorization": "Bearer hf_reader"})
-        assert [request.authorized for request in hub.requests] == [False, True]

@@ -15,7 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.network.hub_http import install_hub_http
 from pipeline.sources.network.range_cache import is_kept, open_cache
 from pipeline.sources.network.settings import network_settings
 from shards.stores.address import HubAddress
@@ -42,7 +41,6 @@ class RangeFile(io.RawIOBase):
         super().__init__()
         match = _URL.fullmatch(url)
         assert match, url
-        install_hub_http()
         size, _, etag = version.partition(" bytes, ")
         file = RemoteFile(int(size), None, etag)
         give_up_s = network_settings().give_up_s
