@@ -10,7 +10,8 @@ Names are loaded when first used, so that `tokenmill --help` need not wait for p
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.builder.python_api import SetProblemsError, build_set, load_recipe, plan_set
+    from pipeline.builder.python_api import SetProblemsError, build_set, load_recipe
+    from pipeline.plan.plan import plan_set
 
 __all__ = ["SetProblemsError", "build_set", "load_recipe", "plan_set"]
 
@@ -19,8 +20,9 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'pipeline' has no attribute {name!r}")
     from pipeline.builder import python_api
+    from pipeline.plan import plan
 
-    return getattr(python_api, name)
+    return getattr(plan if name == "plan_set" else python_api, name)
 
 
 def __dir__() -> list[str]:

@@ -111,7 +111,7 @@ def test_the_demo_builds_by_name_in_any_folder(installed: Installed, tmp_path: P
     command = ["build", "demo", "--out", "out/demo", "--tokens", "200K", "--set", "tokenizer.vocab_size=600"]
     done = installed.run(tmp_path, "tokenmill", *command, "--set", "split.val_tokens=2000")
     assert "gathering the text of this installation into out/demo-corpus" in done.stderr
-    again = installed.run(tmp_path, "tokenmill", "plan", "demo", "--no-probe", "--json")
+    again = installed.run(tmp_path, "tokenmill", "plan", "demo", "--json")
     assert "gathering" not in again.stderr
     names = [source["name"] for source in json.loads(again.stdout)["sources"]]
     assert names == ["docs-prose", "docs-maths", "stdlib-code"]

@@ -157,10 +157,13 @@ def check_mixed(build: RunningBuild, near: NearDuplicates | None) -> None:
     Raises:
         InputError: with counts and documents.
     """
-    _check_presets(build)
-    _check_items(build)
-    if near is not None:
-        _check_near_duplicates(build, near)
+    with build.stops():
+        _check_presets(build)
+    with build.stops():
+        _check_items(build)
+    with build.stops():
+        if near is not None:
+            _check_near_duplicates(build, near)
 
 
 def _check_presets(build: RunningBuild) -> None:

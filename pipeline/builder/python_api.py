@@ -1,4 +1,4 @@
-"""`build_set` and `plan_set`: what `tokenmill build` and `tokenmill plan` do, for Python programs.
+"""`build_set`: what `tokenmill build` does, for Python programs.
 
 Errors are exceptions, results are objects, and nothing is printed unless `progress=True`. The environment, the signal
 handlers and the main module of the program stay as they are: a script needs no `if __name__ == "__main__"`, and a
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,16 +20,11 @@ from pipeline.builder.running_build import DryRunEnd as DryRunEnd
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.executors import Executor, LocalExecutor
 from pipeline.engine.stage_progress import Progress
-from pipeline.estimate.durations import Machines
-from pipeline.estimate.estimate import Estimate, estimate
-from pipeline.estimate.pilot import measure_pilot
 from pipeline.recipe.schema import Recipe
-from pipeline.sources.hub import pin_revisions
 from pipeline.sources.network.settings import Network
 from pipeline.sources.network.settings import network_settings as current_network
-from pipeline.sources.selection import open_sources
 from shards.errors import InputError, RunError
-from shards.stores.open import absolute_place, open_writable_store, scheme_of
+from shards.stores.open import absolute_place, open_writable_store
 from shards.validation.validate import Level
 
 AnyRecipe: TypeAlias = "str | Path | dict[str, Any] | Recipe"
@@ -98,8 +92,8 @@ def build_set(
     work = absolute_place(work) if work else default_work(out)
     with contextlib.ExitStack() as stack:
         if executor is None:
-            executor = stack.enter_context(contextlib.closing(LocalExecutor(workers or _count_cores())))
-        stack.enter_context(_network_settings(network, cache=_cache_folder(work, scratch)))
+            executor = stack.enter_context(contextlib.closing(LocalExecutor(workers or count_cores())))
+        stack.enter_context(with_cache(network, cache=_cache_folder(work, scratch)))
         result = build(
             load_recipe(recipe, overrides=overrides, progress=progress),
             out=out,
@@ -115,62 +109,6 @@ def build_set(
     if result.validation.problems:
         raise SetProblemsError(result)
     return result
-
-
-def plan_set(
-    recipe: AnyRecipe,
-    *,
-    overrides: Sequence[str] = (),
-    probe: bool = True,
-    duplicates: Literal["cheaply", "in all text"] = "cheaply",
-    out: str | Path | None = None,
-    work: str | Path | None = None,
-    workers: int | None = None,
-    gpu_usd_per_hour: float | None = None,
-    node_usd_per_hour: float | None = None,
-    cpus_per_node: int = 1,
-    network: Network | None = None,
-    progress: bool = False,
-) -> Estimate:
-    """Estimate what a build reads, writes, takes and costs: `tokenmill plan` for Python programs. Writes nothing.
-
-    Args:
-        recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
-        overrides: `KEY=VALUE` strings that change the recipe, as `--set` does.
-        probe: read a sample of each source, a few megabytes, and put it through the steps of a build. Without it,
-            only footers are read and tokens are a guess.
-        duplicates: where documents with equal text are looked for: in small local sources and in the sample, or in all
-            text that the build would read, with 20 bytes of memory for each document.
-        out: where the set will be: a folder or an address.
-        work: where the work folder will be, in the same way; next to the set when None.
-        workers: tasks that run at once, on one machine or many; the cores that this process may use when None.
-        gpu_usd_per_hour: the price of a GPU that waits for the build.
-        node_usd_per_hour: the price of each machine that runs workers.
-        cpus_per_node: workers that one of them runs at once.
-        network: how sources are read over a network; the defaults when None.
-        progress: print progress on stderr.
-
-    Returns:
-        Tokens, documents and bytes of each source, seconds of each stage, and bytes of disk. Its `refusal` says why the
-        build would refuse the recipe.
-
-    Raises:
-        InputError: the recipe or the data cannot be used.
-    """
-    # Footers are read more than once.
-    with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as cache, _network_settings(network, cache=Path(cache)):
-        loaded = pin_revisions(load_recipe(recipe, overrides=overrides, progress=progress))
-        selections = open_sources(loaded)
-        out_scheme = scheme_of(out) if out else None
-        measured = measure_pilot(loaded, selections, duplicates=duplicates) if probe else None
-        machines = Machines(
-            workers or _count_cores(),
-            remote_work=(scheme_of(work) if work else out_scheme) is not None,
-            remote_out=out_scheme is not None,
-            node_usd_per_hour=node_usd_per_hour,
-            cpus_per_node=cpus_per_node,
-        )
-        return estimate(loaded, selections, pilot=measured, machines=machines, gpu_usd_per_hour=gpu_usd_per_hour)
 
 
 def load_recipe(recipe: AnyRecipe, *, overrides: Sequence[str] = (), progress: bool = False) -> Recipe:
@@ -201,10 +139,12 @@ def _cache_folder(work: str, scratch: str | Path | None) -> Path:
     return (folder or (Path(scratch) if scratch else default_scratch())) / "cache"
 
 
-def _count_cores() -> int:
+def count_cores() -> int:
+    """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
-def _network_settings(chosen: Network | None, *, cache: Path) -> contextlib.AbstractContextManager[None]:
+def with_cache(chosen: Network | None, *, cache: Path) -> contextlib.AbstractContextManager[None]:
+    """Put settings for reading over a network into effect, with a folder for the cache if they name none."""
     settings = chosen or current_network()
     return (settings if settings.cache else replace(settings, cache=str(cache.absolute()))).in_effect()

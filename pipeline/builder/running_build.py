@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from pipeline.builder import disk
 from pipeline.builder.records import ORDER, StageForecast, StageRecords
 from pipeline.builder.stored_build import Build
 from pipeline.clean.drops.table import SourceDrops
@@ -17,7 +19,6 @@ from pipeline.engine.attempts import default_scratch
 from pipeline.engine.driver import RESULTS_FILE, Driver, StageResult
 from pipeline.engine.receipts import ResultT
 from pipeline.engine.tasks import Task, TaskFunction
-from pipeline.estimate import disk
 from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.sources.base import Unit
@@ -151,6 +152,11 @@ class RunningBuild(Build):
 
     def _forecast(self, name: str, tasks: list[Task], pending: list[Task]) -> list[StageForecast]:
         return self.records.forecast(name, tasks, pending, units=sum(map(len, self.units)))
+
+    @contextmanager
+    def stops(self) -> Generator[None]:
+        """Check what was made, in the body of `with`: what it raises stops the build; a plan only collects it."""
+        yield
 
     def prune(self) -> None:
         """Delete from the work folder what this build did not use, and attempts that others have overtaken."""

@@ -33,16 +33,16 @@ _SPAN_SHIFT = 32
 class DocumentStream:
     """The documents of some spans of a source, batch by batch."""
 
-    def __init__(self, source: SourceRecipe, spans: Iterable[Span]):
-        self._source, self._spans = source, spans
+    def __init__(self, source: SourceRecipe, spans: Iterable[Span], *, most_bytes: int | None = None):
+        self._source, self._spans, self._most_bytes = source, spans, most_bytes
         self._open: dict[int, Span] = {}
         """The spans of the batches that wait to be cleaned, by index."""
         self.tally = Tally(self._locate)
         """What was dropped so far."""
         self.documents = 0
         """Documents so far."""
-        self.read_bytes = 0
-        """For a span of bytes: the stored bytes of the last span that were read so far."""
+        self.stated_bytes = 0.0
+        """Text of what was read so far, as its spans state it."""
 
     def __iter__(self) -> Iterator[tuple[UInt32s, Documents]]:
         """Yield documents, possibly none, with the index of each one's span. Small batches are joined, also over spans.
@@ -52,14 +52,13 @@ class DocumentStream:
             InputError: a filter failed.
         """
         pending: list[TextBatch] = []
-        size = 0
+        size = read_bytes = 0
         for index, span in enumerate(self._spans):
             # Small batches wait for each other, with the spans that they are of.
-            self._open[index] = span
+            self._open[index], before = span, read_bytes
             for batch in read_span(self._source, span):
                 if batch.rejected:  # of small files there are many batches
                     self.tally.drops.count_rows(batch.rejected)
-                self.read_bytes = batch.read_bytes
                 if batch.undivided is not None:
                     self.tally.undivided.add(batch.undivided, span.name)
                 shown = self.tally.malformed
@@ -67,10 +66,16 @@ class DocumentStream:
                 places = batch.rows.astype(np.uint64) | np.uint64(index << _SPAN_SHIFT)
                 pending.append(TextBatch(as_large_binary(batch.text), cast("Any", places)))
                 size += pending[-1].text.nbytes
+                read_bytes += pending[-1].text.nbytes
+                if self._most_bytes is not None and read_bytes >= self._most_bytes:
+                    self.stated_bytes += span.text_bytes * min(1.0, _part_read(span, batch, read_bytes - before))
+                    yield self._clean(pending)
+                    return
                 if size >= JOIN_BYTES:
                     yield self._clean(pending)
                     pending, size = [], 0
                     self._open = {index: span}
+            self.stated_bytes += span.text_bytes
         if pending:
             yield self._clean(pending)
 
@@ -104,3 +109,12 @@ class DocumentStream:
         # Places become rows of spans again.
         indices = (documents.rows >> np.uint64(_SPAN_SHIFT)).astype(np.uint32)
         return indices, Documents(documents.text, documents.rows.astype(np.uint32))
+
+
+def _part_read(span: Span, batch: TextBatch, text_bytes: int) -> float:
+    """Return about which part of a span is read when a batch is, after which its text is `text_bytes` long."""
+    if span.kind == "b":
+        return batch.read_bytes / max(1, span.stop - span.start)
+    if span.rows and len(batch.rows):
+        return (int(batch.rows[-1]) + 1) / span.rows
+    return text_bytes / max(1, span.text_bytes)

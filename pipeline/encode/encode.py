@@ -86,6 +86,8 @@ class EncodeResult(RunResult):
 
     tokens: int = 0
     text_bytes: int = 0
+    stated_bytes: float = 0.0
+    """Text that was read, as the spans state it."""
     tally: Tally = field(default_factory=Tally)
     """What cleaning did here."""
     kept: KeptText | None = None
@@ -126,7 +128,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     retries = count_retries()
     encoder = load_encoder(task.tokenizer, task.tokenizer_sha256, task.tokenizer_task)
     timer.lap("start_s")
-    stream = DocumentStream(task.source, task.unit.spans)
+    stream = DocumentStream(task.source, task.unit.spans, most_bytes=task.unit.most_bytes)
     parts: list[_Encoded] = []
     kept = KeptText()
     marks = 1 if task.bos_id is None else 2
@@ -170,6 +172,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         measures=task.source.clean.mix_measures(),
         tokens=tokens,
         text_bytes=text_bytes,
+        stated_bytes=stream.stated_bytes,
         tally=stream.tally,
         kept=None if encoder.kept is None else kept,
         checked_documents=checked,

@@ -135,6 +135,8 @@ class Unit:
     source: int
     """Index of the source in the recipe."""
     spans: tuple[Span, ...]
+    most_bytes: int | None = None
+    """For a plan: after this much text, nothing more is read."""
 
     @property
     def text_bytes(self) -> int:

@@ -52,8 +52,7 @@ def test_it_plans(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
     plan = pipeline.plan_set(recipe, overrides=["mix.tokens=2_000"], workers=1)
     assert [source.name for source in plan.sources] == ["notes"]
     assert plan.train_tokens == 2_000
-    assert plan.time is not None
-    assert pipeline.plan_set(pipeline.load_recipe(recipe), probe=False).time is None
+    assert plan.total_s > 0
     assert capfd.readouterr() == ("", "")
 
 

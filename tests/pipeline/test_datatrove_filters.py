@@ -29,7 +29,7 @@ from pipeline.clean.reading_keys import reading_keys
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally
 from pipeline.engine.tasks import digest_of
-from pipeline.estimate.pilot import measure_pilot
+from pipeline.plan.plan import plan_set
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from pipeline.sources.selection import open_sources
@@ -270,17 +270,9 @@ def test_a_plan_prices_the_filters(recipe: Callable[..., Path], monkeypatch: pyt
         sum(range(400_000))  # some milliseconds
         return (False, "chosen") if len(doc.text) % 3 == 0 else True
 
-    path = recipe('[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"', documents)
-    loaded = load_checked_recipe(path)
     monkeypatch.setattr(datatrove_filters.C4ParagraphFilter, "filter", slow)
-    priced = measure_pilot(loaded, open_sources(loaded)).sources[0]
-    plain = loaded.model_copy(
-        update={"sources": [loaded.sources[0].model_copy(update={"clean": type(loaded.clean)()})]}
-    )
-    free = measure_pilot(plain, open_sources(plain)).sources[0]
+    planned = plan_set(recipe('[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"', documents), workers=1)
     chosen = sum(len(text) % 3 == 0 for text in documents) / len(documents)
-    assert priced.dropped == {"C4ParagraphFilter: chosen": pytest.approx(chosen)}
-    stated = sum(len(json.dumps({"text": text})) + 1 for text in documents)
-    assert priced.read_cpu_s - free.read_cpu_s > 60 * 0.001 / stated
-    assert priced.kept == pytest.approx(1 - chosen)
-    assert free.kept == 1
+    assert planned.sources[0].dropped == {"C4ParagraphFilter: chosen": pytest.approx(chosen)}
+    assert planned.sources[0].kept == pytest.approx(1 - chosen)
+    assert planned.seconds["encode"] > 60 * 0.001

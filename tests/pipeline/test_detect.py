@@ -136,13 +136,18 @@ def test_a_plan_says_how_files_are_read(
         pq.write_table(pa.table({"text": [f"{index} {n} words" for n in range(40)]}), tmp_path / f"{index}.parquet")
     write_feather(pa.table({"text": [f"feather {n}" for n in range(40)]}), tmp_path / "a.feather")
     recipes.write_recipe(tmp_path / "r.toml", recipes.source("s", "*.json.gz", "*.parquet", "*.feather"))
-    (found,) = json.loads(run_cli("plan", "r.toml", "--no-probe", "--json").stdout)["sources"]
+    (found,) = json.loads(run_cli("plan", "r.toml", "--json").stdout)["sources"]
     files = {file["name"]: (file["format"], file["documents"]) for file in found["read_files"]}
     assert files == {f"{n}.json.gz": ("jsonl", None) for n in range(3)} | {
         f"{n}.parquet": ("parquet", 40) for n in range(3)
     } | {"a.feather": ("arrow", 40)}
+<<<<<<< HEAD
     said = run_cli("plan", "r.toml", "--no-probe").stdout
     ways = "1 as arrow, 3 as jsonl (gzip), 3 as parquet"
+=======
+    said = run_cli("plan", "r.toml").stdout
+    ways = "1 as arrow (by record batches), 3 as jsonl (gzip, whole), 3 as parquet (by row groups)"
+>>>>>>> c32af5fb (plan is a small build: a few megabytes of each source go through the stages of a build, and what they show is scaled up)
     assert f"files of s: {ways}; 1 task" in said
     assert "validation tokens in 1 shard\n" in said
 

@@ -184,5 +184,5 @@ def test_a_plan_says_what_patterns_take(
     recipe = write_recipe(tmp_path / "recipe.toml", source("s", "a.jsonl"), drop_if_matches=["PersonX"])
     said = run_cli("plan", recipe).stdout
     assert "dropped from s: 25.0% (matches PersonX)" in said
-    assert "warning: drop_if_matches drops 25.0% of s, more than max_dropped = 0.01: the build would stop" in said
+    assert "warning: the build would stop: source 's': drop_if_matches drops 20 of 80 documents (25.00%)" in said
     assert "warning:" not in run_cli("plan", recipe, "--set", "sources.s.max_dropped=0.3").stdout

@@ -149,11 +149,11 @@ def test_a_plan_says_phases_and_formats_and_refuses_a_small_phase(whole: Built) 
     assert (first["name"], first["share"]) == ("main", 0.9)
     assert last["sources"] == {"prose": 0.1, "notes": 0.1, "code": 0.8}
     assert first["tokens"] + last["tokens"] == plan["train_tokens"]
-    printed = call_here(main, "plan", whole.recipe, "--no-probe").stdout
+    printed = call_here(main, "plan", whole.recipe).stdout
     assert any(line.split()[:2] == ["last", "10.00%"] for line in printed.splitlines()), printed
     for format_ in ("csv", "arrow", "json", "jsonl"):
         assert f"1 as {format_}" in printed
-    large = run(main, "plan", whole.recipe, "--no-probe", *overrides("shards.tokens=100_000"), expect=2)
+    large = run(main, "plan", whole.recipe, *overrides("shards.tokens=100_000"), expect=2)
     assert "mix.phases.last: 0.1 of" in large["problems"][0]
 
 

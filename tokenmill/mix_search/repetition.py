@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.builder.python_api import plan_set
+from pipeline.plan.plan import plan_set
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError, plural
 from tokenmill.mix_search.schema import MixSearchConfig
@@ -67,8 +67,8 @@ def measure_sources(file: Path, config: MixSearchConfig, recipe: Recipe, space: 
                 "raise mix.max_epochs in the data recipe."
             )
         # How many documents an arm would see.
-        left = (found.documents or 0) * found.ratios.left_documents * config.tokens / target
-        if found.documents is not None and left < _FEWEST_DOCUMENTS:
+        left = found.documents * config.tokens / target
+        if left < _FEWEST_DOCUMENTS:
             problems.append(
                 f"{place}: models of {plural(config.tokens, 'token')} would see about "
                 f"{plural(round(left), 'document')} of it, to repeat them as often as the real run of {target:,}. "

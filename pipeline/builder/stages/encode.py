@@ -68,16 +68,19 @@ def run_encode(build: RunningBuild) -> None:
     build.tallies = [Tally.sum(result.tally for result in own) for own in encoded]
     for source, tally, own in zip(recipe.sources, build.tallies, encoded, strict=True):
         documents = sum(result.documents for result in own)
-        for line in (*check_encoded(source, documents, tally), *tally.undivided.describe(source)):
-            build.say(line)
+        with build.stops():
+            for line in (*check_encoded(source, documents, tally), *tally.undivided.describe(source)):
+                build.say(line)
         if kept := add_up_kept_text(result.kept for result in own):
             build.say(describe_kept(source.name, kept))
-            check_unknown(source.name, kept, recipe.tokenizer.max_unknown)
+            with build.stops():
+                check_unknown(source.name, kept, recipe.tokenizer.max_unknown)
     for source, selection, tally, own in zip(recipe.sources, build.selections, build.tallies, encoded, strict=True):
         if not selection.has_more and not any(result.documents for result in own):
             reasons = tally.dropped
             why = describe_drops(reasons, reasons.total()) or "there were none"
-            raise InputError(f"source {source.name!r}: no document is left: {why}. {drop_remedy()}.")
+            with build.stops():
+                raise InputError(f"source {source.name!r}: no document is left: {why}. {drop_remedy()}.")
 
 
 def prepare_measures(build: RunningBuild) -> None:

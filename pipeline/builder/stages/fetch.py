@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.builder import disk
 from pipeline.builder.running_build import RunningBuild
 from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
 from pipeline.engine.tasks import Task
-from pipeline.estimate import disk
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import SourceError
 from shards.errors import plural
@@ -58,7 +58,8 @@ def run_fetch(build: RunningBuild) -> None:
     # Judge each source by its own rows; from here on its units read the fetched documents.
     by_digest = {task.digest: result for task, result in zip(distinct, stage.results, strict=True)}
     for index, tasks in by_source.items():
-        check_missing(recipe.sources[index], [by_digest[task.digest] for task in tasks])
+        with build.stops():
+            check_missing(recipe.sources[index], [by_digest[task.digest] for task in tasks])
         build.units[index] = [
             local_unit(task.payload.unit, folder / task.digest, by_digest[task.digest]) for task in tasks
         ]

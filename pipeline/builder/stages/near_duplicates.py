@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pipeline.builder import disk
 from pipeline.builder.running_build import RunningBuild
 from pipeline.encode.run import distinct_runs
 from pipeline.engine.tasks import Task, make_task
-from pipeline.estimate import disk
 from pipeline.mix.near_duplicates import bands, pairs, similar
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from shards.errors import plural

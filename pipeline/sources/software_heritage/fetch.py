@@ -41,6 +41,8 @@ _READING_KEYS = {"format", "separator", "encoding", "content", "blob_id", "keep"
 _LINE_BYTES = 200
 """Bytes of a JSON line that names a file, about; used for progress."""
 
+_FILE_BYTES = 16 << 10
+"""A file has less text than this, as a rule: for a unit that a plan reads in part."""
 _HOPELESS = 256
 """Number of files after which the build stops if all failed: the address is probably wrong, or a proxy answers."""
 
@@ -134,6 +136,9 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
     timer = Timer()
     retries = count_retries()
     wanted = [_read_keys(task.source, span) for span in task.unit.spans]
+    part = 1.0
+    if task.unit.most_bytes is not None:
+        wanted, part = _thin_out(wanted, max(1, task.unit.most_bytes // _FILE_BYTES))
     distinct = dict.fromkeys(key for keys, _ in wanted for key in keys.values())
     settled = sum(len(keys) + rejected.total() for keys, rejected in wanted) - len(distinct)
     timer.lap("read_s")
@@ -163,6 +168,7 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
         rows=sum(len(keys) for keys, _ in wanted),
         dropped=dropped,
         fetched=len(pending),
+        part=part,
         retries=count_retries() - retries,
         files={span.file: checksum_file(folder / span.file) for span in spans},
         seconds=timer.seconds,
@@ -188,6 +194,19 @@ def _read_keys(source: SourceRecipe, span: Span) -> tuple[dict[int, bytes], Coun
             else:
                 keys[row] = key
     return keys, rejected
+
+
+def _thin_out(
+    wanted: list[tuple[dict[int, bytes], Counter[str]]], most: int
+) -> tuple[list[tuple[dict[int, bytes], Counter[str]]], float]:
+    """Return an even part of the files that the rows of spans name, at most so many, and how large a part it is."""
+    # Neighbours are often files of one repository, so that the first files would tell less.
+    step = max(1, -(-sum(len(keys) for keys, _ in wanted) // most))
+    thin = [
+        (dict(list(keys.items())[::step]), Counter({reason: round(count / step) for reason, count in rejected.items()}))
+        for keys, rejected in wanted
+    ]
+    return thin, sum(len(keys) for keys, _ in thin) / max(1, sum(len(keys) for keys, _ in wanted))
 
 
 def _use_again(stage: Path, name: str, keys: dict[int, bytes], journal: Journal) -> None:

@@ -73,6 +73,8 @@ class FetchResult(Result):
     dropped: Counter[str]
     """Those without a document, by reason."""
     fetched: int = 0
+    part: float = 1.0
+    """The part of the unit's files that was asked for."""
 
 
 def write_documents(path: Path, documents: Iterable[tuple[int, bytes]], rejected: Mapping[str, int]) -> FetchedSpan:

@@ -26,15 +26,11 @@ def scratch_bytes(recipe: Recipe, unit: Unit) -> int:
     documents = sum(
         span.rows if span.rows is not None else span.text_bytes // GUESSED_DOCUMENT_BYTES + 1 for span in unit.spans
     )
-    return int(tokens * token_size(recipe) + documents * document_bytes(recipe, unit.source))
-
-
-def document_bytes(recipe: Recipe, source: int) -> int:
-    """Return the scratch bytes of a document in addition to its tokens: its row, measures and bands, and those
-    of the mix."""
-    measures = MEASURES_DTYPE.itemsize * len(recipe.sources[source].clean.mix_measures())
+    # Beside its tokens a document has a row, measures and bands, and those of the mix.
+    measures = MEASURES_DTYPE.itemsize * len(recipe.sources[unit.source].clean.mix_measures())
     bands = BANDS_BYTES if recipe.clean.near_duplicates is not None else 0
-    return DOCUMENT_DTYPE.itemsize + measures + bands + CHUNK_BYTES + 1
+    row_bytes = DOCUMENT_DTYPE.itemsize + measures + bands + CHUNK_BYTES + 1
+    return int(tokens * _token_size(recipe) + documents * row_bytes)
 
 
 def most_output_bytes(recipe: Recipe, text_bytes: list[int]) -> int:
@@ -43,10 +39,10 @@ def most_output_bytes(recipe: Recipe, text_bytes: list[int]) -> int:
     grant = Demand(recipe).grant([size / LEAST_BYTES_PER_TOKEN for size in taken])
     tokens = grant.train_tokens + recipe.split.val_tokens
     documents = tokens * LEAST_BYTES_PER_TOKEN / GUESSED_DOCUMENT_BYTES
-    return int(tokens * token_size(recipe) * COMPRESSED_SHARE + documents * ROW_BYTES)
+    return int(tokens * _token_size(recipe) * COMPRESSED_SHARE + documents * ROW_BYTES)
 
 
-def token_size(recipe: Recipe) -> int:
+def _token_size(recipe: Recipe) -> int:
     """Return the bytes of a token on disk before compression."""
     vocab_size = recipe.tokenizer.vocab_size
     return 4 if vocab_size is not None and dtype_for(vocab_size) == "uint32" else 2

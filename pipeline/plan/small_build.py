@@ -1,0 +1,261 @@
+"""The small build of a plan: the stages of a build, on a sample of every source, in a temporary folder.
+
+It mixes all that the sample has, into one shard. What would stop the build is collected, not raised.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.builder.running_build import RunningBuild
+from pipeline.builder.stages.assemble import run_assemble
+from pipeline.builder.stages.encode import run_encode
+from pipeline.builder.stages.evaluations import run_evaluations
+from pipeline.builder.stages.fetch import run_fetch
+from pipeline.builder.stages.mix import run_mix
+from pipeline.builder.stages.near_duplicates import run_near_duplicates
+from pipeline.builder.stages.tokenizer import run_tokenizer
+from pipeline.clean.drops.table import Counts
+from pipeline.engine.driver import Driver
+from pipeline.engine.executors import LocalExecutor
+from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.stage_progress import Progress
+from pipeline.plan.sample import SampledSelection
+from pipeline.recipe.schema import MixRecipe, Recipe, SplitRecipe
+from pipeline.recipe.shares import Demand
+from pipeline.sources.base import Unit
+from pipeline.sources.selection import Selection
+from pipeline.tokenizer.given_tokenizer import TokenizerError
+from shards.errors import InputError
+from shards.stores.store import FolderStore
+
+if TYPE_CHECKING:
+    from pipeline.sources.software_heritage.fetched_documents import FetchResult
+
+SAMPLE_BYTES = 24 << 20
+"""Text of all sources, divided by their shares."""
+LEAST_SOURCE_BYTES = 4 << 20
+_FEW_ENTRIES = 2048
+_ONE_SHARD = 1 << 62
+_NOT_BY_BYTES = ("start_s", "check_s")
+"""Steps of an encode task whose time does not grow with the text: the check reads a few documents of each task."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSample:
+    """What the sample of one source became."""
+
+    stated_bytes: float
+    """Its text, as the files' footers or sizes state it."""
+    text_bytes: int
+    """Text of the documents that were encoded."""
+    encoded: Counts
+    left: Counts
+    """Documents left for the mix, before `take`."""
+    longest_tokens: int
+    """Tokens of the longest document."""
+    dropped: Counter[str]
+    """The other records, by reason."""
+    run_bytes: int
+    """The size of its runs."""
+    encode_s: float
+    """Seconds of one core to read, clean and encode it."""
+    link_bytes_per_s: float
+    """Speed of reading; 0 for local files."""
+    fetched_files: int
+    """Files of Software Heritage's archive."""
+    is_all: bool
+    """Whether it is the whole source, so that all duplicates were found."""
+
+    @property
+    def records(self) -> int:
+        """All records that were read."""
+        return self.left.documents + self.dropped.total()
+
+
+@dataclass(frozen=True, slots=True)
+class SmallBuild:
+    """What the small build has shown."""
+
+    sources: tuple[SourceSample, ...]
+    scratch_bytes: int
+    """The size of its work folder without the runs and the tokenizer."""
+    shard_bytes: int
+    shard_tokens: int
+    near_s: float
+    """Seconds of one core to find near-duplicates; 0 if the recipe does not ask for it."""
+    assemble_s: float
+    """Seconds of one core to write the shard."""
+    fetch_s: float
+    stops: tuple[str, ...]
+    """Why the build would stop, judged by the sample."""
+    notes: tuple[str, ...]
+    """What the build would say."""
+    wall_s: float
+    """How long all of it took."""
+
+
+class _Quiet(Progress):
+    """Shows the running stages; collects what a build says."""
+
+    def __init__(self, *, quiet: bool):
+        super().__init__(quiet=quiet)
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        """Say nothing of a stage that is done."""
+
+    def note_once(self, message: str) -> None:
+        """Collect what the build says."""
+        if message not in self.notes:
+            self.notes.append(message)
+
+
+@dataclass
+class _SampleBuild(RunningBuild):
+    """A build of a sample: nothing that it shows stops it."""
+
+    stopped: list[str] = field(init=False, default_factory=list[str])
+
+    @contextmanager
+    def stops(self) -> Generator[None]:
+        """Collect why the build would stop."""
+        try:
+            yield
+        except InputError as error:
+            # Not the lines that send the reader to this work folder, which goes with the plan.
+            lines = (line for problem in error.problems for line in problem.split("\n"))
+            self.stopped.append("\n".join(line for line in lines if str(self.work) not in line))
+
+    def check_disk(self, pending: list[Unit]) -> None:
+        """Let the plan say later that the disk is too small for all of it."""
+
+
+def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = True) -> SmallBuild:
+    """Build a sample of every source.
+
+    Args:
+        recipe: the recipe.
+        selections: the parts of the sources that the build would read.
+        quiet: show no progress.
+
+    Raises:
+        InputError: the data cannot be read as the recipe says, or nothing of it is left.
+    """
+    started = time.perf_counter()
+    wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in Demand(recipe).shares.fractions]
+    parts = [SampledSelection(*each) for each in zip(selections, wanted, strict=True)]
+    progress = _Quiet(quiet=quiet)
+    with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name:
+        work = FolderStore(Path(name) / "work")
+        driver = Driver(work, LocalExecutor(1), progress)
+        build = _SampleBuild(work, _change(recipe, parts), FolderStore(Path(name) / "set"), driver, [*parts])
+        run_evaluations(build)
+        run_fetch(build)
+        _run_tokenizer(build, is_all=all(part.is_all for part in parts))
+        progress.notes.clear()  # it is not the tokenizer of the set
+        run_encode(build)
+        if not any(run.num_documents for run in build.runs):
+            raise InputError(build.stopped)
+        run_near_duplicates(build)
+        # Without a document of each source there is no shard.
+        with build.stops():
+            if run_mix(build):
+                run_assemble(build)
+        if "mix" not in build.stages:
+            raise InputError(build.stopped)
+        return _measure(build, parts, progress.notes, time.perf_counter() - started)
+
+
+def _run_tokenizer(build: _SampleBuild, *, is_all: bool) -> None:
+    """Run the stage; if a part of the text offers too few entries, train a smaller tokenizer."""
+    while True:
+        try:
+            return run_tokenizer(build)
+        except TokenizerError:
+            section = build.recipe.tokenizer
+            if is_all or section.vocab_size is None or section.vocab_size < _FEW_ENTRIES:
+                raise
+            smaller = section.model_copy(update={"vocab_size": section.vocab_size // 2})
+            build.recipe = build.recipe.model_copy(update={"tokenizer": smaller})
+
+
+def _change(recipe: Recipe, parts: list[SampledSelection]) -> Recipe:
+    """Return the recipe of the small build: one shard of all that there is."""
+    # Without `take`, whose share is known: what it leaves of the sample would tell less of the other steps.
+    changes: dict[str, Any] = {
+        "sources": [source.model_copy(update={"take": 1.0}) for source in recipe.sources],
+        "mix": MixRecipe(),
+        "split": SplitRecipe(),
+        "shards": recipe.shards.model_copy(update={"tokens": _ONE_SHARD}),
+    }
+    # As much text for the tokenizer as the sample has in these proportions.
+    if not all(part.is_all for part in parts):
+        size = min(recipe.tokenizer.sample_bytes, SAMPLE_BYTES)
+        changes["tokenizer"] = recipe.tokenizer.model_copy(update={"sample_bytes": size})
+    return recipe.model_copy(update=changes)
+
+
+def _measure(build: _SampleBuild, parts: list[SampledSelection], notes: list[str], wall_s: float) -> SmallBuild:
+    fetched = build.stages["fetch"].results if "fetch" in build.stages else []
+    assembled = build.stages["assemble"].results if "assemble" in build.stages else []
+    shards = [entry for result in assembled for entry in result.entries]
+    between = [build.work.child(stage) for stage in ("bands", "pairs", "similar", "mix")]
+    return SmallBuild(
+        sources=tuple(_measure_source(build, number, part) for number, part in enumerate(parts)),
+        scratch_bytes=sum(file.bytes for folder in between for file in folder.list()),
+        shard_bytes=sum(file.bytes for shard in shards for file in shard.files.entries),
+        shard_tokens=sum(shard.tokens for shard in shards),
+        near_s=sum(stage.seconds for name, stage in build.stages.items() if name in ("bands", "similar")),
+        assemble_s=build.stages["assemble"].seconds if assembled else 0.0,
+        fetch_s=sum(result.seconds["fetch_s"] for result in fetched),
+        stops=tuple(build.stopped),
+        notes=tuple(note for note in notes if not note.startswith("mix: ")),
+        wall_s=wall_s,
+    )
+
+
+def _measure_source(build: _SampleBuild, number: int, part: SampledSelection) -> SourceSample:
+    results, drops, fetched = build.encoded(number), build.drops[number], []
+    stated = sum(result.stated_bytes for result in results)
+    # The text of files that rows only name: their tasks know how many of the rows they took.
+    if part.source.content != "column":
+        fetched = [_read_fetched(unit) for unit in build.units[number]]
+        stated = sum(unit.text_bytes * result.part for unit, result in zip(part.units, fetched, strict=True))
+    # The tokenizer has read every second unit before, so the others show how fast the link is.
+    stored = sum(span.stored_bytes for unit in part.units[1::2] or part.units for span in unit.spans)
+    read_s = sum(result.seconds.get("read_s", 0.0) for result in results[1::2] or results)
+    return SourceSample(
+        stated_bytes=max(1.0, stated),
+        text_bytes=sum(result.text_bytes for result in results),
+        encoded=drops.read,
+        left=drops.left,
+        longest_tokens=max(
+            (
+                int(run.read_documents(0, run.num_documents)["length"].max())
+                for run in build.runs
+                if run.source == number and run.num_documents
+            ),
+            default=0,
+        ),
+        dropped=drops.dropped(),
+        run_bytes=sum(file.bytes for result in results for file in result.files.values()),
+        encode_s=sum(s for one in results for step, s in one.core_seconds.items() if step not in _NOT_BY_BYTES),
+        link_bytes_per_s=stored / max(1e-6, read_s) if part.is_remote else 0.0,
+        fetched_files=sum(result.rows for result in fetched),
+        is_all=part.is_all,
+    )
+
+
+def _read_fetched(unit: Unit) -> FetchResult:
+    """Return the result of the task that fetched a unit's documents."""
+    from pipeline.sources.software_heritage.fetched_documents import FetchResult
+
+    return TaskOutput(FolderStore(Path(unit.spans[0].url).parent), FetchResult).result
