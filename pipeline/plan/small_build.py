@@ -131,7 +131,7 @@ class _SampleBuild(RunningBuild):
             yield
         except InputError as error:
             # Not the lines that send the reader to this work folder, which goes with the plan.
-            lines = (line for problem in error.problems for line in problem.split("\n"))
+            lines = "\n".join(map(str, error.problems)).split("\n")
             self.stopped.append("\n".join(line for line in lines if str(self.work) not in line))
 
     def check_disk(self, pending: list[Unit]) -> None:

@@ -35,7 +35,7 @@ def test_a_search_trains_fits_and_writes_the_recipe(tmp_path: Path) -> None:
     # Each mix is within the bounds, and its score is that of its run.
     assert [row["arm"] for row in answer["arms"]] == ["recipe", "mix-01", "mix-02", "mix-03", "mix-04"]
     assert answer["arms"][0]["shares"] == {"stories": 0.75, "sums": 0.25}
-    assert all(0 <= row["shares"]["sums"] <= 0.9 for row in answer["arms"])
+    assert all(0 <= row["shares"]["sums"] <= 0.98 for row in answer["arms"])
     for row in answer["arms"]:
         last = last_record(read_metrics(out / f"runs/{row['arm']}/seed-1"), "scores")["scores"]
         assert row["scores"]["held_out_bpb"] == pytest.approx(last["held_out_bpb"]["value"])
