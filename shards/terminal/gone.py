@@ -19,13 +19,10 @@ GONE: dict[str, str] = {
     "trainer": "`tokenmill COMMAND` has every command",
     "false_end": "an eval set is scored in bits per byte",
     "prune": "`tokenmill build --prune` deletes from the work folder what that build did not use",
-<<<<<<< HEAD
     "--listed-share": "`audit --write-block-list` has one limit",
     "--repository-column": "the block list names file and row of each document",
-=======
     "--no-probe": "a plan always builds a few megabytes of each source",
     "--count-duplicates": "a plan counts the duplicates of its sample; the build counts all",
->>>>>>> c32af5fb (plan is a small build: a few megabytes of each source go through the stages of a build, and what they show is scaled up)
     "--keep": "the work folder keeps the results of all builds; `--prune` deletes what this build does not use",
     "warc": "write its text as JSON lines: recipes/README.md#archives-and-web-crawls",
     "webdataset": "unpack the archive (`tar -xf`), and name the files that it holds",

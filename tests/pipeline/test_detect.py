@@ -141,13 +141,8 @@ def test_a_plan_says_how_files_are_read(
     assert files == {f"{n}.json.gz": ("jsonl", None) for n in range(3)} | {
         f"{n}.parquet": ("parquet", 40) for n in range(3)
     } | {"a.feather": ("arrow", 40)}
-<<<<<<< HEAD
-    said = run_cli("plan", "r.toml", "--no-probe").stdout
-    ways = "1 as arrow, 3 as jsonl (gzip), 3 as parquet"
-=======
     said = run_cli("plan", "r.toml").stdout
-    ways = "1 as arrow (by record batches), 3 as jsonl (gzip, whole), 3 as parquet (by row groups)"
->>>>>>> c32af5fb (plan is a small build: a few megabytes of each source go through the stages of a build, and what they show is scaled up)
+    ways = "1 as arrow, 3 as jsonl (gzip), 3 as parquet"
     assert f"files of s: {ways}; 1 task" in said
     assert "validation tokens in 1 shard\n" in said
 
