@@ -37,7 +37,6 @@ WAY = {
         "push": ("shards.cli.push", "send a set to the Hugging Face Hub"),
         "pull": ("shards.cli.pull", "download a set from there, every file verified"),
         "export": ("shards.cli.export_set", "write a set in the layout of another trainer"),
-        "import": ("shards.cli.import_set", "make a set from another trainer's token files"),
     },
     "Train": {
         "fit": ("trainer.commands.fit", "estimate which micro-batches fit in a GPU's memory"),

@@ -1,1 +1,1 @@
-"""Other layouts in and out: `export.export_set` writes them, `import_set.import_set` makes sets from them."""
+"""Other layouts of a set's tokens: `export.export_set` writes them."""

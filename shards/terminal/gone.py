@@ -11,6 +11,7 @@ GONE: dict[str, str] = {
     "--against-sources": _JOIN,
     "--where": _JOIN,
     "carry": _JOIN,
+    "import": "make the set from the text: `tokenmill build`",
     "bpe": "`tokenizers` learns the merges; the extra `clean` installs numba for the measures",
     "members": "unpack the archive, and choose its files by `paths` and `exclude`",
     "pipeline": "`tokenmill COMMAND` has every command",

@@ -12,8 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from shards.format.token_set import write_token_set
 from shards.torch import TokenWindows
-from tests.support.token_sets import count_up, write_token_set
+from tests.support.token_sets import count_up
 
 REPOSITORY = Path(__file__).parents[2]
 VOCAB_SIZE = 4096

@@ -13,6 +13,7 @@ import pytest
 
 from shards.errors import plural
 from shards.format.manifest import Manifest, read_metadata
+from shards.format.token_set import write_token_set
 from shards.format.writer import write_manifest
 from shards.stores.store import local_file
 from shards.terminal import display
@@ -21,7 +22,6 @@ from shards.terminal.exit_status import run_command
 from tests.support.builds import call_here
 from tests.support.opened import no_more_files
 from tests.support.shard_sets import write_set
-from tests.support.token_sets import write_token_set
 from tokenmill.__main__ import main
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from shards import Shard, ShardSetError
 from shards.format import codec
+from shards.format.token_set import write_token_set
 from shards.format.windows.decoded_frames import DecodedShard
-from tests.support.token_sets import write_token_set
 
 TOKENS = 1_500_000
 """Three frames, the last of which is not full."""

@@ -16,6 +16,7 @@ from shards.audit.audit import audit
 from shards.errors import InputError
 from shards.format.codec import SeekableWriter
 from shards.format.listed_files import MOST_PROBLEMS, Verify
+from shards.format.token_set import write_token_set
 from shards.report.write import write_report
 from shards.torch import TokenStream, TokenWindows
 from shards.trace.search import Query
@@ -23,7 +24,7 @@ from shards.trace.trace import trace
 from tests.support.builds import call_here
 from tests.support.opened import record_opened
 from tests.support.servers.hub import Hub, use_hub
-from tests.support.token_sets import EOS_ID, write_token_set
+from tests.support.token_sets import EOS_ID
 from tokenmill.__main__ import main
 
 URL = "hf://datasets/tester/set"

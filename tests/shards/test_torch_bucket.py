@@ -9,11 +9,12 @@ import torch
 from torch.utils.data import DataLoader
 
 from shards import ShardSet, ShardSetError, open_set
+from shards.format.token_set import write_token_set
 from shards.stores.cache import Cache
 from shards.stores.object_store import open_objects
 from shards.torch import TokenStream, TokenWindows
 from tests.support.servers.objects import BUCKET, ObjectServer, Proxy, aws_environment
-from tests.support.token_sets import count_up, write_token_set
+from tests.support.token_sets import count_up
 
 pytestmark = pytest.mark.long
 

@@ -24,8 +24,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from shards import ShardSet
 from shards.errors import InputError
+from shards.format.token_set import write_token_set
 from shards.torch import StateError, TokenStream, TokenWindows
-from tests.support.token_sets import count_up, write_token_set
+from tests.support.token_sets import count_up
 
 # torchdata 0.11 calls what torch 2.13 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")

@@ -17,12 +17,13 @@ from shards import ShardSet, ShardSetError, open_set
 from shards.errors import InputError
 from shards.format import codec
 from shards.format.reader import Shard
+from shards.format.token_set import write_token_set
 from shards.format.windows.decoded_frames import DecodedShard
 from shards.format.windows.order import WindowOrder
 from shards.format.windows.window_reader import READS_FORWARD
 from shards.torch import TokenStream, TokenWindows, collate_windows
 from tests.support.servers.hub import Hub, use_hub
-from tests.support.token_sets import EOS_ID, count_up, write_token_set
+from tests.support.token_sets import EOS_ID, count_up
 
 SIZES = (1_000, 700, 30, 1_301)
 SEQ_LEN = 32

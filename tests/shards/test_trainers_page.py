@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.token_sets import count_up, write_token_set
+from shards.format.token_set import write_token_set
+from tests.support.token_sets import count_up
 from tests.support.trainers_page import PAGE, read_blocks
 
 BLOCKS = read_blocks("##")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from tokenizers import AddedToken, Tokenizer, models
 
-from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.errors import RunError, plural
-from shards.format.manifest import Split, dtype_for
+from shards.format.manifest import dtype_for
+from shards.format.token_set import write_token_set
 from shards.terminal.display import say
 from shards.terminal.program import Row
 from shards.torch import TokenWindows
@@ -42,16 +42,20 @@ def write_made_up_set(recipe: TrainRecipe, folder: Path) -> Path:
     eos_id = vocab_size - 1
     tokenizer = Tokenizer(models.BPE({f"{index:x}": index for index in range(eos_id)}, []))
     tokenizer.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
-    tokenizer.save(str(folder / "tokenizer.json"))
     documents = SET_BATCHES * train.global_batch * train.seq_len // DOCUMENT_TOKENS + 2
     random = np.random.default_rng(train.seed).random((documents, DOCUMENT_TOKENS))
     ids = (eos_id**random).astype(dtype_for(vocab_size)) - 1
     ids[:, -1] = eos_id
-    ids[0].tofile(folder / "val.bin")
-    ids[1:].tofile(folder / "train.bin")
-    bins: dict[Split, Sequence[Path]] = {"train": [folder / "train.bin"], "val": [folder / "val.bin"]}
-    import_set(bins, tokenizer=folder / "tokenizer.json", out=folder / "set", options=ImportOptions(name="made-up"))
-    return folder / "set"
+    place = folder / "set"
+    write_token_set(
+        place,
+        {"train": [ids[1:].ravel()], "val": [ids[0]]},
+        vocab_size=vocab_size,
+        eos_id=eos_id,
+        eos="<|endoftext|>",
+        tokenizer=tokenizer.to_str(),
+    )
+    return place
 
 
 def time_steps(recipe: TrainRecipe, shards: Path, steps: int) -> Row:

@@ -1,1 +1,0 @@
-"""Make a shard set from token files of other projects; `import_set.import_set` is the entry point."""
