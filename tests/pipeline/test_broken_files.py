@@ -66,7 +66,6 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "a.arrow end mark alone cut": (ipc_bytes(pa.ipc.new_stream)[:-8], "cut short"),
     "a.arrow head alone": (b"ARROW1\0\0", "not whole Arrow IPC"),
     "a.arrow something else": (b"some text", "expected Arrow IPC"),
-    "a.feather old": (b"FEA1" + bytes(40), "Feather version 1"),
     "a.arrow.gz gzip": (gzip.compress(ipc_bytes(pa.ipc.new_stream)), "Decompress the file"),
     "a.json object": (
         json.dumps({"data": ROWS}, indent=1).encode(),
@@ -76,10 +75,6 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "a.json cut after an element": (b'[{"text": "a"}, {"text": [1]', "cut short"),
     "a.json.gz cut in gzip": (gzip.compress(json.dumps(ROWS).encode()[:-30]), "cut short"),
     "a.json no key": (b'[{"body": "a"}]', "there are body. Correct `text`."),
-    "a.json array in a line": (
-        json.dumps({"n": 1, "data": ROWS}).encode(),
-        "Correct `text`; or is 'data' the array of the records\\? Write it as a file of its own: `jq .data`",
-    ),
     "a.json texts": (b'["a", "b"]', r"record 0: .*"),
     "a.json goes on": (b'[{"text": "a"}] [{"text": "b"}]', "goes on after the end of its array: "),
     "a.json no string": (b'[{"text": "a"}, {"text": 5}]', "record 1: "),

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.clean import documents
 from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, count_below
-from pipeline.sources.formats.tables import parquet
+from pipeline.sources.formats import parquet
 from tests.support.builds import build_here, real_documents
 from tests.support.recipes import source, write_recipe
 

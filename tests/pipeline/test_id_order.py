@@ -15,7 +15,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from pipeline.recipe.schema import TokenizerRecipe
-from pipeline.tokenizer import id_order
+from pipeline.tokenizer import train
 from pipeline.tokenizer.encoder import Encoder
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, iter_sample
 from pipeline.tokenizer.train import build_tokenizer_json, train_merges
@@ -144,11 +144,11 @@ def test_a_large_sample_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest
     sample = write_sample(tmp_path / "s", texts)
     merges = train_merges(sample, 600, SPECIAL, "gpt2")
     of_all = write(merges, "gpt2", "frequency", sample)
-    read = id_order._iter_counted  # pyright: ignore[reportPrivateUsage]
+    read = train._iter_counted  # pyright: ignore[reportPrivateUsage]
     size = sample.stat().st_size
     for block, counted in ((1000, size), (5000, size), (1000, size // 4), (100, size // 10), (size, size)):
-        monkeypatch.setattr(id_order, "_BLOCK_BYTES", block)
-        monkeypatch.setattr(id_order, "COUNTED_BYTES", counted)
+        monkeypatch.setattr(train, "_BLOCK_BYTES", block)
+        monkeypatch.setattr(train, "COUNTED_BYTES", counted)
         step = -(-size // counted)
         # A document is counted if the block in which it begins is: every `step`-th one.
         starts = np.cumsum([0, *(len(text.encode()) + 1 for text in texts)])[:-1]

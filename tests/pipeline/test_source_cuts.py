@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources import files
 from pipeline.sources.formats import byte_io as blocks
-from pipeline.sources.formats import contract
-from pipeline.sources.formats.tables import parquet
+from pipeline.sources.formats import contract, parquet
 from tests.support.builds import list_spans_of
 from tests.support.temporary import temporary_folder
 

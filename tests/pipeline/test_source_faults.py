@@ -18,7 +18,7 @@ import pytest
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
 from pipeline.sources.formats import contract
-from pipeline.sources.formats.tables.parquet import open_parquet
+from pipeline.sources.formats.parquet import open_parquet
 from tests.support.builds import list_spans_of
 from tests.support.opened import no_more_files
 

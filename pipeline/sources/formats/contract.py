@@ -58,7 +58,7 @@ class FileFormat:
     """What is known of a format before its module is imported, which takes up to 0.1 s."""
 
     module: str
-    """The module's name in this folder, with dots."""
+    """The module's name in this folder."""
     keys: tuple[str, ...] = ()
     """The keys of a source that only some formats use, and this one does."""
     required: tuple[str, ...] = ()
@@ -74,13 +74,11 @@ class FileFormat:
 
 
 FORMATS = {
-    "parquet": FileFormat("tables.parquet", _COLUMNS, endings=(".parquet",), magic=(b"PAR1",)),
-    "arrow": FileFormat(
-        "tables.arrow_ipc", _COLUMNS, endings=(".arrow", ".feather"), magic=(b"ARROW1", b"\xff\xff\xff\xff")
-    ),
+    "parquet": FileFormat("parquet", _COLUMNS, endings=(".parquet",), magic=(b"PAR1",)),
+    "arrow": FileFormat("arrow_ipc", _COLUMNS, endings=(".arrow", ".feather"), magic=(b"ARROW1", b"\xff\xff\xff\xff")),
     "jsonl": FileFormat("jsonl", _RECORDS, endings=(".jsonl", ".ndjson")),
     "text": FileFormat("text", ("separator", "encoding"), required=("separator",), endings=(".txt",)),
-    "csv": FileFormat("tables.csv_table", (*_RECORDS, "delimiter"), endings=(".csv", ".tsv", ".tab", ".psv")),
+    "csv": FileFormat("csv_table", (*_RECORDS, "delimiter"), endings=(".csv", ".tsv", ".tab", ".psv")),
     "json": FileFormat("json_array", _RECORDS),
     "file": FileFormat("whole_file", ("encoding",)),
 }

@@ -99,25 +99,13 @@ def check_records(source: SourceRecipe, records: list[Any], columns: Iterable[st
         if column not in found:
             key = "keep" if column in source.keep else source.text_key
             raise SourceError(
-                f"{where}: no column {column!r} in its first records; there are {', '.join(found)}. "
-                f"Correct `{key}`{_array_hint(records)}."
+                f"{where}: no column {column!r} in its first records; there are {', '.join(found)}. Correct `{key}`."
             )
         if "." in column and any(column in record for record in records):
             raise SourceError(
                 f"{where}: {column!r} is one key with a dot in its name; in JSON lines a dot leads into an object. "
                 "Rename the key, or convert the file to parquet."
             )
-
-
-def _array_hint(records: list[Any]) -> str:
-    """Return the end of a remedy for a file that is one object with the array of the records as a value."""
-    values: dict[str, Any] = records[0] if len(records) == 1 else {}
-    arrays = [
-        name for name, value in values.items() if isinstance(value, list) and value and isinstance(value[0], dict)
-    ]
-    if len(arrays) != 1:
-        return ""
-    return f"; or is {arrays[0]!r} the array of the records? Write it as a file of its own: `jq .{arrays[0]}`"
 
 
 def _names(record: Any, prefix: str = "") -> Iterator[str]:

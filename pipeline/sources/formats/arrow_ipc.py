@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 _FILE_MAGIC = b"ARROW1"
-_MAPPED_BATCHES = 8
-"""Batches measured in one memory map: Arrow has their bytes read into it, which stay until it is closed."""
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -88,8 +86,6 @@ def _check_ends(file: Any, whole: Span) -> None:
     file.seek(max(0, whole.stop - 8))
     tail = file.read(8)
     file.seek(0)
-    if head.startswith(b"FEA1"):
-        raise SourceError(f"{whole.name}: is Feather version 1, which is not read. Write it again as version 2.")
     if head.startswith(_FILE_MAGIC):
         return  # Arrow checks the footer
     if not head.startswith(_END_OF_STREAM[:4]):
@@ -103,17 +99,11 @@ def _measure_batches(source: SourceRecipe, whole: Span, schema: pa.Schema) -> li
     fields = _read_fields(schema, [source.text_column, *source.keep])
     options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
     with _open(whole, mapped=True) as file:
-        count = pa.ipc.open_file(file).num_record_batches
-    if not is_local(whole.url):
-        return [Group(None, whole.text_bytes // max(1, count), whole.stop // max(1, count))] * count
-    groups: list[Group] = []
-    # A new map for every few batches: those that were measured leave the memory.
-    for start in range(0, count, _MAPPED_BATCHES):
-        with _open(whole, mapped=True) as file:
-            reader = pa.ipc.open_file(file, options=options)
-            some = range(start, min(count, start + _MAPPED_BATCHES))
-            groups += [_measure(source, reader.get_batch(index)) for index in some]
-    return groups
+        reader = pa.ipc.open_file(file, options=options)
+        count = reader.num_record_batches
+        if is_local(whole.url):
+            return [_measure(source, reader.get_batch(index)) for index in range(count)]
+    return [Group(None, whole.text_bytes // max(1, count), whole.stop // max(1, count))] * count
 
 
 def _measure(source: SourceRecipe, batch: pa.RecordBatch) -> Group:
