@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Bools = npt.NDArray[np.bool_]
     UInt8s = npt.NDArray[np.uint8]
     Int32s = npt.NDArray[np.int32]
+    UInt16s = npt.NDArray[np.uint16]
     UInt32s = npt.NDArray[np.uint32]
     UInt64s = npt.NDArray[np.uint64]
     Int64s = npt.NDArray[np.int64]
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
     Rows = npt.NDArray[np.void]
 
 
-def wrap_numbers(kind: pa.DataType, values: npt.NDArray[Any]) -> Any:
-    """Wrap the rows of a numpy array as a fixed-width Arrow array, `(len(values),)`."""
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values).data)])
+def wrap_numbers(kind: pa.DataType, values: npt.NDArray[Any], valid: Bools | None = None) -> Any:
+    """Wrap the rows of a numpy array as a fixed-width Arrow array, `(len(values),)`; null where they are not valid."""
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little").data)
+    return pa.Array.from_buffers(kind, len(values), [bits, pa.py_buffer(np.ascontiguousarray(values).data)])
 
 
 def wrap_mask(mask: Bools) -> Any:

@@ -29,7 +29,7 @@ from pipeline.engine.checksums import WrittenFile
 from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, last_part, to_json_values
 from pipeline.engine.timer import Timer
-from pipeline.mix.fates import read_fates
+from pipeline.mix.evidence import read_evidence
 from pipeline.mix.mix_plan import ShardPlan, Slice
 from shards.format.content_hash import join_hashes
 from shards.format.document_table import document_schema
@@ -173,7 +173,7 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
 @contextmanager
 def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Generator[list[_Part]]:
     """Read which documents a task's shards need from each run, and prepare to read their tokens."""
-    fates = read_fates(open_store(task.mix), len(runs))
+    evidence = read_evidence(open_store(task.mix), len(runs))
     # The next task of this process may use the same checksums.
     forget = task.fetch and sum(run.output.checksums_bytes for run in runs) > MOST_CHECKSUMS_BYTES
     slices = _join_slices(task.shards)
@@ -182,7 +182,7 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
     def open_part(number: int, whole: Slice, edges: list[HashKey]) -> _Part | None:
         run = replace(runs[number]) if forget else runs[number]
         first, rows = run.read_between(whole.start, whole.stop)
-        places = np.flatnonzero(fates.kept(number, first, first + len(rows)))
+        places = np.flatnonzero(evidence.kept(number, first, first + len(rows)))
         rows = rows[places]
         if not len(rows):
             return None

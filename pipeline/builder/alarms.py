@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,12 +19,11 @@ from pipeline.clean.drops.malformed import (
     null_remedy,
     null_share,
 )
-from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE, Excess, SourceDrops, StepDrops, find_excess
+from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE, Excess, SourceDrops, StepDrops, find_excess, step_of
 from pipeline.clean.patterns import SHOWN_MATCHES, find_excess_of_patterns, pattern_reason
 from pipeline.clean.tally import SHOWN, TEXT_CHARACTERS, DroppedDocument, Tally
 from pipeline.encode.run_text import read_run_start
-from pipeline.mix.cleaning import read_cleaning
-from pipeline.mix.near_duplicates.drop import NearDuplicates
+from pipeline.mix.evidence import find_reasons, read_evidence
 from pipeline.recipe.filters import Filter
 from pipeline.recipe.presets import Preset
 from pipeline.recipe.schema import SourceRecipe
@@ -147,12 +145,8 @@ def check_cleaning(
         raise InputError("\n".join(faults))
 
 
-def check_mixed(build: RunningBuild, near: NearDuplicates | None) -> None:
+def check_mixed(build: RunningBuild) -> None:
     """Raise the alarm of the first step of the mix that drops more of a source than the recipe allows.
-
-    Args:
-        build: the build.
-        near: the near-duplicates; None if the build does not look for any.
 
     Raises:
         InputError: with counts and documents.
@@ -162,42 +156,41 @@ def check_mixed(build: RunningBuild, near: NearDuplicates | None) -> None:
     with build.stops():
         _check_items(build)
     with build.stops():
-        if near is not None:
-            _check_near_duplicates(build, near)
+        _check_near_duplicates(build)
+
+
+def _draw(build: RunningBuild, source: int, step: str) -> list[tuple[int, int, dict[str, Any]]]:
+    """Return some of the documents that a step of the mix drops: run, index and row of the evidence of each."""
+    evidence = read_evidence(build.mix, len(build.runs))
+    return evidence.draw(
+        build.runs, source, lambda rows: find_reasons(rows, lambda reason: step_of(reason) == step), SHOWN
+    )
 
 
 def _check_presets(build: RunningBuild) -> None:
-    runs = {run.digest: run for run in build.runs}
-
-    def show(source: str, preset: str) -> list[DroppedDocument]:
-        """Return the documents of a preset with the lowest hashes: a random draw of those that it drops."""
-        build.run_list.write()  # a mix task that is repaired reads it
-        limits = next(entry["limits"] for entry in read_cleaning(build.mix)["sources"] if entry["name"] == source)
-        vocabulary = read_vocabulary(build.tokenizer.text.encode())
-        # A document that breaks several limits is shown once, for the first of them.
-        own = [(item, limit) for limit in limits if limit["preset"] == preset for item in limit["random"]]
-        first = {item["hash"]: (item, limit) for item, limit in reversed(own)}
-        return [
-            DroppedDocument(
-                item["place"],
-                item["row"],
-                limit["reason"],
-                # That reads the run's receipt now: it may have been repaired.
-                read_run_start(replace(runs[item["run"]]), item["index"], vocabulary, characters=TEXT_CHARACTERS),
-                limit["measure"],
-                item["value"],
-                limit["value"],
-            )
-            for _, (item, limit) in sorted(first.items())[:SHOWN]
-        ]
+    def show(source: int, step: str) -> list[DroppedDocument]:
+        limits = {limit.reason: limit for limit in build.recipe.sources[source].clean.limits("mix")}
+        shown: list[DroppedDocument] = []
+        for number, index, found in _draw(build, source, step):
+            run, limit = build.runs[number], limits[found["dropped"]]
+            (row,) = run.read_documents(index, index + 1)
+            value = float(run.read_measures(index, index + 1)[0, run.measures.index(limit.measure)])
+            place = run.labels[int(row["span"])], int(row["row"])
+            text = _read_start(build, number, index)
+            shown.append(DroppedDocument(*place, limit.reason, text, limit.measure, value, limit.value))
+        return shown
 
     try:
-        for source, own in zip(build.recipe.sources, build.drops, strict=True):
-            read = partial(check_cleaning, source, source.clean.presets("mix"), own, partial(show, source.name))
-            build.driver.read(read)
+        for number, (source, own) in enumerate(zip(build.recipe.sources, build.drops, strict=True)):
+            check_cleaning(source, source.clean.presets("mix"), own, partial(show, number))
     except InputError as error:
         command = f"tokenmill clean-report {build.work}"
         raise InputError(f"{error}\n`{command}` shows what falls at each limit.") from None
+
+
+def _read_start(build: RunningBuild, run: int, index: int) -> str:
+    vocabulary = read_vocabulary(build.tokenizer.text.encode())
+    return read_run_start(build.runs[run], index, vocabulary, characters=TEXT_CHARACTERS)
 
 
 def _check_items(build: RunningBuild) -> None:
@@ -218,11 +211,12 @@ def _check_items(build: RunningBuild) -> None:
         raise InputError("\n".join([*faults, f"`{command}` shows them."]))
 
 
-def _check_near_duplicates(build: RunningBuild, near: NearDuplicates) -> None:
+def _check_near_duplicates(build: RunningBuild) -> None:
     settings = build.recipe.clean.near_duplicates
-    assert settings is not None
+    if settings is None:
+        return
     faults: list[str] = []
-    for source, own, examples in zip(build.recipe.sources, build.drops, near.sources, strict=True):
+    for number, (source, own) in enumerate(zip(build.recipe.sources, build.drops, strict=True)):
         step = own.steps[NEAR_DUPLICATE]
         excess = step.excess(settings.max_dropped)
         # Show what would go beside what stays.
@@ -230,7 +224,7 @@ def _check_near_duplicates(build: RunningBuild, near: NearDuplicates) -> None:
             faults += [
                 f"source {source.name!r}: clean.near_duplicates drops {_describe_near(step)}, more than max_dropped = "
                 f"{settings.max_dropped} allows. Examples:",
-                *_show_pairs(build, examples["shown"][:SHOWN]),
+                *_show_pairs(build, number),
                 f"Raise min_jaccard, then the set is mixed again; or set max_dropped = {excess.enough} in "
                 "[clean.near_duplicates] to go on without them. Nothing is encoded again.",
             ]
@@ -256,16 +250,16 @@ def _describe_near(step: StepDrops) -> str:
     return counted.describe(more=f", {plural(step.found.tokens, 'token')}")
 
 
-def _show_pairs(build: RunningBuild, shown: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield lines that show near-duplicates with the documents that stay."""
-    vocabulary = read_vocabulary(build.tokenizer.text.encode())
-    by_digest = {run.digest: run for run in build.runs}
+def _show_pairs(build: RunningBuild, source: int) -> Iterator[str]:
+    """Yield lines that show near-duplicates of a source with the documents that stay."""
 
-    def show(document: dict[str, Any]) -> str:
-        run = replace(by_digest[document["run"]])  # that reads its receipt now: it may have been repaired
-        text = read_run_start(run, document["index"], vocabulary, characters=TEXT_CHARACTERS)
-        return f"{printable(document['place'])} row {document['row']} ({document['hash']}): {printable(text)}"
+    def show(number: int, index: int) -> str:
+        run = build.runs[number]
+        (row,) = run.read_documents(index, index + 1)
+        digest = "{:016x}{:016x}".format(*run.hash_key(index))
+        place = f"{printable(run.labels[int(row['span'])])} row {row['row']} ({digest})"
+        return f"{place}: {printable(_read_start(build, number, index))}"
 
-    for pair in shown:
-        dropped, kept = (build.driver.read(partial(show, end)) for end in (pair["dropped"], pair["kept"]))
-        yield f"  {dropped}\n    similar by {pair['jaccard']:.3f} to {kept}"
+    for run, index, found in _draw(build, source, NEAR_DUPLICATE):
+        twin = show(found["twin_run"], found["twin_index"])
+        yield f"  {show(run, index)}\n    similar by {found['jaccard']:.3f} to {twin}"

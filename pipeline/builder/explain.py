@@ -122,7 +122,7 @@ class _Inquiry:
     # Documents that were encoded.
 
     def _describe_copies(self, copies: list[Copy], indent: str = "") -> dict[str, Any]:
-        outcomes = Outcomes(self._build.mix, self._build.recipe, len(self._build.runs)).find(copies)
+        outcomes = Outcomes(self._build.mix, self._build.recipe, self._build.runs).find(copies)
         for outcome in outcomes:
             self._raise_to(outcome["state"])
             state = ", ".join([outcome["state"], *outcome["shards"]])

@@ -163,6 +163,11 @@ class Run:
             return self._rows[first:last]
         return self._read_rows(first, last)
 
+    def hash_key(self, index: int) -> HashKey:
+        """Return the content hash of the document at an index."""
+        (row,) = self.read_documents(index, index + 1)
+        return int(row["hash_hi"]), int(row["hash_lo"])
+
     @cached_property
     def _rows(self) -> npt.NDArray[np.void]:
         return self._read_rows(0, self.num_documents)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from pipeline.mix.fates import Fate
 from shards.errors import InputError, plural
 from shards.format.content_hash import split_hashes
 from shards.format.equal_hashes import find_hashes, mark_first, sort_hashes
@@ -131,7 +130,6 @@ class ListedHashes(NamedTuple):
 
     reason: str
     """The drop reason under which they are counted."""
-    fate: Fate
     hashes: UInt64s
     """Distinct, `(hashes, 2)`, first and last 8 bytes."""
 
@@ -150,7 +148,7 @@ class Blocked:
             InputError: as `BlockList.read`.
         """
         self._files = [(item, *item.read()) for item in files]
-        self.lists = [ListedHashes(item.drop_reason, Fate.LISTED, rows) for item, rows, _ in self._files]
+        self.lists = [ListedHashes(item.drop_reason, rows) for item, rows, _ in self._files]
         self.lists += found
         sizes = [len(one.hashes) for one in self.lists]
         rows = np.concatenate([*(one.hashes for one in self.lists), np.zeros((0, 2), np.uint64)])

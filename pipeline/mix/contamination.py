@@ -1,7 +1,6 @@
-"""Contamination: the documents that hold items of evaluation sets, counted, and written down as evidence.
+"""Contamination: the documents that hold items of evaluation sets, counted, and their column of the evidence.
 
-`contamination.parquet` has a row for each document and item that it holds, `excused_items.parquet` one for each item of
-which common phrases in other documents did not count. `pipeline.mix.held_items` is the rule.
+`pipeline.mix.held_items` is the rule.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -9,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from pipeline.arrow_arrays import wrap_numbers
 from pipeline.clean.drops.table import ITEM_REASON, Counts, SourceDrops
-from pipeline.clean.evaluations.items import ITEM_DTYPE, Items, ItemsResult, ReadItems, load_items
+from pipeline.clean.evaluations.items import ITEM_DTYPE, ItemsResult, ReadItems, load_items
 from pipeline.encode.run import END_HASH, HashKey, Run
-from pipeline.engine.checksums import WrittenFile, checksum_file
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.block_lists import ListedHashes
 from pipeline.mix.different_documents import DifferentDocuments
-from pipeline.mix.fates import Fate, Fates
 from pipeline.mix.held_items import HELD_DTYPE, OF_DOCUMENT, HeldItems
 from pipeline.mix.mix_plan import MixPlan
 from shards.errors import plural
@@ -31,16 +27,16 @@ from shards.format.manifest import EvalTaskEntry
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s, Rows
+    from pipeline.arrow_arrays import Rows
+    from pipeline.mix.evidence import RowPlaces
+    from pipeline.mix.index import Index
     from pipeline.mix.near_duplicates.drop import SimilarPairs
     from pipeline.recipe.schema import EvaluationRecipe, Recipe
 
-CONTAMINATION_FILE = "contamination.parquet"
-"""One row for each document and item that it holds."""
-EXCUSED_FILE = "excused_items.parquet"
-"""One row for each item that some documents hold as common phrases alone."""
+EXCUSED = 20
+"""Items of each set with common phrases that do not count which the result lists, those in the most documents first."""
 EXCUSED_NAMED = 3
-"""Such items that a note names; the file has all of them."""
+"""Those that a note names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +51,9 @@ class ItemCounts:
     excused: int
     """Items of which common phrases in some documents do not count."""
     found: int
+    excused_items: list[dict[str, Any]]
+    """Some of these: `item`, `item_row`, `words`, in how many different `documents` their common phrases are which do
+    not hold them, and how many have `held` them."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,6 @@ class Findings:
     notes: list[str] = field(default_factory=list[str])
     """One for each set, for the user."""
     counts: list[ItemCounts] = field(default_factory=list[ItemCounts])
-    files: dict[str, WrittenFile] = field(default_factory=dict[str, WrittenFile])
-    """The entries of both tables for the receipt."""
 
     def held_of(self, number: int) -> Rows:
         """Return the documents and items of an evaluation set, by its number."""
@@ -90,7 +87,7 @@ class Findings:
                 own = self.held_of(number)
                 halves = np.stack([own["hash_hi"], own["hash_lo"]], axis=1)
                 hashes = np.unique(halves, axis=0)
-                listed.append(ListedHashes(f"{ITEM_REASON} {one.name}", Fate.HOLDS_ITEM, hashes))
+                listed.append(ListedHashes(f"{ITEM_REASON} {one.name}", hashes))
         return listed
 
     def add_to(self, drops: Sequence[SourceDrops]) -> None:
@@ -104,7 +101,21 @@ class Findings:
                 if step.reports:
                     step.reason(reason).first = own
 
-    def list_eval_tasks(self, plan: MixPlan, fates: Fates) -> tuple[EvalTaskEntry, ...]:
+    def to_columns(self, places: RowPlaces, number: int) -> dict[str, Any]:
+        """Return the column `items` of the evidence of a partition."""
+        inside, own = places.find(number, self.held["run"].astype(np.int64), self.held["document"].astype(np.int64))
+        order = np.argsort(own, kind="stable")
+        size = int(places.sizes(number).sum())
+        offsets = np.append(0, np.cumsum(np.bincount(own, minlength=size))).astype(np.int32)
+        rows: list[dict[str, Any]] = []
+        for one in self.held[inside[order]]:
+            about = self.read[int(self.items["evaluation"][one["item"]])]
+            found = {name: one[name].item() for name in ("share", "start", "stop")}
+            rows.append({"evaluation": about.name} | _name_item(self.items, about, int(one["item"])) | found)
+        values = pa.RecordBatch.from_pylist(rows, schema=pa.schema(list(_ITEMS.value_type))).to_struct_array()
+        return {"items": pa.ListArray.from_arrays(wrap_numbers(pa.int32(), offsets), values)}
+
+    def list_eval_tasks(self, plan: MixPlan, index: Index) -> tuple[EvalTaskEntry, ...]:
         """Return which items of each eval task are in documents of the training split."""
         # Training takes one range of each source, shard by shard.
         trained: dict[int, tuple[HashKey, HashKey]] = {}
@@ -112,11 +123,11 @@ class Findings:
             start, stop = trained.get(piece.source, (piece.start, piece.stop))
             trained[piece.source] = min(start, piece.start), max(stop, piece.stop)
 
+        kept = index.are_kept(self.held["run"].astype(np.int64), self.held["document"].astype(np.int64))
+
         def is_trained(held: np.void) -> bool:
             start, stop = trained.get(int(held["source"]), (END_HASH, END_HASH))
-            inside = start <= (int(held["hash_hi"]), int(held["hash_lo"])) < stop
-            run, document = int(held["run"]), int(held["document"])
-            return inside and bool(fates.kept(run, document, document + 1)[0])
+            return start <= (int(held["hash_hi"]), int(held["hash_lo"])) < stop
 
         # Two evaluation sets may be of one task: they hold the same.
         known = {one.task: number for number, one in enumerate(self.evaluations) if one.task}
@@ -124,7 +135,8 @@ class Findings:
         for task, number in known.items():
             read, rows = self.read[number], self.items["row"]
             short = np.flatnonzero((self.items["evaluation"] == number) & (self.items["size"] == 0))
-            held = {int(one["item"]) for one in self.held_of(number) if is_trained(one)}
+            own = self.held[kept & (self.items["evaluation"][self.held["item"]] == number)]
+            held = {int(one["item"]) for one in own if is_trained(one)}
             entries.append(
                 EvalTaskEntry(
                     task=task,
@@ -138,17 +150,11 @@ class Findings:
 
 
 def find_contamination(
-    folder: Path,
-    place: str,
-    recipe: Recipe,
-    runs: Sequence[Run],
-    rows: Sequence[Run],
-    similar: SimilarPairs | None = None,
+    place: str, recipe: Recipe, runs: Sequence[Run], rows: Sequence[Run], similar: SimilarPairs | None = None
 ) -> Findings:
-    """Find the documents that hold items, and write them into the evidence table.
+    """Find the documents that hold items.
 
     Args:
-        folder: where the tables are written.
         place: the address of the folder of the task that read the evaluation sets.
         recipe: the recipe.
         runs: all runs.
@@ -161,17 +167,15 @@ def find_contamination(
     different = DifferentDocuments(similar)
     rule = HeldItems(items, different.count(len(items.ngrams), rows), sum(run.num_documents for run in rows))
     parts = [np.zeros(0, HELD_DTYPE)]
-    with pq.ParquetWriter(folder / CONTAMINATION_FILE, _SCHEMA, compression="zstd") as table:
-        for number, (run, own) in enumerate(zip(runs, rows, strict=True)):
-            if not own.num_hits or not len(held := rule.find(own.read_hits())):
-                continue
-            held["run"], held["source"] = number, run.source
-            documents, which = np.unique(held["document"], return_inverse=True)
-            read_rows = np.concatenate([own.read_documents(one, one + 1) for one in documents.tolist()])
-            for name in OF_DOCUMENT:
-                held[name] = read_rows[name][which]
-            table.write_batch(_to_batch(held, run, recipe.sources[run.source].name, items, read))
-            parts.append(held)
+    for number, (run, own) in enumerate(zip(runs, rows, strict=True)):
+        if not own.num_hits or not len(held := rule.find(own.read_hits())):
+            continue
+        held["run"], held["source"] = number, run.source
+        documents, which = np.unique(held["document"], return_inverse=True)
+        read_rows = np.concatenate([own.read_documents(one, one + 1) for one in documents.tolist()])
+        for name in OF_DOCUMENT:
+            held[name] = read_rows[name][which]
+        parts.append(held)
     held = np.concatenate(parts)
     # The same document in several places, or nearly the same, tells of an item once.
     pairs = np.stack([held["item"].astype(np.uint64), different.identify(held["hash_hi"])], axis=1)
@@ -182,102 +186,55 @@ def find_contamination(
     counts: list[ItemCounts] = []
     for number, (evaluation, about) in enumerate(zip(recipe.evaluations, read, strict=True)):
         own = items.rows["evaluation"] == number
-        kinds = (int((own & (places > 0)).sum()) for places in (excused, held_in))
-        counts.append(ItemCounts(evaluation.name, evaluation.action, about.items, about.too_short, *kinds))
-    listed = _list_excused(items, read, excused, held_in)
-    excused_table = pa.Table.from_pylist(listed, schema=_EXCUSED_SCHEMA)
-    pq.write_table(excused_table, folder / EXCUSED_FILE, compression="zstd")
-    files = {name: checksum_file(folder / name) for name in (CONTAMINATION_FILE, EXCUSED_FILE)}
-    findings = Findings(recipe.evaluations, read, items.rows, held, counts=counts, files=files)
+        chosen = np.flatnonzero(own & (excused > 0))
+        first = chosen[np.argsort(-excused[chosen], kind="stable")][:EXCUSED].tolist()
+        listed = [
+            _name_item(items.rows, about, item)
+            | {"words": int(items.rows["words"][item]), "documents": int(excused[item]), "held": int(held_in[item])}
+            for item in first
+        ]
+        found = int((own & (held_in > 0)).sum())
+        shares = (about.items, about.too_short, len(chosen), found)
+        counts.append(ItemCounts(evaluation.name, evaluation.action, *shares, listed))
+    findings = Findings(recipe.evaluations, read, items.rows, held, counts=counts)
     for number, count in enumerate(counts):
-        findings.notes.append(_describe(count, len(findings.documents_of(number)), listed))
+        findings.notes.append(_describe(count, len(findings.documents_of(number))))
     return findings
 
 
-def _list_excused(items: Items, read: list[ReadItems], excused: Int64s, held_in: Int64s) -> list[dict[str, Any]]:
-    """Return the items that were excused: those in the most documents first."""
-    chosen = np.flatnonzero(excused)
-    return [
-        _name_item(items, read, number)
-        | {
-            "words": int(items.rows["words"][number]),
-            "documents": int(excused[number]),
-            "held": int(held_in[number]),
-        }
-        for number in chosen[np.argsort(-excused[chosen], kind="stable")].tolist()
-    ]
+def _name_item(items: Rows, read: ReadItems, number: int) -> dict[str, Any]:
+    """Return the values that name an item."""
+    row = items[number]
+    return {"item": read.spans[int(row["span"])], "item_row": int(row["row"])}
 
 
-def _name_item(items: Items, read: list[ReadItems], number: int) -> dict[str, Any]:
-    """Return the columns that name an item in both tables."""
-    row = items.rows[number]
-    evaluation = read[int(row["evaluation"])]
-    return {
-        "evaluation": evaluation.name,
-        "item": evaluation.spans[int(row["span"])],
-        "item_row": int(row["row"]),
-    }
-
-
-_SCHEMA = pa.schema(
-    [
-        ("evaluation", pa.string()),
-        ("item", pa.string()),  # label of its span
-        ("item_row", pa.uint32()),
-        ("share", pa.float32()),  # of the item's words; without common phrases, where they did not count
-        ("source", pa.string()),
-        ("unit", pa.string()),
-        ("row", pa.uint32()),
-        ("hash", pa.string()),
-        ("start", pa.uint64()),  # bytes of the document's text that were found
-        ("stop", pa.uint64()),
-        ("run", pa.string()),
-        ("index", pa.uint32()),  # of the document in its run
-    ]
+_ITEMS = pa.list_(
+    pa.struct(
+        [
+            ("evaluation", pa.string()),
+            ("item", pa.string()),  # label of its span
+            ("item_row", pa.uint32()),
+            ("share", pa.float32()),  # of the item's words; without common phrases, where they did not count
+            ("start", pa.uint64()),  # bytes of the document's text that were found
+            ("stop", pa.uint64()),
+        ]
+    )
 )
-_EXCUSED_SCHEMA = pa.schema(
-    [
-        ("evaluation", pa.string()),
-        ("item", pa.string()),  # label of its span
-        ("item_row", pa.uint32()),
-        ("words", pa.uint32()),
-        ("documents", pa.uint64()),  # different ones that have its common phrases, and do not hold it
-        ("held", pa.uint64()),  # different ones that hold it
-    ]
-)
+"""The type of the column `items` of the evidence."""
 
 
-def _to_batch(held: Rows, run: Run, source: str, items: Items, read: list[ReadItems]) -> pa.RecordBatch:
-    """Return the rows of the evidence table for one run."""
-    labels = run.labels
-    table = [
-        _name_item(items, read, int(one["item"]))
-        | {name: one[name] for name in ("share", "start", "stop", "row")}
-        | {
-            "source": source,
-            "unit": labels[int(one["span"])],
-            "hash": f"{one['hash_hi']:016x}{one['hash_lo']:016x}",
-            "run": run.digest,
-            "index": one["document"],
-        }
-        for one in held
-    ]
-    return pa.RecordBatch.from_pylist(table, schema=_SCHEMA)
-
-
-def _describe(counts: ItemCounts, documents: int, excused: list[dict[str, Any]]) -> str:
+def _describe(counts: ItemCounts, documents: int) -> str:
     text = f"evaluation set {counts.name!r}: {counts.found:,} of {plural(counts.items, 'item')} found"
     if documents:
         text += f" in {plural(documents, 'document')}, "
         text += "which are dropped" if counts.action == "drop" else 'which stay: set action = "drop" to drop them'
     # Name some of the items that other documents share phrases with.
-    own = [one for one in excused if one["evaluation"] == counts.name]
-    if own:
+    if counts.excused_items:
         named = [
             f"{one['item']} row {one['item_row']} ({plural(one['words'], 'word')}, "
             f"{plural(one['documents'], 'document')})"
-            for one in own[:EXCUSED_NAMED]
+            for one in counts.excused_items[:EXCUSED_NAMED]
         ]
-        rest = f" and {len(own) - len(named):,} more, in {EXCUSED_FILE}" if len(own) > len(named) else ""
-        text += f"; common phrases of {plural(len(own), 'item')} do not count: {', '.join(named)}{rest}"
+        rest = f" and {counts.excused - len(named):,} more" if counts.excused > len(named) else ""
+        text += f"; common phrases of {plural(counts.excused, 'item')} do not count: {', '.join(named)}{rest}"
     return text

@@ -1,32 +1,27 @@
-"""The outcome of a mix for the copies of one document: the fate of each, and the evidence of the step that decided it.
+"""The outcome of a mix for the copies of one document: what the evidence says of each, with the facts of its reason.
 
-Everything is read from the work folder: rows of the runs, found by their hash; the fates and the evidence that the mix
-wrote; the block lists. Tokens are not read. Costs a few small reads for each run, and the evidence tables.
+Everything is read from the work folder: rows of the runs, found by their hash; the evidence of the mix; the block
+lists. Tokens are not read. Costs a few small reads for each run, and the evidence of a part of the hash space.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
+from pipeline.clean.drops.table import DUPLICATE, ITEM_REASON, NEAR_DUPLICATE, NOT_TAKEN, step_of
 from pipeline.clean.limits import describe_fallen
 from pipeline.encode.run import Run
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.block_lists import open_lists
-from pipeline.mix.contamination import CONTAMINATION_FILE
 from pipeline.mix.cuts import MixResult
-from pipeline.mix.fates import Fate, read_fates
-from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
+from pipeline.mix.evidence import Evidence
 from pipeline.mix.take import describe_take, find_end
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError, plural
 from shards.format.equal_hashes import find_hashes
+from shards.format.manifest import BLOCK_LIST_REASON
 from shards.format.writer import shard_name
 from shards.stores.store import Store
 
@@ -76,25 +71,33 @@ def find_copies(number: int, run: Run, bounds: tuple[int, int]) -> list[Copy]:
     return [Copy(number, run, first + place, rows[place]) for place in range(len(rows))]
 
 
+_LAST = ("", NEAR_DUPLICATE, NOT_TAKEN)
+"""The steps after copies were dropped; none of a document that is kept."""
+
+
+def _step_of(found: dict[str, Any]) -> str:
+    return step_of(found["dropped"] or "")
+
+
 def _reason(step: str, text: str, **facts: Any) -> Reason:
     return {"step": step, "text": text, "facts": facts}
 
 
 class Outcomes:
-    """The outcomes of a mix for single documents: their fates, and the evidence of each step."""
+    """The outcomes of a mix for single documents."""
 
-    def __init__(self, folder: Store, recipe: Recipe, runs: int):
+    def __init__(self, folder: Store, recipe: Recipe, runs: Sequence[Run]):
         """Set the mix.
 
         Args:
             folder: the folder of its task.
             recipe: its recipe.
-            runs: how many runs it read.
+            runs: the runs that it read.
         """
-        self._output, self._recipe = TaskOutput(folder, MixResult), recipe
-        self._fates = read_fates(folder, runs)
-        self._plan = self._output.result.plan
-        self._tables: dict[str, pa.Table] = {}
+        output = TaskOutput(folder, MixResult)
+        self._result, self._recipe = output.result, recipe
+        self._runs = runs
+        self._evidence = Evidence(output, len(runs))
 
     def find(self, copies: Sequence[Copy]) -> list[dict[str, Any]]:
         """Return what became of the copies of one document, as JSON values.
@@ -109,67 +112,49 @@ class Outcomes:
         Raises:
             WorkFileDamagedError: a file of the work folder is not as it was written.
         """
-        fates = [self._fates.of(copy.number, copy.index) for copy in copies]
-        # Of equal documents one went on to the last step.
-        went_on = (Fate.KEPT, Fate.NEAR_DUPLICATE, Fate.NOT_TAKEN)
-        last = [copy for copy, fate in zip(copies, fates, strict=True) if fate in went_on]
+        found = [self._evidence.of(copy.number, copy.index) for copy in copies]
+        # Of equal documents one went on to the last steps.
+        went_on = [copy for copy, row in zip(copies, found, strict=True) if _step_of(row) in _LAST]
         return [
-            self._describe_place(copy)
+            self._describe_place(copy.run, copy.row)
             | {"hash": copy.hash, "tokens": int(copy.row["length"])}
-            | self._explain(copy, fate, last)
-            for copy, fate in zip(copies, fates, strict=True)
+            | self._explain(copy, row, went_on)
+            for copy, row in zip(copies, found, strict=True)
         ]
 
-    def _describe_place(self, copy: Copy) -> dict[str, Any]:
-        name = self._recipe.sources[copy.run.source].name
-        return {
-            "source": name,
-            "unit": copy.run.labels[int(copy.row["span"])],
-            "row": int(copy.row["row"]),
-        }
+    def _describe_place(self, run: Run, row: Rows) -> dict[str, Any]:
+        name = self._recipe.sources[run.source].name
+        return {"source": name, "unit": run.labels[int(row["span"])], "row": int(row["row"])}
 
-    def _explain(self, copy: Copy, fate: Fate, last: list[Copy]) -> dict[str, Any]:
+    def _explain(self, copy: Copy, found: dict[str, Any], went_on: list[Copy]) -> dict[str, Any]:
         shards: list[str] = []
         notes: list[Reason] = []
         source = self._recipe.sources[copy.run.source]
-        match fate:
-            case Fate.LISTED:
-                reasons = self._find_lists(copy)
-            case Fate.HOLDS_ITEM:
-                reasons = self._find_items(copy, "drop")
-            case Fate.BEYOND_LIMIT:
-                values = copy.run.read_measures(copy.index, copy.index + 1)
-                fallen = describe_fallen(values[0], copy.run.measures, source.clean.limits("mix"))
-                reasons = [_reason("limits", text, **facts) for text, facts in fallen]
-            case Fate.DUPLICATE:
-                first = self._describe_place(last[0])
-                other = "" if first["source"] == source.name else f" of the source {first['source']!r}"
-                text = f"its text is that of an earlier document{other}: {first['unit']} row {first['row']}"
-                reasons = [_reason("duplicate", text, **first)]
-            case Fate.NEAR_DUPLICATE:
-                reasons = self._find_near_duplicates(copy)
-            case Fate.NOT_TAKEN:
-                end = f"{find_end(source.take):016x}"
-                text = f"{describe_take(source.take)} of the source {source.name!r}, the hashes before {end}"
-                reasons = [_reason("take", text, take=source.take, end=end)]
-            case Fate.KEPT:
-                notes = [*self._find_items(copy, "report"), *self._find_near_duplicates(copy, reported=True)]
-                shards, reasons = self._find_shards(copy, source.name)
-        dropped = fate not in (Fate.KEPT, Fate.NOT_TAKEN)
-        state = "dropped" if dropped else "in the set" if shards else "not taken"
-        return {"state": state, "shards": shards, "reasons": reasons, "notes": notes}
-
-    def _find_evidence(self, name: str, **own: Any) -> list[dict[str, Any]]:
-        """Return the rows of a table of evidence with these values; none if the mix wrote no such table."""
-        if name not in self._output.result.files:
-            return []
-        if name not in self._tables:
-            self._tables[name] = pq.read_table(pa.BufferReader(self._output.read(name)))
-        table = self._tables[name]
-        for column, value in own.items():
-            kind = table.schema.field(column).type
-            table = table.filter(pc.equal(table[column], pa.scalar(value, kind)))
-        return table.to_pylist()
+        step = _step_of(found)
+        if step == "":
+            notes = [*self._list_items(found, "report"), *self._describe_twin(found, reported=True)]
+            shards, reasons = self._find_shards(copy, source.name)
+        elif step.startswith(BLOCK_LIST_REASON):
+            reasons = self._find_lists(copy)
+        elif step.startswith(f"{ITEM_REASON} "):
+            reasons = self._list_items(found, "drop")
+        elif step == DUPLICATE:
+            first = self._describe_place(went_on[0].run, went_on[0].row)
+            other = "" if first["source"] == source.name else f" of the source {first['source']!r}"
+            text = f"its text is that of an earlier document{other}: {first['unit']} row {first['row']}"
+            reasons = [_reason("duplicate", text, **first)]
+        elif step == NEAR_DUPLICATE:
+            reasons = self._describe_twin(found)
+        elif step == NOT_TAKEN:
+            end = f"{find_end(source.take):016x}"
+            text = f"{describe_take(source.take)} of the source {source.name!r}, the hashes before {end}"
+            reasons = [_reason("take", text, take=source.take, end=end)]
+        else:
+            values = copy.run.read_measures(copy.index, copy.index + 1)
+            fallen = describe_fallen(values[0], copy.run.measures, source.clean.limits("mix"))
+            reasons = [_reason("limits", text, **facts) for text, facts in fallen]
+        state = "not taken" if step in ("", NOT_TAKEN) else "dropped"
+        return {"state": "in the set" if shards else state, "shards": shards, "reasons": reasons, "notes": notes}
 
     def _find_lists(self, copy: Copy) -> list[Reason]:
         """Return the block lists with the document's hash; if there is none, those that the mix read otherwise."""
@@ -188,50 +173,47 @@ class Outcomes:
         text = f"its hash was in a block list that is not as it was: {'; '.join(changed)}"
         return found or [_reason("block_list", text)]
 
-    def _find_items(self, copy: Copy, action: str) -> list[Reason]:
-        """Return the items that a copy holds, of the evaluation sets with an action."""
-        # A run may serve two sources: the source is part of the place.
-        source = self._recipe.sources[copy.run.source].name
-        rows = self._find_evidence(CONTAMINATION_FILE, run=copy.run.digest, index=copy.index, source=source)
+    def _list_items(self, found: dict[str, Any], action: str) -> list[Reason]:
+        """Return the items that a document holds, of the evaluation sets with an action."""
         names = {one.name for one in self._recipe.evaluations if one.action == action}
         return [
             _reason(
                 "evaluations",
-                f"it holds an item of the evaluation set {row['evaluation']!r}: {row['item']} row {row['item_row']}, "
-                f"{row['share']:.0%} of its words in bytes {row['start']:,} to {row['stop']:,} of the text"
-                + ('; action = "report" keeps it' if action == "report" else ""),
-                **{name: row[name] for name in ("evaluation", "item", "item_row", "share", "start", "stop")},
+                f"it holds an item of the evaluation set {item['evaluation']!r}: {item['item']} row "
+                f"{item['item_row']}, {item['share']:.0%} of its words in bytes {item['start']:,} to "
+                f"{item['stop']:,} of the text" + ('; action = "report" keeps it' if action == "report" else ""),
+                **item,
             )
-            for row in rows
-            if row["evaluation"] in names
+            for item in found.get("items", ())
+            if item["evaluation"] in names
         ]
 
-    def _find_near_duplicates(self, copy: Copy, *, reported: bool = False) -> list[Reason]:
-        """Return the documents that are similar to a copy and stay, as the evidence names them."""
-        return [
-            _reason(
-                "near_duplicate",
-                f"it is a near-duplicate, by a Jaccard similarity of {row['jaccard']:.4f}, of a document of the source "
-                f"{row['kept_source']!r} that stays: {row['kept_unit']} row {row['kept_row']}, hash "
-                f"{row['kept_hash'].hex()}" + ('; action = "report" keeps both' if reported else ""),
-                jaccard=row["jaccard"],
-                hash=row["kept_hash"].hex(),
-                **{name: row[f"kept_{name}"] for name in ("source", "unit", "row")},
-            )
-            for row in self._find_evidence(EVIDENCE_FILE, dropped_hash=bytes.fromhex(copy.hash))
-        ]
+    def _describe_twin(self, found: dict[str, Any], *, reported: bool = False) -> list[Reason]:
+        """Return the document that is similar to a near-duplicate and stays."""
+        if found.get("twin_run") is None:
+            return []
+        run, index = self._runs[int(found["twin_run"])], int(found["twin_index"])
+        (row,) = run.read_documents(index, index + 1)
+        twin, digest = self._describe_place(run, row), "{:016x}{:016x}".format(*run.hash_key(index))
+        text = (
+            f"it is a near-duplicate, by a Jaccard similarity of {found['jaccard']:.4f}, of a document of the source "
+            f"{twin['source']!r} that stays: {twin['unit']} row {twin['row']}, hash {digest}"
+            + ('; action = "report" keeps both' if reported else "")
+        )
+        return [_reason("near_duplicate", text, jaccard=found["jaccard"], hash=digest, **twin)]
 
     def _find_shards(self, copy: Copy, source: str) -> tuple[list[str], list[Reason]]:
         """Return the shards that hold a kept copy; if none does, why: it is beyond the mix, or there is no set."""
-        if self._plan is None:
-            fault = self._output.result.fault.partition("\n")[0]
+        plan = self._result.plan
+        if plan is None:
+            fault = self._result.fault.partition("\n")[0]
             return [], [_reason("stopped", f"nothing drops it, but the last build made no set: {fault}")]
-        pieces = [(one, piece) for one in self._plan.shards for piece in one.slices if piece.source == copy.run.source]
+        pieces = [(one, piece) for one in plan.shards for piece in one.slices if piece.source == copy.run.source]
         held = [one for one, piece in pieces if piece.start <= copy.hash_key < piece.stop]
         if held:
             return [shard_name(one.split, one.index) for one in held], []  # type: ignore[arg-type]
-        requested = self._plan.requested_tokens[copy.run.source]
-        left = self._output.result.drops[copy.run.source].left
+        requested = plan.requested_tokens[copy.run.source]
+        left = self._result.drops[copy.run.source].left
         ends = [piece.stop for one, piece in pieces if one.split == "train"]
         cut = "{:016x}{:016x}".format(*max(ends)) if ends else None
         where = f"Documents are taken in hash order, and end before {cut}." if cut else "None are taken."

@@ -22,19 +22,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
-
 from pipeline.clean.drops.table import SourceDrops
 from pipeline.clean.reading_keys import limits_by_preset
 from pipeline.encode.run import END_HASH, FIRST_HASH, load_runs, runs_in_scratch
 from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
-from pipeline.mix import cleaning
 from pipeline.mix.block_lists import Blocked, BlockList, describe_use
-from pipeline.mix.cleaning import open_limits, write_cleaning
 from pipeline.mix.contamination import Findings, ItemCounts, find_contamination
-from pipeline.mix.fates import write_fates
-from pipeline.mix.index import Axis, Cut, Index
+from pipeline.mix.evidence import write_evidence
+from pipeline.mix.index import Axis, Cut, Index, open_limits
 from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
 from pipeline.mix.near_duplicates.drop import NearDuplicates, SimilarPairs, drop_near_duplicates
 from pipeline.mix.take import drop_not_taken
@@ -60,7 +56,6 @@ def _mixing_keys(recipe: Recipe, task: MixTask) -> dict[str, Any]:
             sources[source.name]["take"] = source.take
     keys["order"] = [source.name for source in recipe.sources]
     if any(source.clean.presets("mix") for source in recipe.sources):
-        keys["code"] = {"cleaning": cleaning.CODE_VERSION}
         for source in recipe.sources:
             sources[source.name]["clean"] = limits_by_preset(source, "mix")
     keys["evaluations"] = {one.name: {"action": one.action} for one in recipe.evaluations}
@@ -71,7 +66,7 @@ def _mixing_keys(recipe: Recipe, task: MixTask) -> dict[str, Any]:
 class MixTask(Payload):
     """The input of the mix task; plain data."""
 
-    CODE: ClassVar = 4
+    CODE: ClassVar = 5
 
     recipe: Annotated[Recipe, InDigest(_mixing_keys, "")]
     block_lists: Annotated[tuple[BlockList, ...], NOT_IN_DIGEST]
@@ -348,8 +343,7 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
     """Mix the runs: decide what becomes of each document, and cut the kept ones into shards.
 
     Returns:
-        The result. `fates.bin` has the fate of each document. For limits there are `cleaning.json`, for near-duplicates
-        `near_duplicates.parquet`, for evaluation sets `contamination.parquet`.
+        The result. `evidence.parquet` says what became of each document.
 
     Raises:
         InputError: a block list was changed or deleted after the recipe was read.
@@ -357,36 +351,33 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
     runs = load_runs(task.runs)
     recipe, names = task.recipe, [source.name for source in task.recipe.sources]
     with runs_in_scratch(runs, folder) if task.fetch else nullcontext(runs) as own:
-        # Decide the fates, step by step.
+        # Decide which documents are dropped, step by step.
         findings = Findings()
         if task.evaluations:
-            findings = find_contamination(folder, task.evaluations, recipe, runs, own, task.similar)
-        limits = open_limits(recipe.sources)
+            findings = find_contamination(task.evaluations, recipe, runs, own, task.similar)
         blocked = Blocked(task.block_lists, findings.list_dropped())
-        index = Index(list(own), len(names), blocked, limits, folder)
-        for run in runs:
-            read = index.drops[run.source].read
-            read.documents += run.num_documents
-            read.tokens += run.tokens_bytes // np.dtype(run.dtype).itemsize
-        findings.add_to(index.drops)
-        result = MixResult(files=findings.files, contamination=findings.counts, drops=index.drops)
-        if limits:
-            result.files |= write_cleaning(folder, limits, runs, own)
-        if task.similar is not None:
-            result.near_duplicates, files = drop_near_duplicates(index, task.similar, folder, names, runs)
-            result.files |= files
+        index = Index(list(own), len(names), blocked, open_limits(recipe.sources), folder)
+        near = drop_near_duplicates(index, task.similar) if task.similar is not None else None
         drop_not_taken(index, recipe.sources)
-        result.files |= write_fates(folder, index.fates)
-        for source, drops in enumerate(index.drops):
-            drops.left = index.count_kept(source)
+        # Write what became of them, and count.
+        evidence = [one for one in (near, findings if task.evaluations else None) if one is not None]
+
+        def add_columns(number: int) -> dict[str, Any]:
+            return {name: column for one in evidence for name, column in one.to_columns(index.places, number).items()}
+
+        files = write_evidence(folder, index.places, index.reasons, index.read_reasons, add_columns)
+        drops = index.drops
+        findings.add_to(drops)
+        counts = near and NearDuplicates(near.compared, near.pairs)
+        result = MixResult(files=files, contamination=findings.counts, drops=drops, near_duplicates=counts)
 
         # Cut what is kept.
         short = find_short(recipe, index, task.has_more)
-        result.short = [(source, needed, index.drops[source].left.tokens) for source, needed in short.items()]
+        result.short = [(source, needed, drops[source].left.tokens) for source, needed in short.items()]
         if not short:
             try:
                 plan = cut_sources(recipe, index, task.has_more)
-                known = findings.list_eval_tasks(plan, index.fates)
+                known = findings.list_eval_tasks(plan, index)
                 result.plan = replace(plan, notes=(*plan.notes, *findings.notes), eval_tasks=known)
             except InputError as error:
                 result.fault = str(error)

@@ -8,47 +8,68 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipeline.clean.drops.table import DUPLICATE, ELSEWHERE, NEAR_DUPLICATE, Counts, SourceDrops, StepDrops, step_of
+from pipeline.clean.drops.table import (
+    DUPLICATE,
+    ELSEWHERE,
+    NEAR_DUPLICATE,
+    NOT_TAKEN,
+    Counts,
+    SourceDrops,
+    StepDrops,
+    step_of,
+)
+from pipeline.clean.limits import count_fallen, find_fallen
 from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
 from pipeline.mix.block_lists import Blocked
-from pipeline.mix.cleaning import BLOCK_DOCUMENTS, Block, SourceLimits
-from pipeline.mix.fates import Fate, Fates
+from pipeline.mix.evidence import RowPlaces
 from pipeline.mix.partitions import Part, Partitions
 from shards.format.equal_hashes import HashRange, find_copies, find_hashes, sort_hashes
 from shards.format.manifest import BlockListEntry
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s, Integers, Rows, UInt8s, UInt32s, UInt64s
+    from pipeline.arrow_arrays import Bools, Float32s, Int64s, UInt16s, UInt32s, UInt64s
+    from pipeline.recipe.presets import Limit
+    from pipeline.recipe.schema import SourceRecipe
 
 FAR_OFF = 0.05
-"""Largest excess of one source, as a part of all validation tokens, at which the cut of version 0.1.0 is kept, so that
-sets keep their bytes. With 200,000 tokens of validation it is 10,000."""
-DUPLICATE_ELSEWHERE = DUPLICATE + ELSEWHERE
+"""Largest excess of one source, as a part of all validation tokens, at which the cut is not moved to the nearest
+boundary. With 200,000 tokens of validation it is 10,000."""
+BLOCK_DOCUMENTS = 1 << 16
+"""Documents whose measures are read at once, at most."""
+SUM_DOCUMENTS = 1 << 20
+"""Documents that are added up at once."""
 
 
-FOUND_DTYPE = np.dtype(
-    [
-        ("run", "<i8"),  # the number of the document's run; -1 if none is kept
-        ("index", "<i8"),  # its place in the run
-        ("span", "<i8"),  # the number of its span in the run's unit
-        ("row", "<i8"),  # its row in the span
-    ]
-)
-"""A kept document with a given content hash."""
+class SourceLimits(NamedTuple):
+    """The limits of a source's presets with `when = "mix"`."""
+
+    limits: list[Limit]
+    """In the order in which they count as the first reason."""
+    measures: list[str]
+    """Those that are stored with the source's runs."""
+
+
+def open_limits(sources: Sequence[SourceRecipe]) -> dict[int, SourceLimits]:
+    """Return the limits of each source that is cleaned in the mix, by the source's index."""
+    return {
+        number: SourceLimits(source.clean.limits("mix"), source.clean.mix_measures())
+        for number, source in enumerate(sources)
+        if source.clean.presets("mix")
+    }
 
 
 class Index:
     """The documents of all runs in hash order, read by partitions of the hash space.
 
-    The constructor deduplicates: it decides the fate of each document, and adds up the tokens of those that are kept.
-    A document that a block list names is dropped with all its copies. Of the others, those that fall by the limits of
-    their source are dropped before copies are looked for.
+    The constructor deduplicates: it decides which documents are dropped, and for which reason. A document that a block
+    list names is dropped with all its copies. Of the others, those beyond a limit of their source are dropped before
+    copies are looked for: sources may have other limits, and of equal documents the first one left is kept.
     """
 
     def __init__(
@@ -61,165 +82,182 @@ class Index:
     ):
         self._runs = runs
         self.sources = np.array([run.source for run in runs], np.int64)
-        self._blocked = blocked or Blocked(())
+        self._blocked, self._limits = blocked or Blocked(()), limits or {}
         self._partitions = Partitions(runs, scratch)
         self.bits = self._partitions.bits
-        # Of the documents that are kept, by partition and source.
-        self.tokens, self.longest, self._kept = np.zeros((3, 1 << self.bits, num_sources), np.int64)
-        self.drops = [SourceDrops() for _ in range(num_sources)]
+        # Documents and tokens by partition, source and reason, of which the first is none: kept documents.
+        self._sums = np.zeros((1 << self.bits, num_sources, 1, 2), np.int64)
+        self._codes: dict[str, int] = {}
+        self.longest = np.zeros((1 << self.bits, num_sources), np.int64)
+        """The longest document that is kept, by partition and source."""
+        self._counted = [SourceDrops() for _ in range(num_sources)]
+        """Steps that are counted when they decide: limits and near-duplicates."""
+        for limit in (limit for own in self._limits.values() for limit in own.limits):
+            self._code(limit.reason)
+        listed = np.array([0, *(self._code(one.reason) for one in self._blocked.lists)], np.uint16)
         for number in range(1 << self.bits):
-            self._decide(number, limits or {})
+            self._decide(number, listed)
+
+    def _code(self, reason: str) -> int:
+        """Return the number of a reason, from 1 on, which is new the first time."""
+        if reason not in self._codes:
+            self._sums = np.pad(self._sums, ((0, 0), (0, 0), (0, 1), (0, 0)))
+        return self._codes.setdefault(reason, len(self._codes) + 1)
+
+    @property
+    def reasons(self) -> list[str]:
+        """The reasons for which documents are dropped, by their numbers from 1 on."""
+        return list(self._codes)
+
+    @property
+    def places(self) -> RowPlaces:
+        """Where the documents of the runs are in the partitions."""
+        return self._partitions.places
+
+    @property
+    def tokens(self) -> Int64s:
+        """The tokens that are kept, `(partitions, sources)`."""
+        return self._sums[:, :, 0, 1]
 
     @property
     def documents(self) -> Int64s:
         """How many documents of each source are kept, `(sources,)`."""
-        return self._kept.sum(axis=0)
+        return self._sums[:, :, 0, 0].sum(axis=0)
 
-    @property
-    def fates(self) -> Fates:
-        """The fates of all documents so far; what is dropped later is not in them."""
-        return Fates(self._partitions.edges, self._read_fates)
+    def read_reasons(self, number: int) -> UInt16s:
+        """Return the numbers of the reasons of a partition's documents; 0 for those that are kept."""
+        return np.frombuffer(self._partitions.scratch.read(number), np.uint16)
 
-    def _read_fates(self, number: int) -> UInt8s:
-        """Read the fates of a partition; they may be changed and written again."""
-        return np.frombuffer(self._partitions.scratch.read(number), np.uint8)
+    def are_kept(self, run: Int64s, index: Int64s) -> Bools:
+        """Return which documents, by their runs and indexes in these, are kept."""
+        kept = np.zeros(len(run), bool)
+        for number in range(1 << self.bits if len(run) else 0):
+            inside, places = self.places.find(number, run, index)
+            kept[inside] = self.read_reasons(number)[places] == 0
+        return kept
 
-    def _write_fates(self, number: int, fates: UInt8s, lengths: UInt32s) -> None:
-        """Write the fates of a partition, and add up what they keep."""
-        self._partitions.scratch.write(number, [fates])
-        runs = np.flatnonzero(self._partitions.sizes(number))  # a run without documents has no place to begin at
-        begins, sources = self._partitions.begins(number)[runs], self.sources[runs]
-        keep = fates == Fate.KEPT
-        kept = np.where(keep, lengths, 0)
-        # Sums over each run, then over the runs of each source.
-        for table, add, values in (
-            (self.tokens, np.add, kept),
-            (self.longest, np.maximum, kept),
-            (self._kept, np.add, keep),
-        ):
-            table[number] = 0
-            add.at(table[number], sources, add.reduceat(values, begins, dtype=np.int64))
+    def _write(self, number: int, codes: UInt16s, lengths: UInt32s) -> None:
+        """Write the reasons of a partition, for the first time or again, and add up documents and tokens."""
+        self._partitions.scratch.write(number, [codes])
+        sums, longest = self._sums[number], self.longest[number]
+        sums[:], longest[:] = 0, 0
+        sizes = self.places.sizes(number)
+        # Neighbouring runs of a source together, in pieces of bounded size.
+        edges = np.flatnonzero(np.diff(self.sources, prepend=-1, append=-1)) if len(sizes) else [0]
+        ends = np.append(0, np.cumsum(sizes))
+        for first, last in itertools.pairwise(edges):
+            source = self.sources[first]
+            for start in range(ends[first], ends[last], SUM_DOCUMENTS):
+                own = slice(start, min(start + SUM_DOCUMENTS, ends[last]))
+                gone, tokens = np.flatnonzero(codes[own]), lengths[own]
+                reasons = codes[own][gone]
+                sums[source, :, 0] += np.bincount(reasons, minlength=sums.shape[1])
+                sums[source, :, 1] += np.bincount(reasons, tokens[gone], sums.shape[1]).astype(np.int64)
+                # The others are kept: most of them.
+                sums[source, 0] += (
+                    len(tokens) - len(gone),
+                    tokens.sum(dtype=np.int64) - tokens[gone].sum(dtype=np.int64),
+                )
+                longest[source] = max(longest[source], tokens.max(initial=0, where=codes[own] == 0))
 
-    def _decide(self, number: int, limits: Mapping[int, SourceLimits]) -> None:
-        """Decide the fates of the documents of a partition, run by run, and count them."""
+    def _decide(self, number: int, listed: UInt16s) -> None:
+        """Decide which documents of a partition are dropped; `listed` has the reason of each list, from 1 on."""
         part = self._partitions.read(number)
-        ends = np.cumsum(self._partitions.sizes(number))
-        fates = np.zeros(len(part.hi), np.uint8)
         order, shared = sort_hashes(part.hi, part.lo, bits=self.bits)
 
         # Whoever is listed goes with all copies, counted under the first list.
-        found = self._blocked.find(part.hi, part.lo)
-        for place, listed in enumerate(self._blocked.lists):
-            own = np.flatnonzero(found == place)
-            fates[own] = listed.fate
-            sources = self.sources[np.searchsorted(ends, own, "right")]
-            self._count(listed.reason, sources, part.lengths[own])
+        codes = listed[self._blocked.find(part.hi, part.lo) + 1]
         # Who falls by a limit may leave a copy of another source.
-        for source, own in limits.items():
-            for places, block in self._read_blocks(number, source, part):
-                open_ = fates[places] == Fate.KEPT
-                fell = own.add(block.only(open_), self.drops[source])
-                fates[places[open_][fell]] = Fate.BEYOND_LIMIT
+        for source, (limits, measures) in self._limits.items():
+            own = np.array([self._code(limit.reason) for limit in limits], np.uint16)
+            for block, values in self._read_measures(number, source):
+                came = np.flatnonzero(codes[block] == 0)
+                fallen = find_fallen(values[came], measures, limits)
+                left = count_fallen(self._counted[source], limits, fallen, part.lengths[block][came])
+                codes[block][came[~left]] = own[fallen.argmax(axis=0)[~left]]
         # Of equal documents that are left, the first is kept; only those that share a beginning can be equal.
         candidates = order[shared]
-        copies, originals = find_copies(part.hi, part.lo, candidates[fates[candidates] == Fate.KEPT])
-        fates[copies] = Fate.DUPLICATE
-        sources, keepers = (self.sources[np.searchsorted(ends, places, "right")] for places in (copies, originals))
-        self._count_copies(DUPLICATE, sources, keepers, part.lengths[copies])
-        # What is left counts for the cuts.
-        self._write_fates(number, fates, part.lengths)
+        copies, originals = find_copies(part.hi, part.lo, candidates[codes[candidates] == 0])
+        sources, keepers = (self.sources[self.places.locate(number, places)[0]] for places in (copies, originals))
+        inside, elsewhere = self._code(DUPLICATE), self._code(DUPLICATE + ELSEWHERE)
+        codes[copies] = np.where(sources == keepers, inside, elsewhere)
+        self._write(number, codes, part.lengths)
 
-    def _read_blocks(self, number: int, source: int, part: Part) -> Iterator[tuple[Int64s, Block]]:
-        """Yield a source's documents of a partition with their measures, block by block, and their places in it."""
-        sizes = self._partitions.sizes(number)
-        starts = self._partitions.edges[number].astype(np.int64)
-        runs = np.flatnonzero((self.sources == source) & (sizes > 0))
-        ends = np.cumsum(sizes[runs])
-        for first in range(0, int(sizes[runs].sum()), BLOCK_DOCUMENTS):
-            # A block may have the end of one run, small runs, and the beginning of another one.
-            numbers = np.arange(first, min(first + BLOCK_DOCUMENTS, int(ends[-1])))
-            own = np.searchsorted(ends, numbers, "right")
-            run, within = runs[own], numbers - (ends - sizes[runs])[own]
-            index, places = starts[run] + within, self._partitions.begins(number)[run] + within
-            edges = np.append(np.unique(run, return_index=True)[1], len(run))
-            values = [
-                self._runs[run[low]].read_measures(int(index[low]), int(index[high - 1]) + 1)
-                for low, high in itertools.pairwise(edges.tolist())
-            ]
-            yield places, Block(run, index, *part.only(places), np.concatenate(values))
+    def _read_measures(self, number: int, source: int) -> Iterator[tuple[slice, Float32s]]:
+        """Yield the measures of a source's documents of a partition, block by block, and the places of each block."""
+        sizes, begins = self.places.sizes(number), self.places.begins(number)
+        for run in np.flatnonzero(self.sources == source).tolist():
+            begin, first = int(begins[run]), int(self.places.edges[number, run])
+            for start in range(0, int(sizes[run]), BLOCK_DOCUMENTS):
+                stop = min(start + BLOCK_DOCUMENTS, int(sizes[run]))
+                yield slice(begin + start, begin + stop), self._runs[run].read_measures(first + start, first + stop)
 
-    def _count(self, reason: str, sources: Int64s, lengths: Integers) -> None:
-        """Count dropped documents, of some sources and lengths, under a reason."""
-        for source, drops in enumerate(self.drops):
-            drops.count(reason, lengths[sources == source])
+    def find(self, hi: UInt64s, lo: UInt64s) -> tuple[Int64s, Int64s]:
+        """Find the kept documents with given content hashes, distinct and in hash order.
 
-    def _count_copies(self, reason: str, sources: Int64s, keepers: Int64s, lengths: Integers) -> None:
-        """Count copies, or near-duplicates, by their sources and those of the documents that stay in their place."""
-        inside = sources == keepers
-        self._count(reason, sources[inside], lengths[inside])
-        self._count(reason + ELSEWHERE, sources[~inside], lengths[~inside])
-
-    def find(self, hi: UInt64s, lo: UInt64s) -> Rows:
-        """Find the kept documents with given content hashes, distinct and in hash order, `FOUND_DTYPE (hashes,)`."""
-        result = np.full(len(hi), -1, np.int64).astype(FOUND_DTYPE)
+        Returns:
+            The runs and the indexes in these, `(hashes,)` each; -1 for a hash that no kept document has.
+        """
+        runs, indexes = np.full((2, len(hi)), -1, np.int64)
         for number in range(1 << self.bits if len(hi) else 0):
-            # Partition by partition: where the kept documents with these hashes are.
-            part = self._partitions.read(number)
-            own = np.flatnonzero(self._read_fates(number) == Fate.KEPT)
-            found = find_hashes(part.hi[own], part.lo[own], hi, lo)
-            own, found = own[found >= 0], found[found >= 0]
-            runs = np.searchsorted(np.cumsum(self._partitions.sizes(number)), own, "right")
-            begins = self._partitions.begins(number)
-            starts = self._partitions.edges[number].astype(np.int64)
-            result["run"][found] = runs
-            result["index"][found] = own - begins[runs] + starts[runs]
-        # Then run by run: the spans and rows of those that were found.
-        for run in np.unique(result["run"][result["run"] >= 0]).tolist():
-            found = np.flatnonzero(result["run"] == run)
-            index = result["index"][found]
-            first = int(index.min())
-            rows = self._runs[int(run)].read_documents(first, int(index.max()) + 1)[index - first]
-            result["span"][found] = rows["span"]
-            result["row"][found] = rows["row"]
-        return result
+            part, kept = self._partitions.read(number), np.flatnonzero(self.read_reasons(number) == 0)
+            found = find_hashes(part.hi[kept], part.lo[kept], hi, lo)
+            kept, found = kept[found >= 0], found[found >= 0]
+            runs[found], indexes[found] = self.places.locate(number, kept)
+        return runs, indexes
 
-    def drop_near_duplicates(self, gone: Rows, kept: Rows, lengths: Int64s, *, report: bool) -> None:
-        """Count near-duplicates that `find` has found, and take them out of what is kept unless they are only reported.
+    def drop_near_duplicates(self, run: Int64s, index: Int64s, kept: Int64s, lengths: Int64s, *, report: bool) -> None:
+        """Count near-duplicates, and take them out of what is kept unless they are only reported.
 
         Args:
-            gone: the near-duplicates.
-            kept: the document that stays for each.
-            lengths: tokens of the near-duplicates, `(documents,)`.
+            run: their runs, `(documents,)`.
+            index: their indexes in these.
+            kept: the run of the document that stays for each.
+            lengths: their tokens.
             report: whether they stay.
         """
-        sources = self.sources[gone["run"]]
-        for source, drops in enumerate(self.drops):
-            drops.steps[NEAR_DUPLICATE] = StepDrops(came=self.count_kept(source), reports=report)
-        self._count_copies(NEAR_DUPLICATE, sources, self.sources[kept["run"]], lengths)
+        sources, reasons = self.sources[run], (NEAR_DUPLICATE, NEAR_DUPLICATE + ELSEWHERE)
+        elsewhere = (sources != self.sources[kept]).astype(np.int64)
+        for source, counted in enumerate(self._counted):
+            step = counted.steps[NEAR_DUPLICATE] = StepDrops(came=self.count_kept(source), reports=report)
+            for place, reason in enumerate(reasons):
+                step.reason(reason).first.add(lengths[(sources == source) & (elsewhere == place)])
+        numbers = np.array([self._code(reason) for reason in reasons], np.uint16)[elsewhere]
         for number in range(0 if report else 1 << self.bits):
-            edges = self._partitions.edges[number : number + 2].astype(np.int64)
-            first, last = edges[0, gone["run"]], edges[1, gone["run"]]
-            inside = (gone["index"] >= first) & (gone["index"] < last)
-            begins = self._partitions.begins(number)[gone["run"]]
-            fates = self._read_fates(number)
-            fates[(begins + gone["index"] - first)[inside]] = Fate.NEAR_DUPLICATE
-            self._write_fates(number, fates, self._partitions.read(number).lengths)
+            inside, places = self.places.find(number, run, index)
+            codes = self.read_reasons(number)
+            codes[places] = numbers[inside]
+            self._write(number, codes, self._partitions.read(number).lengths)
 
     def drop_from(self, source: int, end: int, reason: str) -> None:
-        """Drop the kept documents of a source whose first half of the hash is `end` or more, and count them."""
-        self.drops[source].step(step_of(reason)).came = self.count_kept(source)
+        """Drop the kept documents of a source whose first half of the hash is `end` or more."""
+        code = self._code(reason)
         for number in range(end >> (64 - self.bits), 1 << self.bits):
-            part, fates = self._partitions.read(number), self._read_fates(number)
-            own = np.repeat(self.sources == source, self._partitions.sizes(number)) & (fates == Fate.KEPT)
-            gone = own & (part.hi >= np.uint64(end))
-            fates[gone] = Fate.NOT_TAKEN
-            self.drops[source].count(reason, part.lengths[gone])
-            self._write_fates(number, fates, part.lengths)
+            part, codes = self._partitions.read(number), self.read_reasons(number)
+            own = np.repeat(self.sources == source, self.places.sizes(number)) & (codes == 0)
+            codes[own & (part.hi >= np.uint64(end))] = code
+            self._write(number, codes, part.lengths)
 
     def count_kept(self, source: int) -> Counts:
         """Return the documents and tokens of a source that are kept."""
-        documents, tokens = (int(table[:, source].sum()) for table in (self._kept, self.tokens))
-        return Counts(documents, tokens)
+        return Counts(*self._sums[:, source, 0].sum(axis=0).tolist())
+
+    @property
+    def drops(self) -> list[SourceDrops]:
+        """The table of each source: what became of its documents, by the first reason for which they are dropped."""
+        tables: list[SourceDrops] = []
+        for sums, counted in zip(self._sums.sum(axis=0), self._counted, strict=True):
+            table = SourceDrops(Counts(*sums.sum(axis=0).tolist()), Counts(*sums[0].tolist()))
+            for reason, own in zip(self._codes, sums[1:], strict=True):
+                name = step_of(reason)
+                if name in counted.steps:
+                    table.steps[name] = counted.steps[name]
+                elif own[0]:
+                    table.step(name).reason(reason).first = Counts(*own.tolist())
+                    if name.startswith(NOT_TAKEN):
+                        table.step(name).came = Counts(*(sums[0] + own).tolist())
+            tables.append(table)
+        return tables
 
     def block_lists(self) -> tuple[BlockListEntry, ...]:
         """Return how many hashes of each block list were found, and how many documents were dropped for them."""
@@ -227,9 +265,8 @@ class Index:
 
     def partition(self, number: int, source: int) -> Part:
         """Return a source's kept documents in a partition."""
-        own = np.repeat(self.sources == source, self._partitions.sizes(number))
-        kept = self._read_fates(number)[own] == Fate.KEPT
-        return self._partitions.read(number, source).only(kept)
+        own = np.repeat(self.sources == source, self.places.sizes(number))
+        return self._partitions.read(number, source).only(self.read_reasons(number)[own] == 0)
 
 
 class Cut(NamedTuple):

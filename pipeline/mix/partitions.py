@@ -22,6 +22,7 @@ import numpy as np
 import xxhash
 
 from pipeline.encode.run import DOCUMENT_DTYPE, Run
+from pipeline.mix.evidence import RowPlaces
 from shards.errors import RunError
 from shards.format.equal_hashes import HashRange, count_range_bits
 
@@ -101,8 +102,7 @@ class Partitions:
         """
         total = sum(run.num_documents for run in runs)
         self.bits = count_range_bits(total, PARTITION_DOCUMENTS)
-        self.edges: UIntegers = np.zeros((1 + (1 << self.bits), len(runs)), np.uint64)
-        """The index of each run's first document of each partition, `(partitions + 1, runs)`."""
+        self.places = RowPlaces(np.zeros((1 + (1 << self.bits), len(runs)), np.uint64))
         self.scratch = ScratchChunks(scratch)
         self._groups = list(_group(runs))
         for first, last in self._groups:
@@ -117,25 +117,16 @@ class Partitions:
             # A run is in hash order: its partitions are ranges of it.
             rows = runs[i].read_documents(0, runs[i].num_documents)
             columns.append(tuple(np.ascontiguousarray(rows[name]) for name in COLUMNS))
-            self.edges[1:, i] = [*columns[-1][0].searchsorted(starts), len(rows)]
+            self.places.edges[1:, i] = [*columns[-1][0].searchsorted(starts), len(rows)]
         # Partition by partition, and in each column by column: a chunk is read back as it lies.
         for part in range(1 << self.bits):
-            edges = self.edges[part : part + 2, first:last].T.tolist()
+            edges = self.places.edges[part : part + 2, first:last].T.tolist()
             chunk = [
                 column[low:high]
                 for own in zip(*columns, strict=True)
                 for column, (low, high) in zip(own, edges, strict=True)
             ]
             self.scratch.write((part, first), chunk)
-
-    def sizes(self, number: int) -> Int64s:
-        """Return how many documents each run has in a partition, `(runs,)`."""
-        return (self.edges[number + 1] - self.edges[number]).astype(np.int64)
-
-    def begins(self, number: int) -> Int64s:
-        """Return the place of each run's first document among those of a partition, `(runs,)`."""
-        sizes = self.sizes(number)
-        return np.cumsum(sizes) - sizes
 
     def read(self, number: int, source: int | None = None) -> Part:
         """Return the documents of a partition, of all sources or of one, run by run.

@@ -140,7 +140,7 @@ def place_documents(plan: MixPlan, runs: list[Run], index: Index) -> dict[tuple[
             for number, run in enumerate(runs):
                 if run.source == part.source:
                     first, rows = run.read_between(part.start, part.stop)
-                    rows = rows[index.fates.kept(number, first, first + len(rows))]
+                    rows = rows[index.are_kept(np.full(len(rows), number), first + np.arange(len(rows)))]
                     found += [
                         (part.source, part.epoch, (int(row["hash_hi"]), int(row["hash_lo"])), int(row["length"]))
                         for row in rows

@@ -1,58 +1,85 @@
-"""Read from a work folder what cleaning drops at each limit, and near-duplicates, to choose limits by looking.
+"""Read from a work folder what each step and limit drops of each source, with documents, to choose limits by looking.
 
-The mix's receipt has the table of drops and the places of near-duplicates, `cleaning.json` histograms and the places
-of other documents; their text comes from the tokens of the runs. The build need not have finished: a mix whose alarm
-stopped the build is shown too.
+Counts are those of the mix and of the runs' receipts. What a limit would drop at other values is counted anew from the
+runs' measures, which takes about as long as the mix; examples are drawn from the evidence, and their text from the
+tokens of the runs. The build need not have finished: a mix whose alarm stopped the build is shown, too.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import asdict
-from functools import cache
-from typing import Any
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import xxhash
 
-from pipeline.builder.clean_report.differences import COMPARED_CHARACTERS, cut_parts
-from pipeline.builder.clean_report.item_texts import read_item_texts
 from pipeline.builder.python_api import default_work
 from pipeline.builder.stored_build import Build, read_build
-from pipeline.clean.drops.table import ITEM_REASON, PATTERN_REASON, Counts, Drop, SourceDrops
+from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE, Drop, SourceDrops, StepDrops
 from pipeline.clean.tally import Tally
-from pipeline.encode.run_text import read_run_start, read_run_text
+from pipeline.encode.run_text import read_run_text
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import digest_in
-from pipeline.mix.cleaning import CLEANING_FILE, read_cleaning
-from pipeline.mix.contamination import CONTAMINATION_FILE, EXCUSED_FILE
 from pipeline.mix.cuts import MixResult
-from shards.format.manifest import MANIFEST_FILE
-from shards.format.vocabulary import read_vocabulary
+from pipeline.mix.evidence import Evidence, find_reasons
+from shards.format.manifest import BLOCK_LIST_REASON, MANIFEST_FILE
+from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.stores.open import open_writable_store
 from shards.trace.excerpt import cut_excerpt
 
+if TYPE_CHECKING:
+    from pipeline.arrow_arrays import Bools
+    from pipeline.recipe.presets import Limit
+
 TEXT_CHARACTERS = 1500
-"""The beginning of a document's text that is shown."""
-EXAMPLES = ("random", "fallen", "left")
-ENCODED = 20
-"""Documents that are shown of each reason before encoding."""
-HELD = 20
-"""Documents that are shown of each evaluation set."""
+"""The beginning of a document's text that is shown; of near-duplicates, from shortly before the first difference."""
+BEFORE_CHARACTERS = 240
+"""Equal characters that are shown before the first difference."""
 EXCERPT_BYTES = 300
 """Text shown on each side of a copied item."""
+_OTHER_FACTORS = (0.5, 0.75, 1.5)
+"""A limit times these are the other values at which documents are counted."""
+_OTHER_COUNTS = [1.0, 2.0, 5.0]
+"""The other values of a limit that allows none of something."""
 
 
-def read_clean_report(place: str) -> dict[str, Any]:
-    """Return what the last mix of a work folder dropped, each example with the beginning of its text.
+@dataclass
+class ReportRow:
+    """A row of the table: a reason, and what it drops of a source."""
 
-    The `drops` of each source in `steps` are `SourceDrops`, all else is JSON values.
+    source: str
+    step: str
+    reason: str
+    note: str
+    """`before encoding`, or that the documents stay."""
+    documents: int
+    """Those whose first reason it is."""
+    share: float
+    """Of the source's records."""
+    tokens: int | None
+    """None before encoding."""
+    any_reason: int | None
+    """Documents that have it, whatever else they have; None if that is not known."""
+    only_reason: int | None
+    limit: float | None = None
+    """The value of a limit that is applied in the mix."""
+    others: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    """Other values of the limit, and how many documents it would drop."""
+    examples: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+
+def read_clean_report(place: str, *, examples: int = 0) -> dict[str, Any]:
+    """Return what the last mix of a work folder dropped, as JSON values but for `rows`, which are `ReportRow`s.
 
     Args:
         place: a work folder or its address, or a set's, whose work folder is next to it.
+        examples: documents of each row, with their text.
 
     Raises:
         InputError: there is no work folder, or no build in it has mixed.
@@ -61,120 +88,184 @@ def read_clean_report(place: str) -> dict[str, Any]:
     work = open_writable_store(place)
     if work.find(MANIFEST_FILE) is not None:
         work = open_writable_store(default_work(place))
-    # The build as its mix left it.
     build = read_build(work)
-    mixed = TaskOutput(build.mix, MixResult)
-    # One table for each source: the steps before encoding, then those of the mix.
+    output = TaskOutput(build.mix, MixResult)
     tallies = build.read_tallies()
-    drops = [own.after(tally.drops) for own, tally in zip(mixed.result.drops, tallies, strict=True)]
-    by_name = dict(zip((source.name for source in build.recipe.sources), drops, strict=True))
-    limits: list[dict[str, Any]] = read_cleaning(build.mix)["sources"] if CLEANING_FILE in mixed.result.files else []
-    for entry in limits:
-        add_counts(entry, by_name[entry["name"]])
-    # The evidence of each step, with the text of its documents.
-    near, evaluations = _read_near(build, mixed.result), [asdict(counts) for counts in mixed.result.contamination]
-    held = _read_held(mixed, evaluations, by_name)
-    _add_texts(build, limits, near, held)
-    read_item_texts(build, evaluations)
+    drops = [own.after(tally.drops) for own, tally in zip(output.result.drops, tallies, strict=True)]
+    names = [source.name for source in build.recipe.sources]
+    shown = _Documents(build, Evidence(output, len(build.runs)))
+    rows = [row for number in range(len(names)) for row in _list_rows(shown, number, drops[number])]
+    if examples:
+        for row in rows:
+            source = names.index(row.source)
+            row.examples = _draw_before_encoding(tallies[source], row, examples) or shown.draw(source, row, examples)
+    near, settings = output.result.near_duplicates, build.recipe.clean.near_duplicates
+    evaluations = [
+        asdict(counts)
+        | {
+            "documents": {
+                name: own.step(f"{ITEM_REASON} {counts.name}").found.documents
+                for name, own in zip(names, drops, strict=True)
+            }
+        }
+        for counts in output.result.contamination
+    ]
     return {
         "work": str(work),
         "mix": digest_in(build.mix),
-        "unread": [name for name, more in zip(by_name, build.has_more, strict=True) if more],
-        "steps": [
-            {"name": name, "drops": source, "masked": tally.masked_counts, "examples": _draw_examples(tally)}
-            for (name, source), tally in zip(by_name.items(), tallies, strict=True)
+        "unread": [name for name, more in zip(names, build.has_more, strict=True) if more],
+        "sources": [
+            {"name": name, "records": own.records, "read": asdict(own.read), "left": asdict(own.left)}
+            | {"masked": tally.masked_counts}
+            for name, own, tally in zip(names, drops, tallies, strict=True)
         ],
-        "sources": limits,
-        "near_duplicates": near,
+        "rows": rows,
+        "near_duplicates": near and settings and {**asdict(near), **settings.model_dump()},
         "evaluations": evaluations,
     }
 
 
-def _draw_examples(tally: Tally) -> list[dict[str, Any]]:
-    """Return `ENCODED` documents of each reason, as JSON values; those of patterns are for the alarm alone."""
-    # The hash of a place is a random order that stays the same.
-    drawn: list[dict[str, Any]] = []
-    seen: Counter[str] = Counter()
-    shown = [document for document in tally.shown if not document.reason.startswith(f"{PATTERN_REASON} ")]
-    for one in sorted(shown, key=lambda one: xxhash.xxh3_64_intdigest(f"{one.place} {one.row}".encode())):
-        seen[one.reason] += 1
-        if seen[one.reason] <= ENCODED:
-            drawn.append(asdict(one))
-    return drawn
+def _list_rows(shown: _Documents, source: int, drops: SourceDrops) -> list[ReportRow]:
+    """Return a row for each reason that drops or reports documents of a source."""
+    recipe = shown.build.recipe.sources[source]
+    limits = {limit.reason: limit for limit in recipe.clean.limits("mix")}
+
+    def describe(step: str, table: StepDrops, reason: str, drop: Drop) -> ReportRow:
+        return ReportRow(
+            recipe.name,
+            step,
+            reason,
+            table.note,
+            drop.first.documents,
+            drop.first.documents / max(1, drops.records),
+            None if table.before_encoding else drop.first.tokens,
+            drop.every and drop.every.documents,
+            drop.alone and drop.alone.documents,
+        )
+
+    rows = [
+        describe(name, step, reason, drop)
+        for name, step in drops.steps.items()
+        for reason, drop in step.reasons.items()
+        if drop.first.documents
+    ]
+    own = [row for row in rows if row.reason in limits and row.note == ""]
+    others = shown.count_others(source, [limits[row.reason] for row in own])
+    for row, found in zip(own, others, strict=True):
+        row.limit, row.others = limits[row.reason].value, found
+    return rows
 
 
-def add_counts(entry: dict[str, Any], drops: SourceDrops) -> None:
-    """Give the limits of a source what the table says of them."""
-    steps = [drops.step(preset) for preset in dict.fromkeys(limit["preset"] for limit in entry["limits"])]
-    came = steps[0].came if steps else Counts()
-    gone = [step.first for step in steps]
-    left = Counts(
-        came.documents - sum(one.documents for one in gone),
-        came.tokens - sum(one.tokens for one in gone),
-    )
-    entry |= {"read": asdict(came), "left": asdict(left)}
-    for limit in entry["limits"]:
-        drop = drops.step(limit["preset"]).reason(limit["reason"])
-        limit |= asdict(Drop(drop.first, drop.every or Counts(), drop.alone or Counts()))
+def list_other_values(value: float) -> list[float]:
+    """Return other values that a limit might have: whole numbers for a count, and shares stay shares."""
+    if value == 0:
+        return _OTHER_COUNTS
+    # Three digits are enough to choose a limit.
+    others = [float(f"{value * factor:.3g}") for factor in _OTHER_FACTORS]
+    if value >= 1 and value == int(value):
+        others = [float(round(other)) for other in others]
+    return [other for other in dict.fromkeys(others) if other != value and (value >= 1 or other <= 1)]
 
 
-def _read_near(build: Build, mixed: MixResult) -> dict[str, Any] | None:
-    """Return the settings of near-duplicates, and some pairs of each source; None if the build looks for none."""
-    settings, found = build.recipe.clean.near_duplicates, mixed.near_duplicates
-    if settings is None or found is None:
-        return None
-    names = [source.name for source in build.recipe.sources]
-    return {
-        "action": settings.action,
-        "min_jaccard": settings.min_jaccard,
-        "compared": found.compared,
-        "pairs": found.pairs,
-        "sources": [{"name": name} | own for name, own in zip(names, found.sources, strict=True)],
-    }
+def _draw_before_encoding(tally: Tally, row: ReportRow, most: int) -> list[dict[str, Any]]:
+    """Return documents that a step drops before encoding, by the hash of their place: a draw that stays the same."""
+    own = [one for one in tally.shown if one.reason == row.reason]
+    own.sort(key=lambda one: xxhash.xxh3_64_intdigest(f"{one.place} {one.row}".encode()))
+    return [asdict(one) for one in own[:most]] if row.tokens is None else []
 
 
-def _add_texts(
-    build: Build, limits: list[dict[str, Any]], near: dict[str, Any] | None, held: list[dict[str, Any]]
-) -> None:
-    """Give each example the beginning of its text, and what it shows of a pair or of a copied item."""
-    vocabulary = read_vocabulary(build.read_tokenizer())
-    runs = {run.digest: run for run in build.runs}
+class _Documents:
+    """The documents of a build's runs, with what the mix says of them, and their text."""
 
-    @cache  # a document is shown for several limits
-    def read_start(digest: str, index: int, characters: int) -> str:
-        return read_run_start(runs[digest], index, vocabulary, characters=characters)
+    def __init__(self, build: Build, evidence: Evidence):
+        self.build, self._evidence = build, evidence
 
-    examples = [item for entry in limits for limit in entry["limits"] for name in EXAMPLES for item in limit[name]]
-    for example in [*examples, *held]:
-        example["text"] = read_start(example["run"], example["index"], TEXT_CHARACTERS)
-    pairs = [pair for source in near["sources"] for pair in source["shown"] + source["nearest"]] if near else []
-    for pair in pairs:
-        # Of a pair, the part that differs is shown beside both beginnings.
-        texts = [read_start(pair[end]["run"], pair[end]["index"], COMPARED_CHARACTERS) for end in ("dropped", "kept")]
-        for end, text in zip(("dropped", "kept"), texts, strict=True):
-            pair[end]["text"] = text[:TEXT_CHARACTERS]
-        pair["part"] = dict(zip(("start", "dropped", "kept"), cut_parts(*texts), strict=True))
-    for example in held:
-        whole = read_run_text(runs[example["run"]], example["index"], vocabulary)
-        example["found"] = cut_excerpt(whole, example["start"], example["stop"], around=EXCERPT_BYTES).to_dict()
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return read_vocabulary(self.build.read_tokenizer())
+
+    def count_others(self, source: int, limits: Sequence[Limit]) -> list[list[tuple[float, int]]]:
+        """Count the documents that limits would drop at other values, of those that came to the limits."""
+        counts = [dict.fromkeys(list_other_values(limit.value), 0) for limit in limits]
+        runs = [number for number, run in enumerate(self.build.runs) if run.source == source]
+        for number in range(self._evidence.places.partitions if limits else 0):
+            came = ~find_reasons(self._evidence.read(number, ("dropped",)), _is_listed)
+            begins, edges = self._evidence.places.begins(number), self._evidence.places.edges[number : number + 2]
+            for run, (first, last) in ((run, edges[:, run].tolist()) for run in runs):
+                own = self.build.runs[run]
+                values = own.read_measures(first, last)[came[begins[run] :][: last - first]]
+                for limit, others in zip(limits, counts, strict=True):
+                    column = values[:, own.measures.index(limit.measure)]
+                    for value in others:
+                        others[value] += int(np.count_nonzero(replace(limit, value=value).find_fallen(column)))
+        return [list(others.items()) for others in counts]
+
+    def draw(self, source: int, row: ReportRow, most: int) -> list[dict[str, Any]]:
+        """Return documents of a row, those with the lowest hashes: a random draw."""
+        evaluation = row.reason.removeprefix(f"{ITEM_REASON} ") if row.step.startswith(ITEM_REASON) else None
+
+        def choose(rows: pa.Table) -> Bools:
+            if evaluation is not None:
+                return _find_holders(rows, evaluation)
+            if row.step == NEAR_DUPLICATE and row.note:  # reported, not dropped
+                return rows["twin_run"].combine_chunks().is_valid().to_numpy(zero_copy_only=False)
+            return find_reasons(rows, row.reason.__eq__)
+
+        drawn = self._evidence.draw(self.build.runs, source, choose, most)
+        return [self._show(run, index, found, row, evaluation) for run, index, found in drawn]
+
+    def _describe(self, run: int, index: int) -> dict[str, Any]:
+        own = self.build.runs[run]
+        (row,) = own.read_documents(index, index + 1)
+        return {
+            "place": own.labels[int(row["span"])],
+            "row": int(row["row"]),
+            "hash": "{:016x}{:016x}".format(*own.hash_key(index)),
+            "tokens": int(row["length"]),
+        }
+
+    def _read_text(self, run: int, index: int) -> bytes:
+        return read_run_text(self.build.runs[run], index, self._vocabulary)
+
+    def _show(
+        self, run: int, index: int, found: dict[str, Any], row: ReportRow, evaluation: str | None
+    ) -> dict[str, Any]:
+        document, data = self._describe(run, index), self._read_text(run, index)
+        text = data.decode("utf-8", "replace")
+        if row.limit is not None:
+            own = self.build.runs[run]
+            measure = row.reason.partition(": ")[2][4:]
+            document["value"] = float(own.read_measures(index, index + 1)[0, own.measures.index(measure)])
+        if row.step == NEAR_DUPLICATE:
+            twin = found["twin_run"], found["twin_index"]
+            other = self._read_text(*twin).decode("utf-8", "replace")
+            start = find_start(text, other)
+            text = text[start:]
+            twin = self._describe(*twin) | {"text": other[start:][:TEXT_CHARACTERS]}
+            document |= {"jaccard": found["jaccard"], "start": start, "twin": twin}
+        if evaluation is not None:
+            item = next(item for item in found["items"] if item["evaluation"] == evaluation)
+            excerpt = cut_excerpt(data, item["start"], item["stop"], around=EXCERPT_BYTES)
+            document |= {"item": item, "found": excerpt.to_dict()}
+        return document | {"text": text[:TEXT_CHARACTERS]}
 
 
-def _read_held(
-    mixed: TaskOutput[MixResult], evaluations: list[dict[str, Any]], drops: dict[str, SourceDrops]
-) -> list[dict[str, Any]]:
-    """Give each evaluation set its documents by source, and the first that hold its items, in hash order; return these.
+def _is_listed(reason: str) -> bool:
+    """Return whether a document that is dropped for a reason never came to the limits."""
+    return reason.startswith((BLOCK_LIST_REASON, f"{ITEM_REASON} "))
 
-    Each is also given the items whose common phrases did not count, `excused_items`.
-    """
-    if not evaluations:
-        return []
-    table = pq.read_table(pa.BufferReader(mixed.read(CONTAMINATION_FILE)))
-    table = table.sort_by([(name, "ascending") for name in ("hash", "item", "item_row")])
-    excused = pq.read_table(pa.BufferReader(mixed.read(EXCUSED_FILE)))
-    for evaluation in evaluations:
-        found = {name: own.step(f"{ITEM_REASON} {evaluation['name']}").found for name, own in drops.items()}
-        evaluation["documents"] = {name: own.documents for name, own in found.items() if own.documents}
-        own = table.filter(pc.field("evaluation") == evaluation["name"])
-        evaluation["held"] = own.slice(0, HELD).to_pylist()
-        evaluation["excused_items"] = excused.filter(pc.field("evaluation") == evaluation["name"]).to_pylist()
-    return [row for evaluation in evaluations for row in evaluation["held"]]
+
+def _find_holders(rows: pa.Table, evaluation: str) -> Bools:
+    items: Any = rows["items"].combine_chunks()
+    held = pc.equal(items.flatten().field("evaluation"), pa.scalar(evaluation)).to_numpy(zero_copy_only=False)
+    mask = np.zeros(len(rows), bool)
+    mask[pc.list_parent_indices(items).to_numpy(zero_copy_only=False)[held]] = True
+    return mask
+
+
+def find_start(first: str, second: str) -> int:
+    """Return the character from which two texts are shown: shortly before they first differ, at a line or a word."""
+    pairs: Iterable[tuple[str, str]] = zip(first, second, strict=False)
+    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    start = max(0, same - BEFORE_CHARACTERS) if first != second else 0
+    return next((at + 1 for mark in "\n " if (at := first.find(mark, start, same)) >= 0), start) if start else 0

@@ -55,7 +55,7 @@ def run_mix(build: RunningBuild) -> bool:
     # Stop if it drops too much, or if the sources are too small.
     result = stage.results[0]
     build.drops = [own.after(tally.drops) for own, tally in zip(result.drops, build.tallies, strict=True)]
-    check_mixed(build, result.near_duplicates)
+    check_mixed(build)
     if result.fault:
         raise InputError(result.fault)
 
