@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 import pipeline
 from pipeline.encode.encode import EncodeResult
 from pipeline.engine.receipts import TaskOutput
-from pipeline.mix.contamination import CONTAMINATION_FILE
 from shards.stores.store import FolderStore
 from tests.benchmarks.harness import MB, Figures, TopicSkippedError
 from tests.benchmarks.material import corpus_files, corpus_folder
+from tests.support.evidence import read_rows
 
 Damage = Callable[[str, random.Random], str]
 CLASSES = {"3 to 7": (3, 7), "8 to 12": (8, 12), "13 to 17": (13, 17), "18 to 60": (18, 60), "61 or more": (61, 10**6)}
@@ -57,8 +57,7 @@ def bench_evaluations(work: Path, quick: bool) -> Figures:
         "evaluations": [{"name": "items", "paths": [f"{folder}/items.parquet"], "text": "question"}],
     }
     pipeline.build_set(recipe, out=folder / "set", workers=2, validate="quick")
-    (evidence,) = folder.glob(f"set.work/mix/*/{CONTAMINATION_FILE}")
-    found = {(row["row"], row["item_row"]) for row in pq.read_table(evidence).to_pylist()}
+    found = {(row["row"], item["item_row"]) for row in read_rows(folder / "set.work") for item in row["items"]}
     tally: Counter[tuple[str, str, bool]] = Counter()
     for page, (damage, words, item) in enumerate(planted):
         tally[damage, words, (page, item) in found] += 1

@@ -19,12 +19,12 @@ from pipeline.encode.run import Run, RunList, RunResult
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import write_receipt
 from pipeline.mix.near_duplicates import bands, pairs
-from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
 from pipeline.mix.near_duplicates.signatures import BANDS, band_keys, hash_shingles
 from shards.audit.ngrams import token_values
 from shards.stores.store import FolderStore
 from tests.benchmarks.harness import MB, Figures, build, in_process, run_python
 from tests.benchmarks.material import VOCAB_SIZE, corpus_files, write_tokenizer
+from tests.support.evidence import read_rows
 from tests.support.near_duplicates import Planted, jaccard, plant
 
 NEAR, APART = 300, 200
@@ -158,8 +158,7 @@ def _bench_datatrove(work: Path, files: list[Path], tokenizer: Path, *, quick: b
     command = ["-m", "tokenmill", "build", str(folder / "near.toml"), "--out", str(folder / "set"), "--workers", "2"]
     ours_whole, _ = run_python(command, **threads)  # what is encoded stays
     stages = json.loads((folder / "set.work/build.json").read_text())["stages"]
-    (evidence,) = folder.glob(f"set.work/mix/*/{EVIDENCE_FILE}")
-    dropped = {value.hex() for value in pq.read_table(evidence)["dropped_hash"].to_pylist()}
+    dropped = {row["hash"] for row in read_rows(folder / "set.work") if "twin" in row}
 
     arguments = ["-m", "tests.benchmarks.datatrove_minhash", str(folder / "text"), str(folder / "datatrove")]
     theirs_whole, said = run_python(arguments, **threads)

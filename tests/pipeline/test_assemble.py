@@ -17,16 +17,15 @@ from pipeline.assemble.assemble import AssembleTask, assemble_shards
 from pipeline.assemble.grouping import group_assembled_shards
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, RunResult, load_runs
 from pipeline.engine.checksums import seal
-from pipeline.engine.receipts import Result, WorkFileDamagedError, load_receipt, write_receipt
+from pipeline.engine.receipts import WorkFileDamagedError, load_receipt
 from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
-from pipeline.mix.fates import write_fates
 from pipeline.mix.index import Index
 from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
 from shards.format.writer import SetProperties
 from shards.stores.open import open_writable_store
 from shards.stores.store import FolderStore
 from tests.support.opened import no_more_files
-from tests.support.runs import EOS, Document, make_recipe, place_documents, write_run, write_runs
+from tests.support.runs import EOS, Document, make_recipe, place_documents, write_index, write_run, write_runs
 from tests.support.servers.objects import Proxy, aws_environment, moto_store
 
 SOURCES = [
@@ -44,7 +43,7 @@ def assemble(
     (folder / "masks").mkdir(parents=True)
     (folder / "out").mkdir()
     masks = folder / "masks"
-    write_receipt(masks, Result(files=write_fates(masks, index.fates)))
+    write_index(masks, index)
     found: dict[str, dict[str, Any]] = {}
     listed = RunList(FolderStore(folder), runs)
     listed.write()

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
-from pipeline.clean.drops.table import SourceDrops
+from pipeline.builder.clean_report.page import render_page
+from pipeline.builder.clean_report.read import ReportRow
 from pipeline.recipe.presets import Gopher
 from tests.support.builds import build_here, call_here, digests, real_documents, run_build
 from tests.support.recipes import overrides, source, write_recipe
@@ -117,36 +116,63 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
     for minimum, options in ((40, []), (15, None)):
         if options is None:  # a mix that was done before
             build_here(folder / "recipe.toml", folder / "set")
-        found = json.loads(report(work, "--json").stdout)
-        (source,) = found["sources"]
-        tables = TypeAdapter(list[SourceDrops]).validate_python([entry["drops"] for entry in found["steps"]])
-        for drops in tables:
+        found = json.loads(report(work, "--json", "--examples", "20").stdout)
+        for entry in found["sources"]:
+            rows = [row for row in found["rows"] if row["source"] == entry["name"]]
+            assert all(row["documents"] for row in rows), "a limit that drops nothing has no line"
             for name in ("documents", "tokens"):
-                gone = [getattr(step.first, name) for step in drops.steps.values() if not step.before_encoding]
-                assert getattr(drops.read, name) == getattr(drops.left, name) + sum(gone) > 0
-        assert tables[0].records == len(texts)
-        assert asdict(tables[0].steps["gopher"].reasons["gopher: min_words"].first) == source["limits"][0]["first"]
-        limit = source["limits"][0]
-        assert (source["name"], limit["reason"], limit["value"]) == ("prose", "gopher: min_words", minimum)
+                gone = sum(row[name] for row in rows if row["tokens"] is not None)
+                assert entry["read"][name] == entry["left"][name] + gone > 0
+        assert found["sources"][0]["records"] == len(texts)
+        (limit,) = (row for row in found["rows"] if row["reason"] == "gopher: min_words")
+        assert (limit["source"], limit["limit"]) == ("prose", minimum)
         short = [text for text in texts if len(text.split()) < minimum]
-        assert limit["every"]["documents"] == len(short)
-        for other in limit["others"]:
-            assert other["documents"] == sum(len(text.split()) < other["value"] for text in texts)
-        assert {item["text"] for item in limit["random"]} <= {text[:1500] for text in short}
-        for item in (*limit["random"], *limit["fallen"], *limit["left"]):
+        assert limit["any_reason"] == len(short)
+        assert len(limit["others"]) == 3
+        for value, documents in limit["others"]:
+            assert documents == sum(len(text.split()) < value for text in texts)
+        assert len(limit["examples"]) == 20
+        for item in limit["examples"]:
             assert item["text"] == texts[item["row"]][:1500]
-            assert item["value"] == len(texts[item["row"]].split())
-        assert all(item["value"] >= minimum for item in limit["left"])
+            assert item["value"] == len(texts[item["row"]].split()) < minimum
     shown = report(folder / "set", "--examples", "2").stdout
-    assert f"prose: {len(texts):,} documents measured, {source['left']['documents']:,} left" in shown
-    assert shown.count("gopher: min_words = 15 drops ") == 1
-    assert shown.count(": words is ") >= 2
-    still = [limit["reason"] for limit in source["limits"] if not limit["every"]["documents"]]
-    assert still == ["gopher: max_words"]
+    assert shown.count("gopher: min_words") == 2
     assert "gopher: max_words" not in shown
-    assert "1 limit left out, each of which drops nothing" in shown
-    assert "1 limit left out, each of which would drop nothing at these values either" in shown
-    assert ", ".join(f"{other['documents']:,} at {other['value']:g}" for other in limit["others"]) in shown
+    assert ", ".join(f"{documents:,} at {value:g}" for value, documents in limit["others"]) in shown
+
+
+def test_a_page_shows_the_table_and_documents(built: dict[str, Any], folder: Path) -> None:
+    page, work = folder / "pages/clean.html", folder / "set.work"
+    assert "clean.html: " in report(work, "--html", str(page)).stdout
+    written = page.read_bytes()
+    report(work, "--html", str(page))
+    assert page.read_bytes() == written, "an earlier page is replaced by the same bytes"
+    found = json.loads(report(work, "--json", "--examples", "10").stdout)
+    text = page.read_text()
+    for row in found["rows"]:
+        assert f"<td>{row['documents']:,}</td>" in next(
+            line for line in text.splitlines() if f">{row['reason']}<" in line
+        )
+    assert text.count("<pre") == sum(len(row["examples"]) for row in found["rows"]) > 10
+    assert "<script" not in text
+    assert "http" not in text.replace("http-equiv", "")
+    # A file of somebody else, and one in the set, are not written.
+    (folder / "mine.html").write_text("mine")
+    assert "not written by clean-report" in report(work, "--html", str(folder / "mine.html"), expect=2).stderr
+    assert (folder / "mine.html").read_text() == "mine"
+    assert report(folder / "set", "--html", str(folder / "set/clean.html"), expect=2).stderr
+
+
+def test_foreign_text_stays_text() -> None:
+    hostile = "<script>alert(1)</script>\x1b[2J\u202e"
+    example = {"place": hostile, "row": 1, "text": hostile, "value": None}
+    row = ReportRow("web", "matches", f"matches {hostile}", "", 3, 0.5, None, None, None, examples=[example])
+    source = {"name": "web", "records": 6, "read": {"documents": 3, "tokens": 9}, "left": {"documents": 3, "tokens": 9}}
+    found = {"work": hostile, "mix": "0", "unread": ["web"], "sources": [source], "rows": [row], "evaluations": []}
+    page = render_page(found)
+    assert "<script" not in page
+    assert not {"\x1b", "\u202e"} & set(page)
+    assert "&lt;script&gt;" in page
 
 
 def test_a_folder_without_a_mix_that_cleaned_is_refused(tmp_path: Path) -> None:
@@ -161,8 +187,8 @@ def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(folder:
     work = tmp_path / "set.work"
     build_here(folder / "recipe.toml", tmp_path / "set")
     whole = json.loads(report(work, "--json").stdout)
-    (cleaning,) = work.glob("mix/*/cleaning.json")
-    for file in (cleaning, work / "last-build.json"):
+    (evidence,) = work.glob("mix/*/evidence.parquet")
+    for file in (evidence, work / "last-build.json"):
         file.write_bytes(file.read_bytes()[:-40])
         refused = report(work, expect=1).stderr
         assert f"{file}: " in refused

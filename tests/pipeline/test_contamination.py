@@ -6,8 +6,6 @@ import html
 import json
 import random
 import re
-import subprocess
-import sys
 import unicodedata
 from collections import Counter
 from itertools import groupby
@@ -22,7 +20,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pipeline
-from pipeline.builder.clean_report.pages import render_pages
 from pipeline.builder.clean_report.read import read_clean_report
 from pipeline.clean.evaluations import hits as hits_module
 from pipeline.clean.evaluations.hits import LEAST_HITS, REACH, HitFinder
@@ -40,7 +37,6 @@ from pipeline.clean.evaluations.word_ngrams import find_hashed_words
 from pipeline.clean.tally import Documents
 from pipeline.encode.run import Run
 from pipeline.mix import different_documents
-from pipeline.mix.contamination import CONTAMINATION_FILE, EXCUSED_FILE
 from pipeline.mix.different_documents import DifferentDocuments
 from pipeline.mix.held_items import HeldItems
 from pipeline.sources.base import SourceError
@@ -51,7 +47,8 @@ from shards.eval_tasks.read import read_items
 from shards.format.content_hash import hash_document
 from shards.stores.cache import Cache
 from shards.validation.validate import validate
-from tests.support.builds import real_documents
+from tests.support.builds import call_here, real_documents
+from tests.support.evidence import read_rows
 from tokenmill.__main__ import main
 
 ENTITY_OR_CHARACTER = re.compile(
@@ -306,6 +303,11 @@ def ran(result: Any) -> dict[str, int]:
     return {name: stage.ran for name, stage in result.stages.items() if stage.ran}
 
 
+def read_held(work: Path) -> list[dict[str, Any]]:
+    """Return the documents that hold items, once for each item."""
+    return [row | item for row in read_rows(work) for item in row["items"]]
+
+
 def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> None:
     clean = pipeline.build_set(recipe_of(corpus), out=tmp_path / "clean", workers=1)
     reported = pipeline.build_set(recipe_of(corpus, "report"), out=tmp_path / "set", workers=1)
@@ -320,9 +322,8 @@ def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> No
         "mix: evaluation set 'choices': 0 of 5 items found; common phrases of 5 items do not count: "
     )
     assert " row 0 (19 words, 40 documents)" in note
-    assert note.endswith(" and 2 more, in excused_items.parquet")
-    (evidence,) = tmp_path.glob(f"set.work/mix/*/{CONTAMINATION_FILE}")
-    table = pq.read_table(evidence).to_pylist()
+    assert note.endswith(" and 2 more")
+    table = read_held(tmp_path / "set.work")
     texts = {name: pq.read_table(corpus / f"{name}.parquet").column("text").to_pylist() for name in ("one", "two")}
     assert len(table) == 12
     for row in table:
@@ -346,19 +347,16 @@ def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> No
     assert not hashes & {row["hash"] for row in table}
 
     # The report shows the copies in their places.
-    report = read_clean_report(str(tmp_path / "set"))
+    report = read_clean_report(str(tmp_path / "set"), examples=20)
     questions = report["evaluations"][0]
     assert (questions["found"], questions["documents"]) == (9, {"one": 9, "two": 3})
-    assert {row["item_row"] for row in questions["held"]} == set(range(9))
-    for row in questions["held"]:
-        assert row["item_text"] == [*QUESTIONS, SHORT][row["item_row"]]
-        words = slow_words(row["found"]["hit"])  # a long hit is cut, perhaps inside a word
-        assert words[:-1] == slow_words([*QUESTIONS, SHORT][row["item_row"]])[: len(words) - 1]
+    shown = [one for row in report["rows"] if row.reason == reason for one in row.examples]
+    assert {one["item"]["item_row"] for one in shown} == set(range(9))
+    for one in shown:
+        words = slow_words(one["found"]["hit"])  # a long hit is cut, perhaps inside a word
+        assert words[:-1] == slow_words([*QUESTIONS, SHORT][one["item"]["item_row"]])[: len(words) - 1]
         assert len(words) > 4
-    command = [sys.executable, "-m", "tokenmill", "clean-report", str(tmp_path / "set.work"), "--examples", "1"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "9 of one, 3 of two" in printed
-    assert ">>>" in printed
+    assert ">>>" in call_here(main, "clean-report", tmp_path / "set.work", "--examples", "1").stdout
 
     # The same bytes with more workers and from nothing.
     again = pipeline.build_set(recipe_of(corpus, "drop"), out=tmp_path / "again", workers=2)
@@ -454,23 +452,19 @@ def test_items_in_many_documents_are_found_and_shared_phrases_are_not(
     recipe = recipe_of(Path(), evaluations=[table], clean={"near_duplicates": {"max_dropped": 1}}) | {"name": "planted"}
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))
     built = pipeline.build_set(tmp_path / "recipe.json", out=tmp_path / "set", workers=1, validate="quick")
-    (folder,) = (path.parent for path in tmp_path.glob(f"set.work/mix/*/{CONTAMINATION_FILE}"))
-    rows = pq.read_table(folder / CONTAMINATION_FILE).to_pylist()
+    rows = read_held(tmp_path / "set.work")
     assert Counter(row["item_row"] for row in rows) == {0: 40, 1: 40, 2: 40, 3: 40}
     assert sum(source.dropped["holds an item of items"] for source in built.manifest.sources) == 160
     # Every item that was excused is named, with the documents that have its phrases.
-    excused = pq.read_table(folder / EXCUSED_FILE).to_pylist()
+    (report,) = read_clean_report(str(tmp_path / "set"))["evaluations"]
+    excused = report["excused_items"]
     names = [(row["item_row"], row["documents"], row["held"]) for row in excused]
     assert names == [*((number, 60, 0) for number in range(4, 10)), (10, 30, 0)]
     assert "items.jsonl" in excused[0]["item"]
-    (report,) = read_clean_report(str(tmp_path / "set"))["evaluations"]
-    assert report["excused_items"] == excused
     assert main(["clean-report", str(tmp_path / "set.work")]) == 0
     printed = capsys.readouterr().out
-    assert "items: common phrases of 7 items do not count:" in printed
+    assert "common phrases of 7 do not count" in printed
     assert re.search(r"items\.jsonl\S* row 4: 37 words, 60 documents with its phrases", printed)
-    page = dict(render_pages(read_clean_report(str(tmp_path / "set"))))["test-1-items.html"]
-    assert page.count("<td>60</td>") == 6
     # Parts of the hash space do not change the counts.
     runs = [Run(str(path.parent), 0, "<u2") for path in sorted(tmp_path.glob("set.work/encode/*/hits.bin"))]
     (place,) = tmp_path.glob("set.work/evaluations/*/items.npz")
@@ -538,7 +532,7 @@ def test_a_set_that_would_drop_too_much_stops_the_build(corpus: Path, tmp_path: 
     message = str(stopped.value)
     assert re.search(r"source 'one': 9 of [\d,]+ documents \(\d\.\d\d%\) hold an item of the evaluation set", message)
     assert "max_dropped = 0.001 allows" in message
-    assert read_clean_report(str(tmp_path / "set.work"))["evaluations"][0]["held"]
+    assert read_clean_report(str(tmp_path / "set.work"))["evaluations"][0]["documents"] == {"one": 9, "two": 3}
     recipe["evaluations"][0]["max_dropped"] = float(re.search(r"set its max_dropped = ([\d.]+)", message)[1])  # type: ignore[index]
     assert set(ran(pipeline.build_set(recipe, out=tmp_path / "set", workers=1))) == {"assemble"}
 

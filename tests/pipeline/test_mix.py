@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pipeline.clean.drops.table import DUPLICATE, ELSEWHERE
 from pipeline.encode import run as run_module
 from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, Run, count_below
 from pipeline.engine.checksums import seal, unseal
-from pipeline.engine.receipts import Result, write_receipt
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cuts import cut_sources
-from pipeline.mix.fates import read_fates, write_fates
-from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
+from pipeline.mix.evidence import read_evidence
+from pipeline.mix.index import Axis, Index
 from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.partitions import Partitions
 from pipeline.recipe.schema import Recipe
@@ -36,8 +37,10 @@ from tests.support.runs import (
     Placed,
     corpus_of,
     keep_first,
+    kept_of,
     make_recipe,
     place_documents,
+    write_index,
     write_run,
     write_runs,
 )
@@ -201,7 +204,7 @@ def deduplicate(sources: list[list[Document]], listed: set[Any]) -> tuple[list[l
             if document.key in listed:
                 dropped[source][block_list_reason("listed.txt")] += 1
             elif not keep:
-                dropped[source][DUPLICATE if owners[document.key] == source else DUPLICATE_ELSEWHERE] += 1
+                dropped[source][DUPLICATE if owners[document.key] == source else DUPLICATE + ELSEWHERE] += 1
             kept[source].append(keep)
             owners.setdefault(document.key, source)
     return kept, dropped
@@ -230,16 +233,16 @@ def test_an_index_is_what_plain_code_finds(
         blocked = Blocked([BlockList("listed.txt", path)]) if listed else None
         runs = write_runs(Path(folder, "runs"), sources, cuts)
         index = Index(runs, len(sources), blocked)
-        write_receipt(Path(folder), Result(files=write_fates(Path(folder), index.fates)))
-        written = read_fates(FolderStore(Path(folder)), len(runs))
+        write_index(Path(folder), index)
+        written = read_evidence(FolderStore(Path(folder)), len(runs))
         for number, run in enumerate(runs):
             rows = run.read_documents(0, run.num_documents)
             expected = [kept[run.source][row] for row in rows["row"].tolist()]
-            for read in (index.fates, written):
-                assert read.kept(number, 0, len(rows)).tolist() == expected
+            for read in (partial(kept_of, index), written.kept):
+                assert read(number, 0, len(rows)).tolist() == expected
                 first = rng.randrange(len(rows) + 1)
                 last = rng.randrange(first, len(rows) + 1)
-                assert read.kept(number, first, last).tolist() == expected[first:last]
+                assert read(number, first, last).tolist() == expected[first:last]
         assert [drops.dropped() for drops in index.drops] == dropped
         if blocked:
             (use,) = index.block_lists()
@@ -338,11 +341,11 @@ def test_duplicates_are_counted_by_where_the_kept_one_is(runs_of: Any) -> None:
     first, second = spread(20), spread(20, start=100)
     runs = runs_of([*first, first[3], first[3]], [*second, first[5], second[0], first[3]])
     index = Index(runs, 2)
-    assert [drops.dropped() for drops in index.drops] == [{DUPLICATE: 2}, {DUPLICATE: 1, DUPLICATE_ELSEWHERE: 2}]
+    assert [drops.dropped() for drops in index.drops] == [{DUPLICATE: 2}, {DUPLICATE: 1, DUPLICATE + ELSEWHERE: 2}]
     assert index.documents.tolist() == [20, 20]
     # Of equal documents the first in source order keeps: rows 20 and 21 of the first source are not.
     rows = runs[0].read_documents(0, runs[0].num_documents)["row"]
-    lost = [int(row) for row, kept in zip(rows, index.fates.kept(0, 0, len(rows)), strict=True) if not kept]
+    lost = [int(row) for row, kept in zip(rows, kept_of(index, 0, 0, len(rows)), strict=True) if not kept]
     assert sorted(lost) == [20, 21]
 
 

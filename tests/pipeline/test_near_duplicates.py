@@ -29,7 +29,7 @@ from pipeline.mix.near_duplicates.survivors import SimilarDocuments, choose_drop
 from shards.audit.ngrams import token_values
 from shards.stores.store import FolderStore
 from tests.support.near_duplicates import EOS, jaccard, shingles, write_token_run
-from tests.support.runs import Document, write_runs
+from tests.support.runs import Document, kept_of, write_runs
 
 VALUES = token_values(1000)
 Tokens = st.lists(st.integers(1, 4), min_size=1, max_size=30)
@@ -382,26 +382,24 @@ def test_dropping_from_an_index_is_like_a_block_list(
     absent = [(hi, lo - 1), (hi, lo + 1)]  # the same beginning
     asked = np.array(sorted([*chosen, *absent]), np.uint64)
     every = plain.find(asked[:, 0], asked[:, 1])
-    numbers, places, spans, rows = (every[name] for name in ("run", "index", "span", "row"))
+    numbers, places = every
     missing = np.flatnonzero(numbers < 0)
     assert [tuple(asked[place].tolist()) for place in missing] == absent
     found = numbers >= 0
     for place in np.flatnonzero(found).tolist():
-        row = runs[numbers[place]].read_documents(places[place], places[place] + 1)[0]
-        assert (row["hash_hi"], row["hash_lo"]) == tuple(asked[place])
-        assert (row["span"], row["row"]) == (spans[place], rows[place])
+        assert runs[numbers[place]].hash_key(int(places[place])) == tuple(asked[place])
     lengths = np.array([1 + int(lo) % 90 for lo in asked[found, 1].tolist()])
-    gone = every[found]
-    plain.drop_near_duplicates(gone, gone, lengths, report=True)
+    gone = numbers[found], places[found], numbers[found], lengths
+    plain.drop_near_duplicates(*gone, report=True)
     assert plain.count_kept(0).documents == plain.drops[0].steps["near-duplicate"].came.documents
-    plain.drop_near_duplicates(gone, gone, lengths, report=False)
+    plain.drop_near_duplicates(*gone, report=False)
     assert np.array_equal(plain.tokens, expected.tokens)
     assert np.array_equal(plain.longest, expected.longest)
     assert np.array_equal(plain.documents, expected.documents)
     for number, run in enumerate(runs):
         own = (number, 0, run.num_documents)
-        assert np.array_equal(plain.fates.kept(*own), expected.fates.kept(*own))
-    assert (plain.find(asked[:, 0], asked[:, 1])["run"] == -1).all()
+        assert np.array_equal(kept_of(plain, *own), kept_of(expected, *own))
+    assert (plain.find(asked[:, 0], asked[:, 1])[0] == -1).all()
 
 
 def test_shingles_of_the_reference() -> None:

@@ -5,10 +5,7 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -27,13 +24,14 @@ from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.stage_progress import Progress
-from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SIMILAR_FILE
 from shards.errors import InputError
 from shards.stores.store import FolderStore
-from tests.support.builds import digests
+from tests.support.builds import call_here, digests
+from tests.support.evidence import read_rows
 from tests.support.near_duplicates import Planted, jaccard, plant
 from tests.support.recipes import source, write_recipe
+from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
 
@@ -95,6 +93,11 @@ def hashes_in(folder: Path) -> set[str]:
     return {value.hex() for path in folder.glob("*.docs.parquet") for value in pq.read_table(path)["hash"].to_pylist()}
 
 
+def read_twins(work: Path) -> list[dict[str, Any]]:
+    """Return the near-duplicates that a mix has found."""
+    return [row for row in read_rows(work) if "twin" in row]
+
+
 def test_planted_pairs_are_found_and_the_others_stay(small: Corpus) -> None:
     planted, tokenizer = (small.planted, Tokenizer.from_file(str(small.folder / "set/tokenizer.json")))
     tokens = {
@@ -124,14 +127,13 @@ def test_planted_pairs_are_found_and_the_others_stay(small: Corpus) -> None:
 
     # What went is similar to a longer document that stayed; what is not similar stayed.
     kept = hashes_in(small.folder / "set")
-    (evidence,) = small.folder.glob(f"set.work/mix/*/{EVIDENCE_FILE}")
     dropped: set[str] = set()
-    for row in pq.read_table(evidence).to_pylist():
-        gone, stays = row["dropped_hash"].hex(), row["kept_hash"].hex()
+    for row in read_twins(small.folder / "set.work"):
+        gone, stays = row["hash"], row["twin"]["hash"]
         dropped.add(gone)
         assert gone not in kept
         assert row["jaccard"] == jaccard(tokens[gone], tokens[stays]) >= 0.8
-        assert row["dropped_tokens"] == len(tokens[gone]) + 1 <= row["kept_tokens"] == len(tokens[stays]) + 1
+        assert row["tokens"] == len(tokens[gone]) + 1 <= row["twin"]["tokens"] == len(tokens[stays]) + 1
     assert len(dropped) >= sum(value >= 0.85 for value in exact.values()) * 0.98
     assert max(apart) < 0.75
     assert not {named[copy] for _, copy in planted.apart} & dropped
@@ -167,45 +169,35 @@ def test_a_report_keeps_every_document(small: Corpus) -> None:
     notes = [note for note in report.notes if note.startswith("near-duplicates: ")]
     assert len(notes) == 2
     assert all('action = "report" keeps them' in note for note in notes)
-    assert list((small.folder / "report.work").glob(f"mix/*/{EVIDENCE_FILE}"))
-    command = [sys.executable, "-m", "tokenmill", "clean-report", str(small.folder / "report.work"), "--examples", "2"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
-    assert (shown.count("  would go "), shown.count("  stays "), shown.count("  dropped ")) == (4, 4, 0)
+    twins = read_twins(small.folder / "report.work")
+    assert len(twins) == len(read_twins(small.folder / "set.work"))
+    assert not any(row["dropped"] for row in twins)
+    shown = call_here(main, "clean-report", small.folder / "report.work", "--examples", "2").stdout
+    assert shown.count("reported, not dropped") >= 2
+    assert shown.count("    similar by ") >= 4
 
 
 def test_the_report_shows_pairs(small: Corpus) -> None:
-    command = [sys.executable, "-m", "tokenmill", "clean-report", str(small.folder / "set.work")]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=100)
+    done = call_here(main, "clean-report", small.folder / "set.work", "--examples", "5", "--json")
     report = json.loads(done.stdout)
-    assert report["sources"] == []
-    near = report["near_duplicates"]
-    (evidence,) = small.folder.glob(f"set.work/mix/*/{EVIDENCE_FILE}")
-    rows = {row["dropped_hash"].hex(): row for row in pq.read_table(evidence).to_pylist()}
-    steps = [source["drops"]["steps"]["near-duplicate"] for source in report["steps"]]
-    counted = sum(drop["first"]["documents"] for step in steps for drop in step["reasons"].values())
-    assert counted == len(rows) > 40
-    assert {source["name"] for source in near["sources"]} == {"odd", "even"}
+    assert report["near_duplicates"]["min_jaccard"] == 0.8
+    twins = {row["hash"]: row for row in read_twins(small.folder / "set.work")}
+    rows = [row for row in report["rows"] if row["step"] == "near-duplicate"]
+    assert sum(row["documents"] for row in rows) == len(twins) > 40
+    assert {row["source"] for row in rows} == {"odd", "even"}
     texts = {xxhash.xxh3_128_hexdigest(text.encode()): text for text in small.planted.documents}
-    shown = [pair for source in near["sources"] for pair in source["shown"]]
-    assert len(shown) == 40
-    for one in near["sources"]:
-        own = sorted(row["jaccard"] for row in rows.values() if row["dropped_source"] == one["name"])
-        assert [pair["jaccard"] for pair in one["nearest"]] == own[:20]
     lines = {name: (small.folder / f"{name}.jsonl").read_text().splitlines() for name in ("odd", "even")}
-    for pair in [*shown, *near["sources"][0]["nearest"]]:
-        assert pair["kept"]["hash"] == rows[pair["dropped"]["hash"]]["kept_hash"].hex()
-        for end in ("dropped", "kept"):
-            assert texts[pair[end]["hash"]].startswith(pair[end]["text"])
-            place, row = pair[end]["place"], pair[end]["row"]
-            assert json.loads(lines[place.partition(".jsonl@")[0]][row])["text"] == texts[pair[end]["hash"]]
-            evidence_row = rows[pair["dropped"]["hash"]]
-            assert (evidence_row[f"{end}_unit"], evidence_row[f"{end}_row"]) == (place, row)
-    done = subprocess.run([*command, "--examples", "2"], capture_output=True, text=True, check=True, timeout=100)
-    assert "near-duplicates by 0.8 or more: dropped" in done.stdout
-    assert done.stdout.count("similar by") == 4
-    assert done.stdout.count("  stays    ") == 4
-    assert "shares are of the documents that reached this step" in done.stdout
-    assert len(re.findall(r"  dropped  (odd|even)\.jsonl@\w+#\S+ row \d+, ", done.stdout)) == 4
+    for row in rows:
+        own = sorted(digest for digest, twin in twins.items() if twin["dropped"] == row["reason"])
+        own = [digest for digest in own if twins[digest]["source"] == row["source"]]
+        assert [document["hash"] for document in row["examples"]] == own[:5], "those of the lowest hashes"
+        for document in row["examples"]:
+            assert document["twin"]["hash"] == twins[document["hash"]]["twin"]["hash"]
+            assert document["text"] != document["twin"]["text"], "from shortly before the first difference"
+            for end in (document, document["twin"]):
+                text = texts[end["hash"]]
+                assert text[document["start"] :].startswith(end["text"])
+                assert json.loads(lines[end["place"].partition(".jsonl@")[0]][end["row"]])["text"] == text
 
 
 def test_too_many_near_duplicates_stop_the_build(small: Corpus) -> None:
@@ -239,7 +231,6 @@ def test_pages_of_a_template_stop_nothing(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(tmp_path / "set/tokenizer.json"))
     longest = max(texts, key=lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids))
     length = len(tokenizer.encode(longest, add_special_tokens=False).ids)
-    (evidence,) = tmp_path.glob(f"set.work/mix/*/{EVIDENCE_FILE}")
-    rows = pq.read_table(evidence).to_pylist()
+    rows = read_twins(tmp_path / "set.work")
     assert len(rows) == len(texts) - 1
-    assert {row["kept_tokens"] for row in rows} == {length + 1}
+    assert {row["twin"]["tokens"] for row in rows} == {length + 1}

@@ -13,7 +13,8 @@ import numpy as np
 
 from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, MEASURES_FILE, TOKENS_FILE, HashKey, Run, RunResult
 from pipeline.engine.checksums import checksum_file, write_checksummed
-from pipeline.engine.receipts import write_receipt
+from pipeline.engine.receipts import Result, write_receipt
+from pipeline.mix.evidence import write_evidence
 from pipeline.mix.index import Index
 from pipeline.mix.mix_plan import MixPlan
 from pipeline.recipe.schema import Recipe
@@ -127,6 +128,17 @@ def make_recipe(weights: list[float], *, val_tokens: int = 0, shard_tokens: int 
     )
 
 
+def kept_of(index: Index, run: int, first: int, last: int) -> Any:
+    """Return which of the documents [first, last) of a run an index keeps."""
+    return index.are_kept(np.full(last - first, run), np.arange(first, last))
+
+
+def write_index(folder: Path, index: Index) -> None:
+    """Write what an index says of its documents as a mix task writes it."""
+    files = write_evidence(folder, index.places, index.reasons, index.read_reasons, lambda _: {})
+    write_receipt(folder, Result(files=files))
+
+
 Placed = tuple[int, int, HashKey, int]
 """(source, epoch, key, length) of a document in a shard."""
 
@@ -140,7 +152,7 @@ def place_documents(plan: MixPlan, runs: list[Run], index: Index) -> dict[tuple[
             for number, run in enumerate(runs):
                 if run.source == part.source:
                     first, rows = run.read_between(part.start, part.stop)
-                    rows = rows[index.are_kept(np.full(len(rows), number), first + np.arange(len(rows)))]
+                    rows = rows[kept_of(index, number, first, first + len(rows))]
                     found += [
                         (part.source, part.epoch, (int(row["hash_hi"]), int(row["hash_lo"])), int(row["length"]))
                         for row in rows
