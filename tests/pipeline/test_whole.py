@@ -305,7 +305,7 @@ def test_two_workers_and_a_bucket_change_no_byte(whole: Built, bucket: str) -> N
     run_build(whole.recipe, f"{bucket}/set", "--workers", "2")
     assert digests_in(f"{bucket}/set") == whole.digests
     reports = [read_clean_report(place) for place in (f"{bucket}/set.work", whole.out.with_name("set.work"))]
-    assert reports[0]["sources"] == reports[1]["sources"]
+    assert reports[0]["rows"] == reports[1]["rows"]
 
 
 @pytest.mark.long
