@@ -1,6 +1,8 @@
 """The small build of a plan: the stages of a build, on a sample of every source, in a temporary folder.
 
-It mixes all that the sample has, into one shard. What would stop the build is collected, not raised.
+A sample is a few megabytes: row groups, files, and beginnings of spans of text, which the recipe's seed chooses. A
+source with no more text than that is taken whole. All that the samples have is mixed into one shard. What would stop
+the build is collected, not raised.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +22,7 @@ from pipeline.builder.stages.encode import run_encode
 from pipeline.builder.stages.evaluations import run_evaluations
 from pipeline.builder.stages.fetch import run_fetch
 from pipeline.builder.stages.mix import run_mix
+from pipeline.builder.stages.near_duplicates import STAGES as NEAR_STAGES
 from pipeline.builder.stages.near_duplicates import run_near_duplicates
 from pipeline.builder.stages.tokenizer import run_tokenizer
 from pipeline.clean.drops.table import Counts
@@ -27,11 +30,11 @@ from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.stage_progress import Progress
-from pipeline.plan.sample import SampledSelection
 from pipeline.recipe.schema import MixRecipe, Recipe, SplitRecipe
 from pipeline.recipe.shares import Demand
-from pipeline.sources.base import Unit
-from pipeline.sources.selection import Selection
+from pipeline.sources.base import BATCH_BYTES, Span, Unit
+from pipeline.sources.kinds import list_spans
+from pipeline.sources.selection import Selection, seeded_place
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.errors import InputError
 from shards.stores.store import FolderStore
@@ -39,6 +42,14 @@ from shards.stores.store import FolderStore
 if TYPE_CHECKING:
     from pipeline.sources.software_heritage.fetched_documents import FetchResult
 
+PARTS = 24
+"""The fewest parts of a local source: text differs more between parts than within one."""
+REMOTE_PARTS = 8
+"""The same of a remote source, where each part is a download. A quarter of the text is enough there."""
+MOST_BYTES = 32 << 20
+"""No further part is taken after this much text."""
+PART_BYTES = 1 << 20
+"""Of a longer part, reading stops after this much text, at the end of a batch. Shorter ones share an encode task."""
 SAMPLE_BYTES = 24 << 20
 """Text of all sources, divided by their shares."""
 LEAST_SOURCE_BYTES = 4 << 20
@@ -101,6 +112,11 @@ class SmallBuild:
     wall_s: float
     """How long all of it took."""
 
+    @property
+    def documents(self) -> int:
+        """Documents that were encoded."""
+        return sum(sample.encoded.documents for sample in self.sources)
+
 
 class _Quiet(Progress):
     """Shows the running stages; collects what a build says."""
@@ -136,6 +152,76 @@ class _SampleBuild(RunningBuild):
 
     def check_disk(self, pending: list[Unit]) -> None:
         """Let the plan say later that the disk is too small for all of it."""
+
+
+class SampledSelection(Selection):
+    """Some parts of the files that a selection has listed."""
+
+    def __init__(self, selection: Selection, text_bytes: int):
+        """Choose the parts.
+
+        Args:
+            selection: the parts of the source that the build would read.
+            text_bytes: about how much text of it is enough.
+        """
+        vars(self).update(vars(selection))
+        size = selection.text_bytes
+        self.is_all = not selection.has_more and size <= text_bytes and self.source.content == "column"
+        """Whether these parts are the whole source."""
+        self.whole = True  # this build has no more of it
+        if not self.is_all:
+            self.units = _make_units(self.index, _choose(selection, text_bytes))
+
+    def sample_spans(self, text_bytes: int) -> list[Span]:
+        """Return the spans for the tokenizer: those of every second unit.
+
+        A BPE that is trained on all of a small sample takes 0.4 to 5 % too few tokens for it, one that has not seen it
+        1 to 7 % too many, measured. Half and half is within 6 % of the build's own tokenizer.
+        """
+        if self.is_all:
+            return super().sample_spans(text_bytes)
+        return [span for unit in self.units[::2] for span in unit.spans]
+
+
+def _choose(selection: Selection, text_bytes: int) -> list[Span]:
+    """Return parts of the listed files, in seeded order."""
+    enough, least = (text_bytes // 4, REMOTE_PARTS) if selection.is_remote else (text_bytes, PARTS)
+    chosen: list[Span] = []
+    size = 0
+    for part in _iter_parts(selection):
+        if size >= MOST_BYTES or (size >= enough and len(chosen) >= least):
+            break
+        chosen.append(part)
+        size += min(part.text_bytes, BATCH_BYTES)
+    return chosen
+
+
+def _iter_parts(selection: Selection) -> Iterator[Span]:
+    """Yield the single row groups of the listed files, and their other spans as they are, in seeded order."""
+    parts = [
+        (span, index)
+        for span in selection.listed
+        for index in (range(span.start, span.stop) if span.kind == "rg" else (0,))
+    ]
+    parts.sort(key=lambda part: seeded_place(selection.seed, f"{part[0].name}\0{part[0].part}\0{part[1]}"))
+    for span, index in parts:
+        if span.kind != "rg":
+            yield span
+        else:  # its footer says how much text one row group has
+            groups = list_spans(selection.source, [selection.file(span.name)], 1)
+            yield next(group for group in groups if group.start <= index < group.stop)
+
+
+def _make_units(source: int, parts: list[Span]) -> list[Unit]:
+    units: list[list[Span]] = []
+    size = PART_BYTES
+    for part in parts:
+        if size + part.text_bytes > PART_BYTES:
+            units.append([])
+            size = 0
+        units[-1].append(part)
+        size += part.text_bytes
+    return [Unit(source, tuple(own), most_bytes=PART_BYTES) for own in units]
 
 
 def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = True) -> SmallBuild:
@@ -207,13 +293,13 @@ def _measure(build: _SampleBuild, parts: list[SampledSelection], notes: list[str
     fetched = build.stages["fetch"].results if "fetch" in build.stages else []
     assembled = build.stages["assemble"].results if "assemble" in build.stages else []
     shards = [entry for result in assembled for entry in result.entries]
-    between = [build.work.child(stage) for stage in ("bands", "pairs", "similar", "mix")]
+    between = [build.work.child(stage) for stage in (*NEAR_STAGES, "mix")]
     return SmallBuild(
         sources=tuple(_measure_source(build, number, part) for number, part in enumerate(parts)),
         scratch_bytes=sum(file.bytes for folder in between for file in folder.list()),
         shard_bytes=sum(file.bytes for shard in shards for file in shard.files.entries),
         shard_tokens=sum(shard.tokens for shard in shards),
-        near_s=sum(stage.seconds for name, stage in build.stages.items() if name in ("bands", "similar")),
+        near_s=sum(stage.seconds for name, stage in build.stages.items() if name in NEAR_STAGES),
         assemble_s=build.stages["assemble"].seconds if assembled else 0.0,
         fetch_s=sum(result.seconds["fetch_s"] for result in fetched),
         stops=tuple(build.stopped),

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.demo import corpus as demo
-from pipeline.demo import docstrings, held_out
+from pipeline.demo import docstrings
 
 pytestmark = pytest.mark.long
 
@@ -33,74 +33,56 @@ def _read(folder: Path, source: str) -> pa.Table:
     return pa.concat_tables(pq.read_table(file) for file in sorted((folder / source).glob("*.parquet")))
 
 
-def test_documents_are_distinct_and_not_empty(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
-    texts = [text for source in demo.SOURCES for text in _read(corpus[0], source)["text"].to_pylist()]
-    assert len(texts) == len(set(texts))
-    assert all(text.strip() for text in texts)
-    assert all(text.encode("utf-8", "strict") for text in texts)
-    assert max(map(len, texts)) <= demo.MAX_CHARS
-
-
-def test_documents_that_repeat_lines_of_others_are_left_out() -> None:
-    new, old = ("a line of thirty characters or more: ", "it says the same in each docstring")
-    texts = [f"{new}{n}\n{old}\n{'x ' * n}" for n in (0, 100, 600)]  # the line is little of the last one
-    documents = [docstrings.Docstring(text, "r 1", "p.py", str(n)) for n, text in enumerate([*texts, "y " * 4000])]
-    skipped: dict[str, int] = {}
-    long: list[docstrings.Docstring] = []
-    assert [document.name for document in demo._distinct(documents, 6000, skipped, long)] == ["0", "2"]
-    assert skipped == {"duplicate": 1, "long": 1, "not_utf8": 0}
-    assert [document.name for document in long] == ["3"]
-
-
-def test_long_documents_are_held_out_unless_a_later_document_has_their_lines() -> None:
-    line = "a line of thirty characters or more: it says"
-    texts = [f"{line}\n" * 150, "x " * 4000, "\ud800" * 7000, f"{line}\n{'y ' * 20}"]
-    documents = [docstrings.Docstring(text, "r 1", "p.py", str(n)) for n, text in enumerate(texts)]
-    long: list[docstrings.Docstring] = []
-    assert [document.name for document in demo._distinct(documents, 6000, {}, long)] == ["3"]
-    assert [document.name for document in long] == ["1"]
-
-
-def test_prose_is_the_largest_source_in_several_files(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
-    sizes = {row["name"]: row["bytes"] for row in corpus[1]}
-    assert tuple(sizes) == (*demo.SOURCES, demo.HELD_OUT)
-    assert sizes["docs-prose"] >= 8_000_000
-    assert sizes["docs-maths"] >= 800_000
-    assert max(sizes, key=lambda name: sizes[name]) == "docs-prose"
-    files = sorted((corpus[0] / "docs-prose").glob("*.parquet"))
-    assert len(files) > 1
-    assert pq.ParquetFile(files[0]).num_row_groups > 1
-
-
-def test_summary_counts_what_was_written(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
-    for row in corpus[1]:
-        table = _read(corpus[0], row["name"])
-        assert row["files"] == len(list((corpus[0] / row["name"]).iterdir()))
-        assert row["documents"] == table.num_rows
-        assert row["bytes"] == pc.sum(pc.binary_length(table["text"])).as_py()
+def test_the_corpus_is_what_its_summary_says(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, summary = corpus
+    assert [row["name"] for row in summary] == [*demo.SOURCES, demo.HELD_OUT]
+    tables = {row["name"]: _read(folder, row["name"]) for row in summary}
+    for row in summary:
+        table = tables[row["name"]]
+        assert row["files"] == len(list((folder / row["name"]).iterdir()))
+        assert (row["documents"], row["bytes"]) == (table.num_rows, pc.sum(pc.binary_length(table["text"])).as_py())
         assert table.column_names == ["text", "release", "path", "name"]
         assert table["release"].null_count == 0
+    texts = [text for source in demo.SOURCES for text in tables[source]["text"].to_pylist()]
+    assert len(texts) == len(set(texts))
+    assert all(text.strip().encode("utf-8", "strict") for text in texts)
+    assert max(map(len, texts)) <= demo.MAX_CHARS
+    sizes = {row["name"]: row["bytes"] for row in summary}
+    assert max(sizes.values()) == sizes["docs-prose"] >= 8_000_000
+    assert sizes["docs-maths"] >= 800_000
+    files = sorted((folder / "docs-prose").glob("*.parquet"))
+    assert len(files) > 1 < pq.ParquetFile(files[0]).num_row_groups
+    maths = {release.split(" ")[0] for release in tables["docs-maths"]["release"].to_pylist()}
+    assert {"numpy", "torch", "python"} <= maths
+
+
+def test_repeated_and_long_documents_are_left_out() -> None:
+    def keep(texts: list[str]) -> tuple[list[str], dict[str, int], list[str]]:
+        documents = [docstrings.Docstring(text, "r 1", "p.py", str(n)) for n, text in enumerate(texts)]
+        skipped: dict[str, int] = {}
+        long: list[docstrings.Docstring] = []
+        kept = [document.name for document in demo._distinct(documents, 6000, skipped, long)]
+        return kept, skipped, [document.name for document in long]
+
+    new, old = ("a line of thirty characters or more: ", "it says the same in each docstring")
+    texts = [f"{new}{n}\n{old}\n{'x ' * n}" for n in (0, 100, 600)]  # the line is little of the last one
+    assert keep([*texts, "y " * 4000]) == (["0", "2"], {"duplicate": 1, "long": 1, "not_utf8": 0}, ["3"])
+    # A long one is held out unless a later document has its lines.
+    line = "a line of thirty characters or more: it says"
+    kept, _, long = keep([f"{line}\n" * 150, "x " * 4000, "\ud800" * 7000, f"{line}\n{'y ' * 20}"])
+    assert (kept, long) == (["3"], ["1"])
 
 
 def test_code_is_a_definition_of_its_file(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
     stdlib = Path(sysconfig.get_path("stdlib"))
+    paths = _read(corpus[0], "stdlib-code")["path"].to_pylist()
+    assert not [path for path in paths if {"test", "tests", "site-packages"}.intersection(path.split("/"))]
     for row in _read(corpus[0], "stdlib-code").to_pylist():
         content = row["text"].encode()
         assert content.rstrip(b"\n") in (stdlib / row["path"].removeprefix("Lib/")).read_bytes()
         (definition,) = ast.parse(row["text"]).body
         assert isinstance(definition, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         assert definition.name == row["name"]
-
-
-def test_code_holds_no_tests_and_no_installed_packages(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
-    paths = _read(corpus[0], "stdlib-code")["path"].to_pylist()
-    assert not [path for path in paths if {"test", "tests", "site-packages"}.intersection(path.split("/"))]
-    assert "Lib/argparse.py" in paths
-
-
-def test_mathematics_says_where_it_comes_from(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
-    releases = _read(corpus[0], "docs-maths")["release"].to_pylist()
-    assert {"numpy", "torch", "python"} <= {release.split(" ")[0] for release in releases}
 
 
 def test_another_run_writes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,8 +124,8 @@ def test_a_right_choice_goes_on_in_its_document_and_the_wrong_ones_in_others() -
         return docstrings.Docstring(text, "r 1", "p.py", str(number))
 
     documents = [make(number) for number in range(9)]
-    items = [json.loads(line) for line in held_out.write_items(documents).splitlines()]
-    (excerpts,) = {len(excerpt.text) for excerpt in held_out.cut_excerpts(documents)}
+    items = [json.loads(line) for line in demo.write_items(documents).splitlines()]
+    (excerpts,) = {len(excerpt.text) for excerpt in demo.cut_excerpts(documents)}
     assert 1300 < excerpts <= 1500
     assert len(items) == 9
     for number, item in enumerate(items):
@@ -188,11 +170,8 @@ def short():
     found = dict(docstrings.parse_docstrings(source.encode()))
     assert list(found) == ["", "A", "A.f", "torch.abs", "numpy._core.empty"]
     assert found["A.f"].endswith("\nindented")
-
-
-def test_files_of_mostly_code_are_not_parsed() -> None:
-    source = f'"""{LONG}"""\n' + "x = 1\n" * 2000
-    assert list(docstrings.parse_docstrings(source.encode())) == []
+    mostly_code = f'"""{LONG}"""\n' + "x = 1\n" * 2000
+    assert list(docstrings.parse_docstrings(mostly_code.encode())) == []
 
 
 def test_unparsable_files_are_counted(tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.builder.disk import REMEDY
 from pipeline.clean.documents import DocumentStream
 from pipeline.plan import small_build
-from pipeline.plan.estimate import Estimate, Machines, estimate
-from pipeline.plan.sample import SampledSelection
+from pipeline.plan.plan import Estimate, Machines, estimate
 from pipeline.recipe.schema import Recipe
 from pipeline.sources import selection
 from pipeline.sources.base import SourceError
@@ -131,7 +130,7 @@ def test_of_a_large_file_a_batch_is_read(
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(gzip.compress(text, 1) if suffix else text)
     whole = Selection(0, source(path, separator="\n--\n"), seed=1, tokens=None)
-    (unit,) = SampledSelection(whole, 1 << 20).units
+    (unit,) = small_build.SampledSelection(whole, 1 << 20).units
     stream = DocumentStream(whole.source, unit.spans, most_bytes=unit.most_bytes)
     read = sum(batch.num_bytes for _, batch in stream)
     assert 3 << 20 < read < 0.6 * len(text)

@@ -136,7 +136,7 @@ def test_a_part_is_read_and_said_to_be_one(
         (note,) = [note for note in report.notes if note.startswith(f"{source.name}: read in part")]
         assert f"{unread.files} of 24 files and {unread.parts} parts of others" in note
 
-    from pipeline.cli import build_display as display
+    from pipeline.cli import build as display
 
     assert display.build_json(report, tmp_path, tmp_path)["unread"]["code"]["files"] == report.unread["code"].files
     capsys.readouterr()
