@@ -31,7 +31,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("block", [1, 7, 8 << 20])
+@pytest.mark.parametrize("block", [1, 8 << 20])
 @pytest.mark.parametrize("format_", ["text", "jsonl", "file", "auto"])
 @pytest.mark.parametrize("encoding", TEXTS)
 def test_text_is_read_in_its_encoding(

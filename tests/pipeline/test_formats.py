@@ -217,15 +217,6 @@ def test_files_of_another_file_system_hold_the_same(written: Path) -> None:
     assert texts_of(read_spans(recipe, 1)) == [row["text"] for row in ROWS]
 
 
-def test_folders_of_save_to_disk_have_the_rows_that_datasets_reads(tmp_path: Path, source: Any) -> None:
-    datasets = pytest.importorskip("datasets")
-    datasets.disable_progress_bars()
-    dataset = datasets.Dataset.from_list(ROWS)
-    dataset.save_to_disk(tmp_path / "set", num_shards=2)
-    found = read_records(source(tmp_path / "set" / "*.arrow"), 1)
-    assert found == list(datasets.load_from_disk(str(tmp_path / "set"))["text"])
-
-
 def test_dictionaries_of_a_stream_are_those_before_the_batch(tmp_path: Path, source: Any) -> None:
     texts: Any = pa.chunked_array([pa.array(part).dictionary_encode() for part in (["a", "b", "a"], ["c"], ["b", "d"])])
     kinds: dict[str, Any] = {"stream.arrow": pa.ipc.new_stream, "file.arrow": pa.ipc.new_file}
@@ -463,7 +454,3 @@ def test_a_folder_is_read_if_datasets_saved_it_and_named_if_not(tmp_path: Path, 
     }.items():
         (tmp_path / "r.toml").write_text(recipe_of(f'paths = ["{path}"]'))
         assert f"sources.s.paths: {words}" in run_cli("plan", "r.toml").stderr
-
-
-def test_a_new_key_that_is_not_set_is_not_written() -> None:
-    assert not {"delimiter", "exclude"} & FilesSource(name="s", weight=1.0, paths=["*"]).model_dump(mode="json").keys()

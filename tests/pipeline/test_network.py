@@ -28,8 +28,7 @@ from tests.support.servers.hub import Hub
 pytestmark = pytest.mark.long
 
 
-@pytest.mark.parametrize("fault", ["refused", "silent"])
-@pytest.mark.parametrize("command", ["plan", "build"])
+@pytest.mark.parametrize(("fault", "command"), [("refused", "plan"), ("silent", "build")])
 def test_a_dead_network_is_said_within_seconds(fault: str, command: str, tmp_path: Path) -> None:
     recipe = hub_recipe(tmp_path / "hub.toml", "math")
     with socket.create_server(("127.0.0.1", 0)) as listener:  # accepts connections, and never answers

@@ -108,16 +108,6 @@ def test_a_set_in_a_bucket_finds_its_sources(project: Path, bucket: str) -> None
     assert compare_with_sources(f"{bucket}/set", 50) == (50, 0)
 
 
-def test_nothing_is_stated_where_no_path_is_relative(project: Path) -> None:
-    text = RECIPE.replace("../texts", str(project / "texts"))
-    (project / "recipes/absolute.toml").write_text(text)
-    build_here(project / "recipes/a.toml", project / "set")
-    assert (project / "set" / RECIPE_FOLDER_FILE).exists()
-    build_here(project / "recipes/absolute.toml", project / "set")
-    assert not (project / "set" / RECIPE_FOLDER_FILE).exists()
-    assert compare_with_sources(project / "set", 5) == (5, 0)
-
-
 def test_a_tokenizer_of_the_name_that_sets_give_it(project: Path) -> None:
     build_here(project / "recipes/a.toml", project / "first")
     shutil.copy(project / "first/tokenizer.json", project / "recipes/tokenizer.json")

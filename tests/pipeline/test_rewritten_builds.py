@@ -253,14 +253,6 @@ def test_a_tokenizer_that_drops_white_space_and_characters(corpus: Path, tmp_pat
     assert checks["unknown_ids"]["verdict"] == "look"
 
 
-def test_plan_says_what_a_tokenizer_rewrites(corpus: Path) -> None:
-    from tokenmill.__main__ import main
-
-    done = call_here(main, "plan", corpus / "small.toml", *given(corpus, "unigram"))
-    assert "tokenizer: rewrites " in done.stdout
-    assert "the build would stop: source " in done.stdout
-
-
 def test_bos_of_a_trained_tokenizer(corpus: Path, tmp_path: Path) -> None:
     options = ("--set", 'tokenizer.special_tokens=["<|endoftext|>", "<|begin|>"]', "--set", 'tokenizer.bos="<|begin|>"')
     out = tmp_path / "set"

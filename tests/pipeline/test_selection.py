@@ -19,7 +19,6 @@ from pipeline.recipe.schema import Recipe
 from pipeline.sources import files, selection
 from pipeline.sources.base import UNIT_BYTES, Span
 from pipeline.sources.selection import Selection, open_sources
-from shards.errors import InputError
 from shards.format.reader import open_set
 from tests.support.builds import digests, list_spans_of
 from tests.support.provenance import compare_with_sources
@@ -240,13 +239,6 @@ def test_a_small_source_and_a_whole_build_read_all_in_order(load: Any, monkeypat
     assert [own.units for own in open_sources(recipe)] == [own.units for own in whole]
 
 
-def test_how_much_is_asked_for_does_not_change_the_tokenizer(load: Any, run: Any, tmp_path: Path) -> None:
-    run(load("mix.tokens=5_000", "split.val_tokens=0"), "little")
-    run(load("mix.tokens=300_000"), "more")
-    tokenizer = (tmp_path / "little" / "tokenizer.json").read_bytes()
-    assert (tmp_path / "more" / "tokenizer.json").read_bytes() == tokenizer
-
-
 def test_when_short_applies_once_all_is_read(load: Any, run: Any) -> None:
     few = "sources.notes.max_bytes=260"
     with pytest.raises(match=r"the sources are too small.*\n.*'notes': has [\d,]+ tokens for training"):
@@ -297,30 +289,6 @@ def test_for_a_share_of_the_documents_more_is_read(load: Any, run: Any, opened: 
     assert short.validation.problems == []
     assert (short.manifest.sources[0].unread_bytes, short.manifest.sources[0].epochs > 1) == (0, True)
     assert short.stages["tokenizer"].ran == 0
-
-
-def test_nothing_more_is_read_for_a_build_that_another_source_stops(
-    load: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Selection, "take_for", lambda self, needed, found: pytest.fail(f"more of {self.source.name}"))
-    (tmp_path / "little.txt").write_text("\n--\n".join(stdlib_documents()[-20:]), encoding="utf-8")
-    short = [f'sources.notes.paths=["{tmp_path}/little.txt"]', 'sources.code.keep={score="> 4"}', "mix.tokens=400_000"]
-    with pytest.raises(InputError) as caught:
-        run(load(*short, "sources.code.weight=30"))
-    assert "'notes': has" in str(caught.value)
-    assert "'code'" not in str(caught.value), "of code no more was read than was taken first"
-    shrunk = run(load(*short, "mix.when_short=shrink", "sources.code.weight=10"))
-    assert shrunk.validation.problems == []
-    assert 0 < shrunk.manifest.splits["train"].requested_tokens < 300_000
-
-
-def test_a_source_whose_first_part_gives_nothing(load: Any, run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    report = run(load("sources.notes.min_bytes=7900", "mix.tokens=8_000", "split.val_tokens=0"))
-    assert report.validation.problems == []
-    assert "notes: 0 of" in capsys.readouterr().err
-    notes = report.manifest.sources[1]
-    assert notes.unread_bytes > 0
-    assert notes.dropped["shorter than min_bytes"] > notes.documents_available > 0
 
 
 def test_part_sizes() -> None:

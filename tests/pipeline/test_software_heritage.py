@@ -20,20 +20,10 @@ from pipeline.sources.software_heritage import archive
 from pipeline.sources.software_heritage.fetch import Journal
 from tests.support.servers import corpora as stand_ins
 from tests.support.servers.bucket import Bucket, refusal
-from tests.support.servers.http11 import Request, Response
+from tests.support.servers.http11 import Response
 from tests.support.servers.loopback import Server
 
 TEXT = b"print('a file')\n" * 40
-
-
-@pytest.fixture(scope="module")
-def objects_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive's objects: those of the corpus, or a small set made of the standard library."""
-    if found := stand_ins.find():
-        return found / "python_edu/swh_content.tar"
-    path = tmp_path_factory.mktemp("objects") / "swh_content.tar"
-    stand_ins.small_code(path)
-    return path
 
 
 @pytest.fixture
@@ -62,19 +52,15 @@ def only(outcomes: dict[bytes, archive.Outcome]) -> archive.Outcome:
 
 
 def test_every_object_is_fetched_once_and_checked(
-    objects_path: Path, fetch: Callable[..., dict[bytes, archive.Outcome]]
+    tmp_path: Path, fetch: Callable[..., dict[bytes, archive.Outcome]]
 ) -> None:
-    with Bucket(objects_path) as server:
+    stand_ins.small_code(tmp_path / "objects.tar")
+    with Bucket(tmp_path / "objects.tar") as server:
         outcomes = fetch(*server.objects, endpoint=f"{server.url}/content")
         assert len(outcomes) == len(server.requests) == len(server.objects)
     for key, outcome in outcomes.items():
         assert isinstance(outcome, bytes)
         assert hashlib.sha1(gzip.decompress(outcome)).digest() == key
-
-
-def test_a_missing_object_is_asked_for_once(bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]]) -> None:
-    assert only(fetch("ab" * 20)) == archive.MISSING
-    assert len(bucket.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -165,21 +151,6 @@ def test_a_server_that_is_gone_is_given_up_in_time(
         time.sleep(0.05)
 
 
-def test_who_takes_a_few_leaves_no_thread_behind(bucket: Bucket, fetch: Callable[..., object]) -> None:
-    keys = [bucket.put(b"%d" % index) for index in range(100)]
-    fetch(keys[0])
-    bucket.forget()
-    taken = archive.fetch_archive_objects([bytes.fromhex(key) for key in keys])
-    assert len([next(taken) for _ in range(3)]) == 3
-    time.sleep(0.5)
-    assert len(bucket.requests) <= 3 + 2 * 8, "what is in flight is bounded"
-    taken.close()
-    deadline = time.monotonic() + 10
-    while any(thread.name.startswith("fetch") for thread in threading.enumerate()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -218,23 +189,6 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(fetch: Callabl
         with pytest.raises(SourceError, match="the certificate of the server cannot be verified"):
             fetch("ab" * 20, endpoint=f"https://127.0.0.1:{server.server_port}/content")
         server.shutdown()
-
-
-def test_a_proxy_is_asked_for_the_whole_address(
-    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = bucket.put(TEXT)
-    seen: list[tuple[str, str]] = []
-
-    def answer(request: Request) -> Response:
-        seen.append((request.target, request.headers.get("proxy-authorization", "")))
-        return Response(200, {}, bytes(bucket.objects[key]))  # type: ignore[arg-type]
-
-    with Server(answer) as proxy:
-        monkeypatch.setenv("http_proxy", proxy.urls()[0].replace("//", "//me:p%40ss@"))
-        monkeypatch.setenv("no_proxy", "")
-        assert isinstance(only(fetch(key, endpoint="http://archive.example/content")), bytes)
-    assert seen == [(f"http://archive.example/content/{key}", "Basic bWU6cEBzcw==")]
 
 
 @pytest.mark.parametrize("text", ["", "softwareheritage/content", "ftp://host/x", "s3://bucket/x", "https:///x"])

@@ -214,13 +214,6 @@ def test_a_file_that_goes_away(tmp_path: Path, source: Any) -> None:
     assert "match no file any more" in resolve_error(recipe)
 
 
-def test_an_archive_that_is_none(tmp_path: Path, source: Any) -> None:
-    (tmp_path / "x.zip").write_bytes(b"no archive")
-    message = resolve_error(source(f"zip://*.txt::{tmp_path}/x.zip", separator="--"))
-    assert "x.zip" in message
-    assert "cannot be listed" in message
-
-
 def test_a_file_name_that_is_not_utf8(tmp_path: Path, source: Any) -> None:
     with open(os.fsencode(tmp_path) + b"/\xff.txt", "wb") as file:
         file.write(b"x")

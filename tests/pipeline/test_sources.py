@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from pipeline.clean.provenance import read_documents_again
-from pipeline.clean.reading_keys import reading_keys
-from pipeline.recipe.sources import FilesSource
 from pipeline.sources import base
 from pipeline.sources.base import SourceError
 from tests.support.builds import list_spans_of
@@ -25,15 +23,6 @@ def as_text(value: str | bytes) -> str:
 
 def texts_of(rows: list[tuple[str, int, Any]]) -> list[str]:
     return [as_text(text) for _, _, text in rows]
-
-
-def test_text_without_a_last_separator(tmp_path: Path, source: Any, read_all: Any) -> None:
-    (tmp_path / "a.txt").write_text("one--two")
-    (tmp_path / "b.txt").write_text("one----two--")
-    (tmp_path / "c.txt").write_text("alone")
-    (tmp_path / "d.txt").write_text("--")
-    found = [texts_of(read_all(source(tmp_path / f"{name}.txt", separator="--"))) for name in "abcd"]
-    assert found == [["one", "two"], ["one", "", "two"], ["alone"], [""]]
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -130,14 +119,3 @@ def test_units_of_small_files_and_large_ones() -> None:
     assert [len(unit.spans) for unit in units] == [3, 3, 1, 1, 1]
     assert {unit.source for unit in units} == {3}
     assert json.loads(base.spans_to_json(units[0].spans))[0]["url"] == "/0"
-
-
-def test_a_key_of_a_kind_that_chooses_documents_in_a_file_counts() -> None:
-    class TableSource(FilesSource):
-        table: str = "pages"
-
-    source = TableSource(name="db", paths=["a.db"], weight=1)
-    moved = source.model_copy(update={"paths": ["elsewhere/a.db"]})
-    other = source.model_copy(update={"table": "notes"})
-    assert reading_keys(moved) == reading_keys(source)
-    assert reading_keys(other) != reading_keys(source)

@@ -18,7 +18,7 @@ from pipeline.recipe.schema import TokenizerRecipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.tokenizer.encoder import Encoder, load_encoder, read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
-from pipeline.tokenizer.sample import TokenizerTask, iter_sample
+from pipeline.tokenizer.sample import TokenizerTask
 from pipeline.tokenizer.train import PATTERNS, build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
 from shards.format.tokenizer_json import byte_characters
 from tests.support.builds import list_spans_of
@@ -141,11 +141,6 @@ def test_encodes_slices_and_empty_batches(encoders: Any, documents: list[str]) -
     assert (len(ids), offsets.tolist()) == (0, [0])
 
 
-def test_sample_files_of_any_block_size(documents: list[str], tmp_path: Path) -> None:
-    assert list(iter_sample(write_sample(tmp_path / "s", documents * 30))) == documents * 30
-    assert list(iter_sample(write_sample(tmp_path / "empty", []))) == []
-
-
 @pytest.mark.parametrize("token", ["the", "Ġthe", "a", "Ċ"])
 def test_a_special_token_that_is_an_ordinary_word(token: str) -> None:
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the")]
@@ -204,25 +199,19 @@ def test_a_good_file(trained: dict[str, str], tmp_path: Path) -> None:
 
 FAULTY_FILES: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
     ("has the model 'WordPiece': its entries do not record the", lambda d: d["model"].update(type="WordPiece")),
-    ("has the model 'WordLevel': its entries do not record the", lambda d: d["model"].update(type="WordLevel")),
     ("expected a byte-level or SentencePiece", lambda d: d.update(pre_tokenizer={"type": "Whitespace"})),
-    ("expected a byte-level or SentencePiece", lambda d: d.update(pre_tokenizer=None)),
     ("has no byte_fallback and no unknown token", lambda d: d.update(pre_tokenizer={"type": "Metaspace"})),
     ("no special token '<|endoftext|>' to end documents", lambda d: d.update(added_tokens=[])),
-    ("no special token '<|endoftext|>'", lambda d: [token.update(special=False) for token in d["added_tokens"]]),
     ("its pre-tokenizer adds a space before each document", lambda d: d["pre_tokenizer"].update(add_prefix_space=True)),
     ("its pre-tokenizer does not split text into words", lambda d: d["pre_tokenizer"].update(use_regex=False)),
     ("special token '<|pad|>' has the id of an ordinary word", lambda d: d["added_tokens"][1].update(id=300)),
     ("model.dropout is 0.1", lambda d: d["model"].update(dropout=0.1)),
-    ("model.continuing_subword_prefix is '##'", lambda d: d["model"].update(continuing_subword_prefix="##")),
-    ("model.end_of_word_suffix is '</w>'", lambda d: d["model"].update(end_of_word_suffix="</w>")),
     ("model.byte_fallback is True", lambda d: d["model"].update(byte_fallback=True)),
     ("has no entry for 1 of the 256 bytes, 0x7a first", lambda d: d["model"]["vocab"].pop("z")),
     ("entry 'a b' holds ' ', which is not in the byte-level", lambda d: d["model"]["vocab"].update({"a b": 9})),
     ("has ids of 16777216 and above", lambda d: d["model"]["vocab"].update(far=1 << 40)),
     ("not a tokenizer.json with a vocabulary", lambda d: d.pop("model")),
     ("not a tokenizer.json with a vocabulary", lambda d: d["model"].update(vocab=[["a", 0]])),
-    ("not a tokenizer.json with a vocabulary", lambda d: d["model"].update(vocab={"a": "b"})),
 ]
 
 
@@ -233,13 +222,6 @@ def test_files_that_are_refused(message: str, change: Any, trained: dict[str, st
     with pytest.raises(TokenizerError) as caught:
         read_encoder_file(path, eos_token=SPECIAL[0])
     assert str(caught.value).startswith(f"{path}: {message}")
-
-
-@pytest.mark.parametrize("content", ["", "[]", "3", "{", '{"model": 3}', '{"model": {"vocab": {}}}', "[" * 10_000])
-def test_files_that_are_no_tokenizer(content: str, tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json: not a tokenizer\.json|expected a byte-level"):
-        read_encoder_file(tmp_path / "tokenizer.json", eos_token=SPECIAL[0])
 
 
 def with_splitter(text: str, splitter: dict[str, Any]) -> str:
@@ -296,16 +278,3 @@ def test_a_special_token_that_text_can_reach(trained: dict[str, str]) -> None:
 
     with pytest.raises(TokenizerError, match="is an ordinary word of the vocabulary: text yields its id"):
         encoder_of(changed(trained["gpt2"], name_a_word))
-
-
-def test_what_a_file_says_of_cutting_padding_and_added_words_is_not_done(trained: Any, documents: list[str]) -> None:
-    def add(data: dict[str, Any]) -> None:
-        data["truncation"] = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
-        data["padding"] = {"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None}
-        data["padding"] |= {"pad_id": 1, "pad_type_id": 0, "pad_token": "<|pad|>"}
-        word = {"id": VOCAB_SIZE, "content": "the", "single_word": False, "lstrip": False, "rstrip": False}
-        data["added_tokens"].append(word | {"normalized": False, "special": False})
-
-    encoder = encoder_of(changed(trained["gpt2"], add))
-    assert encode(encoder, documents) == encode(encoder_of(trained["gpt2"]), documents)
-    assert [encoder.encode_reference(text) for text in documents] == encode(encoder, documents)

@@ -18,7 +18,6 @@ from pipeline.clean.tally import Documents
 from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.kept_text import KeptText, check_unknown
-from shards.format.tokenizer_json import find_spelling
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from tests.support.builds import real_documents
 from tests.support.tokenizers import (
@@ -198,14 +197,6 @@ def test_gigatoken_encodes_what_it_can(encoders: dict[str, Encoder]) -> None:
     assert "Unigram" in encoders["t5"].slow_because
 
 
-def test_what_a_document_decodes_to_is_what_tokenizers_decodes(kinds: Any, encoders: Any, vocabularies: Any) -> None:
-    texts = ["One two", " x", "caf\u00e9 \U0001f642", f"a{MARK}b", "line\n\nline "]
-    found, _ = encode(encoders["llama2"], texts)
-    held = [vocabularies["llama2"].decode_document(np.array(ids)).decode() for ids in found]
-    assert held == [Tokenizer.from_str(json.dumps(kinds["llama2"])).decode(ids) for ids in found]
-    assert held == ["One two", " x", "caf\u00e9 \U0001f642", "a b", "line\n\nline "]
-
-
 def test_a_pre_tokenizer_that_loses_more_than_the_normalizer_says_stops_the_build(kinds: dict[str, Any]) -> None:
     stars = {"type": "Split", "pattern": {"String": "*"}, "behavior": "Isolated", "invert": False}
     level = kinds["nfc"]["pre_tokenizer"]
@@ -291,8 +282,3 @@ def test_sentencepiece_files_that_are_refused(message: str, change: Any, kinds: 
     change(data)
     with pytest.raises(TokenizerError, match=message):
         load(data, tmp_path)
-
-
-def test_spelling() -> None:
-    spelling = find_spelling({"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": None}})
-    assert (spelling.space, spelling.keeps, spelling.unknown) == ("", "bytes", None)
