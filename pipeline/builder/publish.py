@@ -21,18 +21,16 @@ from shards.format.manifest import (
     MANIFEST_FILE,
     FileEntry,
     Manifest,
-    MixEntry,
     PhaseEntry,
     RecipeEntry,
     RewritingEntry,
     ShardEntry,
-    SourceCounts,
     SourceEntry,
-    SplitEntry,
     TokenizerEntry,
     dtype_for,
 )
 from shards.format.recipe_folder import state_recipe_folder
+from shards.format.totals import describe_mix, describe_phase, describe_split
 from shards.format.writer import shard_file_names, shard_name
 from shards.stores.files import delete_path
 from shards.stores.store import WritableStore
@@ -78,7 +76,11 @@ def publish(build: RunningBuild) -> Manifest:
 
     # The manifest: the splits, the sources, and the mix.
     requested = {"train": plan.train_tokens, "val": recipe.split.val_tokens}
-    splits = {split: _split_entry(recipe, shards, split, tokens) for split, tokens in requested.items()}
+    names = [source.name for source in recipe.sources]
+    splits = {
+        split: describe_split((entry for entry in shards if entry.split == split), names, tokens)
+        for split, tokens in requested.items()
+    }
     demand = Demand(recipe)
     sources = [_source_entry(build, index) for index in range(len(recipe.sources))]
     manifest = Manifest(
@@ -96,7 +98,7 @@ def publish(build: RunningBuild) -> Manifest:
         sources=sources,
         drop_hashes=list(plan.block_lists),
         eval_tasks=list(plan.eval_tasks),
-        mix=_mix_entries(recipe, demand.shares, list(plan.requested_tokens), splits["train"]),
+        mix=describe_mix(_named(names, demand.shares), plan.requested_tokens, splits["train"].sources),
         phases=_phase_entries(demand, plan.train_tokens, shards) if recipe.mix.phases else [],
         splits={split: entry for split, entry in splits.items() if split == "train" or entry.tokens},  # type: ignore[misc]
         shards=shards,
@@ -115,36 +117,20 @@ def _put(out: WritableStore, name: str, text: str) -> FileEntry:
     return FileEntry(path=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
-def _mix_entries(recipe: Recipe, shares: Shares, requested: list[int], train: SplitEntry) -> list[MixEntry]:
-    return [
-        MixEntry(
-            source=source.name,
-            requested=float(shares.fractions[index]),
-            achieved=train.sources[source.name].tokens / train.tokens if train.tokens else 0.0,
-            requested_tokens=requested[index],
-            achieved_tokens=train.sources[source.name].tokens,
-        )
-        for index, source in enumerate(recipe.sources)
-    ]
-
-
 def _phase_entries(demand: Demand, train_tokens: int, shards: list[ShardEntry]) -> list[PhaseEntry]:
     entries: list[PhaseEntry] = []
+    names = [source.name for source in demand.recipe.sources]
     for phase, tokens in zip(demand.phases, demand.phase_tokens(train_tokens), strict=True):
         # A phase is a split of its own: the training shards that have its name.
-        own = _split_entry(demand.recipe, [entry for entry in shards if entry.phase == phase.name], "train", tokens)
-        requested = [phase.shares.of(index, tokens) for index in range(len(demand.recipe.sources))]
-        entries.append(
-            PhaseEntry(
-                name=str(phase.name),
-                share=float(phase.share),
-                requested_tokens=tokens,
-                tokens=own.tokens,
-                documents=own.documents,
-                mix=_mix_entries(demand.recipe, phase.shares, requested, own),
-            )
-        )
+        own = describe_split((entry for entry in shards if entry.phase == phase.name), names, tokens)
+        requested = [phase.shares.of(index, tokens) for index in range(len(names))]
+        mix = describe_mix(_named(names, phase.shares), requested, own.sources)
+        entries.append(describe_phase(str(phase.name), float(phase.share), own, mix))
     return entries
+
+
+def _named(names: list[str], shares: Shares) -> dict[str, float]:
+    return dict(zip(names, map(float, shares.fractions), strict=True))
 
 
 def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
@@ -165,21 +151,4 @@ def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
         dropped=dict(sorted(drops.dropped().items())),
         epochs=build.plan.epochs[index],
         rewriting=kept and RewritingEntry.model_validate(kept, from_attributes=True),
-    )
-
-
-def _split_entry(recipe: Recipe, shards: list[ShardEntry], split: str, requested_tokens: int) -> SplitEntry:
-    own = [entry for entry in shards if entry.split == split]
-    none = SourceCounts(tokens=0, documents=0)
-    sources: dict[str, SourceCounts] = {}
-    for source in recipe.sources:
-        counts = [entry.sources.get(source.name, none) for entry in own]
-        sources[source.name] = SourceCounts(
-            tokens=sum(count.tokens for count in counts), documents=sum(count.documents for count in counts)
-        )
-    return SplitEntry(
-        requested_tokens=requested_tokens,
-        tokens=sum(counts.tokens for counts in sources.values()),
-        documents=sum(counts.documents for counts in sources.values()),
-        sources=sources,
     )

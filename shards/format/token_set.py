@@ -17,11 +17,9 @@ from shards.format.arrays import Rows
 from shards.format.document_table import document_schema
 from shards.format.manifest import (
     Manifest,
-    MixEntry,
     PhaseEntry,
     RecipeEntry,
     ShardEntry,
-    SourceCounts,
     SourceEntry,
     Split,
     SplitEntry,
@@ -29,6 +27,7 @@ from shards.format.manifest import (
     dtype_for,
 )
 from shards.format.reader import ShardSet, open_set
+from shards.format.totals import describe_mix, describe_phase, describe_split
 from shards.format.writer import SetProperties, write_entry, write_manifest, write_shard
 
 if TYPE_CHECKING:
@@ -82,9 +81,10 @@ def write_token_set(
                     phase=phase,
                 )
             )
-    splits: dict[Split, SplitEntry] = {
-        split: _count_split([entry for entry in entries if entry.split == split]) for split in shards
-    }
+    splits: dict[Split, SplitEntry] = {}
+    for split in shards:
+        own = [entry for entry in entries if entry.split == split]
+        splits[split] = describe_split(own, [SOURCE], sum(entry.tokens for entry in own))
     manifest = Manifest(
         name=folder.name,
         dtype=dtype,
@@ -104,7 +104,7 @@ def write_token_set(
                 epochs=1,
             )
         ],
-        mix=_whole_mix(splits["train"].tokens),
+        mix=describe_mix({SOURCE: 1.0}, [splits["train"].tokens], splits["train"].sources),
         phases=[_describe_phase(name, entries) for name in dict.fromkeys(phases)],
         splits=splits,
         shards=entries,
@@ -135,32 +135,10 @@ def _make_table(tokens: Rows, eos_id: int, first: int) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=document_schema())
 
 
-def _count(entries: Sequence[ShardEntry]) -> SourceCounts:
-    return SourceCounts(
-        tokens=sum(entry.tokens for entry in entries), documents=sum(entry.documents for entry in entries)
-    )
-
-
-def _count_split(entries: Sequence[ShardEntry]) -> SplitEntry:
-    total = _count(entries)
-    return SplitEntry(
-        requested_tokens=total.tokens, tokens=total.tokens, documents=total.documents, sources={SOURCE: total}
-    )
-
-
-def _whole_mix(tokens: int) -> list[MixEntry]:
-    return [MixEntry(source=SOURCE, requested=1.0, achieved=1.0, requested_tokens=tokens, achieved_tokens=tokens)]
-
-
 def _describe_phase(name: str, entries: Sequence[ShardEntry]) -> PhaseEntry:
-    own = [entry for entry in entries if entry.phase == name]
-    total = _count(own)
-    share = total.tokens / sum(entry.tokens for entry in entries if entry.split == "train")
-    return PhaseEntry(
-        name=name,
-        share=share,
-        requested_tokens=total.tokens,
-        tokens=total.tokens,
-        documents=total.documents,
-        mix=_whole_mix(total.tokens),
-    )
+    train = [entry for entry in entries if entry.split == "train"]
+    own = [entry for entry in train if entry.phase == name]
+    tokens = sum(entry.tokens for entry in own)
+    split = describe_split(own, [SOURCE], tokens)
+    share = tokens / sum(entry.tokens for entry in train)
+    return describe_phase(name, share, split, describe_mix({SOURCE: 1.0}, [tokens], split.sources))

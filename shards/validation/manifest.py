@@ -5,20 +5,21 @@ Plain arithmetic on the numbers in the manifest: no file is read, and no number 
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any, TypeAlias, cast
 
-from shards.errors import Problem, plural
-from shards.format.manifest import (
-    BLOCK_LIST_REASON,
-    MANIFEST_FILE,
-    Manifest,
-    SourceCounts,
-    block_list_reason,
-    dtype_for,
-)
+from pydantic import BaseModel
+
+from shards.errors import Problem, ProblemKind, plural
+from shards.format.manifest import BLOCK_LIST_REASON, MANIFEST_FILE, Manifest, block_list_reason, dtype_for
+from shards.format.totals import SHARE_PRECISION, count_all, remake_totals
 from shards.format.writer import shard_file_names, shard_name
-from shards.validation.phases import check_mix, check_phases
-from shards.validation.sums import NOTHING, Faults, add_counts, add_sources, show_counts
+
+Faults: TypeAlias = Iterator[tuple[ProblemKind, str]]
+"""The kinds and messages of problems of the manifest."""
 
 
 def check_manifest_totals(manifest: Manifest) -> list[Problem]:
@@ -55,8 +56,9 @@ def _check_names(manifest: Manifest) -> Faults:
     for name, count in Counter(names).items():
         if count > 1:
             yield "manifest_invalid", f"source {name!r} is listed {plural(count, 'time')}; expected once"
-    if (listed := [row.source for row in manifest.mix]) != names:
-        yield "manifest_invalid", f"mix lists {listed}; expected the sources in order, {names}"
+    for place, mix in {"mix": manifest.mix, **{f"phase {own.name!r}": own.mix for own in manifest.phases}}.items():
+        if (listed := [row.source for row in mix]) != names:
+            yield "manifest_invalid", f"{place} lists {listed}; expected the sources in order, {names}"
     if "train" not in manifest.splits:
         yield "manifest_invalid", "no split 'train'; expected train, and val if there is one"
 
@@ -64,36 +66,82 @@ def _check_names(manifest: Manifest) -> Faults:
 def _check_shards(manifest: Manifest) -> Faults:
     known = {source.name for source in manifest.sources}
     for shard in manifest.shards:
-        total = add_counts(shard.sources.values())
-        if total != SourceCounts(tokens=shard.tokens, documents=shard.documents):
-            held = show_counts(shard.tokens, shard.documents)
-            message = f"{shard.name} holds {held}; its sources add up to {total.tokens} in {total.documents}"
+        total = count_all(shard.sources.values())
+        if (shard.tokens, shard.documents) != (total.tokens, total.documents):
+            found = f"{plural(shard.tokens, 'token')} in {plural(shard.documents, 'document')}"
+            message = f"{shard.name} holds {found}; its sources add up to {total.tokens} in {total.documents}"
             yield "totals_mismatch", message
         if not 0 < shard.documents <= shard.tokens:
             documents, tokens = plural(shard.documents, "document"), plural(shard.tokens, "token")
             yield "totals_mismatch", f"{shard.name} holds {documents}; expected between 1 and its {tokens}"
         if unknown := sorted(shard.sources.keys() - known):
             yield "totals_mismatch", f"{shard.name} holds sources that the set lacks: {unknown}"
-        if shard.split not in manifest.splits:
-            yield "totals_mismatch", f"{shard.name} is of split {shard.split!r}, which is not listed"
 
 
-def _check_splits(manifest: Manifest) -> Faults:
-    for name, split in manifest.splits.items():
-        by_source = add_sources(shard for shard in manifest.shards if shard.split == name)
-        total = add_counts(by_source.values())
-        if (split.tokens, split.documents) != (total.tokens, total.documents):
-            said = show_counts(split.tokens, split.documents)
-            message = f"split {name}: {said}; its shards add up to {total.tokens} in {total.documents}"
+def _check_totals(manifest: Manifest) -> Faults:
+    """Compare the splits, the mix and the phases with what the shards and the weights give."""
+    expected = remake_totals(manifest)
+    for key in ("splits", "mix", "phases"):
+        for message in _find_differences(_plain(getattr(manifest, key)), _plain(getattr(expected, key)), key):
             yield "totals_mismatch", message
-        for source in sorted(split.sources.keys() | by_source.keys()):
-            said, held = split.sources.get(source, NOTHING), by_source.get(source, NOTHING)
-            if said != held:
-                message = (
-                    f"split {name}, source {source!r}: {show_counts(said.tokens, said.documents)}; its shards add up "
-                    f"to {show_counts(held.tokens, held.documents)}"
-                )
-                yield "totals_mismatch", message
+
+
+def _plain(value: Any) -> Any:
+    """Return an entry, or entries, as dictionaries and numbers: rows and phases by their names."""
+    if isinstance(value, dict):
+        return {key: _plain(own) for key, own in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        rows = [_plain(own) for own in cast("list[Any]", value)]
+        return {row["source"] if "source" in row else row["name"]: row for row in rows}
+    if isinstance(value, BaseModel):
+        return {key: _plain(getattr(value, key)) for key in type(value).model_fields}
+    return value
+
+
+def _find_differences(found: Any, expected: Any, place: str) -> Iterator[str]:
+    """Yield a message for each number that differs, with its place, such as `splits.train.tokens`."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        written, made = cast("dict[str, Any]", found), cast("dict[str, Any]", expected)
+        for key in dict.fromkeys([*made, *written]):
+            yield from _find_differences(written.get(key), made.get(key), f"{place}.{key}")
+    elif isinstance(found, float) and isinstance(expected, float):
+        if not math.isclose(found, expected, rel_tol=0, abs_tol=SHARE_PRECISION):
+            yield f"{place}: {found!r}; expected {expected!r} by the shards and the weights"
+    elif found != expected:
+        said = ["nothing" if one is None else f"{one!s:.200}" for one in cast("tuple[Any, Any]", (found, expected))]
+        yield f"{place}: {said[0]}; expected {said[1]} by the shards and the weights"
+
+
+def _check_shares(manifest: Manifest) -> Faults:
+    """Check what decides the shares: weights, and the phases' shares and order."""
+    for source in manifest.sources:
+        if source.weight <= 0:
+            yield "manifest_invalid", f"source {source.name!r} has the weight {source.weight}; expected more than 0"
+    names = [phase.name for phase in manifest.phases]
+    if len(set(names)) < len(names):
+        yield "totals_mismatch", f"phases: {names}; expected each once"
+    # Shards of one phase follow each other, in the order of the phases.
+    train = [shard for shard in manifest.shards if shard.split == "train"]
+    runs = [name for name, _ in itertools.groupby(shard.phase for shard in train)]
+    if runs != (names or [None] * bool(train)):
+        expected = f"{names}, one after the other" if names else "none"
+        yield "totals_mismatch", f"the training shards are of the phases {runs}; expected {expected}"
+    for shard in manifest.shards:
+        if shard.split != "train" and shard.phase is not None:
+            message = f"{shard.name} is of phase {shard.phase!r}; expected none outside the training split"
+            yield "totals_mismatch", message
+    # Shares add up to 1, and the tokens requested of the phases to those of the split.
+    shares = [phase.share for phase in manifest.phases]
+    if names and (abs(sum(shares) - 1) > SHARE_PRECISION or min(shares) <= 0):
+        message = f"the shares of the phases are {shares}; expected numbers above 0 that add up to 1"
+        yield "totals_mismatch", message
+    for phase in manifest.phases:
+        if abs(sum(row.requested for row in phase.mix) - 1) > SHARE_PRECISION:
+            yield "totals_mismatch", f"phase {phase.name!r}: the requested shares do not add up to 1"
+    requested = manifest.splits["train"].requested_tokens if "train" in manifest.splits else 0
+    if names and (found := sum(phase.requested_tokens for phase in manifest.phases)) != requested:
+        message = f"the phases' requested_tokens add up to {found}; the training split requests {requested}"
+        yield "totals_mismatch", message
 
 
 def _check_available(manifest: Manifest) -> Faults:
@@ -177,9 +225,8 @@ _CHECKS = (
     _check_properties,
     _check_names,
     _check_shards,
-    _check_splits,
-    check_mix,
-    check_phases,
+    _check_shares,
+    _check_totals,
     _check_available,
     _check_rewriting,
     _check_block_lists,

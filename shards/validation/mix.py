@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from shards.errors import Problem, plural
 from shards.format.manifest import MANIFEST_FILE, Manifest, MixEntry, ShardEntry
-from shards.validation.sums import NOTHING, add_sources
+from shards.format.totals import count_by_source
 
 ROUNDING_TOKENS = 2
 
@@ -49,13 +49,14 @@ def _check_part(
     longest: Mapping[str, int],
 ) -> Iterator[Problem]:
     """Check the shares of a split or a phase: over all its shards, and in each of those that are checked alone."""
-    places = [(MANIFEST_FILE, add_sources(shards), float(requested_tokens))]
+    places = [(MANIFEST_FILE, count_by_source(shards), float(requested_tokens))]
     places += [(shard.name, shard.sources, requested_tokens / len(shards)) for shard in alone]
     # The longest document is all that a cut at a boundary can miss by.
     for row in mix:
         document = longest.get(row.source, 0)
         for where, sources, tokens in places:
-            held, requested = sources.get(row.source, NOTHING).tokens, row.requested * tokens
+            held = sources[row.source].tokens if row.source in sources else 0
+            requested = row.requested * tokens
             if abs(held - requested) > document + ROUNDING_TOKENS:
                 message = (
                     f"source {row.source!r} holds {plural(held, 'token')} of {name}; expected {requested:.0f}, give or "

@@ -214,11 +214,11 @@ MANIFEST_FAULTS: list[tuple[str, Callable[[Any], Any]]] = [
     ("the training shards are of the phases ['last', 'main', 'last']", lambda m: m["shards"][0].update(phase="last")),
     ("disagrees with the manifest on", lambda m: m["shards"][0].pop("phase")),
     ("expected numbers above 0 that add up to 1", lambda m: m["phases"][0].update(share=0.5)),
-    ("phase 'main': 5 tokens in", lambda m: m["phases"][0].update(tokens=5)),
+    ("phases.main.tokens: 5; expected", lambda m: m["phases"][0].update(tokens=5)),
     ("the phases' requested_tokens add up to", lambda m: m["phases"][0].update(requested_tokens=5)),
-    ("phase 'main', source 'prose': achieved_tokens 5", lambda m: m["phases"][0]["mix"][0].update(achieved_tokens=5)),
+    ("phases.main.mix.prose.achieved_tokens: 5; expected", lambda m: m["phases"][0]["mix"][0].update(achieved_tokens=5)),
     ("phase 'main' lists ['prose', 'notes']; expected the sources in order", lambda m: m["phases"][0]["mix"].pop()),
-    ("mix, source 'prose': requested 0.9; its weight's share is", lambda m: m["mix"][0].update(requested=0.9)),
+    ("mix.prose.requested: 0.9; expected", lambda m: m["mix"][0].update(requested=0.9)),
     ("expected none outside the training split", lambda m: m["shards"][-1].update(phase="main")),
 ]
 

@@ -355,7 +355,7 @@ FAULTS = [
     Fault("requested_share_is_not_the_weight", "totals_mismatch", put({"sources/0/weight": 4.0})),
     Fault("more_taken_than_available", "totals_mismatch", put({"sources/1/tokens_available": 1000})),
     Fault("mix_lacks_a_source", "manifest_invalid", change(lambda m: m["mix"].reverse())),
-    Fault("requested_tokens_are_not_the_share", "mix_share", put({"mix/0/requested_tokens": lambda n: n + 20})),
+    Fault("requested_tokens_are_not_the_share", "totals_mismatch", put({"mix/0/requested_tokens": lambda n: n + 20})),
     Fault(
         "sidecar_disagrees",
         "sidecar_mismatch",
