@@ -12,11 +12,11 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pipeline.builder.publish import RECIPE_FILE, SHARD_FILE, TEMPORARY
 from pipeline.builder.stages.fetch import needs_fetch
 from pipeline.engine.lease import Lease
+from pipeline.recipe.recipe_folder import RECIPE_FOLDER_FILE
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError
 from shards.format.manifest import MANIFEST_FILE
-from shards.format.recipe_folder import RECIPE_FOLDER_FILE
 from shards.stores.files import lock_folder
 from shards.stores.probe import require_abilities
 from shards.stores.store import WritableStore

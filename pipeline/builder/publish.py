@@ -13,6 +13,7 @@ import xxhash
 
 from pipeline.builder.running_build import RunningBuild
 from pipeline.mix.mix_plan import ShardPlan
+from pipeline.recipe.recipe_folder import state_recipe_folder
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, Shares
 from pipeline.tokenizer.kept_text import add_up_kept_text
@@ -29,7 +30,6 @@ from shards.format.manifest import (
     TokenizerEntry,
     dtype_for,
 )
-from shards.format.recipe_folder import state_recipe_folder
 from shards.format.totals import describe_mix, describe_phase, describe_split
 from shards.format.writer import shard_file_names, shard_name
 from shards.stores.files import delete_path

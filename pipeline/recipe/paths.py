@@ -2,7 +2,7 @@
 
 Paths given by `--set` on a command line are relative to the working directory, as a person who types them expects; they
 are rewritten to begin at the recipe's folder. A set's recipe.json names paths as the recipe did:
-`shards.format.recipe_folder` says where they begin.
+`pipeline.recipe.recipe_folder` says where they begin.
 """
 
 from __future__ import annotations

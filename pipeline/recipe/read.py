@@ -11,10 +11,10 @@ from typing import Any
 from pipeline.recipe import paths
 from pipeline.recipe.checks import check_phases, check_shards, check_sources, check_tokenizer
 from pipeline.recipe.raw_tables import list_path_keys, table_of
+from pipeline.recipe.recipe_folder import RECIPE_FOLDER_FILE, find_recipe_folder
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import small_phases
 from shards.config import Changes, apply_changes, apply_override, check_settings, read_document, settings_error
-from shards.format.recipe_folder import RECIPE_FOLDER_FILE, find_recipe_folder
 from shards.stores.store import FolderStore
 from shards.terminal.shipped_recipes import find_other_kind
 

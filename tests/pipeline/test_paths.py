@@ -11,9 +11,9 @@ import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe import paths
+from pipeline.recipe.recipe_folder import RECIPE_FOLDER_FILE
 from pipeline.sources.kinds import list_files
 from shards.errors import InputError
-from shards.format.recipe_folder import RECIPE_FOLDER_FILE
 from tests.support.builds import build_here, digests, digests_in
 from tests.support.good_recipe import faults_in
 from tests.support.provenance import compare_with_sources

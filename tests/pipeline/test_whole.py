@@ -216,7 +216,10 @@ MANIFEST_FAULTS: list[tuple[str, Callable[[Any], Any]]] = [
     ("expected numbers above 0 that add up to 1", lambda m: m["phases"][0].update(share=0.5)),
     ("phases.main.tokens: 5; expected", lambda m: m["phases"][0].update(tokens=5)),
     ("the phases' requested_tokens add up to", lambda m: m["phases"][0].update(requested_tokens=5)),
-    ("phases.main.mix.prose.achieved_tokens: 5; expected", lambda m: m["phases"][0]["mix"][0].update(achieved_tokens=5)),
+    (
+        "phases.main.mix.prose.achieved_tokens: 5; expected",
+        lambda m: m["phases"][0]["mix"][0].update(achieved_tokens=5),
+    ),
     ("phase 'main' lists ['prose', 'notes']; expected the sources in order", lambda m: m["phases"][0]["mix"].pop()),
     ("mix.prose.requested: 0.9; expected", lambda m: m["mix"][0].update(requested=0.9)),
     ("expected none outside the training split", lambda m: m["shards"][-1].update(phase="main")),

@@ -9,10 +9,10 @@ from typing import Any
 
 from pipeline.clean.personal_data import mask_document
 from pipeline.clean.provenance import read_documents_again
+from pipeline.recipe.recipe_folder import find_recipe_folder
 from pipeline.recipe.schema import SourceRecipe
 from shards import open_set
 from shards.format.content_hash import hash_document
-from shards.format.recipe_folder import find_recipe_folder
 
 
 def compare_with_sources(path: Path | str, count: int) -> tuple[int, int]:

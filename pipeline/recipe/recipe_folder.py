@@ -2,8 +2,8 @@
 
 `recipe.json` names files as the recipe did, so that it has the same bytes wherever the set is kept. The folder of that
 recipe is a fact of this copy of the set. In a folder it is stated relative to it, so that set and files can be moved
-together; no path leads from a bucket to a machine, so there it begins at the root. Without the file, as in sets of
-earlier versions, paths begin at the set's folder.
+together; no path leads from a bucket to a machine, so there it begins at the root. Without the file,
+paths begin at the set's folder.
 """
 
 from __future__ import annotations
