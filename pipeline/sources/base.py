@@ -42,8 +42,6 @@ MALFORMED = "malformed record"
 ALLOW = "; or allow some such records by `max_malformed`"
 """The end of a remedy, for those who read records under other names and have no such key."""
 
-_TEXT_VERSION = 2
-"""Increase when the same span of format `text` or `file` would give other documents: 2 removes a byte order mark."""
 SHOWN_MALFORMED = 3
 """Number of malformed records kept per unit, and shown when the build stops."""
 
@@ -111,9 +109,8 @@ class Span:
         url = "" if self.format == "documents" else self.url
         rows = "null" if self.rows is None else self.rows
         revision = "null" if self.revision is None else _quote(self.revision)
-        code = f'"code":{_TEXT_VERSION},' if self.format in ("text", "file") else ""
         return (
-            f'{{{code}"format":{_quote(self.format)},"kind":"{self.kind}","name":{_quote(self.name)},"revision":{revision},'
+            f'{{"format":{_quote(self.format)},"kind":"{self.kind}","name":{_quote(self.name)},"revision":{revision},'
             f'"rows":{rows},"start":{self.start},"stop":{self.stop},"stored_bytes":{self.stored_bytes},'
             f'"text_bytes":{self.text_bytes},"url":{_quote(url)},"version":{_quote(self.version)}}}'
         )

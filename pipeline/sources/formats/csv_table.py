@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -92,15 +91,10 @@ def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name:
     for column, key in keys.items():
         if column in names:
             continue
-        # The column is there if the line is split by another mark: then the delimiter is wrong.
-        other = next((mark for mark in "\t;|," if column in re.split(re.escape(mark), ",".join(names))), None)
-        remedy = f"Correct `{key}`; or, if the file has no header, put a line with the columns' names first."
-        if len(names) == 1 and other:
-            remedy = f"Are its columns separated by {other!r}? Set `delimiter` to that."
         listed = ", ".join(printable(own[:_EXCERPT]) for own in names)
         raise SourceError(
             f"{name}: no column {column!r} in its header, read with the delimiter {delimiter!r}; there are {listed}. "
-            f"{remedy}"
+            f"Correct `{key}` or `delimiter`; or, if the file has no header, put a line with the columns' names first."
         )
 
 

@@ -55,10 +55,6 @@ _MAGIC = {
     b"\x28\xb5\x2f\xfd": "Zstandard",
     b"BZh": "bzip2",
     b"\x04\x22\x4d\x18": "LZ4",
-    b"ORC": "ORC",
-    b"Obj\x01": "Avro",
-    b"\x89HDF": "HDF5",
-    b"SQLite format 3": "SQLite",
     b"%PDF-": "PDF",
 }
 _AS_FILES = 'or say format = "file" to make each file one document'

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _MARK = re.compile(rb'["\[\]{},]')
 _SPACE = b" \t\r\n"
-_TAIL_BYTES = 1 << 16
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
@@ -32,14 +31,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     if not head:
         return []
     jsonl.check_head(source, whole, head)
-    # A file that was cut short is found at its end, before all of it is scanned.
-    if is_compressed(whole.name) or source.encoding != UTF8:
-        return [whole]
-    with open_file(whole.url, whole.version) as raw:
-        raw.seek(max(0, whole.stop - _TAIL_BYTES))
-        if not raw.read().rstrip(_SPACE).endswith(b"]"):
-            raise _cut_short(whole)
-    if whole.text_bytes <= unit_bytes:
+    if is_compressed(whole.name) or source.encoding != UTF8 or whole.text_bytes <= unit_bytes:
         return [whole]
     with open_file(whole.url, whole.version) as raw:
         return cut_after(whole, itertools.accumulate(map(len, _read_lines(raw, whole, None))), unit_bytes)

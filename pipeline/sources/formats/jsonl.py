@@ -85,25 +85,17 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
         if not table.num_rows:
             names = ", ".join(map(repr, (source.text_column, *source.keep)))
             raise SourceError(f"{span.name}: no column {names} in its first records; all are malformed: {faults[0]}")
-    check_records(source, records, (source.text_column, *source.keep), span.name)
-
-
-def check_records(source: SourceRecipe, records: list[Any], columns: Iterable[str], where: str) -> None:
-    """Check that the first records of a file have some columns.
-
-    Raises:
-        SourceError: a column is absent from all, or is of another type than the recipe says.
-    """
     found = dict.fromkeys(name for record in records for name in _names(record))
-    for column in columns:
+    for column in (source.text_column, *source.keep):
         if column not in found:
             key = "keep" if column in source.keep else source.text_key
             raise SourceError(
-                f"{where}: no column {column!r} in its first records; there are {', '.join(found)}. Correct `{key}`."
+                f"{span.name}: no column {column!r} in its first records; there are {', '.join(found)}. Correct "
+                f"`{key}`."
             )
         if "." in column and any(column in record for record in records):
             raise SourceError(
-                f"{where}: {column!r} is one key with a dot in its name; in JSON lines a dot leads into an object. "
+                f"{span.name}: {column!r} is one key with a dot in its name; in JSON lines a dot leads into an object. "
                 "Rename the key, or convert the file to parquet."
             )
 
