@@ -21,7 +21,6 @@ import pytest
 from pipeline.engine.receipts import write_receipt
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Unit, make_units
-from pipeline.sources.formats import span_reader
 from pipeline.sources.kinds import read_span
 from pipeline.sources.software_heritage import archive, fetch, fetched_documents
 from tests.support.builds import digests, list_spans_of
@@ -420,19 +419,6 @@ def test_json_lines_and_lists_name_files_too(small: Archive, server: Bucket, tmp
         run = Run(rows, server, tmp_path / f"work-{name}", monkeypatch, **more)
         (span,) = run.local(run()).spans
         assert [text for batch in read_span(run.source, span) for text in batch.text.to_pylist()] == contents
-
-
-def test_large_texts_go_into_row_groups_of_their_own(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(span_reader, "BATCH_BYTES", 1000)
-    texts = [b"x" * size for size in (10, 5000, 0, 600, 600, 1)]
-    rows = range(0, 7 * len(texts), 7)
-    fetched_documents.write_documents(tmp_path / "d.parquet", zip(rows, texts, strict=True), {"why": 3})
-    batches = list(fetched_documents.read_file(tmp_path / "d.parquet"))
-    assert [len(batch.text) for batch in batches] == [0, 2, 3, 1]
-    assert [row for batch in batches for row in batch.rows.tolist()] == [row * 7 for row in range(6)]
-    assert [text.as_py().encode() for batch in batches for text in batch.text] == texts
-    assert [batch.rejected for batch in batches] == [{"why": 3}, {}, {}, {}]
-    assert pq.read_table(tmp_path / "d.parquet").schema.names == ["row", "text"]
 
 
 def test_a_journal_is_kept_until_there_is_a_receipt(

@@ -247,37 +247,6 @@ def test_csv_is_what_the_csv_module_reads(rows: list[tuple[str, str]], batch_byt
         assert read_records(recipe) == expected == read_records(recipe, 1)
 
 
-@settings(max_examples=100)
-@given(st.text('ab",\n', max_size=40), st.integers(1, 20))
-@example('5" pipe,"x\ny"\n"a"b,"c\n', 4)
-def test_quotes_in_odd_places_are_read_as_arrow_reads_the_whole_file(body: str, batch_bytes: int) -> None:
-    from pyarrow import csv as pa_csv
-
-    rows: list[Any] = []
-    options: Any = {
-        "read_options": pa_csv.ReadOptions(column_names=["a", "b"]),
-        "convert_options": pa_csv.ConvertOptions(column_types={"a": pa.string(), "b": pa.string()}),
-        "parse_options": pa_csv.ParseOptions(
-            newlines_in_values=True, invalid_row_handler=lambda row: rows.append(row) or "skip"
-        ),
-    }
-    data = body.encode()
-    expected = pa_csv.read_csv(io.BytesIO(data), **options)["a"].to_pylist() if data.strip(b"\n") else []
-    with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(byte_io, "BATCH_BYTES", batch_bytes)
-        path = Path(folder, "a.csv")
-        path.write_bytes(b"text,other\n" + data)
-        recipe = FilesSource(name="s", weight=1.0, paths=[str(path)], max_malformed=1)
-        for unit_bytes in (None, 1):
-            try:
-                found = read_records(recipe, unit_bytes)
-            except SourceError as error:
-                if "a quote is never closed" in str(error):
-                    return
-                raise
-            assert found == expected
-
-
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text('a"\\,[]{}é\n', max_size=6),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('a"]', max_size=2), inner, max_size=2),

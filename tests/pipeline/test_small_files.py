@@ -14,7 +14,7 @@ import pytest
 from pipeline.builder.build import BuildResult
 from pipeline.builder.python_api import build_set, load_recipe
 from pipeline.clean.documents import DocumentStream
-from pipeline.sources.base import Span, Unit, make_units
+from pipeline.sources.base import Span, make_units
 from pipeline.sources.kinds import list_files, list_spans
 from pipeline.sources.selection import open_sources
 from pipeline.sources.span_cache import SPANS_FILE, SpanCache
@@ -171,8 +171,3 @@ def test_one_changed_file_changes_the_units_of_its_group_alone() -> None:
         found = make_units(0, after)
         assert [span for unit in found for span in unit.spans] == after
         assert len(set(found) - set(units)) <= 2
-
-
-def test_large_files_are_units_of_their_own() -> None:
-    spans = [Span(f"/d/{n}", str(n), "1", "jsonl", "b", 0, 12 << 20, 12 << 20, None, 12 << 20) for n in range(50)]
-    assert make_units(0, spans) == [Unit(0, (span,)) for span in spans]
