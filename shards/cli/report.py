@@ -31,30 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="folder of the set's audit, made if there is none (default: SET.audit; OUT.audit for a set at an address)",
     )
-    parser.add_argument(
-        "--compare",
-        metavar="[NAME=]FILE",
-        help="a tokenizer.json to compare bytes per token with (default: GPT-2's, if it is in the Hub's cache on this "
-        "machine; nothing is downloaded)",
-    )
     add_workers(parser)
 
 
 def run(options: argparse.Namespace) -> Outcome:
     """Return the facts of the page."""
-    from shards.report.other_tokenizer import parse_compare
     from shards.report.write import report_to_dict, write_report
     from shards.terminal.progress import show_progress
 
-    compare_with = None if options.compare is None else parse_compare(options.compare)
     with show_progress("report") as progress:
         report = write_report(
-            options.set,
-            out=options.out,
-            audit=options.audit,
-            compare_with=compare_with,
-            workers=options.workers,
-            progress=progress,
+            options.set, out=options.out, audit=options.audit, workers=options.workers, progress=progress
         )
     return Outcome(report_to_dict(report), _show(report))
 
@@ -67,5 +54,3 @@ def _show(report: Report) -> Iterator[str]:
         path = report.out / name
         yield f"{path}: {path.stat().st_size:,} bytes"
     yield f"audit: {VERDICT_WORDS[report.audit['verdict']]}"
-    if report.comparison is None:
-        yield "bytes per token are not compared: GPT-2's tokenizer is not in the Hub's cache; give --compare FILE"

@@ -40,10 +40,6 @@ class Chart:
         shown = max(width, 0.5) if width > 0 else 0.0
         self._add("rect", {"x": x, "y": y, "width": shown, "height": max(height, 0.0), "class": style}, tooltip)
 
-    def circle(self, x: float, y: float, radius: float, style: str) -> None:
-        """Add a dot."""
-        self._add("circle", {"cx": x, "cy": y, "r": radius, "class": style})
-
     def draw_path(self, points: Sequence[tuple[float, float]], style: str, *, close: bool = False) -> None:
         """Add a line through points; closed, an area."""
         if points:

@@ -1,4 +1,4 @@
-"""The facts of a set for a report: what its recipe states of sources and tokenizer, beside what its manifest counts.
+"""The facts of a set for a report: what its recipe states of sources, beside what its manifest counts.
 
 The recipe is a JSON object that others may have written. A value of an unexpected type is left out, never guessed.
 """
@@ -6,19 +6,10 @@ The recipe is a JSON object that others may have written. A value of an unexpect
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
 from shards.format.manifest import Manifest, MixEntry, SourceCounts, SourceEntry
-
-MAX_LINE = 300
-"""Characters of a list in one line; the items of a longer one are listed one by one."""
-
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-
-_KEYS_SHOWN_APART = ("name", "kind", "weight", "paths", "repo", "config", "split", "revision", "license")
 
 
 @dataclass(frozen=True)
@@ -34,8 +25,6 @@ class SourceFacts:
         repository: its repository on the Hub, if it is from there.
         places: paths, or the repository with its configuration and split, as the recipe states them.
         license: as the recipe states it.
-        settings: its other keys in the recorded recipe that have a value, as JSON. A resolved recipe does not say which
-            of them were set and which are defaults.
     """
 
     name: str
@@ -47,11 +36,10 @@ class SourceFacts:
     repository: str | None
     places: list[str]
     license: str | None
-    settings: dict[str, str]
 
 
-def describe_sources(manifest: Manifest, recipe_text: str) -> tuple[list[SourceFacts], dict[str, str]]:
-    """Return the facts of the sources, and the keys of the tokenizer that have a value, as JSON, with defaults."""
+def describe_sources(manifest: Manifest, recipe_text: str) -> list[SourceFacts]:
+    """Return the facts of the sources."""
     try:
         recipe = _table(json.loads(recipe_text))
     except (ValueError, RecursionError):  # the format requires JSON only because readers of sources need it
@@ -76,13 +64,9 @@ def describe_sources(manifest: Manifest, recipe_text: str) -> tuple[list[SourceF
                 repository=_text(own.get("repo")),
                 places=_places(own),
                 license=_text(own.get("license")),
-                settings=_list_settings(own, _KEYS_SHOWN_APART),
             )
         )
-    tokenizer = _table(recipe.get("tokenizer"))
-    # A given tokenizer is not trained on a sample.
-    given = ("sample_bytes",) if tokenizer.get("file") is not None else ()
-    return facts, _list_settings(tokenizer, ("special_tokens", "eos_token", "vocab_size", *given))
+    return facts
 
 
 def _table(value: Any) -> dict[str, Any]:
@@ -96,24 +80,6 @@ def _places(source: dict[str, Any]) -> list[str]:
         parts = [part for key in ("config", "split") if (part := _text(source.get(key)))]
         places.append(f"{repo} ({', '.join(parts)})" if parts else repo)
     return places
-
-
-def _list_settings(keys: dict[str, Any], left_out: Collection[str] = (), *, depth: int = 3) -> dict[str, str]:
-    """Return the keys that have a value, as JSON; keys of tables within by their names in TOML, `clean.c4.when`."""
-    found: dict[str, str] = {}
-    for key, value in keys.items():
-        if key in left_out or value in (None, [], {}, ""):
-            continue
-        name = key if _BARE_KEY.fullmatch(key) else json.dumps(key)
-        # Deeper tables are shown as JSON.
-        if isinstance(value, dict) and depth > 1:
-            inner = _list_settings(cast("dict[str, Any]", value), depth=depth - 1)
-            found |= {f"{name}.{more}": text for more, text in inner.items()}
-        elif isinstance(value, list) and len(json.dumps(value)) > MAX_LINE:
-            found |= {f"{name}[{number}]": json.dumps(item) for number, item in enumerate(cast("list[Any]", value))}
-        else:
-            found[name] = json.dumps(value)
-    return found
 
 
 def _text(value: Any) -> str | None:

@@ -1,6 +1,7 @@
-"""Draw the four pictures of a report. Each is drawn for a width: the page has a wide and a narrow version.
+"""Draw the pictures of a report: document lengths, and how often each id occurs. What a table says is not drawn.
 
-Each source has its own row, so that for any number of sources no colours are needed and no line covers another.
+Each picture is drawn for a width: the page has a wide and a narrow version. Each source has its own row, so that for
+any number of sources no colours are needed and no line covers another.
 """
 
 from __future__ import annotations
@@ -18,35 +19,13 @@ from shards.report.chart import (
     decade_ticks,
     doubling_ticks,
     fit,
-    linear,
     logarithmic,
-    round_ticks,
 )
-from shards.report.facts import SourceFacts
 from shards.terminal.amounts import compact
 
-ROW, BAR = 46.0, 13.0
+ROW = 78.0
 MAX_ROWS = 40
 """Maximum sources drawn, in the recipe's order; the tables have all."""
-
-
-def plot_mix(sources: Sequence[SourceFacts], width: float) -> Chart:
-    """Draw the requested and the achieved share of each source."""
-    rows = [source.share for source in sources[:MAX_ROWS]]
-    most = max([row.requested for row in rows] + [row.achieved for row in rows], default=1.0)
-    said = "; ".join(f"{row.source}: {row.requested:.2%} asked for, {row.achieved:.2%} got" for row in rows)
-    chart = Chart("The mix: shares of the training tokens by source", said, width)
-    # A share is never more than 1.
-    ticks = [tick for tick in round_ticks(most, 5) if tick <= 1.0 + 1e-9]
-    scale = linear(0, max(most, ticks[-1]), 1, width - 1)
-    chart.height = _row_axis(chart, ticks, scale, len(rows), [f"{100 * tick:g}%" for tick in ticks])
-    for number, row in enumerate(rows):
-        label = f"{row.achieved:.2%} of {row.requested:.2%}"
-        top = _draw_bar(chart, number, row.source, label, scale(row.achieved), f"got {row.achieved:.4%}")
-        # A line across the bar marks what was asked for.
-        x = scale(row.requested)
-        chart.line(x, top - 4, x, top + BAR + 4, "goal")
-    return chart
 
 
 def plot_lengths(rows: Sequence[dict[str, Any]], width: float) -> Chart:
@@ -59,11 +38,11 @@ def plot_lengths(rows: Sequence[dict[str, Any]], width: float) -> Chart:
     said = "; ".join(f"{row['source']}: median {plural(row['p50'], 'token')}" for row in rows)
     chart = Chart("Document lengths by source, in tokens", said, width)
     scale = logarithmic(edges[first], edges[last + 1], 1, width - 1)
-    height, area = 78.0, 44.0
+    area = 44.0
     ticks = doubling_ticks(edges[first], edges[last + 1], 8 if width > 500 else 5)
-    chart.height = _row_axis(chart, ticks, scale, len(rows), [f"{tick:,.0f}" for tick in ticks], row=height)
+    chart.height = _row_axis(chart, ticks, scale, len(rows), [f"{tick:,.0f}" for tick in ticks])
     for place, (row, own) in enumerate(zip(rows, held, strict=True)):
-        base = place * height + height - 8
+        base = (place + 1) * ROW - 8
         # Bins are not equally wide, so their areas are compared, not their heights.
         spans = list(zip(edges[first : last + 1], edges[first + 1 : last + 2], strict=True))
         density = [own.get(low, 0) / math.log2(high / low) for low, high in spans]
@@ -75,7 +54,7 @@ def plot_lengths(rows: Sequence[dict[str, Any]], width: float) -> Chart:
         chart.draw_path([*points, (scale(edges[last + 1]), base)], "area", close=True)
         x = scale(max(row["p50"], edges[first]))
         chart.line(x, base - area - 2, x, base + 3, "goal")
-        _row_label(chart, place * height, row["source"], f"median {row['p50']:,}")
+        _row_label(chart, place * ROW, row["source"], f"median {row['p50']:,}")
     return chart
 
 
@@ -106,64 +85,26 @@ def plot_id_frequencies(vocabulary: dict[str, Any], width: float) -> Chart:
     chart.text(left + 6, rare + 16, f"rare: fewer than {below:,}", "limit-label")
     points = [(across(rank), up(held)) for rank, held in zip(ranks, counts, strict=True)]
     chart.draw_path(points, "curve")
-    # A line through one point is nothing.
-    if len(points) == 1:
-        chart.circle(*points[0], 3, "dot")
     chart.text(width - right, bottom + 38, "rank of the id", "tick", "end")
     chart.text(0, top - 1, "times", "tick")
     chart.height = bottom + 46
     return chart
 
 
-def plot_bytes_per_token(ratios: dict[str, float], comparison: dict[str, Any] | None, width: float) -> Chart:
-    """Draw the bytes per token of each source; with another tokenizer, both on the same sample."""
-    others: dict[str, float] = {}
-    if comparison is not None:
-        # Both on the same sample: ratios over all of training would not be comparable.
-        ratios = {name: ratio["ours"] for name, ratio in comparison["sources"].items()}
-        others = {name: ratio["other"] for name, ratio in comparison["sources"].items()}
-    rows = list(ratios.items())[:MAX_ROWS]
-    said = "; ".join(
-        f"{name}: {ratio:.2f}{f', the other {others[name]:.2f}' if name in others else ''}" for name, ratio in rows
-    )
-    chart = Chart("Bytes of text that a token holds, by source", said, width)
-    ticks = round_ticks(max([*ratios.values(), *others.values()], default=1.0), 5)
-    scale = linear(0, ticks[-1], 1, width - 1)
-    chart.height = _row_axis(chart, ticks, scale, len(rows), [f"{tick:g}" for tick in ticks])
-    for number, (name, ratio) in enumerate(rows):
-        label = f"{ratio:.2f}"
-        if comparison is not None:
-            label += f"; {fit(comparison['name'], 90)} {others[name]:.2f}"
-        top = _draw_bar(chart, number, name, label, scale(ratio))
-        if comparison is not None:
-            chart.circle(scale(others[name]), top + BAR / 2, 5.5, "ring")
-    return chart
-
-
-def _row_axis(
-    chart: Chart, ticks: Sequence[float], scale: Scale, rows: int, labels: Sequence[str], *, row: float = ROW
-) -> float:
+def _row_axis(chart: Chart, ticks: Sequence[float], scale: Scale, rows: int, labels: Sequence[str]) -> float:
     """Draw the grid behind the rows' pictures (not behind their labels), and its own beneath; return the height."""
-    bottom = rows * row
+    bottom = rows * ROW
     for tick, label in zip(ticks, labels, strict=True):
         x = scale(tick)
         if not -1 <= x <= chart.width + 1:
             continue
         for number in range(rows):
-            chart.line(x, number * row + 23, x, (number + 1) * row - 4, "grid")
+            chart.line(x, number * ROW + 23, x, (number + 1) * ROW - 4, "grid")
         half = len(label) * CHARACTER_WIDTH / 2
         # Labels at the edges stay inside the picture.
         anchor = "start" if x < half else "end" if x > chart.width - half else "middle"
         chart.text(min(max(x, 0.0), chart.width), bottom + 14, label, "tick", anchor)
     return bottom + 20
-
-
-def _draw_bar(chart: Chart, number: int, name: str, label: str, end: float, tooltip: str = "") -> float:
-    """Draw the row of this number with a bar; return the top of the bar."""
-    _row_label(chart, number * ROW, name, label)
-    top = (number + 1) * ROW - BAR - 9
-    chart.rect(1, top, end - 1, BAR, "bar", tooltip)
-    return top
 
 
 def _row_label(chart: Chart, y: float, name: str, value: str) -> None:

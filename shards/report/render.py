@@ -20,18 +20,11 @@ from markupsafe import Markup
 
 from shards.audit.rules import VERDICT_ADVICE, VERDICT_WORDS
 from shards.format.manifest import Manifest
-from shards.report import card, markdown, visible_text
+from shards.report import card, visible_text
 from shards.report.audited import rows_of
 from shards.report.chart import Chart
 from shards.report.facts import SourceFacts
-from shards.report.other_tokenizer import COMPARED_DOCUMENTS
-from shards.report.plots import (
-    MAX_ROWS,
-    plot_bytes_per_token,
-    plot_id_frequencies,
-    plot_lengths,
-    plot_mix,
-)
+from shards.report.plots import MAX_ROWS, plot_id_frequencies, plot_lengths
 from shards.report.shown_documents import ShownDocument
 from shards.terminal.amounts import compact, format_size
 from shards.terminal.display import format_value
@@ -56,11 +49,9 @@ class Report:
         recipe_text: the set's recipe.
         bytes: bytes of all its files, the manifest included.
         sources: its sources, from manifest and recipe.
-        tokenizer_settings: what the recipe states of the tokenizer.
         vocabulary: its ids, from the audit's counts.
         audit: audit.json.
         samples: documents to show, by source.
-        comparison: another tokenizer on the same text, if there is one.
     """
 
     out: Path
@@ -69,11 +60,9 @@ class Report:
     recipe_text: str
     bytes: int
     sources: list[SourceFacts]
-    tokenizer_settings: dict[str, str]
     vocabulary: dict[str, Any]
     audit: dict[str, Any]
     samples: dict[str, list[ShownDocument]]
-    comparison: dict[str, Any] | None
 
     @property
     def tokens(self) -> int:
@@ -140,10 +129,8 @@ def _draw_charts(report: Report) -> dict[str, dict[str, Chart]]:
     # Each picture is drawn twice: text in a scaled picture could not be read on a phone.
     for name, width in (("wide", WIDE), ("narrow", NARROW)):
         drawn = {
-            "mix": plot_mix(report.sources, width),
             "lengths": plot_lengths(list(report.by_source.values()), width),
             "ranks": plot_id_frequencies(report.vocabulary, width),
-            "bytes": plot_bytes_per_token(report.bytes_per_token, report.comparison, width),
         }
         for chart, picture in drawn.items():
             charts.setdefault(chart, {})[name] = picture
@@ -157,7 +144,6 @@ def _values(report: Report) -> dict[str, Any]:
         "manifest": manifest,
         "vocabulary": report.vocabulary,
         "audit": report.audit,
-        "compared_documents": COMPARED_DOCUMENTS,
         "verdicts": Counter(check["verdict"] for check in report.audit["checks"]),
         "verdict_words": VERDICT_WORDS,
         "verdict_advice": VERDICT_ADVICE,
@@ -191,11 +177,11 @@ def make_render_environment(*folders: Path) -> jinja2.Environment:
         "document": visible_text.visible_document,
         "token": visible_text.visible_token,
         "shorten": visible_text.shorten,
-        "code": markdown.code_span,
-        "cell": markdown.code_cell,
-        "plain": markdown.plain_span,
-        "sentence": markdown.sentence,
-        "fence": markdown.fence,
+        "code": visible_text.code_span,
+        "cell": visible_text.code_cell,
+        "plain": visible_text.plain_span,
+        "sentence": visible_text.sentence,
+        "fence": visible_text.fence,
         "public_place": card.public_place,
         "public_reason": card.public_reason,
         "literal": ascii,
@@ -205,7 +191,6 @@ def make_render_environment(*folders: Path) -> jinja2.Environment:
         "count": "{:,.0f}".format,
         "percent": _percent,
         "signed": _signed,
-        "signed_percent": "{:+.1%}".format,
     }
     environment.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
     return environment

@@ -1,7 +1,8 @@
-"""Foreign text on a page, with its invisible characters visible: names, tokens and documents are data.
+"""Foreign text on a page or a card, with its invisible characters visible: names, tokens and documents are data.
 
 jinja2 escapes the page. This module spells out controls, right-to-left overrides and lone surrogates, as
-`display.printable` does on a terminal. What a card needs is in `shards.report.markdown`.
+`display.printable` does on a terminal. In the Markdown of a card, foreign text is in code spans, in fences, or has
+every character of syntax escaped.
 """
 
 from __future__ import annotations
@@ -62,3 +63,33 @@ def shorten(text: str, characters: int) -> str:
     head = (characters - 1) * 2 // 3
     tail = max(0, characters - 1 - head)
     return f"{text[:head]}…{text[len(text) - tail :]}"
+
+
+def code_span(text: str) -> str:
+    """Return a text as a Markdown code span, in which no syntax, HTML or link is recognized."""
+    text = printable(text) or " "
+    run = max((len(ticks) for ticks in re.findall("`+", text)), default=0) + 1
+    pad = " " if text.strip(" ") and (text[0] in "` " or text[-1] in "` ") else ""
+    return f"{'`' * run}{pad}{text}{pad}{'`' * run}"
+
+
+def code_cell(text: str) -> str:
+    """Return a text as a code span in a table: rows are split at | before anything else is parsed, even in code."""
+    return code_span(text).replace("|", "\\|")
+
+
+def plain_span(text: str) -> str:
+    """Return a text for Markdown unchanged if that is harmless, else as a code span."""
+    return text if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 -]*", text) else code_span(text)
+
+
+def sentence(text: str) -> str:
+    """Return prose that may quote foreign names for Markdown, with everything that could be syntax escaped."""
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~$&@:.])", r"\\\1", printable(text))
+
+
+def fence(text: str, language: str = "") -> str:
+    """Return a text as a Markdown code block, its fence longer than any run of backticks in the text."""
+    shown = printable(text, keep=KEPT_IN_DOCUMENTS)
+    ticks = "`" * max(3, max((len(run) for run in re.findall("`+", shown)), default=0) + 1)
+    return f"{ticks}{language}\n{shown}\n{ticks}"

@@ -1,7 +1,7 @@
 """Make a report of a set: `index.html`, a page that needs no network, and `README.md`, a data card for the Hub.
 
 They are written next to the set (`DIR.report`), whose own folder holds only the files in its manifest. Equal sets with
-equal audits (and the same tokenizer to compare with) give equal bytes: they contain no time and no host. The card is
+equal audits give equal bytes: they contain no time and no host. The card is
 published, so it shows only the file's name of a local path that is absolute or leads to a parent folder.
 
 Runs the audit if none is stored for this set; the rest takes a few seconds. Memory does not grow with the set.
@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from shards.format.manifest import MANIFEST_FILE
-from shards.report.audited import find_or_audit
+from shards.report.audited import describe_vocabulary, find_or_audit
 from shards.report.facts import describe_sources
-from shards.report.other_tokenizer import COMPARED_DOCUMENTS, GPT2, compare_other_tokenizer, find_gpt2
 from shards.report.render import Report, render_card, render_page
 from shards.report.shown_documents import draw_shown_places, read_shown_document
-from shards.report.vocabulary import describe_vocabulary
 from shards.stores.files import atomic_open
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import FolderStore, check_outside, folder_beside
@@ -37,7 +35,7 @@ SAMPLES = 2
 
 def report_to_dict(report: Report) -> dict[str, Any]:
     """Return the JSON object of a report: every fact of the page but the manifest's, the samples' texts and curves."""
-    stated = ("name", "kind", "places", "license", "settings")
+    stated = ("name", "kind", "places", "license")
     return {
         "name": report.manifest.name,
         "manifest_sha256": report.manifest_sha256,
@@ -50,7 +48,6 @@ def report_to_dict(report: Report) -> dict[str, Any]:
         "verdict": report.audit["verdict"],
         "checks": {check["name"]: check["verdict"] for check in report.audit["checks"]},
         "bytes_per_token": {"set": report.whole_bytes_per_token, "sources": report.bytes_per_token},
-        "compared_with": report.comparison,
         "lengths": report.by_source,
         "longest_entries": report.vocabulary["longest"],
         "rarest_entries": report.vocabulary["rarest"],
@@ -63,7 +60,6 @@ def write_report(
     *,
     out: Path | None = None,
     audit: Path | None = None,
-    compare_with: tuple[str, Path] | None = None,
     workers: int = 1,
     progress: Progress = no_progress,
 ) -> Report:
@@ -75,7 +71,6 @@ def write_report(
             report is replaced; other files of these names are not.
         audit: the folder of the set's audit; when None, `DIR.audit` next to the set's folder, or `OUT.audit` for a set
             at an address.
-        compare_with: a name and its tokenizer.json; when None, GPT-2's from the Hub's cache, if it is there.
         workers: number of processes; the report does not depend on it.
         progress: called with tokens done and tokens in all.
 
@@ -99,17 +94,8 @@ def write_report(
         name: [read_shown_document(shard_set.shard(place.shard), place, shard_set.vocabulary) for place in places]
         for name, places in draw_shown_places(shard_set, SAMPLES).items()
     }
-    # GPT-2's tokenizer is what people know; nothing is downloaded for it.
-    if compare_with is None and (gpt2 := find_gpt2()) is not None:
-        compare_with = GPT2, gpt2
-    comparison = None
-    if compare_with is not None:
-        name, file = compare_with
-        places = draw_shown_places(shard_set, COMPARED_DOCUMENTS)
-        comparison = compare_other_tokenizer(shard_set, places, name=name, file=file)
     manifest = shard_set.manifest
     recipe_text = store.read(manifest.recipe.file).decode("utf-8", "backslashreplace")
-    sources, settings = describe_sources(manifest, recipe_text)
     # The manifest lists the files of shards; the other three are asked for their sizes.
     others = (MANIFEST_FILE, manifest.recipe.file, manifest.tokenizer.file)
     report = Report(
@@ -118,12 +104,10 @@ def write_report(
         shard_set.manifest_sha256,
         recipe_text,
         sum(file.bytes for file in manifest.files) + sum(map(store.size, others)),
-        sources,
-        settings,
+        describe_sources(manifest, recipe_text),
         describe_vocabulary(found, audit),
         found,
         samples,
-        comparison,
     )
     # Both are rendered before either is written.
     rendered = {CARD_FILE: render_card(report), PAGE_FILE: render_page(report)}

@@ -20,6 +20,7 @@ GONE: dict[str, str] = {
     "trainer": "`tokenmill COMMAND` has every command",
     "false_end": "an eval set is scored in bits per byte",
     "prune": "`tokenmill build --prune` deletes from the work folder what that build did not use",
+    "--compare": "build a set with each tokenizer: their reports have the bytes per token",
     "--listed-share": "`audit --write-block-list` has one limit",
     "--repository-column": "the block list names file and row of each document",
     "--no-probe": "a plan always builds a few megabytes of each source",

@@ -1,7 +1,6 @@
 """The report: facts as the manifest and plain counting give them; foreign text that runs nothing, in a real browser."""
 
 import dataclasses
-import html
 import json
 import re
 import shutil
@@ -24,10 +23,8 @@ from shards.report import write
 from shards.report.audited import find_or_audit, is_audited
 from shards.report.card import size_category
 from shards.report.chart import decade_ticks, doubling_ticks, fit, round_ticks
-from shards.report.facts import describe_sources
-from shards.report.markdown import code_cell, code_span, fence, sentence
-from shards.report.other_tokenizer import find_gpt2, parse_compare
 from shards.report.render import render_card, render_page
+from shards.report.visible_text import code_cell, code_span, fence, sentence
 from shards.report.write import report_to_dict, write_report
 from shards.stores.store import local_file
 from shards.terminal.amounts import compact, format_size
@@ -53,10 +50,9 @@ LICENSES = {"prose": "CC-BY-4.0", HOSTILE_SOURCE: '"><img src=z onerror=window.r
 
 @pytest.fixture(scope="module")
 def report(good_set, tmp_path_factory):
-    """Return the report of the good set; its own tokenizer stands for another."""
+    """Return the report of the good set."""
     folder = tmp_path_factory.mktemp("report")
-    with_own = ("itself", good_set / "tokenizer.json")
-    return write_report(good_set, out=folder / "report", audit=folder / "audit", compare_with=with_own)
+    return write_report(good_set, out=folder / "report", audit=folder / "audit")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +60,7 @@ def hostile(_shared_plan, tmp_path_factory):
     """Return the report of a set whose every name and many of whose documents attack the page and the card."""
     folder = tmp_path_factory.mktemp("hostile")
     write_hostile_set(folder / "set", _shared_plan)
-    return write_report(folder / "set", compare_with=(HOSTILE_NAME, folder / "set/tokenizer.json"))
+    return write_report(folder / "set")
 
 
 def write_hostile_set(folder, plan: Plan):
@@ -174,21 +170,11 @@ def test_samples_are_the_documents(report, plan):
             assert (document.source, sample.text, sample.whole) == (name, text[:700], len(text) <= 700)
 
 
-def test_comparison_counts_the_same_text(report, plan):
-    table = {d.hash: d for part in plan.documents["train"] for d in part}
-    ratios = report.comparison["sources"]
-    assert set(ratios) == {"prose", "code"}
-    for ratio in ratios.values():
-        assert ratio["tokens"] == ratio["other_tokens"] > 0
-        assert (ratio["ours"], ratio["more_tokens"]) == (ratio["other"], 0)
-    assert ratios["prose"]["bytes"] < sum(len(d.text) for d in table.values())
-
-
 def test_same_set_gives_same_bytes(report, good_set, tmp_path):
     copy = tmp_path / "another-name"
     shutil.copytree(good_set, copy)
     shutil.copytree(report.out.parent / "audit", tmp_path / "another-name.audit")
-    again = write_report(copy, workers=2, compare_with=("itself", good_set / "tokenizer.json"))
+    again = write_report(copy, workers=2)
     assert again.out == tmp_path / "another-name.report"
     for name in ("index.html", "README.md"):
         assert (again.out / name).read_bytes() == (report.out / name).read_bytes()
@@ -261,7 +247,7 @@ def test_browser_runs_nothing_and_fits(report, hostile, tmp_path):
             page.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             shown = "[...document.querySelectorAll('svg')].filter(e => e.getBoundingClientRect().width > 300).length"
-            assert page.evaluate(shown) == 4
+            assert page.evaluate(shown) == 2
         # That what is looked for would be seen: a page with a script, an image and a wide box.
         bad = tmp_path / "bad.html"
         bad.write_text("<script>window.ran=1;console.error('x')</script><img src=x.png><p style='width:2000px'>x")
@@ -281,12 +267,7 @@ def test_command_line(report, good_set, tmp_path, capsys):
     assert set(printed["checks"]) == {
         c["name"] for c in json.loads((report.out.parent / "audit" / "audit.json").read_text())["checks"]
     }
-    for wrong in (["--out", str(good_set / "report")], ["--compare", "gpt2=nowhere.json"]):
-        assert main(["report", str(good_set), *audited, *wrong]) == 2
-    assert "nowhere.json" in capsys.readouterr().err
-    (tmp_path / "no.json").write_text("{}")
-    assert main(["report", str(good_set), *audited, "--compare", str(tmp_path / "no.json")]) == 2
-    assert "not a tokenizer.json" in capsys.readouterr().err
+    assert main(["report", str(good_set), *audited, "--out", str(good_set / "report")]) == 2
     (tmp_path / "broken").mkdir()
     assert main(["report", str(tmp_path / "broken")]) == 1
     assert main(["report", str(tmp_path / "absent")]) == 2
@@ -334,19 +315,6 @@ def test_card_tells_no_private_folder(report):
     assert "2 in block list …/blocked\\.parquet, 1 too short" in card
     for place in (*places, "/home/anna/blocked.parquet"):
         assert place in page
-
-
-def test_gpt2_is_found_in_the_cache(good_set, tmp_path):
-    assert find_gpt2(tmp_path) is None
-    folder = tmp_path / "models--openai-community--gpt2"
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs/main").write_text("0" * 40)
-    kept = folder / "snapshots" / ("0" * 40) / "tokenizer.json"
-    kept.parent.mkdir(parents=True)
-    shutil.copy(good_set / "tokenizer.json", kept)
-    assert find_gpt2(tmp_path) == kept
-    assert parse_compare(str(kept)) == ("0" * 40, kept)
-    assert parse_compare(f"GPT-2={kept}") == ("GPT-2", kept)
 
 
 def render(markdown):
@@ -407,36 +375,6 @@ def test_colours_have_contrast():
                 assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground, colours)
         assert contrast(colours["ink"], colours["hit"]) >= 4.5
         assert contrast(colours["accent-pale"], colours["paper"]) >= 3  # a bar, not a text
-
-
-def test_settings_are_those_recorded_and_not_said_to_be_set(plan, hostile, tmp_path):
-    """A resolved recipe holds every default: the report does not tell these from what a person has set."""
-    recorded = {"format": "auto", "max_dropped": 0.01, "max_missing": 0.02, "keep": {}, "max_bytes": None}
-    sources = [{"name": name, "kind": "hub", "repo": "a/b", "split": "train"} | recorded for name in plan.weights]
-    recipe = json.dumps({"name": "good", "sources": sources})
-    write_set(tmp_path / "set", dataclasses.replace(plan, recipe=recipe))
-    (first, _), _ = describe_sources(open_set(tmp_path / "set").manifest, recipe)
-    assert first.settings == {"format": '"auto"', "max_dropped": "0.01", "max_missing": "0.02"}
-    assert first.places == ["a/b (train)"]
-    assert 'Read with <span class="soft">(defaults included)</span>' in (hostile.out / "index.html").read_text()
-
-
-def test_settings_of_tables_and_long_lists_are_listed_whole(plan, hostile, tmp_path):
-    limits = {f"max_{number}": number / 100 for number in range(40)}
-    patterns = [f"a pattern of a certain length that ends with {number}" for number in range(20)]
-    clean = {"gopher": {"when": "mix", **limits}, "kinds": ["email", "ip"]}
-    recorded = {"drop_if_matches": patterns, "keep": {"metadata.url": "!= ''"}, "clean": clean}
-    sources = [{"name": name, "kind": "files", "paths": ["a.txt"]} | recorded for name in plan.weights]
-    write_set(tmp_path / "set", dataclasses.replace(plan, recipe=json.dumps({"name": "good", "sources": sources})))
-    report = write_report(tmp_path / "set", out=tmp_path / "report")
-    (first, _) = report.sources
-    expected = {f"drop_if_matches[{number}]": json.dumps(text) for number, text in enumerate(patterns)}
-    expected |= {'keep."metadata.url"': "\"!= ''\"", "clean.gopher.when": '"mix"', "clean.kinds": '["email", "ip"]'}
-    assert first.settings == expected | {f"clean.gopher.{name}": str(value) for name, value in limits.items()}
-    page = html.unescape((report.out / "index.html").read_text())
-    read_with = page.partition("Read with")[2].partition("</dd>")[0]
-    shown = re.findall(r"<code>(.*?)</code>", read_with)
-    assert shown == [f"{key} = {value}" for key, value in first.settings.items()]
 
 
 def test_audit_of_other_rules_is_made_again(good_set, tmp_path):
