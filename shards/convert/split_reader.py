@@ -64,12 +64,6 @@ class SplitReader:
         for shard in self.shards:
             yield from iter_shard_lengths(shard)
 
-    def iter_documents(self) -> Iterator[tuple[Tokens, Int64s]]:
-        """Yield blocks of whole documents: their tokens end to end, and the length of each."""
-        for shard in self.shards:
-            for tokens, batch in self.iter_shard_documents(shard, []):
-                yield tokens, read_lengths(batch)
-
     def iter_shard_documents(self, shard: Shard, columns: list[str]) -> Iterator[tuple[Tokens, DocumentBatch]]:
         """Yield blocks of a shard's whole documents: their tokens end to end, and `length` and `columns` of each.
 

@@ -11,6 +11,8 @@ GONE: dict[str, str] = {
     "--against-sources": _JOIN,
     "--where": _JOIN,
     "carry": _JOIN,
+    "litdata": "export to parquet, from which LitData writes its chunks",
+    "mds": "export to parquet, from which mosaicml-streaming writes its shards",
     "import": "make the set from the text: `tokenmill build`",
     "bpe": "`tokenizers` learns the merges; the extra `clean` installs numba for the measures",
     "members": "unpack the archive, and choose its files by `paths` and `exclude`",

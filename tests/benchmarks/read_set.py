@@ -1,9 +1,9 @@
 """Read batches from one set with one loader, as a training loop does, and print what it took as JSON.
 
-    python -m tests.benchmarks.read_set KIND PATH SAMPLES BATCH SEQ_LEN DOCUMENTS
+    python -m tests.benchmarks.read_set KIND PATH SAMPLES BATCH SEQ_LEN
 
 A process of its own for each loader, so that start and memory are its own: `tests.benchmarks.loaders` starts them.
-Needs numpy, torch, and the loader's own library. All give int64 inputs and labels `(BATCH, SEQ_LEN)`, without workers.
+All give int64 inputs and labels `(BATCH, SEQ_LEN)`, without workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.benchmarks.harness import memory_of
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
-def read_tokenmill(path: Path, samples: int, batch: int, seq_len: int, documents: int) -> Callable[[], Batches]:
+def read_tokenmill(path: Path, samples: int, batch: int, seq_len: int) -> Callable[[], Batches]:
     """Read with `TokenWindows` through a DataLoader: every window once, shuffled, decompressed as it goes."""
     from shards.torch import TokenWindows, collate_windows
 
@@ -35,7 +35,7 @@ def read_tokenmill(path: Path, samples: int, batch: int, seq_len: int, documents
     return batches
 
 
-def read_stream(path: Path, samples: int, batch: int, seq_len: int, documents: int) -> Callable[[], Batches]:
+def read_stream(path: Path, samples: int, batch: int, seq_len: int) -> Callable[[], Batches]:
     """Read the same windows with `TokenStream`, which makes the batches, through a DataLoader."""
     from shards.torch import TokenStream
 
@@ -46,51 +46,7 @@ def read_stream(path: Path, samples: int, batch: int, seq_len: int, documents: i
     return batches
 
 
-def read_mosaicml(path: Path, samples: int, batch: int, seq_len: int, documents: int) -> Callable[[], Batches]:
-    """Read documents with StreamingDataset through a DataLoader, shuffled, and pack them; its samples are documents.
-
-    A batch of documents holds about as many tokens as a batch of windows.
-    """
-    from tests.exports.read_exports import stand_in_for_torchvision
-
-    stand_in_for_torchvision()
-    from streaming import StreamingDataset
-    from streaming.base.util import clean_stale_shared_memory
-
-    def join(parts: list[dict[str, np.ndarray]]) -> np.ndarray:
-        return np.concatenate([part["tokens"] for part in parts])
-
-    def batches() -> Batches:
-        clean_stale_shared_memory()
-        data = StreamingDataset(local=str(path), split="train", batch_size=documents, shuffle=True)
-        size, left = batch * seq_len, np.empty(0, np.uint16)
-        while True:  # one epoch after another
-            for tokens in DataLoader(data, batch_size=documents, collate_fn=join):
-                left = np.concatenate([left, tokens])
-                while len(left) > size:
-                    block, left = torch.from_numpy(left[: size + 1].astype(np.int64)), left[size:]
-                    yield block[:-1].view(batch, seq_len), block[1:].view(batch, seq_len)
-
-    return batches
-
-
-def read_litdata(path: Path, samples: int, batch: int, seq_len: int, documents: int) -> Callable[[], Batches]:
-    """Read blocks with StreamingDataset and TokensLoader through its StreamingDataLoader, shuffled."""
-    from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
-
-    def batches() -> Batches:
-        blocks = TokensLoader(block_size=seq_len + 1)
-        data = StreamingDataset(str(path / "train"), item_loader=blocks, shuffle=True, drop_last=True)
-        while True:  # one epoch after another
-            for block in StreamingDataLoader(data, batch_size=batch, num_workers=0):
-                if len(block) == batch:
-                    ids = block.long()
-                    yield ids[:, :-1], ids[:, 1:]
-
-    return batches
-
-
-def read_memory_map(path: Path, samples: int, batch: int, seq_len: int, documents: int) -> Callable[[], Batches]:
+def read_memory_map(path: Path, samples: int, batch: int, seq_len: int) -> Callable[[], Batches]:
     """Read random slices of a memory map. Source: get_batch in karpathy/nanoGPT's train.py."""
 
     def batches() -> Batches:
@@ -108,16 +64,14 @@ def read_memory_map(path: Path, samples: int, batch: int, seq_len: int, document
 READERS = {
     "tokenmill": read_tokenmill,
     "tokenmill_stream": read_stream,
-    "mosaicml": read_mosaicml,
-    "litdata": read_litdata,
     "memory_map": read_memory_map,
 }
 
 
-def measure(kind: str, path: Path, samples: int, batch: int, seq_len: int, documents: int) -> dict[str, float]:
+def measure(kind: str, path: Path, samples: int, batch: int, seq_len: int) -> dict[str, float]:
     """Return the seconds to import, to the first batch, and to the last, with processor seconds, and peak memory."""
     began = time.perf_counter()
-    batches = READERS[kind](path, samples, batch, seq_len, documents)
+    batches = READERS[kind](path, samples, batch, seq_len)
     imported = time.perf_counter()
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     before = memory_of("self", "VmRSS")
@@ -144,4 +98,4 @@ def measure(kind: str, path: Path, samples: int, batch: int, seq_len: int, docum
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:7]))))
+    print(json.dumps(measure(sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:6]))))

@@ -2,25 +2,17 @@
 
 Usage: python -m tests.exports.read_exports FOLDER (in .venv-exports; `make test-exports` does it). datatrove's reader
 shares the main environment and is tested there, in tests/shards/test_export.py.
-
-mosaicml-streaming imports torchvision for its pictures; torchvision's wheels want a CUDA build of torch, so two names
-of it are stood in for here. What reads and writes MDS is the library's own.
 """
 
 import json
-import os
 import shutil
 import struct
 import sys
 import tempfile
-import types
 import warnings
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-
-HUGE_BYTES = 1 << 40
 
 
 def read_nanogpt(folder, split, expected):
@@ -64,78 +56,10 @@ def read_megatron(folder, split, expected):
     return np.concatenate(documents), [len(document) for document in documents]
 
 
-def read_mds(folder, split, expected):
-    """Read with mosaicml-streaming's StreamingDataset; compare with what its MDSWriter writes."""
-    stand_in_for_torchvision()
-    from streaming import MDSWriter, StreamingDataset
-    from streaming.base.util import clean_stale_shared_memory
-
-    clean_stale_shared_memory()
-    data = StreamingDataset(local=str(folder), split=split, batch_size=1, shuffle=False)
-    documents = [data[i]["tokens"] for i in range(data.num_samples)]
-    streamed = [sample["tokens"] for sample in data]
-    assert len(streamed) == len(documents)
-    assert all(map(np.array_equal, streamed, documents))
-    limit = json.loads((folder / split / "index.json").read_bytes())["shards"][0]["size_limit"]
-    with tempfile.TemporaryDirectory() as theirs:
-        dtype = expected["tokens"].dtype.name
-        with MDSWriter(out=f"{theirs}/x", columns={"tokens": f"ndarray:{dtype}"}, size_limit=limit) as writer:
-            for document in expected["documents"]:
-                writer.write({"tokens": document})
-        for path in Path(f"{theirs}/x").iterdir():
-            assert_same_bytes(path, folder / split / path.name)
-        assert len(os.listdir(f"{theirs}/x")) == len(os.listdir(folder / split)) > (4 if split == "train" else 1)
-    return np.concatenate(documents), [len(document) for document in documents]
-
-
-def read_litdata(folder, split, expected):
-    """Read with litdata's StreamingDataset and TokensLoader, block by block; compare with what its writer writes.
-
-    TokensLoader gives blocks, not documents: these are read from the offsets, which must be those its writer writes.
-    """
-    from litdata import StreamingDataset, TokensLoader
-    from litdata.streaming.writer import BinaryWriter
-
-    index = json.loads((folder / split / "index.json").read_bytes())
-    assert len(index["chunks"]) > 4 or split == "val"
-    for block_size in (128, 1) if split == "val" else (128,):
-        data = StreamingDataset(str(folder / split), item_loader=TokensLoader(block_size=block_size), shuffle=False)
-        blocks, first = [], 0
-        for chunk in index["chunks"]:
-            whole = chunk["dim"] // block_size * block_size
-            blocks.append(expected["tokens"][first : first + whole].reshape(-1, block_size))
-            first += chunk["dim"]
-        rows = np.array([np.asarray(data[i]) for i in range(len(data))])
-        assert np.array_equal(rows, np.concatenate(blocks))
-        assert np.array_equal(np.array([np.asarray(row) for row in data]), rows)
-    documents = iter(expected["documents"])
-    tokens, lengths = [], []
-    for chunk in index["chunks"]:
-        ours = folder / split / chunk["filename"]
-        data = ours.read_bytes()
-        offsets = np.frombuffer(data, np.uint32, chunk["chunk_size"] + 1, 4)
-        tokens.append(np.frombuffer(data[offsets[0] :], expected["tokens"].dtype))
-        lengths += (np.diff(offsets) // expected["tokens"].itemsize).tolist()
-        with tempfile.TemporaryDirectory() as theirs:
-            writer = BinaryWriter(theirs, chunk_bytes=HUGE_BYTES, item_loader=TokensLoader())
-            for number in range(chunk["chunk_size"]):
-                writer[number] = next(documents)
-            writer.done()
-            writer.merge(1)
-            assert_same_bytes(Path(theirs) / "chunk-0-0.bin", ours)
-            written = json.loads((Path(theirs) / "index.json").read_bytes())
-            written["config"]["chunk_bytes"] = index["config"]["chunk_bytes"]
-            assert written["config"] == index["config"], (written["config"], index["config"])
-            assert written["chunks"] == [{**chunk, "filename": "chunk-0-0.bin"}]
-    return np.concatenate(tokens), lengths
-
-
 READERS = {
     "nanogpt": read_nanogpt,
     "llmc": read_llmc,
     "megatron": read_megatron,
-    "mds": read_mds,
-    "litdata": read_litdata,
 }
 
 
@@ -148,22 +72,8 @@ def load_expected(folder, split):
     arrays = np.load(folder / "expected.npz")
     found = {key: arrays[f"{split}_{key}"] for key in ("tokens", "lengths", "shards")}
     found["documents"] = np.split(found["tokens"], np.cumsum(found["lengths"])[:-1])
-    found["eos"] = json.loads((folder / "litdata" / "export.json").read_bytes())["eos_id"]
+    found["eos"] = json.loads((folder / "megatron" / "export.json").read_bytes())["eos_id"]
     return found
-
-
-def stand_in_for_torchvision():
-    """Register the two names of torchvision that mosaicml-streaming imports and MDS does not use.
-
-    transformers, which it imports too, looks for torchvision: it comes first, and finds none.
-    """
-    import_module("transformers.feature_extraction_utils")
-    import_module("transformers.models.auto.tokenization_auto")
-    names = ("torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional")
-    modules = {name: types.ModuleType(name) for name in names}
-    modules["torchvision.datasets"].VisionDataset = type("VisionDataset", (), {})
-    modules["torchvision.transforms.functional"].to_tensor = None
-    sys.modules.update(modules)
 
 
 def main(folder):

@@ -1,8 +1,8 @@
 """Write two sets, uint16 and uint32, in every layout that holds them, and beside them what readers must find.
 
 Usage: python -m tests.exports.write_exports FOLDER (in the main environment; `make test-exports` does it). Documents
-are random ids of lengths at which layouts change: one token (EOS alone), around 255 and 65,535. Files of MDS and
-LitData are kept small so that there are many. `SET/expected.npz` holds each split's tokens and document lengths.
+are random ids of lengths at which layouts change: one token (EOS alone), around 255 and 65,535. `SET/expected.npz` holds
+each split's tokens and document lengths.
 """
 
 import shutil
@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from shards.convert.export import export_set
-from shards.convert.layouts import LAYOUTS, chunks
+from shards.convert.layouts import LAYOUTS
 from shards.errors import InputError
 from shards.format.reader import open_set
 from tests.support.shard_sets import Document, Plan, write_set
 
-CHUNK_BYTES = 300_000
 LENGTHS = [1, 2, 254, 255, 256, 257, 65_534, 65_535, 65_536, 65_537]
 REFUSED = {"uint16": (), "uint32": ("nanogpt", "llmc")}
 
@@ -61,6 +60,5 @@ def write_all(folder: Path, dtype: str, *, vocab_size: int, eos_id: int) -> None
 
 
 if __name__ == "__main__":
-    chunks.MAX_CHUNK_BYTES = CHUNK_BYTES
     write_all(Path(sys.argv[1]) / "uint16", "uint16", vocab_size=65_536, eos_id=40_000)
     write_all(Path(sys.argv[1]) / "uint32", "uint32", vocab_size=128_256, eos_id=128_001)

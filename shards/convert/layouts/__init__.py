@@ -6,7 +6,7 @@ names. Where a layout's bytes come from is stated in its module.
 
 from typing import Literal, get_args
 
-LayoutName = Literal["nanogpt", "llmc", "megatron", "datatrove", "mds", "litdata", "parquet"]
+LayoutName = Literal["nanogpt", "llmc", "megatron", "datatrove", "parquet"]
 LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 UINT16_LAYOUTS: tuple[LayoutName, ...] = ("nanogpt", "llmc")
 """The layouts that hold no id above 65,535."""

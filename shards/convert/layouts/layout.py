@@ -1,7 +1,7 @@
 """The interface of a layout, and what several layouts share.
 
 Tokens come frame by frame (1 MiB), or in blocks of whole documents of about 8 MB; document tables in batches. So memory
-does not grow with the set, only with its longest document if the layout stores documents one by one.
+does not grow with the set, only with its longest document if the layout stores whole documents.
 """
 
 from __future__ import annotations
