@@ -1,8 +1,8 @@
 """Write two sets, uint16 and uint32, in every layout that holds them, and beside them what readers must find.
 
 Usage: python -m tests.exports.write_exports FOLDER (in the main environment; `make test-exports` does it). Documents
-are random ids of lengths at which layouts change: one token (EOS alone), around 255 and 65,535. `SET/expected.npz` holds
-each split's tokens and document lengths.
+are random ids of lengths at which layouts change: one token (EOS alone), around 255 and 65,535. `SET/expected.npz`
+holds each split's tokens and document lengths.
 """
 
 import shutil
