@@ -14,9 +14,8 @@ from typing import Any
 
 from pipeline.builder.python_api import default_work
 from pipeline.builder.stored_build import BUILD_FILE, Build, read_build, stored_build_errors
-from pipeline.clean.provenance import SourceRow, find_rows_by_hash
 from pipeline.clean.tally import Tally
-from pipeline.clean.trial import try_document
+from pipeline.clean.trial import SourceRow, find_rows_by_hash, try_document
 from pipeline.encode.run import CONNECTIONS, Run
 from pipeline.engine.tasks import digest_in
 from pipeline.mix.copies import Copy, Outcomes, find_copies

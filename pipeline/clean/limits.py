@@ -1,7 +1,7 @@
 """Limits on measures of documents: which documents fall, and why.
 
 Presets with `when = "encode"` drop their documents here. Those with `when = "mix"` are applied by
-`pipeline.mix.cleaning` to the measures that are stored with the runs.
+`pipeline.mix.index` to the measures that are stored with the runs.
 """
 
 from __future__ import annotations

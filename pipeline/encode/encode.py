@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 import xxhash
 
+from pipeline.clean.decontamination.hits import HIT_DTYPE, load_finder
 from pipeline.clean.documents import DocumentStream
-from pipeline.clean.evaluations.hits import HIT_DTYPE, load_finder
 from pipeline.clean.measures.measure import measure_documents
 from pipeline.clean.reading_keys import reading_keys
 from pipeline.clean.tally import Documents, Tally

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.evaluations.hits import HIT_DTYPE
+from pipeline.clean.decontamination.hits import HIT_DTYPE
 from pipeline.engine.checksums import WrittenFile, seal, unseal, write_checksummed
 from pipeline.engine.receipts import FileRange, Result, TaskOutput, write_receipt
 from pipeline.engine.tasks import digest_of

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 MOST_FAULTS = 5
 """Faulty lines in a report: a file with more is probably not a block list, and may be large."""
-MAX_LINE_BYTES = 4096
 _HASH = re.compile(rb"[0-9a-fA-F]{32}")
 _DIGEST = re.compile(r"(.+)#sha256=([0-9a-f]{64})", re.DOTALL)
 
@@ -69,21 +68,14 @@ class BlockList:
         digest = hashlib.sha256()
         found = bytearray()
         faults: list[str] = []
-        number, goes_on = 0, False
         try:
             with self.path.open("rb") as file:
-                # A longer line comes in pieces: `goes_on` tells that a comment has not ended.
-                while line := file.readline(MAX_LINE_BYTES):
+                for number, line in enumerate(file, 1):
                     digest.update(line)
-                    number += not goes_on
-                    if number == 1 and not goes_on:
-                        line = line.removeprefix(codecs.BOM_UTF8)
-                    text = line.strip()
-                    comment = goes_on or text[:1] == b"#"
-                    goes_on = comment and line[-1:] != b"\n"
+                    text = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip()
                     if _HASH.fullmatch(text):
                         found += bytes.fromhex(text.decode("ascii"))
-                    elif text and not comment:
+                    elif text and text[:1] != b"#":
                         faults.append(f"line {number} is {_quote(text)}")
                         if len(faults) == MOST_FAULTS:
                             break
@@ -170,6 +162,8 @@ class Blocked:
         Returns:
             The first list with each document's hash, or -1 if no list has it, `(documents,)`.
         """
+        if not len(self._hi):
+            return np.full(len(hi), -1, np.int32)
         found = find_hashes(hi, lo, self._hi, self._lo)
         listed = np.full(len(hi), -1, np.int32)
         listed[found >= 0] = self._first_list[found[found >= 0]]
@@ -192,17 +186,9 @@ class Blocked:
 
 
 def parse_entry(entry: str, folder: Path) -> BlockList:
-    """Return the block list that an entry of `drop_hashes` names, `FILE` or `FILE#sha256=DIGEST`.
-
-    A list with a digest may also be in the working directory: in a set's recipe.json of earlier versions its path
-    begins at the recipe's folder, and the digest shows whether it is the same list.
-    """
+    """Return the block list that an entry of `drop_hashes` names, `FILE` or `FILE#sha256=DIGEST`."""
     match = _DIGEST.fullmatch(entry)
-    if match is None:
-        return BlockList(entry, folder / entry)
-    name, digest = match[1], match[2]
-    here = Path(name).absolute()
-    return BlockList(name, here if here.is_file() and not (folder / name).exists() else folder / name, digest)
+    return BlockList(entry, folder / entry) if match is None else BlockList(match[1], folder / match[1], match[2])
 
 
 def open_lists(recipe: Recipe) -> list[BlockList]:

@@ -1,6 +1,6 @@
 """Contamination: the documents that hold items of evaluation sets, counted, and their column of the evidence.
 
-`pipeline.mix.held_items` is the rule.
+`pipeline.clean.decontamination.held_items` is the rule.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -14,20 +14,21 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_numbers
+from pipeline.clean.decontamination.held_items import HELD_DTYPE, HeldItems
+from pipeline.clean.decontamination.items import ITEM_DTYPE, ItemsResult, ReadItems, load_items
 from pipeline.clean.drops.table import ITEM_REASON, Counts, SourceDrops
-from pipeline.clean.evaluations.items import ITEM_DTYPE, ItemsResult, ReadItems, load_items
 from pipeline.encode.run import END_HASH, HashKey, Run
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.block_lists import ListedHashes
-from pipeline.mix.different_documents import DifferentDocuments
-from pipeline.mix.held_items import HELD_DTYPE, OF_DOCUMENT, HeldItems
 from pipeline.mix.mix_plan import MixPlan
+from pipeline.mix.near_duplicates.survivors import choose_dropped
 from shards.errors import plural
+from shards.format.equal_hashes import mark_first
 from shards.format.manifest import EvalTaskEntry
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Rows
+    from pipeline.arrow_arrays import Int64s, Rows, UInt64s
     from pipeline.mix.evidence import RowPlaces
     from pipeline.mix.index import Index
     from pipeline.mix.near_duplicates.drop import SimilarPairs
@@ -37,6 +38,8 @@ EXCUSED = 20
 """Items of each set with common phrases that do not count which the result lists, those in the most documents first."""
 EXCUSED_NAMED = 3
 """Those that a note names."""
+PART_HITS = 1 << 22
+"""The hits of all runs are counted in parts of about this size. Each part reads them all, which are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,61 @@ class ItemCounts:
     excused_items: list[dict[str, Any]]
     """Some of these: `item`, `item_row`, `words`, in how many different `documents` their common phrases are which do
     not hold them, and how many have `held` them."""
+
+
+class DifferentDocuments:
+    """Tells documents apart by the first 8 bytes of their hashes: copies are one document, and so are near-duplicates.
+
+    Near-duplicates are known if the recipe looks for them. Memory: 16 bytes for each, and about 60 for each hit of a
+    part of the hash space, `PART_HITS` hits.
+    """
+
+    def __init__(self, similar: SimilarPairs | None):
+        """Read the near-duplicates, if the build looks for them."""
+        self._gone, self._kept = np.zeros((2, 0), np.uint64)
+        if similar is not None:
+            documents = similar.read()
+            gone, kept, _ = choose_dropped(documents, np.ones(len(documents.hi), bool))
+            self._gone, self._kept = documents.hi[gone], documents.hi[kept]
+
+    def identify(self, hi: UInt64s) -> UInt64s:
+        """Return a number for each document, the same for those that are one.
+
+        Args:
+            hi: the first 8 bytes of their hashes, `(documents,)`.
+        """
+        if not len(self._gone):
+            return hi
+        place = np.minimum(self._gone.searchsorted(hi), len(self._gone) - 1)
+        return np.where(self._gone[place] == hi, self._kept[place], hi)
+
+    def count(self, ngrams: int, runs: Sequence[Run]) -> Int64s:
+        """Return in how many different documents of runs each n-gram occurs, `(ngrams,)`."""
+        bits = (sum(run.num_hits for run in runs) // PART_HITS).bit_length()
+        counts = np.zeros(ngrams, np.int64)
+        # Each part of the hash space reads all hits again, so that a part fits into memory.
+        for part in range(1 << bits):
+            pairs = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
+            for run in runs:
+                if run.num_hits:
+                    numbers, own = self._read_pairs(run)
+                    inside = numbers >> np.uint64(64 - bits) == part if bits else np.ones(len(own), bool)
+                    pairs.append((numbers[inside], own[inside]))
+            numbers, found = (np.concatenate(column) for column in zip(*pairs, strict=True))
+            # Of equal pairs of document and n-gram, one counts.
+            order = np.lexsort((numbers, found))
+            numbers, found = numbers[order], found[order]
+            counts += np.bincount(found[mark_first(numbers, found)], minlength=ngrams)
+        return counts
+
+    def _read_pairs(self, run: Run) -> tuple[UInt64s, Int64s]:
+        """Return each document of a run with each n-gram in it: numbers of documents, and n-grams, `(pairs,)` each."""
+        hits = run.read_hits()
+        pairs = np.unique(hits["document"].astype(np.int64) << 32 | hits["ngram"])
+        # Hits are in the order of documents: one range of rows has them all.
+        documents, first = pairs >> 32, int(pairs[0] >> 32)
+        rows = run.read_documents(first, int(documents[-1]) + 1)
+        return self.identify(rows["hash_hi"][documents - first]), pairs & 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -173,7 +231,7 @@ def find_contamination(
         held["run"], held["source"] = number, run.source
         documents, which = np.unique(held["document"], return_inverse=True)
         read_rows = np.concatenate([own.read_documents(one, one + 1) for one in documents.tolist()])
-        for name in OF_DOCUMENT:
+        for name in ("hash_hi", "hash_lo", "length"):
             held[name] = read_rows[name][which]
         parts.append(held)
     held = np.concatenate(parts)

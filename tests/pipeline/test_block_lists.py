@@ -8,14 +8,13 @@ import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.encode.run import HashKey, RunList
-from pipeline.mix.block_lists import MAX_LINE_BYTES, Blocked, BlockList, describe_use, open_lists, parse_entry
+from pipeline.mix.block_lists import Blocked, BlockList, describe_use, open_lists
 from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
 from pipeline.mix.index import Index
 from pipeline.recipe.schema import Recipe
@@ -45,27 +44,16 @@ def test_what_trace_writes_and_a_person_edits_is_read(tmp_path: Path) -> None:
     path = tmp_path / "block.txt"
     text = (
         "# Block list: the content hashes (XXH3-128) of 3 documents\r\n"
-        f"# found by --text {'very long ' * MAX_LINE_BYTES}\n"
+        f"# found by --text {'very long ' * 4096}\n"
         f"{line_of((5, TOP)).upper()}\n  {line_of((0, 0))}\t\n{line_of((5, TOP))}{line_of((5, 1)).strip()}"
     )
-    path.write_text(text)
-    hashes, digest = BlockList("block.txt", path).read()
-    assert hashes.tolist() == [[0, 0], [5, 1], [5, TOP]]
-    assert digest == hashlib.sha256(text.encode()).hexdigest()
+    for data in (text.encode(), codecs.BOM_UTF8 + text.encode()):
+        path.write_bytes(data)
+        hashes, digest = BlockList("block.txt", path).read()
+        assert hashes.tolist() == [[0, 0], [5, 1], [5, TOP]]
+        assert digest == hashlib.sha256(data).hexdigest()
     path.write_text("")
     assert len(BlockList("block.txt", path).read()[0]) == 0
-
-
-@pytest.mark.parametrize("first", [b"", b"# a comment\n", b"\r\n"])
-def test_a_byte_order_mark_is_passed_over_at_the_beginning_alone(tmp_path: Path, first: bytes) -> None:
-    mark, line = codecs.BOM_UTF8, b"ab" * 16 + b"\r\n"
-    (tmp_path / "list").write_bytes(mark + first + line)
-    hashes, digest = BlockList("list", tmp_path / "list").read()
-    assert hashes.tolist() == [[0xABABABABABABABAB] * 2]
-    assert digest == hashlib.sha256(mark + first + line).hexdigest()
-    (tmp_path / "list").write_bytes(first + line + mark + line)
-    with pytest.raises(InputError, match=f"line {first.count(10) + 2} is "):
-        BlockList("list", tmp_path / "list").read()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +63,6 @@ def test_a_byte_order_mark_is_passed_over_at_the_beginning_alone(tmp_path: Path,
         (b"0" * 64 + b"\n", 'line 1 is "' + "0" * 40 + '..."'),
         (b"g" * 32, "line 1"),
         (b"PAR1\x15\x04\x1b[2J\x00\xff", "line 1 is"),
-        (b"x" * (3 * MAX_LINE_BYTES), "line 1"),
         (b"# a comment without an end\xff" * 1000 + b"\n1234\n", 'line 2 is "1234"'),
     ],
 )
@@ -99,7 +86,7 @@ def _draw(rng: random.Random) -> HashKey:
     return rng.getrandbits(64), rng.getrandbits(64)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_documents_are_found_as_by_a_plain_look(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     pool = random_keys(rng, 60)
@@ -184,10 +171,6 @@ def test_a_recipe_names_lists_by_its_own_folder_and_records_their_digest(
     for folder in (elsewhere, Path("/")):
         monkeypatch.chdir(folder)
         assert [keys_of(item) for item in open_lists(load_checked_recipe(elsewhere / "set/recipe.json"))] == [[(1, 2)]]
-    # In sets of earlier versions it keeps its name: it is in the working directory, and its digest shows which it is.
-    (elsewhere / "set/recipe.json").write_text(recipe.to_json())
-    monkeypatch.chdir(tmp_path)
-    assert load_checked_recipe(elsewhere / "set/recipe.json").to_json() == recipe.to_json()
     write_list(tmp_path / "lists/a.txt", [(1, 3)])
     changed = faults_of(lambda: load_checked_recipe(elsewhere / "set/recipe.json"))
     assert "it was changed, or is another list" in changed[0]
@@ -215,17 +198,3 @@ def test_every_list_that_cannot_be_used_is_told(tmp_path: Path, load: Load, monk
     assert "'good.txt' is listed more than once" in said
     assert "drop_hashes.5: " in said
     assert "drop_hashes.6: " in said
-
-
-def test_an_entry_is_a_file_with_or_without_its_digest(tmp_path: Path) -> None:
-    digest = "ab" * 32
-    assert parse_entry("a#b.txt", tmp_path) == BlockList("a#b.txt", tmp_path / "a#b.txt")
-    assert parse_entry(f"a.txt#sha256={digest}", tmp_path) == BlockList("a.txt", tmp_path / "a.txt", digest)
-    assert parse_entry(f"/a.txt#sha256={digest}", tmp_path).path == Path("/a.txt")
-    assert BlockList("a.txt", tmp_path, digest).entry == f"a.txt#sha256={digest}"
-
-
-def test_an_empty_index_has_nothing_to_drop(tmp_path: Path) -> None:
-    runs: list[Any] = write_runs(tmp_path / "runs", [[]], [[]])
-    index = Index(runs, 1, Blocked([write_list(tmp_path / "a.txt", [(1, 1)])]))
-    assert index.block_lists()[0].found == 0

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 
 import pipeline
 from pipeline.builder.clean_report.read import read_clean_report
-from pipeline.clean.evaluations import hits as hits_module
-from pipeline.clean.evaluations.hits import LEAST_HITS, REACH, HitFinder
-from pipeline.clean.evaluations.items import (
+from pipeline.clean.decontamination import hits as hits_module
+from pipeline.clean.decontamination.held_items import HeldItems
+from pipeline.clean.decontamination.hits import LEAST_HITS, REACH, HitFinder
+from pipeline.clean.decontamination.items import (
     ITEM_DTYPE,
     LEAST_WORDS,
     LONG_WORDS,
@@ -33,12 +34,11 @@ from pipeline.clean.evaluations.items import (
     find_item_ngrams,
     load_items,
 )
-from pipeline.clean.evaluations.word_ngrams import find_hashed_words
+from pipeline.clean.decontamination.word_ngrams import find_hashed_words
 from pipeline.clean.tally import Documents
 from pipeline.encode.run import Run
-from pipeline.mix import different_documents
-from pipeline.mix.different_documents import DifferentDocuments
-from pipeline.mix.held_items import HeldItems
+from pipeline.mix import contamination
+from pipeline.mix.contamination import DifferentDocuments
 from pipeline.sources.base import SourceError
 from shards import open_set
 from shards.errors import InputError
@@ -472,7 +472,7 @@ def test_items_in_many_documents_are_found_and_shared_phrases_are_not(
     counts = DifferentDocuments(None).count(ngrams, runs)
     assert {40, 60} <= set(counts.tolist()) <= set(range(61))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(different_documents, "PART_HITS", 64)
+        patch.setattr(contamination, "PART_HITS", 64)
         assert DifferentDocuments(None).count(ngrams, runs).tolist() == counts.tolist()
 
 

@@ -22,7 +22,6 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.clean.provenance import read_documents_again
 from pipeline.recipe.key_values import FormatName
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.recipe.sources import FilesSource
@@ -31,6 +30,7 @@ from pipeline.sources.base import MALFORMED, SourceError, Span, TextBatch, split
 from pipeline.sources.formats import byte_io
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.kinds import list_files, list_spans
+from tests.support.provenance import read_documents_again
 from tests.support.temporary import temporary_folder
 
 ROWS: list[dict[str, Any]] = [

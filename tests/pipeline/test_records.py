@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.assemble.assemble import AssembleTask
 from pipeline.builder.records import find_changes, name_parts
-from pipeline.clean.evaluations.items import EvaluationsTask
+from pipeline.clean.decontamination.items import EvaluationsTask
 from pipeline.encode.encode import EncodeTask
 from pipeline.engine import tasks
 from pipeline.engine.checksums import unseal

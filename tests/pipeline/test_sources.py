@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.clean.provenance import read_documents_again
 from pipeline.sources import base
 from pipeline.sources.base import SourceError
 from tests.support.builds import list_spans_of
+from tests.support.provenance import read_documents_again
 
 
 def as_text(value: str | bytes) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline.builder.running_build import RunningBuild
-from pipeline.clean.evaluations import items
+from pipeline.clean.decontamination import items
 from pipeline.engine.tasks import make_task
 from shards.errors import plural
 

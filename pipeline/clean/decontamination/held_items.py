@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.arrow_arrays import spread
-from pipeline.clean.evaluations.items import LONG_WORDS, Items
-from pipeline.encode.run import DOCUMENT_DTYPE
+from pipeline.clean.decontamination.items import LONG_WORDS, Items
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int64s, Rows
@@ -41,7 +40,6 @@ STRETCH = 2
 """How many times the item's bytes the stretch of a document may have in which its words are found."""
 
 
-OF_DOCUMENT = ("hash_hi", "hash_lo", "length", "span", "row")
 HELD_DTYPE = np.dtype(
     [
         ("document", "<u4"),  # its place in the run
@@ -51,7 +49,9 @@ HELD_DTYPE = np.dtype(
         ("stop", "<u8"),  # one past the last
         ("run", "<u4"),  # from here on what the mix knows of the document; `HeldItems` leaves it 0
         ("source", "<u4"),
-        *((name, DOCUMENT_DTYPE[name]) for name in OF_DOCUMENT),
+        ("hash_hi", "<u8"),
+        ("hash_lo", "<u8"),
+        ("length", "<u4"),
     ]
 )
 """A document and an item that it holds."""

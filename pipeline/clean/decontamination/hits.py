@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from pipeline.arrow_arrays import split_by_size
-from pipeline.clean.evaluations.items import LEAST_WORDS, LONG_WORDS, NGRAM_WORDS, Items, load_items
-from pipeline.clean.evaluations.word_ngrams import find_hashed_words, hash_ngrams
+from pipeline.clean.decontamination.items import LEAST_WORDS, LONG_WORDS, NGRAM_WORDS, Items, load_items
+from pipeline.clean.decontamination.word_ngrams import find_hashed_words, hash_ngrams
 from pipeline.clean.tally import Documents
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """Words of text as numbers, alike in an evaluation set and in a document that copied from it.
 
-A word is a run of letters and digits in the text's normal form (`pipeline.clean.evaluations.normal_form`); everything
-else separates words.
+A word is a run of letters and digits in the text's normal form (`normal_form.py`); everything else separates words.
 
 Hashes are mixed; those of n-grams are polynomials modulo 2^64. Two given n-grams collide with a probability of about
 2^-64.
@@ -15,7 +14,7 @@ import numpy as np
 import xxhash
 
 from pipeline.arrow_arrays import spread
-from pipeline.clean.evaluations.normal_form import apply_edits, find_edits
+from pipeline.clean.decontamination.normal_form import apply_edits, find_edits
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int64s, UInt8s, UInt64s
