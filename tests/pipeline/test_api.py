@@ -89,11 +89,11 @@ print(report.manifest.splits["train"].documents, "documents,", report.tasks_run,
 """
 
 
-@pytest.mark.parametrize("way", ["script", "stdin", "interactive"])
+@pytest.mark.parametrize("way", ["script", "interactive"])
 def test_a_program_needs_no_main_guard(recipe: Path, way: str) -> None:
     """Worker processes import the main module of a program again, unless they are kept from it."""
     (recipe.parent / "program.py").write_text(PROGRAM)
-    flags = {"script": ["program.py"], "stdin": ["-"], "interactive": ["-i", "-q"]}[way]
+    flags = {"script": ["program.py"], "interactive": ["-i", "-q"]}[way]
     done = subprocess.run(
         [sys.executable, *flags],
         input=None if way == "script" else PROGRAM,

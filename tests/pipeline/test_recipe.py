@@ -205,16 +205,9 @@ def test_tokenizers_of_any_shape(section: str, load: Any) -> None:
     assert any(fault.startswith("tokenizer") for fault in faults_of(load, text))
 
 
-def test_keys_that_do_not_fit_the_format(load: Any) -> None:
-    overrides = ["sources.prose.separator='--'", "sources.code.keep.score='> 1'"]
-    faults = faults_of(load, GOOD, *overrides)
-    assert [fault.split(":")[0] for fault in faults] == ["sources.prose.separator", "sources.code.keep"]
-
-
 FOREIGN = {
     "repo = 'a/b'": "sources.s.repo: not a key of kind = 'files'. Leave it out, or set `kind`.",
     "kind = 'hub'\nrepo = 'a/b'\nexclude = ['x']": "sources.s.exclude: not a key of kind = 'hub'.",
-    "kind = 'hub'\nrepo = 'a/b'\nencoding = 'utf-16'": "sources.s.encoding: not a key of kind = 'hub'.",
     "kind = 'hub'": "sources.s.repo: required key is missing.",
     "kind = 'hub'\nrepoo = 'a/b'": "sources.s.repoo: unknown key. Did you mean 'repo'?",
     "content = 'software-heritage'\ntext = 'x'": "sources.s.text: the text comes from `content`, not from a column.",

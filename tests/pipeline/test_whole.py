@@ -144,7 +144,8 @@ def test_the_query_of_the_page_joins_documents_with_their_rows(
 
 
 def test_a_plan_says_phases_and_formats_and_refuses_a_small_phase(whole: Built) -> None:
-    plan = run(main, "plan", whole.recipe)
+    plan = run(main, "plan", whole.recipe, *overrides("shards.tokens=100_000"), expect=2)
+    assert "mix.phases.last: 0.1 of" in plan["problems"][0]
     first, last = plan["phases"]
     assert (first["name"], first["share"]) == ("main", 0.9)
     assert last["sources"] == {"prose": 0.1, "notes": 0.1, "code": 0.8}
@@ -153,8 +154,6 @@ def test_a_plan_says_phases_and_formats_and_refuses_a_small_phase(whole: Built) 
     assert any(line.split()[:2] == ["last", "10.00%"] for line in printed.splitlines()), printed
     for format_ in ("csv", "arrow", "json", "jsonl"):
         assert f"1 as {format_}" in printed
-    large = run(main, "plan", whole.recipe, *overrides("shards.tokens=100_000"), expect=2)
-    assert "mix.phases.last: 0.1 of" in large["problems"][0]
 
 
 def test_audit_report_inspect_and_trace_know_phases(whole: Built, tmp_path: Path) -> None:
