@@ -1,14 +1,14 @@
 """Selection: which parts of its sources a build reads, so that a small set does not read all of a large source.
 
-A source is read whole if `mix.tokens` is "max" or its files are small (`WHOLE_BYTES` together). Otherwise parts of it
-are taken in a seeded order until they give its share of the tokens. The first parts suffice if its text is as dense as
-text gets (`FIRST_BYTES_PER_TOKEN`). As long as the mix finds the source short, further parts are taken by the yield
-measured so far. A source with `take` needs as much more text as its share of the documents is smaller.
+A source is read whole if `mix.tokens` is "max" or its files are small (`WHOLE_BYTES` together). Of a larger source, a
+build takes parts in a seeded order: first what would be enough if the text had very few bytes a token
+(`FIRST_BYTES_PER_TOKEN`). If the mix lacks tokens of the source, it takes more parts, by the bytes per token measured
+so far. With `take = 0.25`, four times as much text is needed.
 
 Files are ordered by a hash of the seed and their names, and divided into groups of 16, 32, 64 and so on. In a group,
 parts are ordered by a hash of the seed, the file's name and the place in it. The order depends only on the recipe and
-the files. A file is opened only when its group's turn comes, and adding a file does not change the order of the others.
-The cost is reading the footers of the groups listed: of 2,400 files, 16 if a few hold enough.
+the files. A build opens the files of a group only when it has used the groups before. Adding a file does not change the
+order of the others. Of 2,400 files, it reads the footers of 16 if a few hold enough.
 """
 
 from __future__ import annotations

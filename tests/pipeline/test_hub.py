@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.builds import digests
+from tests.support.builds import build_here, digests
 from tests.support.hub_builds import ROOT, SOURCES, Command, files_recipe, hub_recipe, without_provenance, write_recipe
 from tests.support.servers import corpora
 from tests.support.servers.hub import Hub
@@ -40,10 +40,18 @@ def run(hub: Hub, tmp_path: Path) -> Command:
     return Command(hub, tmp_path)
 
 
-@pytest.fixture
-def local(folder: Path, run: Command, tmp_path: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def local_set(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set of the same files on disk."""
+    place = tmp_path_factory.mktemp("local")
+    build_here(files_recipe(place / "files.toml", folder), place / "set")
+    return place / "set"
+
+
+@pytest.fixture(scope="module")
+def local(local_set: Path) -> dict[str, Any]:
     """What a build from the same files on disk gives."""
-    return without_provenance(run.build(files_recipe(tmp_path / "files.toml", folder), "local"))
+    return without_provenance(local_set)
 
 
 def test_the_shards_are_those_of_the_same_files_on_disk(
@@ -105,10 +113,10 @@ def with_tokenizer_of(folder: Path) -> tuple[str, str]:
 
 
 def test_every_fifth_request_fails_and_the_bytes_are_the_same(
-    hub: Hub, run: Command, local: dict[str, Any], tmp_path: Path
+    hub: Hub, run: Command, local: dict[str, Any], local_set: Path, tmp_path: Path
 ) -> None:
-    hub.faults.every(5, stall_s=4.0)
-    out = run.build(hub_recipe(tmp_path / "hub.toml"), "set", *with_tokenizer_of(tmp_path / "local"))
+    hub.faults.every(5, stall_s=0.5)
+    out = run.build(hub_recipe(tmp_path / "hub.toml"), "set", *with_tokenizer_of(local_set))
     receipts = [json.loads(path.read_text()) for path in tmp_path.glob("set.work/encode/*/receipt.json")]
     assert sum(receipt["result"].get("retries", 0) for receipt in receipts) > 0
     failed = {request.fault for request in hub.requests if request.fault}
@@ -117,7 +125,7 @@ def test_every_fifth_request_fails_and_the_bytes_are_the_same(
 
 
 def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest(
-    hub: Hub, run: Command, local: dict[str, Any], tmp_path: Path
+    hub: Hub, run: Command, local: dict[str, Any], local_set: Path, tmp_path: Path
 ) -> None:
     recipe = hub_recipe(tmp_path / "hub.toml")
     encoded = tmp_path / "set.work" / "encode"
@@ -131,7 +139,7 @@ def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest(
 
     hub.faults.every(1, "stall", stall_s=0.05)
     threading.Thread(target=go, daemon=True).start()
-    tokenizer = with_tokenizer_of(tmp_path / "local")
+    tokenizer = with_tokenizer_of(local_set)
     arguments = ("--out", tmp_path / "set", "--workers", "1", "--give-up-after", "2")
     said = run("build", recipe, *arguments, *tokenizer, expect=2)
     assert "gave up after" in said
@@ -150,22 +158,26 @@ def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest(
     assert not [path for path in again if "/api/" in path or "README" in path]  # what was resolved is kept
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"config": '"finemath-5plus"'}, "no configuration 'finemath-5plus'; there are finemath-3plus, finemath-4plus"),
-        ({"split": '"test"'}, "no split 'test' in configuration 'finemath-4plus'; there are train"),
-        ({"repo": '"someone/nothing"'}, "no such dataset, or it is private"),
-        ({"revision": '"v9"'}, "revision 'v9': there is no such revision"),
-        ({"text": '"body"'}, "no column 'body'; there are url, fetch_time"),
-    ],
-)
-def test_what_is_not_there_is_said_at_once(change: dict[str, str], expected: str, run: Command, tmp_path: Path) -> None:
-    recipe = hub_recipe(tmp_path / "hub.toml", "math")
-    overrides = [part for key, value in change.items() for part in ("--set", f"sources.math.{key}={value}")]
-    said = run("plan", recipe, *overrides, expect=2)
-    assert expected in said
-    assert "source 'math'" in said
+ABSENT = {
+    'config = "finemath-5plus"': "no configuration 'finemath-5plus'; there are finemath-3plus, finemath-4plus",
+    'split = "test"': "no split 'test' in configuration 'finemath-4plus'; there are train",
+    'text = "body"': "no column 'body'; there are url, fetch_time",
+    'repo = "someone/nothing"': "no such dataset, or it is private",
+    'revision = "v9"': "revision 'v9': there is no such revision",
+}
+
+
+@pytest.mark.parametrize("part", [slice(0, 3), slice(3, 5)], ids=["files", "commits"])
+def test_what_is_not_there_is_said_at_once(part: slice, run: Command, tmp_path: Path) -> None:
+    math = {"repo": "HuggingFaceTB/finemath", "config": "finemath-4plus"}
+    sources, changes = [], list(ABSENT)[part]
+    for number, change in enumerate(changes):
+        keys = [f'{key} = "{value}"' for key, value in math.items() if not change.startswith(key)]
+        sources.append("\n".join([f'[[sources]]\nname = "s{number}"\nkind = "hub"\nweight = 1', change, *keys, ""]))
+    said = run("plan", write_recipe(tmp_path / "hub.toml", "".join(sources)), expect=2)
+    for number, change in enumerate(changes):
+        assert ABSENT[change] in said
+        assert f"source 's{number}'" in said
 
 
 def test_a_private_set_needs_its_token_which_goes_nowhere_else(hub: Hub, run: Command, tmp_path: Path) -> None:
