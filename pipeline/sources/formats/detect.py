@@ -40,14 +40,16 @@ class Packed(NamedTuple):
     """What to do, with `{name}` for the file."""
 
 
+_COMPRESSED = r"(\.(gz|zst|bz2|xz))?"
 PACKED = (
-    Packed("a tar archive", r"\.(tar(\.\w+)?|tgz|tbz2?|txz|tzst)", b"ustar", 257, "tar -xf {name} -C FOLDER"),
+    Packed("a tar archive", rf"\.(tar{_COMPRESSED}|tgz|tbz2?|txz|tzst)", b"ustar", 257, "tar -xf {name} -C FOLDER"),
     Packed("a zip archive", r"\.zip", b"PK\x03\x04", 0, "unzip {name} -d FOLDER"),
     Packed("a 7z archive", r"\.7z", b"7z\xbc\xaf\x27\x1c", 0, "7z x {name} -oFOLDER"),
-    Packed("a web crawl (WARC)", r"\.(warc|wet|wat)(\.\w+)?", b"WARC/1.", 0, "python warc_to_jsonl.py {name}"),
+    Packed("a web crawl (WARC)", rf"\.(warc|wet|wat){_COMPRESSED}", b"WARC/1.", 0, "python warc_to_jsonl.py {name}"),
     Packed("compressed by xz", r"\.xz", b"\xfd7zXZ\x00", 0, "xz -d {name}"),
 )
 """Archives, crawls and compressions that are not read; recipes/README.md has `warc_to_jsonl.py`."""
+_PACKED_NAME = re.compile(f"({'|'.join(packed.endings for packed in PACKED)})$", re.IGNORECASE)
 _BY_NAME = {ending: name for name, format_ in FORMATS.items() for ending in format_.endings}
 _BY_MAGIC = {magic: name for name, format_ in FORMATS.items() for magic in format_.magic}
 _MAGIC = {
@@ -81,6 +83,8 @@ def describe_packed(name: str, head: bytes = b"") -> str | None:
         name: the file's name.
         head: its first bytes, if they were read.
     """
+    if not head and not _PACKED_NAME.search(name):
+        return None  # one search for each of many files
     for packed in PACKED:
         if re.search(f"{packed.endings}$", name.lower()) or head.startswith(packed.magic, packed.magic_at):
             return (
