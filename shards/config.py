@@ -80,6 +80,7 @@ def check_settings(
     where: str,
     checks: tuple[Check, ...] = (),
     faults: Sequence[str] = (),
+    context: Any = None,
 ) -> ModelT:
     """Turn the raw document of a config into its model.
 
@@ -90,6 +91,7 @@ def check_settings(
         checks: functions from the raw document to faults, for rules that cross sections. They run even if the model
             finds faults, so that one report has everything; they must accept a document of any shape.
         faults: faults that are already known.
+        context: what the validators of the model are given.
 
     Raises:
         InputError: with every fault.
@@ -98,7 +100,7 @@ def check_settings(
     # The model and all checks are tried, so that one report has every fault.
     result: ModelT | None = None
     try:
-        result = model.model_validate(data)
+        result = model.model_validate(data, context=context)
     except ValidationError as error:
         # pydantic's errors in our words: one fault for each place, whatever types the key may have.
         by_place: dict[str, list[Document]] = {}
@@ -144,11 +146,11 @@ def read_document(path: Path) -> Document:
     raise settings_error(str(path), [f"expected a table of keys, got {type(data).__name__}"])
 
 
-def apply_override(data: Document, override: str) -> Iterator[str]:
+def apply_override(data: Document, override: str, mark: Callable[[Any], Any] = lambda value: value) -> Iterator[str]:
     """Set one dotted key of a raw config in place, and yield the fault if that is not possible.
 
     Values are in TOML syntax (a bare word is a string). List items are addressed by index (`sources.0.weight`), or by
-    their name (`sources.fineweb-edu.weight`).
+    their name (`sources.fineweb-edu.weight`). `mark` changes the value before it is set.
     """
     key, separator, text = override.partition("=")
     if not separator or not key.strip():
@@ -159,7 +161,7 @@ def apply_override(data: Document, override: str) -> Iterator[str]:
     except tomllib.TOMLDecodeError:
         parsed: Document = {}
     value = parsed["value"] if len(parsed) == 1 else text.strip()
-    yield from set_key(data, key.strip().split("."), value, shown=f"--set {override!r}")
+    yield from set_key(data, key.strip().split("."), mark(value), shown=f"--set {override!r}")
 
 
 def set_key(data: Document, key: Sequence[str], value: Any, *, shown: str) -> Iterator[str]:
@@ -300,6 +302,26 @@ def item_names(items: list[Any]) -> list[str]:
     tables = [cast("Document", item) if isinstance(item, dict) else {} for item in items]
     names = [name if isinstance(name := table.get("name"), str) else "" for table in tables]
     return [name if name and names.count(name) == 1 else str(index) for index, name in enumerate(names)]
+
+
+def table_of(value: Any) -> dict[str, Any]:
+    """Return a value that is a table; an empty table for any other."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def list_of(value: Any) -> list[Any]:
+    """Return a value that is a list; an empty list for any other."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def named_tables(data: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the tables of a key such as `sources` or `mix.phases`, with places such as `sources.prose`."""
+    value: Any = data
+    for part in key.split("."):
+        value = table_of(value).get(part)
+    items = list_of(value)
+    named = zip(item_names(items), items, strict=True)
+    return [(f"{key}.{name}", table_of(item)) for name, item in named if isinstance(item, dict)]
 
 
 def _walk(loc: tuple[int | str, ...], data: Any, *, is_missing: bool) -> Iterator[tuple[int | str, str]]:

@@ -102,7 +102,6 @@ EXTRAS = {
     "ray": "ray",
     "safetensors": "train",
     "scipy": "experiments",
-    "tomlkit": "experiments",
     "torch": "train",
     "wandb": "wandb",
 }

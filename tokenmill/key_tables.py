@@ -18,7 +18,7 @@ from shards.config import Settings
 from shards.terminal.amounts import format_size
 
 _HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
-_PLAIN = {int: "whole number", float: "number", str: "text", bool: "true, false"}
+_PLAIN = {int: "whole number", float: "number", bool: "true, false"}
 _CONVERTERS = {parse_size: "bytes", parse_count: "count"}
 """What a key is called whose type has one of these converters."""
 _NEVER_REACHED = 1 << 20
@@ -100,7 +100,7 @@ def _type_text(annotation: Any, metadata: Sequence[Any]) -> str:
         return "table of numbers" if get_args(arguments[1])[:1] == (float,) else "table"
     # The converter of a value says what a person may write.
     used = [item.func for item in metadata if isinstance(item, BeforeValidator)]
-    word = next((word for converter, word in _CONVERTERS.items() if converter in used), _PLAIN[annotation])
+    word = next((word for converter, word in _CONVERTERS.items() if converter in used), _PLAIN.get(annotation, "text"))
     return word if word == "bytes" else word + _bounds_text(metadata, whole=annotation is int)
 
 

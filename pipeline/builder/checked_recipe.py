@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pipeline.clean.datatrove_filters import check_filter
 from pipeline.clean.language import check_model
 from pipeline.demo.corpus import gather_missing_corpus
 from pipeline.engine.stage_progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
-from pipeline.recipe import paths
-from pipeline.recipe.raw_tables import list_clean, list_of, table_of
-from pipeline.recipe.read import read_recipe
+from pipeline.recipe.checks import CHECKS
+from pipeline.recipe.paths import DIGEST_MARK, SHIPPED, TypedPath, explain_path, locate
+from pipeline.recipe.recipe_folder import find_recipe_folder
 from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.recipe.shares import small_phases
 from pipeline.sources.globs import check_globs
-from shards.config import Changes
+from pipeline.tokenizer.train import TOKENIZER_FILE
+from shards.config import (
+    Changes,
+    apply_changes,
+    apply_override,
+    check_settings,
+    list_of,
+    named_tables,
+    read_document,
+    settings_error,
+    table_of,
+)
 from shards.errors import check_extra
 from shards.stores.files import hash_file
-from shards.terminal.shipped_recipes import find_recipe
+from shards.stores.store import FolderStore
+from shards.terminal.shipped_recipes import find_other_kind, find_recipe
+
+FileCheck = Callable[[dict[str, Any], Path], Iterator[str]]
+"""From a raw recipe, of any shape, and the folder its paths begin at, to faults of the files that it names."""
 
 SHIPPED_PATHS_BEGIN = Path("recipes/data")
 """If a shipped recipe is given by name, its paths begin at this folder of the working directory: so
@@ -48,20 +66,57 @@ def load_checked_recipe(
         InputError: with every fault, including globs that match nothing and block lists that cannot be read.
         MissingExtraError: a library that cleaning needs is not installed.
     """
-    # A shipped recipe is found by its name, and its paths begin in the working directory.
-    folder = None
+    folder, where, data = None, "recipe", copy.deepcopy(recipe) if isinstance(recipe, dict) else {}
     if not isinstance(recipe, dict):
-        given, recipe = recipe, find_recipe(recipe, paths.SHIPPED)
-        if recipe != Path(given):
-            folder = Path.cwd() / SHIPPED_PATHS_BEGIN
-            if recipe.stem == "demo":
+        file = find_recipe(recipe, SHIPPED)
+        data, where, folder = read_document(file), str(file), file.parent
+        if file != Path(recipe):
+            # A shipped recipe is found by its name, and its paths begin in the working directory.
+            folder = SHIPPED_PATHS_BEGIN
+            if file.stem == "demo":
                 gather_missing_corpus(note=(progress or Progress(quiet=True)).note)
+        elif file.name == "recipe.json":
+            folder = _find_set_folder(file, data)
+    if other := find_other_kind(data, "data"):
+        raise settings_error(where, [other])
+    folder = Path(os.path.abspath(folder or Path()))  # without `..`: the same paths from any working directory
+    faults = apply_changes(data, changes)
+    faults += [fault for override in overrides for fault in apply_override(data, override, _mark_typed)]
     # All faults of the recipe and of the files that it names come in one report.
-    checks = (check_globs, _check_tokenizer_file, check_entries, _check_filters)
-    loaded = read_recipe(recipe, folder=folder, overrides=overrides, changes=changes, checks=checks)
-    if any(source.clean.presets() for source in loaded.sources):
+    on_files = (check_globs, _check_tokenizer_file, check_entries, _check_filters)
+    checks = (*CHECKS, *(_bind(check, folder) for check in on_files))
+    checked = check_settings(Recipe, data, where=where, checks=checks, faults=faults, context=folder)
+    # A phase smaller than a shard is known only when all numbers are good.
+    if isinstance(checked.mix.tokens, int) and (small := small_phases(checked, checked.mix.tokens)):
+        raise settings_error(where, small)
+    if any(source.clean.presets() for source in checked.sources):
         check_extra("numba", "clean")
-    return _pin_models(pin_entries(loaded))
+    return _pin_models(pin_entries(checked))
+
+
+def _find_set_folder(file: Path, data: dict[str, Any]) -> Path:
+    """Return the folder at which the paths of a set's recipe.json begin.
+
+    It says `tokenizer.json` for the set's own; if the recipe had such a file, it is the same.
+    """
+    folder = find_recipe_folder(FolderStore(file.parent)) or file.parent
+    section = table_of(data.get("tokenizer"))
+    if section.get("file") == TOKENIZER_FILE and folder != file.parent:
+        section["file"] = locate(Path(os.path.abspath(file.parent)), TOKENIZER_FILE).seen_from(folder)
+    return folder
+
+
+def _mark_typed(value: Any) -> Any:
+    """Mark the texts of an override: paths among them begin at the working directory, not at the recipe's folder."""
+    if isinstance(value, dict):
+        return {key: _mark_typed(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_mark_typed(item) for item in cast("list[Any]", value)]
+    return TypedPath(value) if isinstance(value, str) else value
+
+
+def _bind(check: FileCheck, folder: Path) -> Callable[[dict[str, Any]], Iterator[str]]:
+    return lambda data: check(data, folder)
 
 
 def _pin_models(recipe: Recipe) -> Recipe:
@@ -69,28 +124,29 @@ def _pin_models(recipe: Recipe) -> Recipe:
     sources: list[SourceRecipe] = []
     for source in recipe.sources:
         table = source.clean.language
-        if table is not None and not table.sha256:
-            table = table.pinned(hash_file(Path(paths.join_path(source.folder, table.file))))
-            source = source.model_copy(update={"clean": source.clean.model_copy(update={"language": table})})
+        if table is not None and table.model is not None and not table.sha256:
+            pinned = table.model_copy(update={"model": table.model.pinned(hash_file(Path(table.file)))})
+            source = source.model_copy(update={"clean": source.clean.model_copy(update={"language": pinned})})
         sources.append(source)
     return recipe.model_copy(update={"sources": sources})
 
 
 def _check_filters(data: dict[str, Any], folder: Path) -> Iterator[str]:
     """Try every filter that a raw recipe names."""
-    for place, clean in list_clean(data):
+    tables = [("", data), *((f"{place}.", table) for place, table in named_tables(data, "sources"))]
+    for place, clean in ((f"{place}clean", table_of(table.get("clean"))) for place, table in tables):
         for index, table in enumerate(map(table_of, list_of(clean.get("datatrove")))):
             if isinstance(name := table.get("filter"), str) and name:
                 faults = check_filter(name, table.get("arguments", {}))
                 yield from (f"{place}.datatrove.{index}: {fault}" for fault in faults)
         language = table_of(clean.get("language"))
         if isinstance(model := language.get("model"), str):
-            file, _, sha256 = model.partition("#sha256=")
-            faults = check_model(paths.join_path(folder, file), sha256, list_of(language.get("keep")))
+            file, _, sha256 = locate(folder, model).partition(DIGEST_MARK)
+            faults = check_model(file, sha256, list_of(language.get("keep")))
             yield from (f"{place}.language: {fault}" for fault in faults)
 
 
 def _check_tokenizer_file(data: dict[str, Any], folder: Path) -> Iterator[str]:
     file = table_of(data.get("tokenizer")).get("file")
-    if isinstance(file, str) and not Path(paths.join_path(folder, file)).is_file():
-        yield f"tokenizer.file: no file {paths.join_path(folder, file)!r}. {paths.explain_path(folder, file)}"
+    if isinstance(file, str) and not (located := Path(locate(folder, file))).is_file():
+        yield f"tokenizer.file: no file {str(located)!r}. {explain_path(folder, file)}"

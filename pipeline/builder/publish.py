@@ -14,7 +14,6 @@ import xxhash
 from pipeline.builder.running_build import RunningBuild
 from pipeline.mix.mix_plan import ShardPlan
 from pipeline.recipe.recipe_folder import state_recipe_folder
-from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, Shares
 from pipeline.tokenizer.kept_text import add_up_kept_text
 from pipeline.tokenizer.train import TOKENIZER_FILE
@@ -72,7 +71,7 @@ def publish(build: RunningBuild) -> Manifest:
     if any(out.find(name) is None or out.read(name) != text.encode() for name, text in texts.items()):
         out.delete(MANIFEST_FILE)
     tokenizer_file, recipe_file = (_put(out, name, text) for name, text in texts.items())
-    state_recipe_folder(out, recipe.folder if _has_relative_paths(recipe) else None)
+    state_recipe_folder(out, recipe.folder if recipe.has_relative_paths() else None)
 
     # The manifest: the splits, the sources, and the mix.
     requested = {"train": plan.train_tokens, "val": recipe.split.val_tokens}
@@ -105,10 +104,6 @@ def publish(build: RunningBuild) -> Manifest:
     )
     build.manifest = _put(out, MANIFEST_FILE, manifest.to_json()).sha256
     return manifest
-
-
-def _has_relative_paths(recipe: Recipe) -> bool:
-    return recipe.moved_to(recipe.folder / "elsewhere").to_json() != recipe.to_json()
 
 
 def _put(out: WritableStore, name: str, text: str) -> FileEntry:

@@ -54,7 +54,7 @@ class Build:
         tokenizer = asdict(self.tokenizer) | {"text": "", "task": None}
         # The address of a trained tokenizer is known from its task, the address of a given one is a path.
         stored = {
-            "recipe": json.loads(self.recipe.moved_to(Path("/")).to_json()),
+            "recipe": json.loads(self.recipe.to_json(as_written=False)),
             "tokenizer": tokenizer | {"task": self.tokenizer.task and self.tokenizer.task.rpartition("/")[2]},
             "evaluations": self.evaluations and digest_in(self.evaluations),
             "runs": [[run.digest, run.source, run.dtype] for run in self.runs],
@@ -125,7 +125,7 @@ def read_build(work: WritableStore) -> Build:
         )
     # Digests become addresses in the folder where the work is now.
     try:
-        build = Build(work, Recipe.model_validate(stored["recipe"]).in_folder(Path("/")))
+        build = Build(work, Recipe.model_validate(stored["recipe"]))
         build.tokenizer = TokenizerInfo(**stored["tokenizer"])
         if stored["evaluations"] is not None:
             build.evaluations = work.child("evaluations").child(stored["evaluations"])

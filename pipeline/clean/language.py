@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.clean.tally import Documents, Tally
-from pipeline.recipe import paths
 from shards.errors import InputError, import_extra
 from shards.stores.files import hash_file
 from shards.terminal.gone import nearest
@@ -52,7 +51,7 @@ def drop_other_languages(source: SourceRecipe, documents: Documents, tally: Tall
     table = source.clean.language
     if table is None or not table.is_on:
         return documents
-    model = _open_model(paths.join_path(source.folder, table.file), table.sha256)
+    model = _open_model(table.file, table.sha256)
     wanted = {_LABEL + language for language in table.keep}
     found: dict[int, str] = {}
     for index, data in enumerate(documents):

@@ -12,12 +12,13 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+from pipeline.recipe.paths import DIGEST_MARK, RecipePath, locate
 from shards.errors import InputError, plural
 from shards.format.content_hash import split_hashes
 from shards.format.equal_hashes import find_hashes, mark_first, sort_hashes
@@ -45,11 +46,6 @@ class BlockList:
     path: Path
     sha256: str | None = None
     """SHA-256 of the file's bytes; None if not known yet."""
-
-    @property
-    def entry(self) -> str:
-        """The entry of a resolved recipe: `FILE#sha256=DIGEST`."""
-        return f"{self.name}#sha256={self.sha256}" if self.sha256 else self.name
 
     @property
     def drop_reason(self) -> str:
@@ -185,21 +181,23 @@ class Blocked:
         )
 
 
-def parse_entry(entry: str, folder: Path) -> BlockList:
+def parse_entry(entry: RecipePath) -> BlockList:
     """Return the block list that an entry of `drop_hashes` names, `FILE` or `FILE#sha256=DIGEST`."""
     match = _DIGEST.fullmatch(entry)
-    return BlockList(entry, folder / entry) if match is None else BlockList(match[1], folder / match[1], match[2])
+    if match is None:
+        return BlockList(entry.written, Path(entry))
+    return BlockList(entry.written.removesuffix(f"{DIGEST_MARK}{match[2]}"), Path(match[1]), match[2])
 
 
 def open_lists(recipe: Recipe) -> list[BlockList]:
     """Return the block lists that a recipe names."""
-    return [parse_entry(entry, recipe.folder) for entry in recipe.drop_hashes]
+    return [parse_entry(entry) for entry in recipe.drop_hashes]
 
 
 def pin_entries(recipe: Recipe) -> Recipe:
     """Return the recipe with the SHA-256 of each block list's file in its entry."""
-    lists = open_lists(recipe)
-    entries = [item.entry if item.sha256 else replace(item, sha256=hash_file(item.path)).entry for item in lists]
+    listed = zip(recipe.drop_hashes, open_lists(recipe), strict=True)
+    entries = [entry if item.sha256 else entry.pinned(hash_file(item.path)) for entry, item in listed]
     return recipe.model_copy(update={"drop_hashes": entries})
 
 
@@ -207,7 +205,9 @@ def check_entries(data: dict[str, Any], folder: Path) -> Iterator[str]:
     """Read the files that a raw recipe's `drop_hashes` names, relative to its folder, and yield their faults."""
     listed = data.get("drop_hashes")
     entries = list(enumerate(cast("list[Any]", listed))) if isinstance(listed, list) else []
-    lists = [(index, parse_entry(entry, folder)) for index, entry in entries if isinstance(entry, str) and entry]
+    lists = [
+        (index, parse_entry(locate(folder, entry))) for index, entry in entries if isinstance(entry, str) and entry
+    ]
     names = [block_list.name for _, block_list in lists]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"drop_hashes: {name!r} is listed more than once. Keep one of each"

@@ -48,6 +48,7 @@ def _mixing_keys(recipe: Recipe, task: MixTask) -> dict[str, Any]:
     """Return the keys of the recipe that decide the mix; most others decide the runs, whose digests count."""
     others = {"name", "seed", "drop_if_matches", "sources", "tokenizer", "shards", "clean", "evaluations"}
     keys = recipe.model_dump(mode="json", exclude=others)
+    keys["drop_hashes"] = [entry.written for entry in recipe.drop_hashes]
     keys["shards"] = {"tokens": recipe.shards.tokens}
     sources: dict[str, dict[str, Any]] = {source.name: {"weight": source.weight} for source in recipe.sources}
     keys["sources"] = sources

@@ -13,10 +13,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from pipeline.recipe.presets import PRESETS
-from pipeline.recipe.raw_tables import list_of, named_tables, table_of
 from pipeline.recipe.schema import BOS_TEXTS, NUM_BYTES, EvaluationRecipe, ShardsRecipe, TokenizerRecipe
 from pipeline.recipe.sources import SourceRecipe
-from shards.config import read_partly
+from shards.config import list_of, named_tables, read_partly, table_of
 from shards.errors import plural
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.terminal.gone import nearest
@@ -181,6 +180,10 @@ def check_shards(data: dict[str, Any]) -> Iterator[str]:
     if section.zstd_level is not None and section.compression != ShardsRecipe.model_fields["compression"].default:
         name = section.compression
         yield f"shards.zstd_level: takes the place of `compression`, which is {name!r}. Leave one of them out."
+
+
+CHECKS = (check_sources, check_tokenizer, check_phases, check_shards)
+"""From a raw recipe, of any shape, to faults."""
 
 
 def _check_names(data: dict[str, Any], key: str, what: str) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import not_
 from typing import Annotated, Any, Literal, Self
 
@@ -55,13 +54,6 @@ class CleanRecipe(Settings):
     def without_filters(self) -> Self:
         """Return the tables without filters, for documents that are already filtered."""
         return self.model_copy(update=dict.fromkeys(FILTERS))
-
-    def with_model(self, change: Callable[[str], str]) -> Self:
-        """Return the tables with another path of the language's model."""
-        if self.language is None or self.language.model is None:
-            return self
-        table = self.language.model_copy(update={"model": change(self.language.model)})
-        return self.model_copy(update={"language": table})
 
     def limits(self, when: Literal["mix", "encode"]) -> list[Limit]:
         """Return the limits that are applied at `when`, in order."""

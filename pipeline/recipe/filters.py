@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from pipeline.recipe.key_values import SizeBytes, distinct
+from pipeline.recipe.paths import DIGEST_MARK, RecipePath
 from pipeline.recipe.presets import CleanTable
 
 PersonalKind = Literal[
@@ -82,7 +83,7 @@ class Language(Filter):
     name = "language"
     is_slow = True
 
-    model: Annotated[str, Field(min_length=1)] | None = None
+    model: RecipePath | None = None
     """The model's file, such as fastText's `lid.176.ftz`, relative to the recipe's folder. The set's `recipe.json` adds
     its SHA-256. Required unless `keep` is `"all"`."""
     keep: Annotated[list[str], AfterValidator(distinct), Field(min_length=1)] | Literal["all"]
@@ -106,19 +107,12 @@ class Language(Filter):
     @property
     def file(self) -> str:
         """The model's file, without its SHA-256."""
-        return (self.model or "").partition(_DIGEST)[0]
+        return (self.model or "").partition(DIGEST_MARK)[0]
 
     @property
     def sha256(self) -> str:
         """The SHA-256 of the model's file; empty if it is not known yet."""
-        return (self.model or "").partition(_DIGEST)[2]
-
-    def pinned(self, sha256: str) -> Self:
-        """Return the table with the SHA-256 of the model's file."""
-        return self.model_copy(update={"model": f"{self.file}{_DIGEST}{sha256}"})
-
-
-_DIGEST = "#sha256="
+        return (self.model or "").partition(DIGEST_MARK)[2]
 
 
 class DatatroveFilter(Filter):

@@ -1,8 +1,7 @@
 """The paths that a recipe names: relative to the folder of the recipe's file, wherever a command runs.
 
-Paths given by `--set` on a command line are relative to the working directory, as a person who types them expects; they
-are rewritten to begin at the recipe's folder. A set's recipe.json names paths as the recipe did:
-`pipeline.recipe.recipe_folder` says where they begin.
+Paths given by `--set` on a command line are relative to the working directory, as a person who types them expects. A
+set's recipe.json names paths as the recipe did: `pipeline.recipe.recipe_folder` says where they begin.
 """
 
 from __future__ import annotations
@@ -11,22 +10,78 @@ import glob
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self
+
+from pydantic import GetCoreSchemaHandler, SerializationInfo, ValidationInfo
+from pydantic_core import CoreSchema, core_schema
 
 from shards.terminal.shipped_recipes import shipped_folder
 
 SHIPPED = shipped_folder(Path(__file__).parents[1], "data")
 """The folder of the data recipes that come with the distribution."""
 
-
-def join_path(folder: Path, path: str) -> str:
-    """Return a path or glob of a recipe as one that begins at the root; URLs stay as they are."""
-    return _map_local(path, lambda local: _join_local(folder, local))
+AS_WRITTEN = "as written"
+"""The context of serialization in which paths are those of the recipe's file."""
 
 
-def move_path(path: str, *, old: Path, new: Path) -> str:
-    """Return a relative path that begins at the folder `old` as one that begins at `new`; others stay as they are."""
-    return _map_local(path, lambda local: os.path.relpath(old / local, new))
+class TypedPath(str):
+    """A text of an override: as a path, it begins at the working directory."""
+
+    __slots__ = ()
+
+
+class RecipePath(str):
+    """A path or glob of a recipe as it is found from any working directory, or a URL.
+
+    Validation makes it from what the recipe says, whose folder is the context.
+    """
+
+    written: str
+    """The path as the recipe's file has it."""
+
+    def __new__(cls, located: str, written: str | None = None) -> Self:
+        """Return the path; `written` is the same text if it is not given."""
+        path = super().__new__(cls, located)
+        path.written = located if written is None else written
+        return path
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return how pydantic reads and writes a path."""
+        return core_schema.with_info_wrap_validator_function(
+            _read,
+            core_schema.str_schema(min_length=1),
+            serialization=core_schema.plain_serializer_function_ser_schema(_write, info_arg=True),
+        )
+
+    def seen_from(self, folder: Path) -> str:
+        """Return the path as a recipe in another folder has it."""
+        return _map_local(self.written, lambda _: os.path.relpath(self, folder))
+
+    def pinned(self, sha256: str) -> RecipePath:
+        """Return the path of a file with its SHA-256 behind it."""
+        return RecipePath(f"{self}{DIGEST_MARK}{sha256}", f"{self.written}{DIGEST_MARK}{sha256}")
+
+
+DIGEST_MARK = "#sha256="
+"""What separates a file's path from its SHA-256 in a resolved recipe."""
+
+
+def _read(value: Any, handler: core_schema.ValidatorFunctionWrapHandler, info: ValidationInfo) -> RecipePath:
+    text: str = handler(value)
+    return value if isinstance(value, RecipePath) else locate(info.context or Path(), value or text)
+
+
+def _write(path: str, info: SerializationInfo) -> str:
+    return path.written if info.context == AS_WRITTEN and isinstance(path, RecipePath) else str(path)
+
+
+def locate(folder: Path, path: str) -> RecipePath:
+    """Return a path of a recipe in a folder, or one of an override."""
+    if isinstance(path, TypedPath):
+        written = _map_local(path, lambda local: os.path.relpath(local, folder))
+        return RecipePath(_map_local(path, lambda local: _join_local(Path.cwd(), local)), written)
+    return RecipePath(_map_local(path, lambda local: _join_local(folder, local)), path)
 
 
 def explain_path(folder: Path, path: str) -> str:
@@ -34,23 +89,14 @@ def explain_path(folder: Path, path: str) -> str:
     working directory."""
     rule = f"Paths begin at the recipe's folder, {folder}; paths of --set at the working directory"
     # Most such errors are a path that is right from where the person is.
-    here = join_path(Path.cwd(), path)
-    if here != join_path(folder, path) and "://" not in here and glob.glob(here, recursive=True):
-        return (
-            f"{rule}. There are files at {here}: write {move_path(path, old=Path.cwd(), new=folder)!r} in the recipe."
-        )
+    here = locate(folder, TypedPath(path))
+    if here != locate(folder, path) and "://" not in here and glob.glob(here, recursive=True):
+        return f"{rule}. There are files at {here}: write {here.written!r} in the recipe."
     return f"{rule}. Correct the path."
 
 
-def move_path_value(value: Any, *, old: Path, new: Path) -> Any:
-    """Return the value of a key that names paths, one or a list, as `move_path` does; other values stay."""
-    if isinstance(value, list):
-        return [move_path_value(item, old=old, new=new) for item in cast("list[Any]", value)]
-    return move_path(value, old=old, new=new) if isinstance(value, str) else value
-
-
 def _map_local(path: str, change: Callable[[str], str]) -> str:
-    """Apply `change` to the part of a path that is relative to some folder."""
+    """Apply `change` to a path that is relative to some folder."""
     if not path or "://" in path or path.startswith("~") or os.path.isabs(path):
         return path
     return change(path)

@@ -1,7 +1,7 @@
 """The data recipe: what to build, as frozen models. No code, nothing about where or how fast.
 
 The keys' types, bounds, defaults and meanings have their home here. `pipeline.recipe.checks` has the rules between
-keys, and `pipeline.recipe.read` reads files. Nothing here opens the files that a recipe names.
+keys, and `pipeline.builder.checked_recipe` reads files. Nothing here opens the files that a recipe names.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from operator import eq, not_
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, PositiveFloat, PrivateAttr, SerializeAsAny, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, PrivateAttr, SerializeAsAny, ValidationInfo, model_validator
 from pydantic_core import to_json
 
-from pipeline.recipe import paths
 from pipeline.recipe.clean_recipe import CleanAllRecipe, CleanRecipe
 from pipeline.recipe.key_values import (
     Count,
@@ -26,7 +25,7 @@ from pipeline.recipe.key_values import (
     distinct,
     no_empty_token,
 )
-from pipeline.recipe.raw_tables import list_path_keys
+from pipeline.recipe.paths import AS_WRITTEN, RecipePath
 from pipeline.recipe.sources import SourceRecipe
 from shards.config import Settings
 from shards.format.codec import Compression, CompressionName
@@ -65,7 +64,7 @@ class TokenizerRecipe(Settings):
     """The order of the ids after the special tokens. `frequency`: the entries that occur most often in the sample have
     ids of small bytes, which makes shards smaller. `merge`: the 256 bytes, then the others in the order in which they
     were learned."""
-    file: str | None = None
+    file: RecipePath | None = None
     """A `tokenizer.json` to use instead of training one, relative to the recipe's folder. It decides the vocabulary,
     the special tokens and the pre-tokenizer: only `eos_token`, `bos` and `max_unknown` may be given with it. It may be
     a byte-level BPE, a SentencePiece-style BPE or a Unigram; docs/tokenizers.md says what each keeps of the text. If
@@ -148,7 +147,7 @@ class EvaluationRecipe(Settings):
 
     name: Name
     """The evaluation set's name in counts and messages; distinct."""
-    paths: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    paths: list[RecipePath] = Field(default_factory=list[RecipePath])
     """Globs over its files, relative to the recipe's folder; required without `task`. Each must match a file."""
     task: str | None = Field(default=None, exclude_if=not_)
     """A known eval task instead of files, such as `arc_easy`: the very items that `[[eval.tasks]]` of a train recipe
@@ -177,7 +176,7 @@ class Recipe(Settings):
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1337
     """Decides the order of documents inside shards, and which parts of a source a small set and the tokenizer's sample
     take."""
-    drop_hashes: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    drop_hashes: list[RecipePath] = Field(default_factory=list[RecipePath])
     """Block lists: files of content hashes as `tokenmill trace --out` writes them, relative to the recipe's folder.
     Documents with these hashes are dropped from all sources when the set is mixed, so adding a list only mixes and
     assembles again. The set's `recipe.json` adds each file's SHA-256."""
@@ -199,7 +198,7 @@ class Recipe(Settings):
     _folder: Path = PrivateAttr(default_factory=Path)
 
     @model_validator(mode="after")
-    def _give_to_sources(self) -> Self:
+    def _give_to_sources(self, info: ValidationInfo) -> Self:
         """Copy patterns and presets for all sources into each source. From here on, a source alone decides what is read
         from it."""
         # The recipe's patterns come first, so that the first reason of a drop does not depend on the source.
@@ -207,6 +206,7 @@ class Recipe(Settings):
             patterns = list(dict.fromkeys([*self.drop_if_matches, *source.drop_if_matches]))
             given = {"drop_if_matches": patterns, "clean": source.clean.with_defaults(self.clean)}
             self.sources[index] = source.model_copy(update=given)
+        self._folder = info.context or Path()
         object.__setattr__(self, "drop_if_matches", [])
         object.__setattr__(self, "clean", CleanAllRecipe(near_duplicates=self.clean.near_duplicates))
         return self
@@ -225,26 +225,17 @@ class Recipe(Settings):
         """Where relative paths of the recipe begin: the folder of its file."""
         return self._folder
 
-    @property
-    def tokenizer_file(self) -> Path | None:
-        """The file of `tokenizer.file`."""
-        return None if self.tokenizer.file is None else Path(paths.join_path(self._folder, self.tokenizer.file))
+    def has_relative_paths(self) -> bool:
+        """Return whether a path of the recipe begins at its folder."""
+        return self.to_json() != self.to_json(as_written=False)
 
-    def in_folder(self, folder: Path) -> Self:
-        """Return the recipe with paths that begin at a folder."""
-        recipe = self.model_copy(update={"sources": [source.in_folder(folder) for source in self.sources]})
-        recipe._folder = folder
-        return recipe
+    def to_json(self, *, as_written: bool = True) -> str:
+        """Return the resolved recipe as canonical JSON, as kept in a shard set's recipe.json.
 
-    def moved_to(self, folder: Path) -> Self:
-        """Return the recipe for a file in another folder: its paths lead from there to the same files."""
-        data = self.model_dump(mode="json")
-        for table, key in list_path_keys(data):
-            if table.get(key) is not None:  # a block list or a model has its SHA-256 behind its path
-                table[key] = paths.move_path_value(table[key], old=self._folder, new=folder)
-        return type(self).model_validate(data).in_folder(folder)
-
-    def to_json(self) -> str:
-        """Return the resolved recipe as canonical JSON, as kept in a shard set's recipe.json."""
-        written = self.model_dump(mode="json") | {"sources": [source.to_written() for source in self.sources]}
+        Args:
+            as_written: with the paths of the recipe's file, else with those that any working directory finds.
+        """
+        context = AS_WRITTEN if as_written else None
+        written = self.model_dump(mode="json", context=context)
+        written["sources"] = [source.to_written(context) for source in self.sources]
         return to_json(written, indent=2).decode() + "\n"

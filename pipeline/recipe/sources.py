@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import eq, not_
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import (
@@ -17,11 +16,10 @@ from pydantic import (
     JsonValue,
     ModelWrapValidatorHandler,
     PositiveFloat,
-    PrivateAttr,
+    ValidationInfo,
     model_validator,
 )
 
-from pipeline.recipe import paths
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.key_values import (
     Delimiter,
@@ -32,6 +30,7 @@ from pipeline.recipe.key_values import (
     known_encoding,
     normal_encoding,
 )
+from pipeline.recipe.paths import RecipePath
 from pipeline.recipe.predicates import Predicate, checked_predicates, parse_keep
 from shards.config import Settings, in_form
 
@@ -46,8 +45,6 @@ SourceKind = Literal["files", "hub"]
 class SourceRecipe(Settings):
     """One source of documents: files on disk or at any fsspec URL, or a data set on the Hub."""
 
-    path_keys: ClassVar[tuple[str, ...]] = ()
-    """Keys of the kind that hold lists of paths, which begin at the recipe's folder."""
     place_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of the kind that say where its files are, and never what is read from a file of a given name and version.
     Digests and cached spans leave them out: another place of the same files runs nothing again."""
@@ -124,8 +121,6 @@ class SourceRecipe(Settings):
     clean: CleanRecipe = Field(default_factory=CleanRecipe, exclude_if=not_)
     """Like the recipe's `clean`, for this source only: each table here replaces the one there."""
 
-    _folder: Path = PrivateAttr(default_factory=Path)
-
     @classmethod
     def variants(cls) -> Sequence[type[Self]]:
         """Return the kinds, or the class itself if it is one."""
@@ -160,18 +155,19 @@ class SourceRecipe(Settings):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _choose_kind(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _choose_kind(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         """Make a source of its kind."""
         if not cls.__subclasses__() or not isinstance(data, dict):
             return handler(data)
         table = cast("dict[str, Any]", data)
         # A set's recipe.json has the keys of the other kinds, too; `pipeline.recipe.checks` refuses those with a value.
         own = table.keys() - dict(cls.foreign_keys(table))
-        return cast("Self", cls.kind_of(table).model_validate({key: table[key] for key in table if key in own}))
+        kept = {key: table[key] for key in table if key in own}
+        return cast("Self", cls.kind_of(table).model_validate(kept, context=info.context))
 
-    def to_written(self) -> dict[str, Any]:
-        """Return the table as a set's `recipe.json` has it."""
-        own = self.model_dump(mode="json")
+    def to_written(self, context: str | None) -> dict[str, Any]:
+        """Return the table as a set's `recipe.json` has it; `context` says which paths, as in `Recipe.to_json`."""
+        own = self.model_dump(mode="json", context=context)
         written = {key: own.get(key, value) for key, value in self.ABSENT.items()} | own
         return {key: value for key, value in written.items() if value is not ...}
 
@@ -195,35 +191,19 @@ class SourceRecipe(Settings):
         """What the set's manifest records as the version of the documents; None if the documents' own digest is."""
         return None
 
-    @property
-    def folder(self) -> Path:
-        """Where relative `paths` begin: the recipe's folder."""
-        return self._folder
-
-    def in_folder(self, folder: Path) -> Self:
-        """Return the source with `paths` that begin at a folder."""
-        source = self.model_copy()
-        source._folder = folder
-        return source
-
-    def located(self) -> Self:
-        """Return the source for a task, which does not know the recipe's folder."""
-        clean = self.clean.with_model(lambda path: paths.join_path(self._folder.absolute(), path))
-        return self.model_copy(update={"clean": clean})
-
 
 class FilesSource(SourceRecipe):
     """Files on disk, or at any URL that fsspec opens."""
 
-    path_keys = place_keys = ("paths", "exclude")
+    place_keys = ("paths", "exclude")
     REMEDY = "not a key of kind = 'files'. Leave it out, or set `kind`."
 
     kind: SourceKind = "files"
-    paths: Annotated[list[str], Field(min_length=1)]
+    paths: Annotated[list[RecipePath], Field(min_length=1)]
     """`files`, required: globs over local paths (`**` descends), relative to the recipe's folder, or fsspec URLs. Each
     must match a file, or be a folder of `datasets.save_to_disk`. Paths given by `--set` are relative to the working
     directory."""
-    exclude: list[str] = Field(default_factory=list[str], exclude_if=not_)
+    exclude: list[RecipePath] = Field(default_factory=list[RecipePath], exclude_if=not_)
     """`files`: globs over files to leave out of those that `paths` match, written like `paths`. Each must match one."""
 
 

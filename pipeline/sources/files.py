@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipeline.recipe import paths
 from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, read_file_version
@@ -33,10 +32,9 @@ def list_files(source: FilesSource) -> list[File]:
     """
     try:
         # A file that several globs match is one file.
-        globs = [paths.join_path(source.folder, glob) for glob in source.paths]
-        files = {file.name: file for glob in globs for file in expand_glob(glob)}
+        files = {file.name: file for glob in source.paths for file in expand_glob(glob)}
         for glob in source.exclude:
-            for file in expand_glob(paths.join_path(source.folder, glob)):
+            for file in expand_glob(glob):
                 files.pop(file.name, None)
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         raise SourceError(
@@ -45,8 +43,7 @@ def list_files(source: FilesSource) -> list[File]:
     if not files:
         without = f"without {source.exclude} " if source.exclude else ""
         raise SourceError(
-            f"source {source.name!r}: {source.paths} {without}match no file any more "
-            f"(relative paths begin at {source.folder.absolute()}). "
+            f"source {source.name!r}: {source.paths} {without}match no file any more. "
             f"Restore the files, or correct {'`paths` or `exclude`' if source.exclude else '`paths`'}."
         )
     folder = posixpath.commonpath({name.rpartition("/")[0] or "/" for name in files})

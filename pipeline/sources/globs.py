@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.recipe import paths
-from pipeline.recipe.raw_tables import list_of, named_tables
+from pipeline.recipe.paths import explain_path, locate
 from pipeline.recipe.sources import FilesSource, SourceRecipe
 from pipeline.sources.base import File
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local, version_of_status
 from pipeline.sources.formats.contract import FORMATS, list_formats_with
 from pipeline.sources.formats.detect import describe_packed, ending_of, format_of_name
+from shards.config import list_of, named_tables
 
 _STATE_FILE = "state.json"
 """What `datasets.save_to_disk` writes beside the files with the rows, and lists these in."""
@@ -112,7 +112,7 @@ def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
 
 def _try_glob(key: str, glob: str, folder: Path) -> tuple[list[File], str]:
     """Return the files that a glob of a key matches; if it matches none, also why."""
-    path = paths.join_path(folder, glob)
+    path = locate(folder, glob)
     try:
         files = expand_glob(path)
         explained = _explain_folder(glob, path) if key == "paths" and not files else ""
@@ -121,7 +121,7 @@ def _try_glob(key: str, glob: str, folder: Path) -> tuple[list[File], str]:
     if files or explained:
         return files, explained
     remedy = " Or leave it out." if key == "exclude" else ""
-    return [], f"{glob!r} matches no file. {paths.explain_path(folder, glob)}{remedy}"
+    return [], f"{glob!r} matches no file. {explain_path(folder, glob)}{remedy}"
 
 
 def _check_keys(place: str, source: dict[str, Any], glob: str, files: list[File]) -> Iterator[str]:

@@ -53,7 +53,7 @@ def test_a_search_trains_fits_and_writes_the_recipe(tmp_path: Path) -> None:
         assert 8 < scarce["documents_available"] < 34
         assert stories["documents_available"] == 200  # the real run does not use it up
     # The recipe with the found weights loads from where it is.
-    loaded = load_checked_recipe(out / "recipe.toml")
+    loaded = load_checked_recipe(out / "recipe.json")
     assert loaded.mix.tokens == 15360
     assert {one.name: one.weight for one in loaded.sources} == {"stories": 100.0, "sums": 1e-6}
     assert all((out / name).stat().st_size > 10_000 for name in ("response.png",))

@@ -17,6 +17,8 @@ from pipeline.encode.run import HashKey, RunList
 from pipeline.mix.block_lists import Blocked, BlockList, describe_use, open_lists
 from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
 from pipeline.mix.index import Index
+from pipeline.recipe.paths import RecipePath, locate
+from pipeline.recipe.recipe_folder import state_recipe_folder
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
 from shards.format.manifest import BlockListEntry
@@ -116,7 +118,7 @@ def test_a_list_that_takes_everything_stops_the_mix_with_a_word(tmp_path: Path) 
     sources = sources_with_copies()
     runs = write_runs(tmp_path / "runs", sources, [[], []])
     block_list = write_list(tmp_path / "all.txt", [document.key for document in sources[1]])
-    recipe = make_recipe([1, 1]).model_copy(update={"drop_hashes": ["all.txt"]})
+    recipe = make_recipe([1, 1]).model_copy(update={"drop_hashes": [RecipePath("all.txt")]})
     index = Index(runs, 2, Blocked([block_list]))
     with pytest.raises(match=r"no document is left to mix \(43 times in block list all.txt\). Shorten"):
         cut_sources(recipe, index)
@@ -126,7 +128,7 @@ def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path) -> None:
     sources = sources_with_copies()
     runs = write_runs(tmp_path / "runs", sources, [[], []])
     write_list(tmp_path / "a.txt", [(1, 1)])
-    recipe = make_recipe([1, 1]).model_copy(update={"drop_hashes": [f"a.txt#sha256={'0' * 64}"]}).in_folder(tmp_path)
+    recipe = make_recipe([1, 1]).model_copy(update={"drop_hashes": [locate(tmp_path, "a.txt").pinned("0" * 64)]})
     listed = RunList(FolderStore(tmp_path), runs)
     listed.write()
     with pytest.raises(InputError, match="it was changed, or is another list"):
@@ -161,16 +163,18 @@ def test_a_recipe_names_lists_by_its_own_folder_and_records_their_digest(
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     recipe = load('drop_hashes = ["lists/a.txt"]\n' + GOOD)
-    assert recipe.drop_hashes == [f"lists/a.txt#sha256={digest}"]
+    assert recipe.drop_hashes == [f"{tmp_path}/lists/a.txt#sha256={digest}"]
+    assert recipe.drop_hashes[0].written == f"lists/a.txt#sha256={digest}"
     assert [keys_of(item) for item in open_lists(recipe)] == [[(1, 2)]]
     # A set's recipe.json is elsewhere, and leads to the list from any working directory.
     (elsewhere / "set").mkdir()
-    moved = recipe.moved_to(elsewhere / "set")
-    (elsewhere / "set/recipe.json").write_text(moved.to_json())
-    assert moved.drop_hashes == [f"../../lists/a.txt#sha256={digest}"]
+    (elsewhere / "set/recipe.json").write_text(recipe.to_json())
+    state_recipe_folder(FolderStore(elsewhere / "set"), tmp_path)
     for folder in (elsewhere, Path("/")):
         monkeypatch.chdir(folder)
-        assert [keys_of(item) for item in open_lists(load_checked_recipe(elsewhere / "set/recipe.json"))] == [[(1, 2)]]
+        again = load_checked_recipe(elsewhere / "set/recipe.json")
+        assert [keys_of(item) for item in open_lists(again)] == [[(1, 2)]]
+        assert again.to_json() == recipe.to_json()
     write_list(tmp_path / "lists/a.txt", [(1, 3)])
     changed = faults_of(lambda: load_checked_recipe(elsewhere / "set/recipe.json"))
     assert "it was changed, or is another list" in changed[0]

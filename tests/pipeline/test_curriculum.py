@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.engine.checksums import seal, unseal
 from pipeline.mix.cuts import cut_sources
 from pipeline.mix.index import Index
 from pipeline.mix.mix_plan import MixPlan
-from pipeline.recipe.read import read_recipe
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from shards.errors import InputError
@@ -172,8 +172,10 @@ weights = { prose = 1, code = 2.5 }
 
 def load(folder: Path, *overrides: str) -> Recipe:
     path = folder / "recipe.toml"
+    for name in ("a.jsonl", "a.py"):
+        (folder / name).write_text("{}")
     path.write_text(GOOD.format(folder=folder) + CURRICULUM)
-    return read_recipe(path, overrides=overrides)
+    return load_checked_recipe(path, overrides=overrides)
 
 
 def test_a_curriculum_is_read_and_written(tmp_path: Path) -> None:
@@ -181,10 +183,9 @@ def test_a_curriculum_is_read_and_written(tmp_path: Path) -> None:
     assert [phase.name for phase in recipe.mix.phases] == ["main", "last"]
     assert recipe.mix.phases[1].weights == {"prose": 1.0, "code": 2.5}
     (tmp_path / "recipe.json").write_text(recipe.to_json())
-    assert read_recipe(tmp_path / "recipe.json").mix == recipe.mix
-    without = read_recipe(
-        {"name": "x", "sources": [{"name": "a", "paths": ["a"], "weight": 1}], "tokenizer": {"vocab_size": 300}}
-    )
+    assert load_checked_recipe(tmp_path / "recipe.json").mix == recipe.mix
+    source = {"name": "a", "paths": [str(tmp_path / "a.py")], "weight": 1}
+    without = load_checked_recipe({"name": "x", "sources": [source], "tokenizer": {"vocab_size": 300}})
     assert "phases" not in without.to_json()
 
 

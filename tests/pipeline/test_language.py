@@ -134,7 +134,7 @@ def test_what_decides_the_digest(recipe: Callable[..., Path], tmp_path: Path) ->
 def test_a_task_finds_the_model_on_any_host(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm gets a source as JSON, without the recipe's folder."""
     source = load_checked_recipe(recipe()).sources[0]
-    sent = SourceRecipe.model_validate(json.loads(source.located().model_dump_json()))
+    sent = SourceRecipe.model_validate(json.loads(source.model_dump_json()))
     monkeypatch.chdir("/")
     batch = TextBatch(pa.array(OTHERS, pa.large_string()), np.arange(4, dtype=np.uint32))
     assert not len(clean_batch(sent, batch, Tally()))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 
 import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.recipe import paths
+from pipeline.recipe.paths import TypedPath, locate
 from pipeline.recipe.recipe_folder import RECIPE_FOLDER_FILE
 from pipeline.sources.kinds import list_files
 from shards.errors import InputError
@@ -56,7 +57,7 @@ def test_the_working_directory_plays_no_part(place: str, project: Path, monkeypa
     monkeypatch.chdir(project / place)
     (source,) = load_checked_recipe(Path(os.path.relpath(project / "recipes/a.toml"))).sources
     assert [Path(file.url).resolve() for file in list_files(source)] == [project / "texts/a.jsonl"]
-    assert source.paths == ["../texts/*.jsonl"], "a recipe says what was written"
+    assert [path.written for path in source.paths] == ["../texts/*.jsonl"]
 
 
 def test_set_begins_at_the_working_directory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,10 +131,15 @@ def test_a_tokenizer_of_the_name_that_sets_give_it(project: Path) -> None:
         ("https://x.org/a", "https://x.org/a"),
     ],
 )
-def test_joining(path: str, joined: str) -> None:
-    assert paths.join_path(Path("/r"), path) == joined
-    moved = paths.move_path(path, old=Path("/r"), new=Path("/x/y"))
-    assert paths.join_path(Path("/x/y"), moved) == joined
+def test_joining(path: str, joined: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    located = locate(Path("/r"), path)
+    assert (located, located.written) == (joined, path)
+    assert locate(Path("/x/y"), located.seen_from(Path("/x/y"))) == joined
+    assert pickle.loads(pickle.dumps(located)).written == path  # tasks are pickled
+    monkeypatch.chdir("/")
+    typed = locate(Path("/x/y"), TypedPath(path))
+    assert typed == locate(Path("/"), path)
+    assert locate(Path("/x/y"), typed.written) == typed
 
 
 def test_keys_that_a_tokenizer_file_makes_useless(project: Path) -> None:
@@ -148,7 +154,7 @@ def test_keys_that_a_tokenizer_file_makes_useless(project: Path) -> None:
         assert f"tokenizer.{key}: the tokenizer `file` decides it" in said
     defaults = 'file = "tokenizer.json"\npretokenizer = "gpt2"\neos_token = "<|pad|>"'
     (project / "recipes/a.toml").write_text(RECIPE.replace("vocab_size = 300", defaults))
-    assert load_checked_recipe(project / "recipes/a.toml").tokenizer_file == project / "recipes/tokenizer.json"
+    assert load_checked_recipe(project / "recipes/a.toml").tokenizer.file == str(project / "recipes/tokenizer.json")
 
 
 def test_a_mixed_folder_names_the_text_file_that_needs_a_separator(project: Path) -> None:

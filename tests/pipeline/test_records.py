@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar
 import pytest
 
 from pipeline.assemble.assemble import AssembleTask
+from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.builder.records import find_changes, name_parts
 from pipeline.clean.decontamination.items import EvaluationsTask
 from pipeline.encode.encode import EncodeTask
@@ -20,7 +21,6 @@ from pipeline.engine import tasks
 from pipeline.engine.checksums import unseal
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, JsonText, Payload, digest_of_payload, last_part
 from pipeline.mix.cuts import MixTask
-from pipeline.recipe.read import read_recipe
 from pipeline.recipe.schema import EvaluationRecipe
 from pipeline.sources.software_heritage.fetch import FetchTask
 from pipeline.tokenizer.sample import TokenizerTask
@@ -201,9 +201,9 @@ def test_what_counts_of_a_payload_is_known(kind: type[Payload]) -> None:
         == {
             EncodeTask: {"tokenizer", "tokenizer_task"},
             TokenizerTask: {"weights", "limits"},
+            EvaluationsTask: set[str](),
             MixTask: {"block_lists", "fetch"},
             AssembleTask: {"runs", "fetch", "threads"},
-            EvaluationsTask: {"folder"},
             FetchTask: {"journal"},
         }[kind]
     )
@@ -211,7 +211,7 @@ def test_what_counts_of_a_payload_is_known(kind: type[Payload]) -> None:
 
 def test_the_order_of_sources_and_of_evaluations_counts(recipe: Path) -> None:
     """The sample has the sources in their order, and items name their evaluation by its number."""
-    read = read_recipe(recipe)
+    read = load_checked_recipe(recipe)
     sources = tuple(read.sources[0].model_copy(update={"name": name}) for name in ("one", "two"))
     spans = ((), ())
     evaluations = tuple(
@@ -221,7 +221,7 @@ def test_the_order_of_sources_and_of_evaluations_counts(recipe: Path) -> None:
 
     def digests(step: int) -> list[str]:
         sample = TokenizerTask(read.tokenizer, sources[::step], spans, (1.0, 1.0), read.seed)
-        items = EvaluationsTask(evaluations[::step], str(recipe.parent), spans)
+        items = EvaluationsTask(evaluations[::step], spans)
         return [digest_of_payload(sample), digest_of_payload(items)]
 
     assert all(before != after for before, after in zip(digests(1), digests(-1), strict=True))

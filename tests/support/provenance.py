@@ -52,7 +52,7 @@ def read_documents_again(source: dict[str, Any], unit: str, rows: list[int]) -> 
         SourceError: the file is missing, or no longer has such a part.
     """
     keys = {key: value for key, value in source.items() if key != "folder"}
-    recipe = SourceRecipe.model_validate(keys).in_folder(Path(str(source.get("folder", ""))).absolute())
+    recipe = SourceRecipe.model_validate(keys, context=Path(str(source.get("folder", ""))).absolute())
     files = list_files(recipe)
     # A unit is `file@revision#part`; names may hold both signs.
     name, _, rest = unit.rpartition("@")

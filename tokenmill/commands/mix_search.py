@@ -22,7 +22,7 @@ from tokenmill.commands.ablate import add_experiment, tell_answer
 if TYPE_CHECKING:
     from tokenmill.mix_search.search import MixSearch
 
-ANSWER_FILE, RECIPE_FILE = "mix-search.json", "recipe.toml"
+ANSWER_FILE, RECIPE_FILE = "mix-search.json", "recipe.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -222,7 +222,7 @@ class Ablation:
             return folder
         # Arms without a tokenizer of their own share that of the first.
         recipe = arm.recipe
-        if not arm.own_tokenizer and recipe.tokenizer_file is None:
+        if not arm.own_tokenizer and recipe.tokenizer.file is None:
             recipe = with_tokenizer(recipe, self._find_tokenizer())
         self._progress.note(f"arm {arm.name}: its set in {folder}")
         try:

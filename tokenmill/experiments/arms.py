@@ -12,11 +12,10 @@ from typing import Any, cast
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import digest_of
-from pipeline.recipe.raw_tables import table_of
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.kinds import list_files
-from shards.config import Changes
+from shards.config import Changes, table_of
 from shards.errors import InputError, plural
 from shards.format.manifest import MANIFEST_FILE
 from shards.stores.files import hash_file

@@ -76,6 +76,6 @@ def _settle_vocabulary(train: TrainRecipe, data: Recipe) -> TrainRecipe:
     """Return a train recipe with the size of its vocabulary: its own, or that of the set."""
     if train.model.vocab_size is not None:
         return train
-    file = data.tokenizer_file
+    file = data.tokenizer.file
     size = Tokenizer.from_file(str(file)).get_vocab_size() if file else data.tokenizer.vocab_size
     return train.model_copy(update={"model": train.model.model_copy(update={"vocab_size": size})})

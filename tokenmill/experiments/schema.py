@@ -10,8 +10,7 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
 from pipeline.recipe.key_values import distinct, parse_count
-from pipeline.recipe.raw_tables import list_of, table_of
-from shards.config import Settings, check_settings, read_document, read_partly
+from shards.config import Settings, check_settings, list_of, read_document, read_partly, table_of
 from shards.terminal.shipped_recipes import shipped_folder
 
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]

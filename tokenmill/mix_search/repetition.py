@@ -43,11 +43,7 @@ def measure_sources(file: Path, config: MixSearchConfig, recipe: Recipe, space: 
     # A plan in which each source has its greatest share of the target tells whether that is more than it has.
     sources = [one.model_copy(update={"weight": max(greatest[one.name], 1e-9)}) for one in recipe.sources]
     most = {"tokens": max(1, int(target * sum(greatest.values()))), "when_short": "shrink"}
-    planned = plan_set(
-        recipe.model_copy(update={"sources": sources, "mix": recipe.mix.model_copy(update=most)}).in_folder(
-            recipe.folder
-        )
-    )
+    planned = plan_set(recipe.model_copy(update={"sources": sources, "mix": recipe.mix.model_copy(update=most)}))
     sizes: dict[str, SourceSize] = {}
     problems: list[str] = []
     for source, found in zip(recipe.sources, planned.sources, strict=True):

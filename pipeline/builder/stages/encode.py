@@ -25,11 +25,10 @@ def run_encode(build: RunningBuild) -> None:
     tasks: list[Task] = []
     # One task for each unit.
     for own, source in zip(build.units, recipe.sources, strict=True):
-        located = source.located()
         for unit in own:
             payload = encode.EncodeTask(
                 unit,
-                located,
+                source,
                 tokenizer.path,
                 tokenizer.sha256,
                 tokenizer.eos_id,

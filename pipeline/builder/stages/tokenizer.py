@@ -41,9 +41,9 @@ def run_tokenizer(build: RunningBuild) -> None:
     """
     recipe, section = build.recipe, build.recipe.tokenizer
     # A file that the recipe gives, or a tokenizer that was trained before.
-    if recipe.tokenizer_file is not None:
-        build.say(f"tokenizer: {recipe.tokenizer_file}, as the recipe says")
-        build.tokenizer = read_encoder_file(recipe.tokenizer_file, eos_token=section.eos_token, bos=section.bos)
+    if recipe.tokenizer.file is not None:
+        build.say(f"tokenizer: {recipe.tokenizer.file}, as the recipe says")
+        build.tokenizer = read_encoder_file(recipe.tokenizer.file, eos_token=section.eos_token, bos=section.bos)
         if build.tokenizer.ignored:
             ignored = "; ".join(build.tokenizer.ignored)
             build.note(f"tokenizer: its file also asks for what a set does not do: {ignored}")
@@ -114,7 +114,7 @@ def _make_task(build: RunningBuild, recipe: Recipe) -> Task:
     section, weights, limits = recipe.tokenizer, _weights(recipe), recipe.sample_limits()
     payload = sample.TokenizerTask(
         section,
-        tuple(source.located() for source in recipe.sources),
+        tuple(recipe.sources),
         _sample_spans(build, section.sample_bytes, weights),
         tuple(weights[source.name] for source in recipe.sources),
         recipe.seed,

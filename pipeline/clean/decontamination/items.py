@@ -25,7 +25,7 @@ from pipeline.clean.documents import DocumentStream
 from pipeline.clean.reading_keys import files_by_name, reading_keys
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
-from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report
+from pipeline.engine.tasks import InDigest, Payload, Report
 from pipeline.recipe.schema import EvaluationRecipe, Recipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import ALLOW, SourceError, Span
@@ -61,7 +61,7 @@ def _reading_keys(evaluations: tuple[EvaluationRecipe, ...], task: EvaluationsTa
     keys = {
         one.name: {"task": one.task, "revision": KNOWN_TASKS[one.task].revision}
         if one.task
-        else reading_keys(source_of(one, task.folder))
+        else reading_keys(source_of(one))
         for one in evaluations
     }
     return {"order": list(keys), "evaluations": keys}
@@ -80,8 +80,6 @@ class EvaluationsTask(Payload):
     LIBRARIES: ClassVar = ("pyarrow",)
 
     evaluations: Annotated[tuple[EvaluationRecipe, ...], InDigest(_reading_keys, "")]
-    folder: Annotated[str, NOT_IN_DIGEST]
-    """Where relative paths of the recipe begin."""
     spans: Annotated[tuple[tuple[Span, ...], ...], InDigest(_files, "evaluations")]
     """Of each evaluation set."""
 
@@ -114,10 +112,10 @@ class Items:
         return whole
 
 
-def source_of(evaluation: EvaluationRecipe, folder: str) -> FilesSource:
+def source_of(evaluation: EvaluationRecipe) -> FilesSource:
     """Return an evaluation set as a source, whose documents are the items."""
     given = evaluation.model_dump(include={"name", "paths", "format", "text", "separator", "delimiter"})
-    return FilesSource(weight=1.0, **given).in_folder(Path(folder))
+    return FilesSource(weight=1.0, **given)
 
 
 @contextmanager
@@ -137,13 +135,12 @@ def make_items_task(recipe: Recipe) -> EvaluationsTask:
     Raises:
         SourceError: a file cannot be read, or has no such column.
     """
-    folder = str(recipe.folder)
     spans: list[tuple[Span, ...]] = []
     for one in recipe.evaluations:
         with _own_words(one):
-            source = None if one.task else source_of(one, folder)
+            source = None if one.task else source_of(one)
             spans.append(tuple(list_spans(source, list_files(source))) if source else ())
-    return EvaluationsTask(tuple(recipe.evaluations), folder, tuple(spans))
+    return EvaluationsTask(tuple(recipe.evaluations), tuple(spans))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +198,7 @@ def read_items(folder: Path, task: EvaluationsTask, report: Report) -> ItemsResu
             known = {"hashes": read.hashes, "sha256": read.sha256}
         else:
             # Another evaluation set is read as a source is; its documents are the items.
-            stream = DocumentStream(source_of(evaluation, task.folder), spans)
+            stream = DocumentStream(source_of(evaluation), spans)
             with _own_words(evaluation):
                 for places, documents in stream:
                     own.append(_describe(number, places, documents.rows, documents, ngrams))
