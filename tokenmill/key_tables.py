@@ -126,7 +126,7 @@ def _default_text(key: FieldInfo, is_size: bool) -> str:
     # An empty list, or a table with defaults alone.
     if value in ([], {}) or (isinstance(value, BaseModel) and value == type(value)()):
         return "empty"
-    if is_size:
+    if is_size and isinstance(value, int):
         return f'`"{format_size(value)}"`'
     if isinstance(value, bool):
         return str(value).lower()

@@ -12,6 +12,7 @@ from pipeline.clean.steps import describe_drops
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import TaskOutput, read_receipt
 from pipeline.engine.tasks import Task, make_task
+from pipeline.recipe.paths import RecipePath
 from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
@@ -166,7 +167,7 @@ def _keep(build: RunningBuild, digest: str) -> None:
     )
     _load_trained(build, digest)
     section = build.recipe.tokenizer
-    kept = TokenizerRecipe(file=train.TOKENIZER_FILE, eos_token=section.eos_token, bos=section.bos)
+    kept = TokenizerRecipe(file=RecipePath(train.TOKENIZER_FILE), eos_token=section.eos_token, bos=section.bos)
     build.recipe = build.recipe.model_copy(update={"tokenizer": kept})
 
 
