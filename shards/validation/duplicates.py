@@ -1,17 +1,16 @@
 """Check over the hashes of the whole set that no document is in both splits, or in one split more often than allowed.
 
 Hashes are compared in ranges, so that at most about `PARTITION_DOCUMENTS` of them are in memory at once. A range reads
-the hash column of the shards that have documents in it, and nothing of another range, so that ranges can be compared in
-any place and order. The documents of a set that we built are in hash order, so that most of its shards are in one or
-two ranges; a shard of which that is not known is taken to be in all. Costs about 0.15 s for a million documents.
+the hash column of the shards that have documents in it. The documents of a set that we built are in hash order, so that
+most of its shards are in one or two ranges; a shard of which that is not known is taken to be in all. Costs about
+0.15 s for a million documents.
 """
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -36,18 +35,7 @@ MAX_MEMBERS = 8
 """Maximum places named for each of these documents."""
 
 _KINDS: dict[ProblemKind, str] = {"split_leak": "are in both splits", "document_repeated": "are repeated"}
-"""Each kind of fault, in the order of the problems, and what many documents with it are said to be."""
-
-
-@dataclass(frozen=True)
-class EqualDocuments:
-    """Faults in one range of hashes. All are counted; the first are described, so that memory does not grow."""
-
-    counts: dict[ProblemKind, int] = field(default_factory=dict[ProblemKind, int])
-    described: list[Problem] = field(default_factory=list[Problem])
-    """The first `MAX_REPORTED` of each kind."""
-    broken: list[Problem] = field(default_factory=list[Problem])
-    """Why the range could not be compared."""
+"""Each kind of fault, and what many documents with it are said to be."""
 
 
 def check_duplicates(
@@ -65,12 +53,26 @@ def check_duplicates(
         `split_leak` for a document in train and val; `document_repeated` for a document that occurs twice in val, or
         more often in train than its source's epochs (the largest of them, if the document belongs to several sources).
     """
-    found: list[EqualDocuments] = []
+    problems: list[Problem] = []
+    counts: Counter[ProblemKind] = Counter()
     for hashes, own in divide_shards(shards, coverage):
-        found.append(compare_range(own, epochs, hashes))
-        if found[-1].broken:
-            break
-    return join_equal_documents(found)
+        # Val first: of equal documents, those of val are then named first.
+        ordered = sorted(own, key=lambda shard: shard.entry.split != "val")
+        try:
+            documents = _read_documents(ordered, epochs, hashes)
+        except ShardSetError as error:
+            return error.problems
+        found, describe = _find_repeated(documents, ordered, hashes)
+        # A set that is all copies would have millions of problems: the first are described.
+        for kind, groups in found.items():
+            room = max(0, MAX_REPORTED - counts[kind])
+            problems += [describe(kind, group) for group in groups[:room].tolist()]
+            counts[kind] += len(groups)
+    for kind, what in _KINDS.items():
+        if counts[kind] > MAX_REPORTED:
+            message = f"{plural(counts[kind], 'document')} in all {what}; the first {MAX_REPORTED} are listed"
+            problems.append(Problem(kind, "all shards", message))
+    return problems
 
 
 def divide_shards(shards: Sequence[Shard], coverage: Sequence[int | None] = ()) -> list[tuple[HashRange, list[Shard]]]:
@@ -88,44 +90,6 @@ def divide_shards(shards: Sequence[Shard], coverage: Sequence[int | None] = ()) 
         )
         for hashes in divide_hashes(sum(shard.num_documents for shard in shards), PARTITION_DOCUMENTS)
     ]
-
-
-def compare_range(shards: Sequence[Shard], epochs: Mapping[str, int], hashes: HashRange) -> EqualDocuments:
-    """Compare the documents of one range of hashes.
-
-    Args:
-        shards: those that may have documents in it, in the set's order.
-        epochs: as in `check_duplicates`.
-        hashes: the range.
-    """
-    # Val first: of equal documents, those of val are then named first.
-    ordered = sorted(shards, key=lambda shard: shard.entry.split != "val")
-    try:
-        documents = _read_documents(ordered, epochs, hashes)
-    except ShardSetError as error:
-        return EqualDocuments(broken=error.problems)
-    return _compare(documents, ordered, hashes)
-
-
-def join_equal_documents(found: Sequence[EqualDocuments]) -> list[Problem]:
-    """Return the problems of all ranges, in order: the first of each kind, and how many there are of one with more.
-
-    If a table could not be read, return the problems of the first such range alone.
-    """
-    problems: list[Problem] = []
-    counts: Counter[ProblemKind] = Counter()
-    for faults in found:
-        if faults.broken:
-            return faults.broken
-        for kind in _KINDS:
-            own = [problem for problem in faults.described if problem.kind == kind]
-            problems += own[: max(0, MAX_REPORTED - counts[kind])]
-            counts[kind] += faults.counts.get(kind, 0)
-    for kind, what in _KINDS.items():
-        if counts[kind] > MAX_REPORTED:
-            message = f"{plural(counts[kind], 'document')} in all {what}; the first {MAX_REPORTED} are listed"
-            problems.append(Problem(kind, "all shards", message))
-    return problems
 
 
 class _Documents(NamedTuple):
@@ -162,18 +126,19 @@ def _read_documents(shards: Sequence[Shard], epochs: Mapping[str, int], hashes: 
     return _Documents(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def _compare(documents: _Documents, shards: Sequence[Shard], hashes: HashRange) -> EqualDocuments:
+def _find_repeated(
+    documents: _Documents, shards: Sequence[Shard], hashes: HashRange
+) -> tuple[dict[ProblemKind, Int64s], Callable[[ProblemKind, int], Problem]]:
+    """Return the groups of equal documents that are too many, by kind of fault, and what describes a group."""
     order, shared = sort_hashes(documents.high, documents.low, bits=hashes.bits)
     order = order[shared]  # the others equal no other
-    if not len(order):
-        return EqualDocuments()
     high, low = documents.high[order], documents.low[order]
     # Of each group of equal documents: how often it is in each split, and how often it may be in train.
     groups = np.flatnonzero(mark_first(high, low))
     is_val = np.array([shard.entry.split == "val" for shard in shards], np.int64)
-    in_val = np.add.reduceat(is_val[documents.shard[order]], groups)
+    in_val = np.add.reduceat(is_val[documents.shard[order]], groups) if len(groups) else groups
     in_train = np.diff(np.append(groups, len(order))) - in_val
-    allowed = np.maximum.reduceat(documents.allowed[order], groups)
+    allowed = np.maximum.reduceat(documents.allowed[order], groups) if len(groups) else groups
     # A document may be in one split; in val once, in train as often as its source is repeated.
     found: dict[ProblemKind, Int64s] = {
         "split_leak": np.flatnonzero((in_val > 0) & (in_train > 0)),
@@ -192,6 +157,4 @@ def _compare(documents: _Documents, shards: Sequence[Shard], hashes: HashRange) 
         )
         return Problem(kind, places[-1], message)
 
-    # A set that is all copies would have millions of problems: the first are described.
-    described = [describe(kind, group) for kind, own in found.items() for group in own[:MAX_REPORTED].tolist()]
-    return EqualDocuments({kind: len(own) for kind, own in found.items()}, described)
+    return found, describe

@@ -55,16 +55,11 @@ Listing: TypeAlias = Mapping[str, ListedEntry]
 
 @dataclass
 class Structure:
-    """The result of the quick level.
-
-    `sound` names the shards' files that the full level may open: those that exist, are regular, are inside the folder
-    and have the right size (and, for tokens, a seek table that fits).
-    """
+    """The result of the quick level."""
 
     shard_set: ShardSet | None
     problems: list[Problem] = field(default_factory=list[Problem])
     listing: Listing = field(default_factory=dict[str, ListedEntry])
-    sound: set[str] = field(default_factory=set[str])
 
 
 @dataclass(frozen=True)
@@ -92,12 +87,11 @@ def check_files(store: Store) -> Structure:
         manifest = found.shard_set.manifest
         rules = ShardRules(SetProperties.of(manifest), manifest.dtype)
 
-        def check(shard: Shard) -> tuple[list[Problem], set[str]]:
-            return check_shard_files(shard, rules, found.listing)
+        def check(shard: Shard) -> list[Problem]:
+            return check_shard_files(shard, rules, found.listing)[0]
 
-        for problems, sound in map_in_threads(check, found.shard_set.shards, reads_at_once(store)):
+        for problems in map_in_threads(check, found.shard_set.shards, reads_at_once(store)):
             found.problems += problems
-            found.sound |= sound
     return found
 
 
@@ -156,10 +150,11 @@ def check_shard_files(shard: Shard, rules: ShardRules, listing: Listing) -> tupl
     Args:
         shard: the shard.
         rules: what the set says of all shards.
-        listing: of the set's place, or its entries for this shard's files.
+        listing: of the set's place.
 
     Returns:
-        The problems, and the names of the files that may be opened.
+        The problems, and the names of the files that the full level may open: those that exist, are regular and have
+        the right size (and, for tokens, a seek table that fits).
     """
     files = shard.entry.files
     problems: list[Problem] = []

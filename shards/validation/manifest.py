@@ -144,81 +144,65 @@ def _check_shares(manifest: Manifest) -> Faults:
         yield "totals_mismatch", message
 
 
-def _check_available(manifest: Manifest) -> Faults:
-    """Check that val has each document of a source at most once, and train at most `epochs` times the others."""
+def _check_counts(manifest: Manifest) -> Faults:
+    """Check numbers that cannot be computed from the shards against those that bound them."""
+    for place, found, most in _list_bounds(manifest):
+        if found[0] > most:
+            yield "totals_mismatch", f"{place}: {plural(found[0], found[1])} {found[2]}; expected at most {most:,}"
+
+
+def _list_bounds(manifest: Manifest) -> Iterator[tuple[str, tuple[int, str, str], int]]:
+    """Yield the place, the number with what it counts, and the most that it may be."""
     for source in manifest.sources:
         # Of what is available, val takes each document once; train may repeat the rest.
+        place = f"sources.{source.name}"
         train, val = (manifest.count(split, source.name) for split in ("train", "val"))
-        for what, available, in_train, in_val in (
-            ("tokens", source.tokens_available, train.tokens, val.tokens),
-            ("documents", source.documents_available, train.documents, val.documents),
+        for unit, available, in_train, in_val in (
+            ("token", source.tokens_available, train.tokens, val.tokens),
+            ("document", source.documents_available, train.documents, val.documents),
         ):
-            if in_val > available or in_train > (available - in_val) * source.epochs:
-                message = (
-                    f"source {source.name!r}: {in_train} {what} in train and {in_val} in val, more than its "
-                    f"{available} available {what} give in {plural(source.epochs, 'epoch')}"
-                )
-                yield "totals_mismatch", message
+            yield place, (in_val, unit, "in val"), available
+            if in_val <= available:
+                yield place, (in_train, unit, "in train"), (available - in_val) * source.epochs
+        if (kept := source.rewriting) is not None:
+            place = f"{place}.rewriting"
+            yield place, (kept.rewritten, "document", "rewritten"), kept.documents
+            yield place, (kept.unknown, "token", "unknown"), kept.tokens if kept.rewritten else 0
+            yield place, (source.documents_available, "document", "available"), kept.documents
+    for entry in manifest.drop_hashes:
+        place = f"drop_hashes.{entry.file}"
+        yield place, (entry.found, "hash", "found"), entry.hashes
+        if not entry.found:
+            yield place, (entry.documents, "document", "dropped and no hash found"), 0
+    for task in manifest.eval_tasks:
+        place = f"eval_tasks.{task.task}"
+        yield place, (len(task.too_short) + len(task.held), "item", "too short or held"), task.items
+        yield place, (len({*task.too_short} & {*task.held}), "item", "both too short and held"), 0
 
 
-def _check_rewriting(manifest: Manifest) -> Faults:
-    """Check that no source counts more rewritten documents, or more unknown tokens, than it has."""
-    for source in manifest.sources:
-        if (found := source.rewriting) is None:
-            continue
-        where = f"source {source.name!r}, rewriting"
-        unknown = plural(found.unknown, "token")
-        if found.rewritten > found.documents:
-            message = f"{where}: {plural(found.rewritten, 'document')} rewritten of {found.documents}"
-            yield "totals_mismatch", message
-        if found.unknown > found.tokens:
-            yield "totals_mismatch", f"{where}: {unknown} unknown of {found.tokens}"
-        if not found.rewritten and found.unknown:
-            yield "totals_mismatch", f"{where}: {unknown} unknown, and no document rewritten"
-        if found.documents < source.documents_available:
-            encoded = f"{plural(found.documents, 'document')} {'was' if found.documents == 1 else 'were'} encoded"
-            available = f"{plural(source.documents_available, 'document')} available"
-            yield "totals_mismatch", f"{where}: {encoded}, fewer than its {available}"
-
-
-def _check_block_lists(manifest: Manifest) -> Faults:
-    """Check the documents that the sources count as dropped for a block list against the lists."""
+def _check_lists(manifest: Manifest) -> Faults:
+    """Check block lists against the documents that the sources count for them, and the items of eval tasks."""
     dropped: Counter[str] = Counter()
     for source in manifest.sources:
         dropped.update({reason: n for reason, n in source.dropped.items() if reason.startswith(BLOCK_LIST_REASON)})
-    # Each list once, and for each the documents that the sources count.
-    listed = Counter(entry.file for entry in manifest.drop_hashes)
-    for name in sorted(name for name, count in listed.items() if count > 1):
-        yield "totals_mismatch", f"drop_hashes lists {name!r} twice"
+    written: Counter[str] = Counter()
     for entry in manifest.drop_hashes:
-        where, counted = f"drop_hashes, {entry.file!r}", dropped.pop(block_list_reason(entry.file), 0)
-        documents = plural(entry.documents, "document")
-        if counted != entry.documents:
-            yield "totals_mismatch", f"{where}: {documents}; the sources count {counted}"
-        if entry.found > entry.hashes:
-            yield "totals_mismatch", f"{where}: {plural(entry.found, 'hash')} found of {entry.hashes}"
-        if entry.documents and not entry.found:
-            yield "totals_mismatch", f"{where}: {documents} dropped, and no hash found"
-    for reason, count in dropped.items():
-        message = f"{plural(count, 'document')} dropped: {reason!r}; drop_hashes has no such file"
-        yield "totals_mismatch", message
-
-
-def _check_eval_tasks(manifest: Manifest) -> Faults:
-    """Check that no eval task is listed twice, names more items than it has, or one twice."""
-    tasks = Counter(entry.task for entry in manifest.eval_tasks)
-    for entry in manifest.eval_tasks:
-        named = [*entry.too_short, *entry.held]
-        where = f"eval_tasks, {entry.task!r}"
-        if len(named) > entry.items:
-            yield "totals_mismatch", f"{where}: {plural(len(named), 'item')} too short or held, of {entry.items}"
-        if tasks[entry.task] > 1:
-            yield "totals_mismatch", f"{where} is listed twice"
-        if both := set(entry.too_short) & set(entry.held):
-            yield "totals_mismatch", f"{where}: {plural(len(both), 'item')} both too short and held"
-        for key, hashes in (("too_short", entry.too_short), ("held", entry.held)):
+        written[block_list_reason(entry.file)] += entry.documents
+    for reason in sorted(dropped.keys() | written.keys()):
+        if dropped[reason] != written[reason]:
+            message = f"{plural(written[reason], 'document')} dropped {reason}; the sources count {dropped[reason]}"
+            yield "totals_mismatch", f"drop_hashes: {message}"
+    for key, names in (
+        ("drop_hashes", [entry.file for entry in manifest.drop_hashes]),
+        ("eval_tasks", [entry.task for entry in manifest.eval_tasks]),
+    ):
+        for name, count in Counter(names).items():
+            if count > 1:
+                yield "totals_mismatch", f"{key} lists {name!r} {plural(count, 'time')}; expected once"
+    for task in manifest.eval_tasks:
+        for key, hashes in (("too_short", task.too_short), ("held", task.held)):
             if hashes != sorted(set(hashes)):
-                yield "totals_mismatch", f"{where}: {key} is not in order, or names an item twice"
+                yield "totals_mismatch", f"eval_tasks.{task.task}.{key}: expected items in order, each once"
 
 
 _CHECKS = (
@@ -227,9 +211,7 @@ _CHECKS = (
     _check_shards,
     _check_shares,
     _check_totals,
-    _check_available,
-    _check_rewriting,
-    _check_block_lists,
-    _check_eval_tasks,
+    _check_counts,
+    _check_lists,
 )
 """Every check of the manifest, in the order of its problems."""

@@ -40,14 +40,9 @@ from shards.validation.files import Listing, ShardRules, check_shard_files, unre
 
 @dataclass
 class ShardFindings:
-    """The findings of the full level for one shard; they can be written as JSON."""
+    """The findings of the full level for one shard."""
 
-    file_problems: list[Problem] = field(default_factory=list[Problem])
-    """Those of the quick level."""
     problems: list[Problem] = field(default_factory=list[Problem])
-    """Those of the contents."""
-    sound: list[str] = field(default_factory=list[str])
-    """The names of its files that may be opened, sorted."""
     longest: dict[str, int] = field(default_factory=dict[str, int])
     """The longest document of each source, in tokens."""
     tokens: int = 0
@@ -78,19 +73,17 @@ def find_shard_problems(
 ) -> ShardFindings:
     """Check one shard in full: its files, then their content.
 
-    It needs the shard's entry and nothing else of the set, so that it runs in a thread or on another host.
-
     Args:
         shard: the shard.
         rules: what the set says of all shards.
-        listing: of the set's place, or its entries for this shard's files.
+        listing: of the set's place.
         advance: called with the number of tokens checked since the last call.
 
     Raises:
         InputError: the store cannot be read.
     """
     problems, sound = check_shard_files(shard, rules, listing)
-    found = ShardFindings(problems, sound=sorted(sound))
+    found = ShardFindings(problems)
     # The table first: its documents say where EOS must be among the tokens.
     documents, tokens = (file.path for file in (shard.entry.files.documents, shard.entry.files.tokens))
     ends: Int64s | None = None

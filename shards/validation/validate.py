@@ -6,39 +6,29 @@ almost the speed of decompression. FORMAT.md lists what each level checks, and w
 Wrong content is reported, never raised; only a folder or store that cannot be listed raises. Memory does not grow with
 the set: a frame of 1 MiB for each thread, 8 bytes per document of the shards being read, and the duplicate check's
 partitions; for a set in a store also one request (8 MiB) and one document table for each thread.
-
-`check_in_full` defines the full level; its caller runs the checks of shards and partitions. `validate` runs them in
-threads of this process; a build runs them as tasks on its engine (`pipeline.validation_tasks`).
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from shards.errors import Problem
-from shards.format.reader import Shard, Shards, ShardSet
+from shards.format.manifest import Manifest
+from shards.format.reader import Shard, Shards
 from shards.stores.open import AnyPath, open_store
-from shards.stores.store import Store
 from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_in_threads
 from shards.validation.duplicates import check_duplicates
-from shards.validation.files import Structure, check_files, check_set_files
+from shards.validation.files import check_files, check_set_files
 from shards.validation.mix import check_mix_shares
 from shards.validation.shard_contents import ShardFindings, find_shard_problems, shard_rules
 
 Level = Literal["quick", "full"]
-
-
-CheckShards = Callable[[ShardSet, Structure], Sequence[ShardFindings]]
-"""A function of a set and its files, which returns what `find_shard_problems` finds in each shard, in order."""
-
-Compare = Callable[[Sequence[Shard], Mapping[str, int], Sequence[int | None]], list[Problem]]
-"""A function with the arguments and the result of `check_duplicates`."""
 
 
 @dataclass
@@ -80,6 +70,7 @@ def validate(
     *,
     level: Level = "quick",
     threads: int = 1,
+    checksums: Mapping[str, str] | None = None,
     progress: Progress = no_progress,
 ) -> ValidationResult:
     """Check a shard set and return every problem found.
@@ -88,6 +79,7 @@ def validate(
         path: the set's folder, or the address of its store.
         level: `quick` or `full`.
         threads: shards are read by this many threads; the report does not depend on it.
+        checksums: what the writer of the set knows of its tokens, as in `ShardRules`.
         progress: called as tokens are checked.
 
     Raises:
@@ -96,73 +88,39 @@ def validate(
     """
     began = time.perf_counter()
     store = open_store(path)
-    if level == "full":
-        report, structure = check_in_full(store, _threaded(threads, progress), check_duplicates)
-    else:
-        # The quick level reads no contents: its totals are those of the manifest.
-        structure = check_files(store)
-        report = ValidationResult(store.folder or str(store), level, structure.problems)
-        shards = structure.shard_set.shards if structure.shard_set is not None else Shards()
-        report.shards = len(shards)
-        report.tokens = shards.num_tokens
-        report.documents = shards.num_documents
-    report.seconds = time.perf_counter() - began
-    return report
-
-
-def check_in_full(store: Store, check_shards: CheckShards, compare: Compare) -> tuple[ValidationResult, Structure]:
-    """Validate a set at the full level.
-
-    Args:
-        store: the set's place.
-        check_shards: runs the checks of shards, anywhere.
-        compare: runs the comparison of documents over the whole set, anywhere.
-
-    Returns:
-        The result, without the time it took; and the set's files, of which those in `sound` may be opened.
-
-    Raises:
-        OSError: the folder is absent or cannot be listed.
-        InputError: the store cannot be read.
-        Whatever `check_shards` or `compare` raises.
-    """
-    structure = check_set_files(store)
-    report = ValidationResult(store.folder or str(store), "full", list(structure.problems))
+    structure = check_set_files(store) if level == "full" else check_files(store)
+    report = ValidationResult(store.folder or str(store), level, structure.problems)
     shard_set = structure.shard_set
-    if shard_set is None:
-        return report, structure
-    shards = shard_set.shards
-    findings = check_shards(shard_set, structure)
-    # What was found in each shard: first of all files, then of all contents.
-    structure.sound = {name for found in findings for name in found.sound}
+    shards = shard_set.shards if shard_set is not None else Shards()
     report.shards = len(shards)
-    report.tokens = sum(found.tokens for found in findings)
-    report.documents = sum(found.documents for found in findings)
-    report.problems += [problem for found in findings for problem in found.file_problems]
-    report.problems += [problem for found in findings for problem in found.problems]
-    # The mix. If a table is missing, the longest document is unknown, and every share would look wrong.
-    trusted = [(shard, found) for shard, found in zip(shards, findings, strict=True) if found.table_sound]
-    if len(trusted) == len(shards):
-        longest: Counter[str] = Counter()
-        for found in findings:
-            longest |= Counter(found.longest)
-        report.problems += check_mix_shares(shard_set.manifest, longest)
-    # Last the documents of the whole set, of the tables that can be trusted.
-    report.problems += compare(
-        [shard for shard, _ in trusted], shard_set.manifest.epochs, [found.coverage for _, found in trusted]
-    )
-    return report, structure
-
-
-def _threaded(threads: int, progress: Progress) -> CheckShards:
-    """Return what checks shards in threads of this process."""
-
-    def check_shards(shard_set: ShardSet, structure: Structure) -> list[ShardFindings]:
-        rules, advance = shard_rules(shard_set), count_up(progress, shard_set.shards.num_tokens)
+    if shard_set is None or level == "quick":
+        # The quick level reads no contents: its totals are those of the manifest.
+        report.tokens, report.documents = shards.num_tokens, shards.num_documents
+    else:
+        rules, advance = shard_rules(shard_set, checksums), count_up(progress, shards.num_tokens)
 
         def check(shard: Shard) -> ShardFindings:
             return find_shard_problems(shard, rules, structure.listing, advance)
 
-        return map_in_threads(check, shard_set.shards, threads)
+        findings = map_in_threads(check, shards, threads)
+        report.tokens = sum(found.tokens for found in findings)
+        report.documents = sum(found.documents for found in findings)
+        for found in findings:
+            report.problems += found.problems
+        report.problems += _check_whole_set(shards, findings, shard_set.manifest)
+    report.seconds = time.perf_counter() - began
+    return report
 
-    return check_shards
+
+def _check_whole_set(shards: Shards, findings: Sequence[ShardFindings], manifest: Manifest) -> list[Problem]:
+    """Check what only all shards together can tell: the mix, and documents that occur too often."""
+    problems: list[Problem] = []
+    trusted = [(shard, found) for shard, found in zip(shards, findings, strict=True) if found.table_sound]
+    # If a table is missing, the longest document is unknown, and every share would look wrong.
+    if len(trusted) == len(shards):
+        longest: Counter[str] = Counter()
+        for found in findings:
+            longest |= Counter(found.longest)
+        problems += check_mix_shares(manifest, longest)
+    coverage = [found.coverage for _, found in trusted]
+    return problems + check_duplicates([shard for shard, _ in trusted], manifest.epochs, coverage)

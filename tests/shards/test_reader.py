@@ -184,6 +184,6 @@ def test_a_file_that_the_process_may_not_open_is_not_said_to_be_damaged(good_set
     with no_more_files():
         listing = {file.path: ListedEntry(file.bytes) for file in shard.entry.files.entries}
         found = find_shard_problems(shard, rules, listing)
-        problems = found.file_problems + found.problems
+        problems = found.problems
     assert {problem.kind for problem in problems} == {"file_unreadable"}
     assert all(problem.message.endswith("ulimit -n 65536.") for problem in problems)
