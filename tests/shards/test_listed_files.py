@@ -21,11 +21,9 @@ from shards.report.write import write_report
 from shards.torch import TokenStream, TokenWindows
 from shards.trace.search import Query
 from shards.trace.trace import trace
-from tests.support.builds import call_here
 from tests.support.opened import record_opened
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.token_sets import EOS_ID
-from tokenmill.__main__ import main
 
 URL = "hf://datasets/tester/set"
 SEQ_LEN = 32
@@ -100,18 +98,6 @@ def test_a_shard_of_another_size_or_none_is_told_when_the_set_is_opened(damaged,
 def test_audit_and_report_refuse_it_too(damaged, tmp_path, write):
     with pytest.raises(ShardSetError, match=r"^train-00001\.bin\.zst: "):
         write(damaged[0], out=tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    "command", [["export", "--to", "nanogpt", "--out", "OUT"], ["inspect"], ["trace", "--token", "5"], ["audit"]]
-)
-def test_every_command_refuses_it(damaged, tmp_path, command):
-    folder, _ = damaged
-    name, *flags = (str(tmp_path / "out") if word == "OUT" else word for word in command)
-    done = call_here(main, name, folder, *flags)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: train-00001.bin.zst: ")
-    assert not (tmp_path / "out").exists()
 
 
 def test_the_files_that_differ_are_named_and_the_rest_is_counted(good_set, tmp_path):

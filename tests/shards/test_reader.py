@@ -6,14 +6,10 @@ import errno
 import shutil
 from pathlib import Path
 
-import duckdb
 import numpy as np
-import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import shards
 from shards import ShardSet, ShardSetError, open_set
@@ -42,12 +38,9 @@ def test_names_of_the_facade():
     assert shards.__all__ == ["Problem", "Shard", "ShardSet", "ShardSetError", "open_set", "report_to"]
     for name in shards.__all__:
         assert getattr(shards, name).__module__.startswith("shards.")
+    assert dir(shards) == sorted(shards.__all__)
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         _ = shards.absent
-
-
-def test_dir_shows_the_names_of_the_facade():
-    assert dir(shards) == sorted(shards.__all__)
 
 
 def test_what_a_prompt_shows_of_a_set_is_one_line(good_set):
@@ -71,18 +64,6 @@ def test_tokens_are_the_documents_end_to_end(good_set, plan):
                 np.testing.assert_array_equal(shard.read(threads=threads), expected)
 
 
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_any_token_range(good_set, data):
-    shard = shards.open_set(good_set).shard("train-00000")
-    start = data.draw(st.integers(0, shard.num_tokens))
-    stop = data.draw(st.integers(start, shard.num_tokens))
-    tokens = shard.read(start, stop)
-    assert tokens.dtype == np.dtype("<u2")
-    assert tokens.flags.writeable
-    np.testing.assert_array_equal(tokens, shard.read()[start:stop])
-
-
 def test_document_table_content(good_set, plan):
     shard = shards.open_set(good_set).shard("val-00000")
     table = shard.documents()
@@ -99,18 +80,6 @@ def test_document_table_content(good_set, plan):
         }
         start += len(document.tokens)
     assert shard.documents(["length"]).column_names == ["length"]
-
-
-def test_duckdb_and_pandas_read_document_tables(good_set):
-    shard_set = shards.open_set(good_set)
-    query = "select source, sum(length), count(*), min(octet_length(hash)) from '{}' group by 1"
-    sums = duckdb.sql(query.format(good_set / "train-*.docs.parquet")).fetchall()
-    held = shard_set.manifest.splits["train"].sources
-    assert {row[0]: row[1:] for row in sums} == {name: (c.tokens, c.documents, 16) for name, c in held.items()}
-    frame = pd.read_parquet(good_set / "val-00000.docs.parquet")
-    assert frame.groupby("source", observed=True)["length"].sum().to_dict() == {
-        name: counts.tokens for name, counts in shard_set.manifest.splits["val"].sources.items()
-    }
 
 
 def test_five_lines_of_format_md(good_set):

@@ -13,7 +13,7 @@ from shards.format.reader import open_set
 from shards.trace.block_list import write_block_list
 from shards.trace.excerpt import cut_excerpt
 from shards.trace.search import Query, check_query
-from shards.trace.trace import trace, trace_token
+from shards.trace.trace import trace
 from tests.support.shard_sets import write_set
 from tokenmill.__main__ import main
 
@@ -115,24 +115,6 @@ def test_token_is_found_wherever_it_is(good_set, plan):
             name: count for name, count in by_source.items() if count
         }
         assert found.hits == sum(hit.hits for hit in found.shown) == sum(c["hits"] for c in found.sources.values())
-
-
-def test_place_leads_to_its_document(good_set, plan):
-    shard_set = open_set(good_set)
-    table = open_set(good_set).vocabulary.entries
-    for name, documents in (("train-00001", plan.documents["train"][1]), ("val-00000", plan.documents["val"][0])):
-        shard = shard_set.shard(name)
-        start = 0
-        for number, document in enumerate(documents[:15]):
-            for position in {0, len(document.tokens) // 2, len(document.tokens) - 1}:
-                hit = trace_token(shard_set, shard, start + position)
-                assert (hit.place.document, hit.position, hit.place.hash) == (number, position, document.hash.hex())
-                expected = table[document.tokens[position]].decode("utf-8", "surrogateescape")
-                assert hit.excerpt.hit == expected
-            start += len(document.tokens)
-        assert trace_token(shard_set, shard, shard.num_tokens - 1).place.document == shard.num_documents - 1
-        with pytest.raises(ValueError, match="no token"):
-            trace_token(shard_set, shard, shard.num_tokens)
 
 
 def test_neither_workers_nor_the_limit_change_what_is_counted(good_set):
@@ -244,8 +226,6 @@ def test_command_shows_a_place(good_set, plan, capsys):
         ["--shard", "0", "--offset", "999999999"],
         ["--shard", "0", "--offset", "0", "--out", "x"],
         ["--regex", "("],
-        ["--text", ""],
-        ["--token", "300"],
     ],
 )
 def test_command_says_what_it_cannot_do(good_set, capsys, arguments):

@@ -14,25 +14,6 @@ from shards.format import writer
 from tests.support.shard_sets import document_table, write_set
 
 
-def test_set_is_byte_identical_when_written_again(good_set, plan, tmp_path):
-    write_set(tmp_path / "again", plan)
-    names = sorted(path.name for path in good_set.iterdir())
-    assert names == sorted(path.name for path in (tmp_path / "again").iterdir())
-    for name in names:
-        assert (good_set / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
-
-
-def test_exception_leaves_nothing_behind(tmp_path):
-    def write_half():
-        with writer.atomic_open(tmp_path / "file") as file:
-            file.write(b"half")
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(OSError, match="No space"):
-        write_half()
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_full_disk_leaves_nothing_behind(tmp_path, plan, monkeypatch):
     """Every write of a shard's tokens goes to a full device: the error is clear, no file stays."""
@@ -75,7 +56,7 @@ for k in itertools.count():
 """
 
 
-@pytest.mark.parametrize("delay", [0.01, 0.05, 0.12, 0.3])
+@pytest.mark.parametrize("delay", [0.02, 0.12])
 def test_kill_leaves_no_half_file_under_a_final_name(tmp_path, delay):
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE)
     assert child.stdout is not None

@@ -18,15 +18,15 @@ from shards.format import writer
 from shards.format.document_table import document_schema
 from shards.format.manifest import (
     Manifest,
-    MixEntry,
     RecipeEntry,
     ShardEntry,
-    SourceCounts,
     SourceEntry,
+    Split,
     SplitEntry,
     TokenizerEntry,
     dtype_for,
 )
+from shards.format.totals import describe_mix, describe_split
 
 
 @dataclasses.dataclass
@@ -48,7 +48,7 @@ class Document:
 class Plan:
     """Everything that a set is written from. Tests change a part of it, then write."""
 
-    documents: dict[str, list[list[Document]]]
+    documents: dict[Split, list[list[Document]]]
     tokenizer: str
     eos_id: int
     vocab_size: int
@@ -63,7 +63,7 @@ def plan_set(tokenizer: Tokenizer, folder: Path, *, train_tokens: int = 1_300_00
     vocab_size = tokenizer.get_vocab_size()
     dtype = np.dtype("<u2")
     weights = {"prose": 3.0, "code": 1.0}
-    shards: dict[str, list[list[Document]]] = {"train": [[], []], "val": [[]]}
+    shards: dict[Split, list[list[Document]]] = {"train": [[], []], "val": [[]]}
     for source, weight in weights.items():
         documents: list[Document] = []
         for file in sorted(folder.glob(f"{source}-*.json")):
@@ -163,19 +163,14 @@ def write_set(folder: Path, plan: Plan, *, table: Callable[[str, pa.Table], pa.T
 
 def describe(plan: Plan, entries: list[ShardEntry], tokenizer_sha256: str, recipe_sha256: str) -> Manifest:
     """Return the manifest of written shards."""
-    splits = {}
+    names, weight_sum = list(plan.weights), sum(plan.weights.values())
+    splits: dict[Split, SplitEntry] = {}
     for split in plan.documents:
-        held = {name: [0, 0] for name in plan.weights}
-        for entry in entries:
-            for name, counts in entry.sources.items() if entry.split == split else ():
-                held[name][0] += counts.tokens
-                held[name][1] += counts.documents
-        sources = {name: SourceCounts(tokens=t, documents=d) for name, (t, d) in held.items()}
-        tokens, documents = (sum(column) for column in zip(*held.values(), strict=True))
-        requested = TRAIN_TOKENS if split == "train" else tokens
-        splits[split] = SplitEntry(requested_tokens=requested, tokens=tokens, documents=documents, sources=sources)
-    train = splits["train"]
-    weight_sum = sum(plan.weights.values())
+        own = [entry for entry in entries if entry.split == split]
+        splits[split] = describe_split(own, names, sum(entry.tokens for entry in own))
+    splits["train"] = splits["train"].model_copy(update={"requested_tokens": TRAIN_TOKENS})
+    shares = {name: weight / weight_sum for name, weight in plan.weights.items()}
+    requested = [int(TRAIN_TOKENS * weight / weight_sum) for weight in plan.weights.values()]
     return Manifest(
         name="good",
         dtype=dtype_for(plan.vocab_size),
@@ -199,16 +194,7 @@ def describe(plan: Plan, entries: list[ShardEntry], tokenizer_sha256: str, recip
             )
             for name, weight in plan.weights.items()
         ],
-        mix=[
-            MixEntry(
-                source=name,
-                requested=weight / weight_sum,
-                achieved=train.sources[name].tokens / train.tokens,
-                requested_tokens=int(TRAIN_TOKENS * weight / weight_sum),
-                achieved_tokens=train.sources[name].tokens,
-            )
-            for name, weight in plan.weights.items()
-        ],
+        mix=describe_mix(shares, requested, splits["train"].sources),
         splits=splits,
         shards=entries,
     )
