@@ -122,7 +122,7 @@ class AssembleResult(Result):
     entries: list[ShardEntry] = field(default_factory=list[ShardEntry])
     """Those of the manifest."""
     checksums: dict[str, str] = field(default_factory=dict[str, str])
-    """Of tokens, by which `pipeline.validation_tasks` compares them."""
+    """Of tokens, by which a build validates them."""
 
 
 def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int], None]) -> AssembleResult:

@@ -10,6 +10,7 @@ The stages are in `pipeline.builder.stages`; only the work folder's build.json h
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ from pipeline.builder.stages.evaluations import run_evaluations
 from pipeline.builder.stages.fetch import run_fetch
 from pipeline.builder.stages.mix import run_encode_and_mix
 from pipeline.builder.stages.tokenizer import run_tokenizer
-from pipeline.builder.stages.validation import run_validation
 from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
@@ -131,14 +131,17 @@ def build(
 
 
 def _finish(build: RunningBuild, manifest: Manifest, level: Level, started: float) -> BuildResult:
-    """Validate a published set, each shard in a task of its own stage; write the summary."""
+    """Validate a published set, which is read back from where it was published; write the summary."""
     # A set that was found whole and has not been touched since is checked by its files' sizes alone.
-    validating, core_seconds = time.perf_counter(), 0.0
+    validating, core_seconds = time.perf_counter(), time.process_time()
     known_valid = not any(stage.ran for stage in build.stages.values()) and _is_known_valid(build)
-    if level == "full" and not known_valid:
-        validation, core_seconds = run_validation(build)
-    else:
-        validation = validate(str(build.out), level="quick" if known_valid else level)
+    assembled = build.stages["assemble"].results if "assemble" in build.stages else []
+    validation = validate(
+        str(build.out),
+        level="quick" if known_valid else level,
+        threads=min(build.driver.executor.workers, len(os.sched_getaffinity(0))),
+        checksums={key: value for result in assembled for key, value in result.checksums.items()},
+    )
     now = time.perf_counter()
     why = ", since this set was found whole by the full level before" if known_valid else ""
     build.say(f"validate: {validation.level} level in {now - validating:.1f} s{why}")
@@ -164,7 +167,7 @@ def _finish(build: RunningBuild, manifest: Manifest, level: Level, started: floa
         "validate": {
             "level": validation.level,
             "seconds": now - validating,
-            "core_seconds": core_seconds,
+            "core_seconds": time.process_time() - core_seconds,
             "valid": build.manifest if is_valid else "",
         },
     }

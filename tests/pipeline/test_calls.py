@@ -54,7 +54,7 @@ def test_every_stage_runs_from_json(tmp_path: Path) -> None:
     plain, sent = digests(tmp_path / "plain"), digests(tmp_path / "json")
     assert sent == plain
     functions = {"fetch_unit", "train_tokenizer", "encode_unit", "mix_runs", "assemble_shards"}
-    functions |= {"write_bands", "find_pairs", "compare_pairs", "validate_shards"}
+    functions |= {"write_bands", "find_pairs", "compare_pairs"}
     assert executors["json"].sent.keys() == functions
     largest = max(len(text) for text in executors["json"].sent["assemble_shards"])
     assert largest < 4000  # runs are named by reference

@@ -20,7 +20,6 @@ from shards.stores.open import open_writable_store
 from shards.validation.validate import validate
 from tests.support.builds import build_here, command, digests, digests_in, run_build, wait_until
 from tests.support.servers.objects import ObjectServer, Proxy, aws_environment, rclone_store
-from tests.support.validation_tasks import validate_as_tasks
 
 pytestmark = pytest.mark.long
 
@@ -115,7 +114,7 @@ def test_damaged_objects_are_made_again(recipe: Path, expected: dict[str, str], 
     assert digests_in(built) == expected
 
 
-def test_damage_in_a_bucket_is_found_by_tasks_as_by_validate(built: str, tmp_path: Path) -> None:
+def test_damage_in_a_bucket_is_found(built: str) -> None:
     store = open_writable_store(built)
     tokens = bytearray(store.read("train-00000.bin.zst"))
     tokens[len(tokens) // 2] ^= 1
@@ -125,9 +124,6 @@ def test_damage_in_a_bucket_is_found_by_tasks_as_by_validate(built: str, tmp_pat
     expected = validate(built, level="full")
     kinds = {problem.kind for problem in expected.problems}
     assert {"file_missing", "file_size", "file_checksum"} <= kinds
-    in_tasks, executor = validate_as_tasks(built, tmp_path / "work")
-    assert in_tasks.to_dict() | {"seconds": 0} == expected.to_dict() | {"seconds": 0}
-    assert executor.sent.keys() == {"validate_shards"}
 
 
 def test_what_a_killed_probe_leaves_is_no_strange_file(recipe: Path, expected: dict[str, str], built: str) -> None:
