@@ -125,15 +125,14 @@ def _try_glob(key: str, glob: str, folder: Path) -> tuple[list[File], str]:
 
 
 def _check_keys(place: str, source: dict[str, Any], glob: str, files: list[File]) -> Iterator[str]:
-    # One file of each ending shows which formats the glob has; content is looked at only where no name tells.
+    # One file of each ending shows which formats the glob has, as far as names tell.
     given = str(source.get("format", "auto"))
-    examples = {ending_of(file.name): file for file in reversed(files)}
-    urls = {file.name: file.url for file in sorted(examples.values(), key=lambda file: file.name)}
-    if packed := [f"{name!r} {what}" for name in urls if (what := describe_packed(name))]:
-        yield from (f"{place}.paths: {what}" for what in packed)
+    names = sorted({ending_of(file.name): file.name for file in reversed(files)}.values())
+    if packed := [f"{place}.paths: {name!r} {what}" for name in names if (what := describe_packed(name))]:
+        yield from packed
         return
-    formats = {name: format_of_name(name) if given == "auto" else given for name in urls}
-    cut = [name for name, found in formats.items() if found in FORMATS and "separator" in FORMATS[found].required]
+    formats = {name: format_of_name(name) if given == "auto" else given for name in names}
+    cut = [name for name, found in formats.items() if found in FORMATS and "separator" in FORMATS[found].keys]
     if cut and not source.get("separator"):
         remedy = 'Give `separator`, or format = "file" for one document per file'
         yield f"{place}.separator: required to cut {cut[0]!r} into documents. {remedy}"

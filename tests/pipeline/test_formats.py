@@ -54,7 +54,6 @@ def test_each_format_has_a_module_and_endings_of_its_own() -> None:
         assert callable(format_.load().cut_file), name
         assert callable(format_.load().read_span), name
         assert set(format_.keys) <= SourceRecipe.model_fields.keys(), name
-        assert set(format_.required) <= set(format_.keys), name
 
 
 def table() -> pa.Table:

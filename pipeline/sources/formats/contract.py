@@ -61,8 +61,6 @@ class FileFormat:
     """The module's name in this folder."""
     keys: tuple[str, ...] = ()
     """The keys of a source that only some formats use, and this one does."""
-    required: tuple[str, ...] = ()
-    """Those of `keys` that a source must give."""
     endings: tuple[str, ...] = ()
     """Endings of names, in lower case, that tell the format, without that of a compression."""
     magic: tuple[bytes, ...] = ()
@@ -77,7 +75,7 @@ FORMATS = {
     "parquet": FileFormat("parquet", _COLUMNS, endings=(".parquet",), magic=(b"PAR1",)),
     "arrow": FileFormat("arrow_ipc", _COLUMNS, endings=(".arrow", ".feather"), magic=(b"ARROW1", b"\xff\xff\xff\xff")),
     "jsonl": FileFormat("jsonl", _RECORDS, endings=(".jsonl", ".ndjson")),
-    "text": FileFormat("text", ("separator", "encoding"), required=("separator",), endings=(".txt",)),
+    "text": FileFormat("text", ("separator", "encoding"), endings=(".txt",)),
     "csv": FileFormat("csv_table", (*_RECORDS, "delimiter"), endings=(".csv", ".tsv", ".tab", ".psv")),
     "json": FileFormat("json_array", _RECORDS),
     "file": FileFormat("whole_file", ("encoding",)),
@@ -110,8 +108,6 @@ def cut_file(source: SourceRecipe, file: File, format_: str, unit_bytes: int | N
 
 def _refuse_unused(source: SourceRecipe, name: str, format_: str) -> None:
     used = FORMATS[format_].keys
-    if missing := [key for key in FORMATS[format_].required if not getattr(source, key)]:
-        raise SourceError(f"{name}: is read as {format_}, which needs `{missing[0]}`. Give it, or set `format`.")
     if source.keep and "keep" not in used:
         needed = list_formats_with("keep")
         raise SourceError(f"{name}: is read as {format_} and has no columns; predicates need {needed}.")

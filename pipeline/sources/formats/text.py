@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
-from pipeline.sources.base import Span, TextBatch
+from pipeline.sources.base import SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import cut_at, read_pieces
 from pipeline.sources.formats.span_reader import SpanReader
 from pipeline.sources.undivided import LEAST_UNDIVIDED_BYTES
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Cut a text file after separators; a compressed one is one span."""
-    return cut_at(source.separator or "", whole, unit_bytes, source.encoding)
+    if not source.separator:
+        raise SourceError(f"{whole.name}: is read as text, which needs `separator`. Give it, or set `format`.")
+    return cut_at(source.separator, whole, unit_bytes, source.encoding)
 
 
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
