@@ -135,7 +135,7 @@ def test_bos_out_of_place_is_found(built: Path) -> None:
     other = replace(rules, properties=replace(rules.properties, bos_id=100))
     problems = find_shard_problems(shard, other, listing).problems
     assert {problem.kind for problem in problems} == {"bos_misplaced", "sidecar_mismatch"}
-    assert "token 0 begins a document but is 1; expected BOS 100" in problems[0].message
+    assert any("token 0 begins a document but is 1; expected BOS 100" in one.message for one in problems)
 
 
 @pytest.mark.parametrize(
