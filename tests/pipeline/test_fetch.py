@@ -23,7 +23,7 @@ from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Unit, make_units
 from pipeline.sources.kinds import read_span
 from pipeline.sources.software_heritage import archive, fetch, fetched_documents
-from tests.support.builds import digests, list_spans_of
+from tests.support.builds import build_here, digests, list_spans_of
 from tests.support.servers import corpora as stand_ins
 from tests.support.servers.bucket import Bucket
 from tests.support.servers.http11 import FileSpan
@@ -113,18 +113,21 @@ def clean(whole_server: Bucket) -> Bucket:
     return whole_server
 
 
-def command(recipe: Path, out: Path, server: Bucket, *options: str) -> list[str]:
+def flags(server: Bucket, *options: str) -> list[str]:
     endpoint = ["--content-endpoint", f"{server.url}/content"] if "--content-endpoint" not in options else []
+    return ["--timeout", "2", *endpoint, *options]
+
+
+def command(recipe: Path, out: Path, server: Bucket, *options: str) -> list[str]:
     head = [sys.executable, "-m", "tokenmill", "build", str(recipe), "--out", str(out)]
-    return [*head, "--json", "--workers", "2", "--timeout", "2", *endpoint, *options]
+    return [*head, "--json", "--workers", "2", *flags(server, *options)]
 
 
 def build(recipe: Path, out: Path, server: Bucket, *options: str, expect: int = 0) -> dict[str, Any]:
     """Run a build; return its JSON result and what it said."""
-    done = subprocess.run(command(recipe, out, server, *options), capture_output=True, text=True, timeout=120)
-    assert done.returncode == expect, done.stderr + done.stdout[-2000:]
-    assert "Traceback" not in done.stderr
-    return (json.loads(done.stdout) if done.stdout else {}) | {"said": done.stderr}
+    result = build_here(recipe, out, *flags(server, *options), expect=expect)
+    assert "Traceback" not in result["stderr"]
+    return result | {"said": result["stderr"]}
 
 
 def write_recipe(folder: Path, rows: Archive | Path, lines: str = "") -> Path:

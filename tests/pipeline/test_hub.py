@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.builds import build_here, digests
-from tests.support.hub_builds import ROOT, SOURCES, Command, files_recipe, hub_recipe, without_provenance, write_recipe
+from tests.support.hub_builds import SOURCES, Command, files_recipe, hub_recipe, without_provenance, write_recipe
 from tests.support.servers import corpora
 from tests.support.servers.hub import Hub
 
@@ -67,14 +65,6 @@ def test_the_shards_are_those_of_the_same_files_on_disk(
     unit = pq.read_table(out / "train-00000.docs.parquet")["unit"][0].as_py()
     repos = [repo for repo, *_ in SOURCES.values()]
     assert any(unit.startswith(repo) and f"@{commit}#rg" in unit for repo, commit in zip(repos, commits, strict=True))
-    done = subprocess.run(
-        [sys.executable, "-m", "tokenmill", "validate", str(out)],
-        cwd=ROOT,
-        env=run.environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
     assert digests(run.build(out / "recipe.json", "again")) == digests(out)
 
 
@@ -236,8 +226,8 @@ def test_other_formats_are_read_like_files_on_disk(hub: Hub, folder: Path, run: 
         source = f'[[sources]]\nname = "s"\nkind = "hub"\nrepo = "someone/lines"\nweight = 1\nkeep = {keys}\n'
         from_hub = run.build(write_recipe(tmp_path / "hub.toml", source), f"set-{name}")
         source = f'[[sources]]\nname = "s"\npaths = ["{made}/{name}"]\nweight = 1\nkeep = {keys}\n'
-        from_disk = run.build(write_recipe(tmp_path / "disk.toml", source), f"disk-{name}")
-        assert without_provenance(from_hub) == without_provenance(from_disk)
+        build_here(write_recipe(tmp_path / "disk.toml", source), tmp_path / f"disk-{name}")
+        assert without_provenance(from_hub) == without_provenance(tmp_path / f"disk-{name}")
 
 
 def test_offline_the_cache_is_enough_or_says_what_is_missing(hub: Hub, run: Command, tmp_path: Path) -> None:

@@ -246,8 +246,7 @@ def test_a_plan_over_a_network_asks_for_little_and_foresees_the_build(
         mix={"when_short": "shrink"},
         shards={"tokens": 100_000},
     )
-    command = ["plan", recipe, "--json", "--gpu-usd-per-hour", "3.6", "--workers", "2"]
-    planned = json.loads(run(*command))
+    planned = json.loads(run("plan", recipe, "--json", "--gpu-usd-per-hour", "3.6", "--workers", "2"))
     web, code = planned["sources"]
     requests = Counter(request.path for request in hub.requests if request.path.startswith("/cdn/"))
     assert len(requests) == 6
@@ -264,10 +263,6 @@ def test_a_plan_over_a_network_asks_for_little_and_foresees_the_build(
     assert code["content_files"] == pytest.approx(code["documents"], abs=4)
     assert planned["download_bytes"] == web["download_bytes"] + code["download_bytes"]
     assert planned["gpu_usd"] == pytest.approx(planned["total_s"] / 1000)
-    cleaned = json.loads(run(*command, "--set", 'sources.code.drop_if_matches=["import"]'))["sources"][1]
-    assert 0 < cleaned["documents"] < code["documents"]
-    share = cleaned["dropped"]["matches import"]
-    assert share == pytest.approx(1 - cleaned["documents"] / code["documents"], abs=0.05)
 
     out = run.build(recipe, "set", "--set", "sources.code.max_missing=1.0")
     manifest = json.loads((out / "manifest.json").read_text())

@@ -45,7 +45,7 @@ class Command:
 
     def build(self, recipe: Path, name: str, *arguments: str, **options: Any) -> Path:
         """Build into a folder of this name and return it."""
-        self("build", recipe, "--out", self.folder / name, "--workers", "2", "--json", *arguments, **options)
+        self("build", recipe, "--out", self.folder / name, "--workers", "1", "--json", *arguments, **options)
         return self.folder / name
 
 
