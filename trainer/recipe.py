@@ -126,9 +126,6 @@ class TrainConfig(Settings):
     """A loss that is more than this above the median of the last 50 steps stops the run."""
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1337
     """Decides the initial weights and the order of the data."""
-    order_version: Literal[1, 2] | None = None
-    """The [order of the data](../docs/order.md): 2 cuts each shard into other windows in each epoch, 1 into the same
-    ones. Default: 2 for a new run; a resumed run, and one that begins from a checkpoint, keep their own."""
 
 
 class OptimizerConfig(Settings):
@@ -247,21 +244,12 @@ class TrainRecipe(Settings):
         """Steps whose checkpoints are saved and never deleted."""
         return {step for phase in self.phases for step in (phase.until_step, *phase.milestones)}
 
-    def with_order(self, default: Literal[1, 2]) -> TrainRecipe:
-        """Return the recipe with a version of the order: its own, or `default` if it names none.
-
-        A recipe that a run or a checkpoint recorded without one is of version 1: there was no other.
-        """
-        version = self.train.order_version or default
-        return self.model_copy(update={"train": self.train.model_copy(update={"order_version": version})})
-
 
 FIXED_BY_CHECKPOINT = (
     "model.",
     "train.seq_len",
     "train.global_batch",
     "train.seed",
-    "train.order_version",
     "optimizer.kind",
 )
 """Keys, or prefixes of keys, that decide a checkpoint's weights or the order of the data. A resumed run keeps them."""
@@ -404,8 +392,7 @@ def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:
     Raises:
         InputError: this version does not know such a recipe.
     """
-    recipe = check_settings(TrainRecipe, tables, where="recipe of the checkpoint", checks=(check_rules,))
-    return recipe.with_order(1)
+    return check_settings(TrainRecipe, tables, where="recipe of the checkpoint", checks=(check_rules,))
 
 
 def list_keys(tables: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:

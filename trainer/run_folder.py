@@ -14,6 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shards.config import Settings, load_settings
+from shards.errors import InputError
 
 RECIPE_FILE = "recipe.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -49,11 +50,13 @@ def read_start_record(run: Path) -> StartRecord | None:
     return load_settings(StartRecord, file) if file.is_file() else None
 
 
-def read_set_record(run: Path) -> SetRecord | None:
-    """Return the record of the set that a run was trained on; None if there is none, as in runs of version 0.1.0.
+def read_set_record(run: Path) -> SetRecord:
+    """Return the record of the set that a run was trained on.
 
     Raises:
-        InputError: the file is not such a record.
+        InputError: the file is missing, or is not such a record.
     """
     file = run / SET_FILE
-    return load_settings(SetRecord, file) if file.is_file() else None
+    if not file.is_file():
+        raise InputError(f"{file}: is missing. Expected the whole folder of a training run.")
+    return load_settings(SetRecord, file)

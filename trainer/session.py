@@ -28,7 +28,7 @@ from shards import ShardSet, open_set
 from shards.errors import InputError, Problem, path_remedy, plural, remedy_of
 from shards.format.listed_files import Verify, read_listed_file
 from shards.format.vocabulary import check_tokenizer
-from shards.format.windows.order import NEWEST_ORDER, WindowOrder, order_split
+from shards.format.windows.order import WindowOrder, order_split
 from shards.stores.cache import Cache
 from shards.stores.files import atomic_open, lock_folder, write_text
 from shards.stores.open import Place
@@ -44,7 +44,7 @@ from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token
 from trainer.optim import build_optimizers
 from trainer.phases.pins import pin_to_mix
-from trainer.recipe import TrainRecipe, parse_recipe
+from trainer.recipe import TrainRecipe
 from trainer.resume import check_resume_fits, find_resume_checkpoint, find_resume_start
 from trainer.run_folder import RECIPE_FILE, SET_FILE, START_FILE, TOKENIZER_FILE, SetRecord, StartRecord
 
@@ -198,9 +198,6 @@ def open_session(
         if rank == 0:
             resources.enter_context(lock_folder(_make_run_folder(run)))
         found = find_resume_checkpoint(run, resume, say) if start is None else find_resume_start(run, start, say)
-        # The data go on in the order of the checkpoint; without one they begin in the newest.
-        known = parse_recipe(found.state.recipe).train.order_version if found else None
-        recipe = recipe.with_order(known or NEWEST_ORDER)
         order = _plan_windows(shard_set, recipe, ranks, say)
         recipe = pin_to_mix(recipe, order, say)
         if found is not None:
@@ -266,8 +263,7 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Not
     """Return the order of windows; refuse splits that are too small, and batches and vocabularies that do not fit."""
     seq_len, batch, micro_batch = recipe.train.seq_len, recipe.train.global_batch, recipe.train.micro_batch
     train, val = (shard_set.splits.get(split, ()) for split in ("train", "val"))
-    version = recipe.train.order_version or NEWEST_ORDER
-    order = order_split(shard_set, seq_len=seq_len, seed=recipe.train.seed, version=version)
+    order = order_split(shard_set, seq_len=seq_len, seed=recipe.train.seed)
     total, vocab_size = order.targets + order.cropped, recipe.model.vocab_size or shard_set.vocab_size
     where, problems = shard_set.store, list[str]()
     if batch % (micro_batch * ranks):
@@ -288,15 +284,14 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Not
         raise InputError(problems)
     if short := order.describe_short_shards(train):
         say(short)
-    unused = "never predicted" if order.version == 1 else "left out of an epoch, in each epoch other ones"
     say(
         f"{plural(total, 'train token')}: {plural(order.per_epoch, 'window')} of {seq_len}, "
         f"{plural(order.cropped, 'token')} ({order.cropped / total:.2%}) at shard ends "
-        f"{'is' if order.cropped == 1 else 'are'} {unused}"
+        f"{'is' if order.cropped == 1 else 'are'} left out of an epoch, in each epoch other ones"
     )
     for phase in order.phases:
         step, row = divmod(phase.stop - 1, batch)
-        windows = f"{plural(phase.stop - phase.first, 'window')} of an epoch, {plural(phase.cropped, 'token')} left out"
+        windows = f"{plural(phase.stop - phase.first, 'window')} of an epoch"
         say(f"phase {phase.name!r} of the mix: {windows}; its last window is row {row} of step {step + 1}")
     return order
 

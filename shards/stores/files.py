@@ -217,7 +217,11 @@ def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove"
                 sync_folder(Path(folder))
             path.mkdir(exist_ok=True)
             staging.chmod(path.stat().st_mode & 0o7777)
-            staging.rename(path)
+            try:
+                staging.rename(path)
+            except OSError:
+                path.rmdir()
+                raise
         except BaseException:
             if unfinished == "remove":
                 shutil.rmtree(staging, ignore_errors=True)

@@ -20,6 +20,7 @@ GONE: dict[str, str] = {
     "shards": "`tokenmill COMMAND` has every command",
     "tar": "unpack the archive (`tar -xf`), and name the files that it holds",
     "trainer": "`tokenmill COMMAND` has every command",
+    "order_version": "there is one order of the data (docs/order.md); leave the key out",
     "false_end": "an eval set is scored in bits per byte",
     "prune": "`tokenmill build --prune` deletes from the work folder what that build did not use",
     "--compare": "build a set with each tokenizer: their reports have the bytes per token",

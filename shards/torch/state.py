@@ -6,14 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from shards.errors import InputError, plural
-from shards.format.windows.order import OrderVersion
 
 KEYS = ("samples", "set", "split", "seq_len", "seed")
-VERSIONED = ("order_version", "seed")
-"""What stands for the seed in a state, from version 2 of the order on."""
 REMEDY = "Give what state_dict returned, unchanged, or the state of an earlier checkpoint."
 
 
@@ -43,30 +40,10 @@ class StreamState(BaseModel):
     split: str
     seq_len: Index
     seed: Index
-    order_version: Annotated[OrderVersion, BeforeValidator(_plain)] = 1
+    order_version: Index = 1
+    """That of the order; the first one was not named."""
     worker: Annotated[dict[Literal["id", "of", "batch", "total"], Index], Field(min_length=4)] | None = None
     """What the own place of a DataLoader's worker depends on; None if the state is not of a worker."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_version(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Take the version of the order from the seed, where `name_order` puts it."""
-        seed = values.get("seed")
-        if not isinstance(seed, Mapping):
-            return values
-        both = cast("Mapping[str, Any]", seed)
-        return {**values, **{name: both.get(name) for name in VERSIONED}}
-
-
-def name_order(identity: Mapping[str, str | int]) -> dict[str, Any]:
-    """Return the keys of a state that name its order: those of the identity, the version beside the seed.
-
-    A reader that knows no versions expects a number there. It refuses the state and shows the version.
-    """
-    if "order_version" not in identity:
-        return dict(identity)
-    seed = {name: identity[name] for name in VERSIONED}
-    return {name: seed if name == "seed" else value for name, value in identity.items() if name != "order_version"}
 
 
 def parse_states(nested: Any) -> list[StreamState]:
@@ -114,5 +91,4 @@ def _find_states(nested: Any) -> Iterator[Mapping[str, Any]]:
 def _describe_fault(fault: dict[str, Any]) -> str:
     place = ".".join(map(str, fault["loc"]))
     got = "" if fault["type"] == "missing" else f"; got {fault['input']!r:.80}"
-    remedy = "A later Tokenmill may have written it" if place == "order_version" else REMEDY.rstrip(".")
-    return f"the state's {place}: {fault['msg']}{got}. {remedy}."
+    return f"the state's {place}: {fault['msg']}{got}. {REMEDY}"

@@ -34,9 +34,8 @@ from shards.errors import InputError, plural
 from shards.format.listed_files import Verify
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
-from shards.format.windows.order import NEWEST_ORDER, OrderVersion
 from shards.stores.open import AnyPath
-from shards.torch.state import StateError, is_integer, name_order, parse_states
+from shards.torch.state import StateError, is_integer, parse_states
 from shards.torch.windows import DEFAULT_SEED, Field, Labels, Sample, TokenWindows
 
 UnevenEnd = Literal["keep", "drop"]
@@ -67,7 +66,6 @@ class TokenStream(IterableDataset[Sample]):
         cache: AnyPath | None = None,
         cache_limit: int | None = None,
         verify: Verify = "size",
-        order_version: OrderVersion | None = None,
     ):
         """Open a set's stream; no tokens are read yet.
 
@@ -83,7 +81,6 @@ class TokenStream(IterableDataset[Sample]):
             uneven_end: what happens if the samples left at the end are not a whole batch (or, without `batch_size`, a
                 sample) for every rank. "keep": none is lost, and the last ranks end earlier or with a smaller batch,
                 for which collective operations wait forever. "drop": all ranks end after equally many.
-            order_version: as for `TokenWindows`, but a stream without one takes that of the state that it loads.
 
         Raises:
             InputError: an argument cannot be used.
@@ -103,9 +100,7 @@ class TokenStream(IterableDataset[Sample]):
             cache=cache,
             cache_limit=cache_limit,
             verify=verify,
-            order_version=NEWEST_ORDER if order_version is None else order_version,
         )
-        self._order_version: OrderVersion | None = order_version
         self._begin = self._next = 0
         """Where the last iteration began, and where the next batch of this process begins."""
         self._loaded: int | None = None
@@ -164,7 +159,7 @@ class TokenStream(IterableDataset[Sample]):
                 expected = f"expected an integer from 0 to {most}, the samples of this rank in this iteration"
                 raise InputError(f"received = {received!r}: {expected}. Count them from where it began.")
             samples = min(begin + int(received) * self.world_size, len(self.windows))
-            return {"samples": samples, **name_order(self.windows.identity)}
+            return {"samples": samples, **self.windows.identity}
         # Workers run ahead: this copy does not know how far.
         if info is None and self._worker_iterations.item():
             remedy = "Give received= (samples that this rank has received), or use StatefulDataLoader or num_workers=0"
@@ -172,27 +167,24 @@ class TokenStream(IterableDataset[Sample]):
                 f"a DataLoader's workers read this stream, ahead of what your loop has received. {remedy}."
             )
         samples = self._next if self._loaded is None else self._loaded
-        own = {} if info is None else {"worker": self._describe_worker(len(self.windows))}
-        return {"samples": samples, **own, **name_order(self.windows.identity)}
+        own = {} if info is None else {"worker": self._describe_worker()}
+        return {"samples": samples, **own, **self.windows.identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration begin where a state ends, in the version of the order that the state is of.
-
-        That may change `len` of the stream and `windows.order`, unless the stream was given `order_version`.
+        """Let the next iteration begin where a state ends.
 
         Args:
             state: from `state_dict` of a stream with any rank, world size, batch and workers; or the state of a
                 StatefulDataLoader, or any nested dict that has those of a stream's workers in it.
 
         Raises:
-            StateError: the state is not of a stream, or is damaged; it is of another set, split, `seq_len` or seed, or
-                of another version than the stream was given, or lies outside. Nothing has changed then.
+            StateError: the state is not of a stream, or is damaged; it is of another set, split, `seq_len`, seed or
+                version of the order, or lies outside. Nothing has changed then.
         """
         # Everything is checked before anything changes.
         states, here = parse_states(state), get_worker_info() is not None
         problems: list[str] = []
-        version: OrderVersion = self._order_version or states[0].order_version
-        for name, found in {**self.windows.identity, "order_version": version}.items():
+        for name, found in self.windows.identity.items():
             others = list(dict.fromkeys(getattr(state, name) for state in states))
             if len(others) > 1:
                 problems.append(
@@ -200,17 +192,19 @@ class TokenStream(IterableDataset[Sample]):
                     f"has {found!r}. Give only this stream's part."
                 )
             elif others[0] != found:
-                remedy = "Leave it out" if name == "order_version" else "Use what the state was saved with"
+                remedy = "Use what the state was saved with"
+                if name == "order_version":
+                    remedy = "Go on with the Tokenmill that saved it, or begin at the first sample"
                 problems.append(f"the state is of {name} {others[0]!r}; this stream has {found!r}. {remedy}.")
         # Batches are dealt out in order, so the worker whose next batch comes first has the first that is missing.
-        samples, total = min(state.samples for state in states), self.windows.count_samples(version)
+        samples, total = min(state.samples for state in states), len(self.windows)
         if samples > total:
             has = f"this stream has {total}"
             remedy = "Give as many epochs or samples as before"
             problems.append(f"the state is of {plural(samples, 'sample')}; {has}. {remedy}.")
         worker = states[0].worker
         # A worker may resume its own place only if batches are dealt out as before.
-        own = self._describe_worker(total) if here else None
+        own = self._describe_worker() if here else None
         if here and worker not in (None, own):
             found = f"the state is of another worker or batch, {worker}; this is {own}"
             problems.append(f"{found}. Give the loader's state to load_state_dict of the stream, not of the loader.")
@@ -222,7 +216,6 @@ class TokenStream(IterableDataset[Sample]):
                 problems.append(f"{found}, from 0. Give the loader's state.")
         if problems:
             raise StateError(problems)
-        self.windows.follow_order(version)
         self._loaded, self._own_place = samples, here and worker is not None
         if not here:
             self._worker_iterations.zero_()
@@ -253,11 +246,11 @@ class TokenStream(IterableDataset[Sample]):
         """Samples of a batch of all ranks."""
         return self.world_size * (self.batch_size or 1)
 
-    def _describe_worker(self, total: int) -> dict[str, int]:
-        """Return what a worker's own place depends on, in an order of so many samples."""
+    def _describe_worker(self) -> dict[str, int]:
+        """Return what a worker's own place depends on."""
         info = get_worker_info()
         assert info is not None
-        return {"id": info.id, "of": info.num_workers, "batch": self._stride, "total": total}
+        return {"id": info.id, "of": info.num_workers, "batch": self._stride, "total": len(self.windows)}
 
     def _iter_from(self, first: int, end: int, readers: int) -> Iterator[Sample]:
         for begin in range(first, end, self._stride * readers):

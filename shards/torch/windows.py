@@ -1,7 +1,7 @@
 """`TokenWindows`: the samples of a shard set by number, in the order of a training run of `tokenmill train`.
 
-Sample i is window i of `shards.format.windows.order`: a pure function of the set, the split, `seq_len`, the seed and
-the order's version. So any sampler gives what it means to give, and a run resumes from the number of samples that it
+Sample i is window i of `shards.format.windows.order`: a pure function of the set, the split, `seq_len` and the seed. So
+any sampler gives what it means to give, and a run resumes from the number of samples that it
 has read.
 
 Costs: reading forward, a worker decodes every shard once and holds two of them (2 or 4 bytes per token). Each worker of
@@ -28,7 +28,7 @@ from shards.format.arrays import Int64s
 from shards.format.listed_files import Verify
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet, open_set
-from shards.format.windows.order import NEWEST_ORDER, OrderVersion, WindowOrder, order_split
+from shards.format.windows.order import ORDER_VERSION, order_split
 from shards.format.windows.window_reader import WindowReader
 from shards.stores.cache import Cache
 from shards.stores.open import AnyPath, scheme_of
@@ -52,8 +52,8 @@ class TokenWindows(Dataset[Sample]):
     Attributes:
         shard_set: the set.
         order: the order of its windows; `order.per_epoch` samples are an epoch.
-        order_version: the version of that order.
-        identity: what decides which sample a number is: the set's digest (`set`), `split`, `seq_len`, `seed`.
+        identity: what decides which sample a number is: the set's digest (`set`), `split`, `seq_len`, `seed` and the
+            order's version (`order_version`).
     """
 
     def __init__(
@@ -71,7 +71,6 @@ class TokenWindows(Dataset[Sample]):
         cache_limit: int | None = None,
         verify: Verify = "size",
         decoded_shards: int = 2,
-        order_version: OrderVersion = NEWEST_ORDER,
     ):
         """Open a set's samples; no tokens are read yet.
 
@@ -101,8 +100,6 @@ class TokenWindows(Dataset[Sample]):
             verify: what is compared with the manifest when a process first reads a shard: "size", or "sha256", for
                 which it reads the shard once more. A cache compares both anyway. An open set has its own.
             decoded_shards: shards held decoded, at least 2.
-            order_version: 2 cuts each shard into other windows in each epoch; 1 into the same ones, as before 0.2.0:
-                for counts of samples that were saved without a version.
 
         Raises:
             InputError: an argument cannot be used, the set lacks the split, or no shard of it or of one of its phases
@@ -120,41 +117,24 @@ class TokenWindows(Dataset[Sample]):
         self.labels: Labels = labels
         self.fields: tuple[Field, ...] = tuple(fields)
         self._decoded_shards, self._epochs, self._samples = decoded_shards, epochs, samples
-        self.order_version: OrderVersion = order_version
         self._check(epochs, samples)
         self.seq_len, self.seed = int(seq_len), int(seed)  # of numpy's integers: `identity` is plain JSON
-        self.order = self._plan(order_version)
+        self._plan()
         self._check_windows()
-        self._reader = self._make_reader()
 
     @property
     def identity(self) -> dict[str, str | int]:
-        """The values that decide which sample has which number; version 1 of the order is not named."""
-        named: dict[str, str | int] = {} if self.order_version == 1 else {"order_version": self.order_version}
+        """The values that decide which sample has which number."""
         return {
             "set": self.shard_set.manifest_sha256,
             "split": self.split,
             "seq_len": self.seq_len,
             "seed": self.seed,
-            **named,
+            "order_version": ORDER_VERSION,
         }
 
     def __len__(self) -> int:
-        return self.count_samples(self.order_version)
-
-    def count_samples(self, version: OrderVersion) -> int:
-        """Return how many samples there are in a version of the order."""
-        if self._samples is not None:
-            return self._samples
-        order = self.order if version == self.order_version else self._plan(version)
-        return (self._epochs or 1) * order.per_epoch
-
-    def follow_order(self, version: OrderVersion) -> None:
-        """Give the samples of another version of the order from now on, which may be more or fewer."""
-        if version != self.order_version:
-            self.close()
-            self.order_version, self.order = version, self._plan(version)
-            self._reader = self._make_reader()
+        return (self._epochs or 1) * self.order.per_epoch if self._samples is None else self._samples
 
     def __getitem__(self, index: SupportsIndex) -> Sample:
         return self.__getitems__([index])[0]
@@ -195,11 +175,11 @@ class TokenWindows(Dataset[Sample]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.order = self._plan(self.order_version)
-        self._reader = self._make_reader()
+        self._plan()
 
-    def _plan(self, version: OrderVersion) -> WindowOrder:
-        return order_split(self.shard_set, self.split, seq_len=self.seq_len, seed=self.seed, version=version)
+    def _plan(self) -> None:
+        self.order = order_split(self.shard_set, self.split, seq_len=self.seq_len, seed=self.seed)
+        self._reader = self._make_reader()
 
     def _number(self, index: SupportsIndex) -> int:
         number, length = operator.index(index), len(self)
@@ -252,8 +232,6 @@ class TokenWindows(Dataset[Sample]):
             problems.append(f"epochs = {epochs} and samples = {samples}: expected one of the two. Leave one out.")
         if not is_integer(self.seed) or not 0 <= self.seed < 1 << 32:
             problems.append(f"seed = {self.seed!r}: expected an integer from 0 to 2^32 - 1.")
-        if self.order_version not in get_args(OrderVersion):
-            problems.append(f"order_version = {self.order_version!r}: expected 1 or 2.")
         if self.split not in self.shard_set.splits:
             has = ", ".join(self.shard_set.splits)
             problems.append(f"split = {self.split!r}: {self.shard_set.store} has no such split. It has: {has}.")

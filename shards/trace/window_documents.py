@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from shards.format.reader import Shard
 from shards.format.windows.order import Window, WindowOrder
 from shards.trace.locate import Place, find_holders
@@ -17,7 +19,7 @@ def find_window_documents(
     Raises:
         ShardSetError: a document table is not what the manifest says.
     """
-    for visit, starts in order.iter_visits(first, count):
+    for visit, _, starts in order.group_by_visit(np.arange(first, first + count)):
         # A window has one token more than its inputs: the last target.
         ranges = [(start, start + order.seq_len + 1) for start in starts.tolist()]
         holders = find_holders(shards[visit.shard], ranges)

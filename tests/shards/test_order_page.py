@@ -59,28 +59,26 @@ def permute(size: int, *key: int) -> list[int]:
     return sorted(range(size), key=numbers.__getitem__)
 
 
-def count_windows(version: int, tokens: int, length: int) -> int:
+def count_windows(tokens: int, length: int) -> int:
     fit = max(tokens - 1, 0) // length
-    return fit - 1 if version == 2 and fit > 1 else fit
+    return fit - 1 if fit > 1 else fit
 
 
-def find_offset(version: int, seed: int, shard: int, tokens: int, length: int, epoch: int) -> int:
-    windows = count_windows(version, tokens, length)
-    if version == 1:
-        return 0
+def find_offset(seed: int, shard: int, tokens: int, length: int, epoch: int) -> int:
+    windows = count_windows(tokens, length)
     start = next(generate_numbers(seed, shard, 0, 0))
     return (start + epoch * 0x9E3779B97F4A7C15) % 2**64 * min(length, tokens - windows * length) // 2**64
 
 
-def list_epoch(version: int, seed: int, length: int, shards: list[int], phases: list[str], epoch: int) -> Places:
+def list_epoch(seed: int, length: int, shards: list[int], phases: list[str], epoch: int) -> Places:
     visits = permute(len(shards), seed, epoch)
     if phases:
         visits.sort(key=lambda shard: list(dict.fromkeys(phases)).index(phases[shard]))
     places: Places = []
     for shard in visits:
-        windows = count_windows(version, shards[shard], length)
+        windows = count_windows(shards[shard], length)
         if windows:
-            offset = find_offset(version, seed, shard, shards[shard], length, epoch)
+            offset = find_offset(seed, shard, shards[shard], length, epoch)
             places += [(shard, offset + place * length) for place in permute(windows, seed, epoch, shard)]
     return places
 
@@ -107,25 +105,25 @@ def test_the_numbers_of_keys_are_those_of_the_page(key, numbers, permutation):
     assert permute(8, *integers(key)) == integers(permutation)
 
 
-@pytest.mark.parametrize("row", read_table("version | seed | shard"), ids=str)
+@pytest.mark.parametrize("row", read_table("seed | shard"), ids=str)
 def test_the_offsets_are_those_of_the_page(row):
-    (version, seed, shard, tokens, length, windows), offsets = (int(cell) for cell in row[:6]), integers(row[6])
-    assert count_windows(version, tokens, length) == windows
-    assert [find_offset(version, seed, shard, tokens, length, epoch) for epoch in range(6)] == offsets
-    order = WindowOrder([0] * shard + [tokens], seq_len=length, seed=seed, version=version)
+    (seed, shard, tokens, length, windows), offsets = (int(cell) for cell in row[:5]), integers(row[5])
+    assert count_windows(tokens, length) == windows
+    assert [find_offset(seed, shard, tokens, length, epoch) for epoch in range(6)] == offsets
+    order = WindowOrder([0] * shard + [tokens], seq_len=length, seed=seed)
     assert (order.windows[shard], order.find_offsets(shard, range(6))) == (windows, offsets)
 
 
-@pytest.mark.parametrize("row", read_table("version | seed | `L`"), ids=str)
+@pytest.mark.parametrize("row", read_table("seed | `L`"), ids=str)
 def test_the_samples_are_those_of_the_page(row):
-    version, seed, length = (int(cell) for cell in row[:3])
-    shards, phases = integers(row[3]), re.findall(r"\w+", row[4])
-    per_epoch, first = int(row[5]), int(row[6])
-    expected = [tuple(map(int, place.split(":"))) for place in row[7].split(", ")]
-    epochs = [list_epoch(version, seed, length, shards, phases, epoch) for epoch in range(3)]
+    seed, length = (int(cell) for cell in row[:2])
+    shards, phases = integers(row[2]), re.findall(r"\w+", row[3])
+    per_epoch, first = int(row[4]), int(row[5])
+    expected = [tuple(map(int, place.split(":"))) for place in row[6].split(", ")]
+    epochs = [list_epoch(seed, length, shards, phases, epoch) for epoch in range(3)]
     assert {len(epoch) for epoch in epochs} == {per_epoch}
     assert [place for places in epochs for place in places][first : first + len(expected)] == expected
-    order = WindowOrder(shards, seq_len=length, seed=seed, phases=phases, version=version)
+    order = WindowOrder(shards, seq_len=length, seed=seed, phases=phases)
     assert [(at.shard, at.start) for at in map(order.locate, range(first, first + len(expected)))] == expected
 
 
@@ -134,17 +132,16 @@ def test_the_samples_are_those_of_the_page(row):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    version=st.sampled_from([1, 2]),
     sizes=st.lists(st.lists(st.integers(0, 200), min_size=1, max_size=4), min_size=1, max_size=3),
     length=st.integers(1, 20),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_the_page_gives_the_windows_of_the_code(version, sizes, length, seed):
+def test_the_page_gives_the_windows_of_the_code(sizes, length, seed):
     shards = [size for own in sizes for size in own]
     phases = [f"p{number}" for number, own in enumerate(sizes) for _ in own] if len(sizes) > 1 else []
-    order = WindowOrder(shards, seq_len=length, seed=seed, phases=phases, version=version)
+    order = WindowOrder(shards, seq_len=length, seed=seed, phases=phases)
     for epoch in (0, 1, 2, 58):
-        expected = list_epoch(version, seed, length, shards, phases, epoch)
+        expected = list_epoch(seed, length, shards, phases, epoch)
         assert order.per_epoch == len(expected)
         first = epoch * order.per_epoch
         found = [order.locate(number) for number in range(first, first + order.per_epoch)]
@@ -156,10 +153,8 @@ def test_the_page_gives_the_windows_of_the_code(version, sizes, length, seed):
 @given(
     tokens=st.integers(0, 5_000), length=st.integers(1, 300), seed=st.integers(0, 2**32 - 1), shard=st.integers(0, 9)
 )
-def test_an_epoch_of_version_2_predicts_all_but_two_windows_at_the_edges_once(tokens, length, seed, shard):
+def test_an_epoch_predicts_all_but_two_windows_at_the_edges_once(tokens, length, seed, shard):
     order = WindowOrder([0] * shard + [tokens], seq_len=length, seed=seed)
-    before = WindowOrder([0] * shard + [tokens], seq_len=length, seed=seed, version=1)
-    assert before.per_epoch - (before.per_epoch > 1) == order.per_epoch
     assert order.targets + order.cropped == tokens
     if not order.per_epoch:
         return

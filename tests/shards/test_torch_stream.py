@@ -180,44 +180,6 @@ def test_the_union_over_interruptions_is_the_order(small_set, numbers, chain):
     assert read == list(range(N))
 
 
-OLD_STATES = {
-    7: [[113, 114, 115, 116], [285, 286, 287, 288], [9, 10, 11, 12], [57, 58, 59, 60]],
-    323: [[1182, 1183, 1184, 1185], [1130, 1131, 1132, 1133], [1110, 1111, 1112, 1113], [1222, 1223, 1224, 1225]],
-    650: [[37, 38, 39, 40], [289, 290, 291, 292], [345, 346, 347, 348], [333, 334, 335, 336]],
-}
-"""The samples that followed a state's, as the last version that knew one order read them in `small_set`."""
-
-
-def old_state(shard_set: ShardSet, samples: int) -> dict[str, Any]:
-    """Return a state as it was before orders had versions."""
-    return {"samples": samples, "set": shard_set.manifest_sha256, "split": "train", "seq_len": SEQ_LEN, "seed": 1337}
-
-
-@pytest.mark.parametrize("samples", OLD_STATES)
-def test_a_state_without_a_version_goes_on_in_the_order_that_it_was_saved_in(small_set, samples):
-    stream = TokenStream(small_set, seq_len=SEQ_LEN, epochs=3)
-    assert len(stream) == 3 * N
-    stream.load_state_dict({"loader": [old_state(small_set, samples)]})
-    assert len(stream) == 972 - samples
-    assert stream.state_dict() == old_state(small_set, samples)
-    rows = [part["input_ids"].tolist() for part in stream]
-    assert (rows[:4], len(rows)) == (OLD_STATES[samples], 972 - samples)
-    assert len(list(stream)) == 972  # the next iteration, too
-    # The version of a later state counts; an argument refuses any other.
-    stream.load_state_dict(TokenStream(small_set, seq_len=SEQ_LEN).state_dict())
-    assert len(stream) == 3 * N
-    for version, state in ((2, old_state(small_set, 0)), (1, stream.state_dict())):
-        given = TokenStream(small_set, seq_len=SEQ_LEN, order_version=version)
-        with pytest.raises(
-            StateError, match=f"of order_version {3 - version}; this stream has {version}. Leave it out"
-        ):
-            given.load_state_dict(state)
-        assert given.windows.order_version == version
-    mixed = {"a": old_state(small_set, 0), "b": stream.state_dict()}
-    with pytest.raises(StateError, match="the state has parts of order_version 1, 2, those of several streams"):
-        stream.load_state_dict(mixed)
-
-
 def find_samples(state: dict[str, Any]) -> list[int]:
     """Return the samples of a state: the least of its workers'."""
     return [min(map(int, re.findall(r"'samples': (\d+)", str(state))))]
@@ -277,13 +239,11 @@ def test_an_even_end_gives_all_ranks_equally_many(small_set, ranks, batch):
     assert counts == {(N // stride, N // stride * stride)}
 
 
-@pytest.mark.parametrize(("version", "per_epoch"), [(1, N + len(SIZES)), (2, N)])
-def test_epochs_are_read_in_one_iteration_each_in_an_order_of_its_own(small_set, version, per_epoch):
-    stream = TokenStream(small_set, seq_len=SEQ_LEN, epochs=2, order_version=version)
+def test_epochs_are_read_in_one_iteration_each_in_an_order_of_its_own(small_set):
+    stream = TokenStream(small_set, seq_len=SEQ_LEN, epochs=2)
     parts = [part["input_ids"][0].item() for part in stream]
-    assert len(parts) == 2 * per_epoch
-    assert (sorted(parts[:per_epoch]) == sorted(parts[per_epoch:])) == (version == 1)
-    assert parts[:per_epoch] != parts[per_epoch:]
+    assert len(parts) == 2 * N
+    assert sorted(parts[:N]) != sorted(parts[N:])  # each epoch cuts shards at another offset
 
 
 def test_an_iteration_after_the_one_that_resumed_begins_at_the_start(small_set):
@@ -321,26 +281,6 @@ def test_a_stateful_dataloader_goes_on_exactly(small_set, numbers, made_by):
     stream = open_stream(small_set, Setup(1, 0, 11), 0)
     stream.load_state_dict(state)
     assert flatten(list(StatefulDataLoader(stream, batch_size=None)), numbers) == list(range(30, N))
-
-
-def test_a_stateful_dataloader_of_version_1_goes_on_in_it(small_set):
-    """Its workers find the version in their states; the new stream was given none."""
-
-    def load(**more: Any) -> Any:
-        stream = open_stream(small_set, Setup(1, 2, 6), 0, epochs=2, **more)
-        return StatefulDataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="fork")
-
-    def rows(parts: Any) -> list[list[int]]:
-        return [row for part in parts for row in part["input_ids"].tolist()]
-
-    loader = load(order_version=1)
-    whole = TokenWindows(small_set, seq_len=SEQ_LEN, epochs=2, order_version=1)
-    assert rows(itertools.islice(loader, 5)) == whole.read(range(30))["input_ids"].tolist()
-    state = loader.state_dict()
-    assert "order_version" not in str(state)
-    again = load()
-    again.load_state_dict(state)
-    assert rows(again) == whole.read(range(30, len(whole)))["input_ids"].tolist()
 
 
 def test_a_stateful_dataloader_without_workers(small_set, numbers):
@@ -429,7 +369,8 @@ def test_the_state_is_one_number_and_what_it_belongs_to(small_set):
         "set": small_set.manifest_sha256,
         "split": "train",
         "seq_len": SEQ_LEN,
-        "seed": {"order_version": 2, "seed": 5},
+        "seed": 5,
+        "order_version": 2,
     }
     assert len(pickle.dumps(stream)) < 2_500
 
@@ -501,12 +442,9 @@ LEFT_OUT = object()
     ("changed", "message"),
     [
         ({"seed": LEFT_OUT}, r"^the state's seed: Field required\. Give what state_dict returned"),
-        (
-            {"seed": {"order_version": 3, "seed": 5}},
-            r"order_version: .*got 3\. A later Tokenmill may have written it\.$",
-        ),
-        ({"seed": {"order_version": 2}}, "the state's seed: .*valid integer; got None"),
-        ({"seed": {"seed": 5}}, "the state's order_version: .*got None"),
+        ({"order_version": 3}, r"is of order_version 3; this stream has 2\. Go on with the Tokenmill that saved it"),
+        ({"order_version": LEFT_OUT}, "the state is of order_version 1; this stream has 2"),
+        ({"order_version": None}, "the state's order_version: .*got None"),
         ({"samples": LEFT_OUT, "set": LEFT_OUT}, "(?s)state's samples: Field required.*state's set: Field required"),
         ({"samples": 8.0}, r"the state's samples: .*valid integer; got 8\.0\. Give what state_dict returned"),
         ({"samples": "8"}, "the state's samples: .*valid integer; got '8'"),

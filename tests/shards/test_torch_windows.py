@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +20,7 @@ from shards.errors import InputError
 from shards.format import codec
 from shards.format.reader import Shard
 from shards.format.token_set import write_token_set
-from shards.format.windows.decoded_frames import DecodedShard
-from shards.format.windows.order import WindowOrder
+from shards.format.windows.order import Window, WindowOrder
 from shards.format.windows.window_reader import READS_FORWARD
 from shards.torch import TokenStream, TokenWindows, collate_windows
 from tests.support.servers.hub import Hub, use_hub
@@ -175,14 +176,14 @@ def test_reading_forward_decodes_ahead_and_no_further_than_needed(small_set, mon
         windows._reader._pool.shutdown()
         assert {name for name, thread in threads if thread == "decode-ahead"} == {first, second}
         assert len(windows._reader._held) == 2
-        assert all(shard.is_whole for shard in windows._reader._held.values())
+        assert all(shard._decoded.all() for shard in windows._reader._held.values())
 
 
 def test_random_numbers_decode_nothing_ahead(small_set):
     with TokenWindows(small_set, seq_len=SEQ_LEN) as windows:
         for number in (50, 3, 60, 61, 2, 80, 7, 8, 9, 1):
             windows[number]
-        assert windows._reader._ahead == {}
+        assert all(shard._ahead is None for shard in windows._reader._held.values())
 
 
 def test_a_corrupt_frame_is_an_error_where_it_is_read(small_set, tmp_path):
@@ -200,9 +201,41 @@ def test_a_corrupt_frame_is_an_error_where_it_is_read(small_set, tmp_path):
     (folder / shard.tokens_file.name).write_bytes(content)
     with pytest.raises(ShardSetError, match=rf"{shard.name}.bin.zst: .*frame_corrupt"):
         windows[2]
-    held = DecodedShard(shard)
+    # The same of a thread that decodes ahead: the next read has its error.
+    numbers = [n for n in range(len(windows)) if windows.order.locate(n).shard == place.shard]
+    others = [n for n in numbers if not intersects(windows.order.locate(n), frame)]
     with pytest.raises(ShardSetError, match="frame_corrupt"):
-        held.decode_rest()
+        read_one_by_one(windows, others * 2)
+
+
+def read_one_by_one(windows: TokenWindows, numbers: list[int]) -> None:
+    for number in numbers:
+        windows[number]
+        windows._reader._pool.submit(int).result()  # after what it decodes ahead
+
+
+def intersects(place: Window, frame: codec.Frame) -> bool:
+    return place.start * 2 < frame.stop and frame.start < place.stop * 2
+
+
+def test_threads_that_need_the_same_frames_read_right_tokens(small_set, monkeypatch):
+    """A frame that fails is decoded again when it is needed again."""
+    decompress, failed = codec.decompress_frame, list[int]()
+
+    def fail_once(tool: Any, data: Any, frame: codec.Frame) -> bytes:
+        if frame.start == 128 and not failed:
+            failed.append(frame.start)
+            raise codec.CodecError("as if the disk had failed")
+        return decompress(tool, data, frame)
+
+    expected = [straight(small_set, number)[:-1] for number in range(89)]
+    windows = TokenWindows(small_set, seq_len=SEQ_LEN)
+    monkeypatch.setattr(codec, "decompress_frame", fail_once)
+    with pytest.raises(ShardSetError, match="as if the disk had failed"):
+        windows.read(range(len(windows)))
+    with ThreadPoolExecutor(3) as pool:
+        for found in pool.map(windows.read, [range(len(windows))] * 3):
+            assert found["input_ids"].tolist() == expected
 
 
 # Fields

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pytest
 
 from shards import ShardSet
@@ -92,7 +93,7 @@ def visited(shard_set: ShardSet, recipe_file: Path) -> list[str]:
     """Return the names of the train shards in the order in which the first epoch visits them."""
     train, shards = load_train_recipe(recipe_file).train, shard_set.splits["train"]
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=train.seq_len, seed=train.seed)
-    return [shards[visit.shard].name for visit, _ in order.iter_visits(0, order.per_epoch)]
+    return [shards[visit.shard].name for visit, *_ in order.group_by_visit(np.arange(order.per_epoch))]
 
 
 def two_largest(shard_set: ShardSet) -> int:

@@ -171,17 +171,7 @@ def test_a_run_without_a_checkpoint_records_its_set(copied_run, trace):
     (copied_run / "set.json").unlink()
     status, _, err = trace(copied_run, "--step", 1)
     assert status == 2
-    assert "no checkpoint and no set.json says which set" in err
-
-
-def test_a_run_without_a_record_of_its_set_is_traced_with_the_set_named(copied_run, small_set, trace):
-    """Runs of 0.1.0 have no set.json."""
-    _, expected, _ = trace(copied_run, "--step", 1)
-    (copied_run / "set.json").unlink()
-    status, _, err = trace(copied_run, "--step", 1)
-    assert status == 2
-    assert "set.json: is missing, so the set of this training run is unknown. Add --shards SET." in err
-    assert trace(copied_run, "--step", 1, "--shards", small_set.path) == (0, expected, "")
+    assert "set.json: is missing. Expected the whole folder of a training run." in err
 
 
 def test_a_set_that_has_moved_is_named(copied_run, small_set, trace, tmp_path):

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import xxhash
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from shards.config import Settings
 from shards.errors import InputError, Problem, remedy_of
+from shards.terminal.program import Row
 from shards.terminal.reporter import Note
 
 FOLDER = "checkpoints"
@@ -23,6 +24,8 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 RNG_FILE = "rng.safetensors"
 STATE_FILE = "state.json"
 CHECKSUMS_FILE = "checksums.json"
+VERSION = 3
+"""Of checkpoints. It changes with the order of the windows, too: a checkpoint counts windows."""
 _NAME = re.compile(r"step-(\d{8,})")
 
 
@@ -38,7 +41,7 @@ class CheckpointState(Settings):
     """The state of a checkpoint without its tensors."""
 
     format: Literal["tokenmill-checkpoint"] = "tokenmill-checkpoint"
-    format_version: Literal[2] = 2
+    format_version: Literal[3] = VERSION
     step: int = Field(ge=0)
     """Optimizer steps done."""
     samples: int = Field(ge=0)
@@ -113,13 +116,19 @@ def read_state(path: Path) -> CheckpointState:
     """Read the state in a checkpoint's folder alone; no checksum is checked.
 
     Raises:
-        CheckpointError: it is not a state that this version reads, or its step differs from the folder's name.
+        CheckpointError: it is not a state, or one of another version, or its step differs from the folder's name.
         OSError: it cannot be read.
     """
     try:
-        state = CheckpointState.model_validate_json((path / STATE_FILE).read_bytes())
-    except ValidationError as error:
-        raise CheckpointError(f"{path / STATE_FILE}: not a state that this version reads: {error}") from error
+        content: Any = json.loads((path / STATE_FILE).read_bytes())
+        if isinstance(content, dict) and (version := cast("Row", content).get("format_version")) != VERSION:
+            found = f"{path / STATE_FILE}: a checkpoint of version {version}; expected version {VERSION}"
+            raise CheckpointError(
+                f"{found}. Go on with the Tokenmill that wrote it, or train anew in a new run folder."
+            )
+        state = CheckpointState.model_validate(content)
+    except ValueError as error:  # of pydantic, too
+        raise CheckpointError(f"{path / STATE_FILE}: not the state of a checkpoint: {error}") from error
     if _NAME.fullmatch(path.name) and step_of_checkpoint(path) != state.step:
         raise CheckpointError(f"{path / STATE_FILE}: step {state.step}; expected that of the folder's name")
     return state

@@ -132,7 +132,7 @@ def _open_training_set(options: argparse.Namespace) -> ShardSet | None:
         say(f"{error} Without it, there is no validation loss, and documents that training holds are not known.")
         return None
     shard_set = open_set(place)
-    if record is not None and record.manifest_sha256 != shard_set.manifest_sha256:
+    if record.manifest_sha256 != shard_set.manifest_sha256:
         found = f"has the manifest sha256 {shard_set.manifest_sha256}; the run was trained on {record.manifest_sha256}"
         raise InputError(f"{place}: {found}. Give the set it was trained on with --shards.")
     return shard_set

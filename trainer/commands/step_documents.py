@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from shards.errors import InputError, plural
 from shards.format.reader import ShardSet
-from shards.format.windows.order import NEWEST_ORDER, Window, order_split
+from shards.format.windows.order import Window, order_split
 from shards.terminal.program import Row
 from shards.trace.excerpt import Excerpt, read_excerpt
 from shards.trace.locate import Place
@@ -21,9 +21,6 @@ from trainer.checkpoint.folders import CheckpointError, CheckpointState, list_ch
 from trainer.metrics import METRICS_FILE, read_metrics
 from trainer.recipe import FIXED_BY_CHECKPOINT, TrainConfig, find_changes, load_train_recipe, parse_recipe
 from trainer.run_folder import RECIPE_FILE, read_set_record
-
-if TYPE_CHECKING:
-    pass
 
 
 class RowDocument(NamedTuple):
@@ -77,10 +74,10 @@ def read_training_run(folder: Path) -> TracedRun:
 
     Raises:
         InputError: the folder is not a run's, its recipe is not the one that its checkpoint was trained with, or
-            nothing in it says which set the model was trained on.
+            it does not say which set the model was trained on.
         OSError: a file cannot be read.
     """
-    recipe = load_train_recipe(folder / RECIPE_FILE).with_order(1)
+    recipe = load_train_recipe(folder / RECIPE_FILE)
     train = recipe.train
     # The recipe must be the one that the model was trained with.
     state, notes = _read_newest_state(folder)
@@ -94,14 +91,10 @@ def read_training_run(folder: Path) -> TracedRun:
             found = f"step {state.step} is saved after {plural(state.samples, 'window')}"
             expected = f"expected {plural(train.global_batch, 'window')} per step"
             raise InputError(f"{folder}: {found}; {expected}. The windows of each step are not known.")
-    # Which set it was: the checkpoint knows, or the record of the start.
-    record = read_set_record(folder)
-    manifest_sha256 = state.manifest_sha256 if state else record.manifest_sha256 if record else None
-    if manifest_sha256 is None:
-        raise InputError(f"{folder}: no checkpoint and no set.json says which set the model was trained on.")
     records = read_metrics(folder) if (folder / METRICS_FILE).is_file() else []
     taken = max(records[-1]["step"] if records else 0, state.step if state else 0)
-    return TracedRun(folder, train, max(train.steps, taken), taken, manifest_sha256, notes)
+    sha256 = read_set_record(folder).manifest_sha256
+    return TracedRun(folder, train, max(train.steps, taken), taken, sha256, notes)
 
 
 def find_step_documents(
@@ -137,8 +130,7 @@ def find_step_documents(
     vocabulary = shard_set.vocabulary
     # The same order that the run went through.
     shards = shard_set.splits["train"]
-    version = run.train.order_version or NEWEST_ORDER
-    order = order_split(shard_set, seq_len=run.train.seq_len, seed=run.train.seed, version=version)
+    order = order_split(shard_set, seq_len=run.train.seq_len, seed=run.train.seed)
 
     rows = run.train.global_batch if row is None else 1
     first_window = (step - 1) * run.train.global_batch + (row or 0)

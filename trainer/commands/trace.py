@@ -80,12 +80,9 @@ def find_training_set(run: Path) -> Path | str:
     Raises:
         InputError: the run does not say, or the set is no longer there.
     """
-    from trainer.run_folder import SET_FILE, read_set_record
+    from trainer.run_folder import read_set_record
 
-    record = read_set_record(run)
-    if record is None:
-        raise InputError(f"{run / SET_FILE}: is missing, so the set of this training run is unknown. Add --shards SET.")
-    place = parse_place(record.path)
+    place = parse_place(read_set_record(run).path)
     if isinstance(place, Path) and not place.is_dir():
         raise InputError(f"{run}: was trained on {place}, which is not there. Add --shards SET.")
     return place

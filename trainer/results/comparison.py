@@ -88,7 +88,7 @@ def _find_obstacle(score: str, first: TrainingRun, other: TrainingRun) -> str | 
     texts = [_describe_text(score, run) for run in (first, other)]
     if score in VALIDATION_SCORES:
         # A validation split is read from its start: as many tokens of one set are the same ones.
-        is_one_set = first.set_sha256 is not None and first.set_sha256 == other.set_sha256
+        is_one_set = first.shard_set.manifest_sha256 == other.shard_set.manifest_sha256
         return OTHER_TEXT if is_one_set and texts[0] != texts[1] else None
     return OTHER_TEXT if all(texts) and texts[0] != texts[1] else None
 
@@ -111,8 +111,8 @@ def _list_changes(runs: Sequence[TrainingRun]) -> list[Row]:
     rows = [{"key": key, **{run.name: own.get(key) for run, own in zip(runs, values, strict=True)}} for key in keys]
 
     # The set and the tokenizer are told by their digests.
-    sets = [run.shard_set and f"{run.shard_set.path} ({run.shard_set.manifest_sha256[:12]})" for run in runs]
-    tokenizers = [run.tokenizer_sha256 and run.tokenizer_sha256[:12] for run in runs]
+    sets = [f"{run.shard_set.path} ({run.shard_set.manifest_sha256[:12]})" for run in runs]
+    tokenizers = [run.tokenizer_sha256[:12] for run in runs]
     for key, told in (("shard set", sets), ("tokenizer", tokenizers)):
         rows.append({"key": key, **{run.name: value for run, value in zip(runs, told, strict=True)}})
     return [row for row in rows if any(row[run.name] != row[runs[0].name] for run in runs)]
@@ -122,7 +122,8 @@ def _list_notes(runs: Sequence[TrainingRun], scores: list[Row]) -> Iterator[str]
     """Yield what is odd about each run, then about comparing them."""
     for run in runs:
         yield from (f"{run.name} {oddity}" for oddity in run.describe_oddities())
-    others = [run.name for run in runs if run.set_sha256 != runs[0].set_sha256]
+    first = runs[0].shard_set.manifest_sha256
+    others = [run.name for run in runs if run.shard_set.manifest_sha256 != first]
     if others:
         trained = f"trained on another shard set than {runs[0].name}"
         yield f"{', '.join(others)}: {trained}, so val_loss and val_bits_per_byte may be of other text"

@@ -15,6 +15,7 @@ from trainer.recipe import TrainRecipe, load_train_recipe
 from trainer.results.curves import list_scores
 from trainer.run_folder import (
     RECIPE_FILE,
+    SET_FILE,
     TOKENIZER_FILE,
     SetRecord,
     StartRecord,
@@ -31,8 +32,8 @@ class TrainingRun:
         name: the folder's name, or its path where several runs have folders of one name.
         recipe: the resolved recipe.
         records: the lines of metrics.jsonl; each has `tokens`, those of the last step before it.
-        shard_set: the set that it is trained on; None in runs of version 0.1.0.
-        tokenizer_sha256: of the tokenizer's file in the folder; None if it is missing.
+        shard_set: the set that it is trained on.
+        tokenizer_sha256: of the tokenizer's file in the folder.
         start: the checkpoint of another run that it began from.
         unreadable: lines of metrics.jsonl that are not whole; a crash, or a run at work, leaves one at the end.
     """
@@ -41,8 +42,8 @@ class TrainingRun:
     folder: Path
     recipe: TrainRecipe
     records: list[Record]
-    shard_set: SetRecord | None
-    tokenizer_sha256: str | None
+    shard_set: SetRecord
+    tokenizer_sha256: str
     start: StartRecord | None
     unreadable: int
 
@@ -50,11 +51,6 @@ class TrainingRun:
     def scores(self) -> list[str]:
         """The names of the scores that the run has: of the validation split, then of its eval sets and tasks."""
         return list_scores(self.records)
-
-    @property
-    def set_sha256(self) -> str | None:
-        """The digest of the manifest of the set that the run is trained on; None if it is not known."""
-        return self.shard_set and self.shard_set.manifest_sha256
 
     def last(self, key: str) -> float | None:
         """Return the last value of a number of the metrics; None if no line has it."""
@@ -84,8 +80,9 @@ def read_run(folder: Path) -> TrainingRun:
     Raises:
         InputError: it is not the folder of a run, no step is logged yet, or a file of it is damaged.
     """
-    if not (folder / METRICS_FILE).is_file():
-        raise InputError(f"{folder / METRICS_FILE}: is missing. Expected the folder of a training run.")
+    for name in (METRICS_FILE, SET_FILE, TOKENIZER_FILE):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder / name}: is missing. Expected the folder of a training run.")
     lines = len((folder / METRICS_FILE).read_bytes().splitlines())
     records = read_metrics(folder)
     recipe = load_train_recipe(folder / RECIPE_FILE)
@@ -95,14 +92,13 @@ def read_run(folder: Path) -> TrainingRun:
     tokens = 0
     for record in records:
         tokens = record.setdefault("tokens", tokens)
-    tokenizer = folder / TOKENIZER_FILE
     return TrainingRun(
         name=folder.resolve().name,
         folder=folder,
         recipe=recipe,
         records=records,
         shard_set=read_set_record(folder),
-        tokenizer_sha256=hashlib.sha256(tokenizer.read_bytes()).hexdigest() if tokenizer.is_file() else None,
+        tokenizer_sha256=hashlib.sha256((folder / TOKENIZER_FILE).read_bytes()).hexdigest(),
         start=read_start_record(folder),
         unreadable=max(0, lines - len(records)),
     )

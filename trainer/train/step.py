@@ -14,7 +14,6 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet
-from shards.format.windows.order import NEWEST_ORDER
 from shards.torch import TokenWindows
 from shards.torch.windows import Sample
 from trainer.device import autocast
@@ -29,16 +28,13 @@ def open_training_windows(shard_set: ShardSet, train: TrainConfig, *, stop: int)
 
     Args:
         shard_set: the set.
-        train: `seq_len`, `seed`, `order_version`, and whether samples have `document_ids` (`document_mask`).
+        train: `seq_len`, `seed`, and whether samples have `document_ids` (`document_mask`).
         stop: one past the last window that a step takes or tries; later windows are neither read nor decoded ahead.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the session has said which shards are too short
         fields = ("document_ids",) if train.document_mask else ()
-        version = train.order_version or NEWEST_ORDER
-        return TokenWindows(
-            shard_set, seq_len=train.seq_len, seed=train.seed, samples=stop, fields=fields, order_version=version
-        )
+        return TokenWindows(shard_set, seq_len=train.seq_len, seed=train.seed, samples=stop, fields=fields)
 
 
 def take_step(session: Session, windows: TokenWindows) -> Record:

@@ -6,9 +6,8 @@ windows in a permuted order. Windows of two shards do not mix, and documents sta
 shard of a built set holds documents of the whole corpus, or of its phase, in random order already, so nothing is lost
 by finishing one shard before the next.
 
-The order has two versions. Version 1 cuts a shard at its start in every epoch, so that each epoch has the same windows.
-Version 2 cuts it at another offset in each epoch, for which it gives up one window of each shard. docs/order.md states
-both; neither may change, because runs and states go on with the version that they began with.
+Each epoch cuts a shard at another offset, for which it gives up one window of the shard. docs/order.md states the
+order. It may not change under its number, because checkpoints and states count windows.
 
 In a set with phases each epoch takes the phases in order, and permutes the shards of each. A shard has one phase and a
 window is in one shard, so the order crosses from one phase to the next between two windows.
@@ -23,7 +22,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.random import PCG64, SeedSequence
@@ -36,9 +35,8 @@ if TYPE_CHECKING:
     from shards.format.reader import Shard, ShardSet
 
 
-OrderVersion = Literal[1, 2]
-NEWEST_ORDER: OrderVersion = 2
-"""The version of what begins now."""
+ORDER_VERSION = 2
+"""The version of the order, which states and checkpoints name; a `CheckpointState` by its own version."""
 
 KEPT_STARTS = 1 << 23
 """Windows of recent visits whose places are kept, 8 bytes each: a random sampler comes back to every shard, and to
@@ -94,8 +92,6 @@ class PhaseWindows:
     name: str
     first: int
     stop: int
-    cropped: int
-    """Tokens of its shards that an epoch does not predict."""
     longest: int
     """Tokens of its longest shard."""
 
@@ -112,15 +108,7 @@ class WindowOrder:
         phases: the phases in order; none in a set without.
     """
 
-    def __init__(
-        self,
-        shard_tokens: Sequence[int],
-        *,
-        seq_len: int,
-        seed: int,
-        phases: Sequence[str] = (),
-        version: OrderVersion = NEWEST_ORDER,
-    ):
+    def __init__(self, shard_tokens: Sequence[int], *, seq_len: int, seed: int, phases: Sequence[str] = ()):
         """Plan the order.
 
         Args:
@@ -128,16 +116,13 @@ class WindowOrder:
             seq_len: tokens that a window predicts.
             seed: decides the permutations.
             phases: the phase of each shard, equal ones in a row; empty if the set has no phases.
-            version: the version of the order.
         """
         tokens = np.asarray(shard_tokens, dtype=np.int64)
-        self.seq_len, self.seed, self.version = seq_len, seed, version
+        self.seq_len, self.seed = seq_len, seed
         self.windows = np.maximum(tokens - 1, 0) // seq_len
-        self._offsets = np.ones(len(tokens), np.int64)
-        if version > 1:
-            # One window fewer leaves room for every offset up to seq_len; a shard's only window stays.
-            self.windows = np.where(self.windows > 1, self.windows - 1, self.windows)
-            self._offsets = np.clip(tokens - self.windows * seq_len, 1, seq_len)
+        # One window fewer leaves room for every offset up to seq_len; a shard's only window stays.
+        self.windows -= self.windows > 1
+        self._offsets = np.clip(tokens - self.windows * seq_len, 1, seq_len)
         self.per_epoch = int(self.windows.sum())
         self.short_shards = [int(index) for index in np.flatnonzero(self.windows == 0)]
         self.targets = self.per_epoch * seq_len
@@ -145,10 +130,9 @@ class WindowOrder:
         names = list(dict.fromkeys(phases))
         self._phase_of = np.array([names.index(name) for name in phases] or [0] * len(tokens), np.int64)
         ends = np.cumsum(np.bincount(self._phase_of, self.windows, len(names))).astype(np.int64).tolist()
-        of_phase = [tokens[self._phase_of == number] for number in range(len(names))]
         self.phases = tuple(
-            PhaseWindows(name, first, stop, int(own.sum()) - (stop - first) * seq_len, int(own.max()))
-            for name, first, stop, own in zip(names, [0, *ends], ends, of_phase, strict=False)
+            PhaseWindows(name, first, stop, int(tokens[self._phase_of == number].max()))
+            for number, (name, first, stop) in enumerate(zip(names, [0, *ends], ends, strict=False))
         )
         self._epoch: tuple[int, Int64s, Int64s] | None = None
         self._starts: OrderedDict[Visit, Int64s] = OrderedDict()
@@ -200,18 +184,8 @@ class WindowOrder:
 
     def locate(self, window: int) -> Window:
         """Map a global window number to its place."""
-        visit, starts = next(self.iter_visits(window, 1))
+        ((visit, _, starts),) = self.group_by_visit(np.array([window]))
         return Window(visit.epoch, visit.shard, int(starts[0]), int(starts[0]) + self.seq_len + 1)
-
-    def iter_visits(self, first: int, count: int) -> Iterator[tuple[Visit, Int64s]]:
-        """Yield the windows [first, first + count) as runs of one visit, each with its windows' first tokens."""
-        stop = first + count
-        while first < stop:
-            visit = self.visit(first)
-            last = min(stop, visit.first + visit.windows)
-            begin, end = first - visit.first, last - visit.first
-            yield visit, self._window_starts(visit)[begin:end]
-            first = last
 
     def group_by_visit(self, windows: Int64s) -> Iterator[tuple[Visit, Int64s, Int64s]]:
         """Yield windows of any numbers visit by visit: their indices in `windows`, and their first tokens."""
@@ -228,8 +202,6 @@ class WindowOrder:
     def find_offsets(self, shard: int, epochs: Iterable[int]) -> list[int]:
         """Return the first token of a shard's earliest window in each of the epochs."""
         count = int(self._offsets[shard])
-        if count == 1:
-            return [0 for _ in epochs]
         begin = int(seeded_numbers(1, self.seed, shard, 0, 0)[0])  # no other key has four numbers
         return [((begin + epoch * GOLDEN_STEP) % (1 << 64) * count) >> 64 for epoch in epochs]
 
@@ -245,14 +217,11 @@ class WindowOrder:
         return known
 
 
-def order_split(
-    shard_set: ShardSet, split: Split = "train", *, seq_len: int, seed: int, version: OrderVersion = NEWEST_ORDER
-) -> WindowOrder:
+def order_split(shard_set: ShardSet, split: Split = "train", *, seq_len: int, seed: int) -> WindowOrder:
     """Return the order of a split's windows; of no windows if the set does not have the split.
 
     All that reads windows asks here: a run, the commands that trace it, and `shards.torch`.
     """
     shards = shard_set.splits.get(split, ())
     phases = [shard.entry.phase for shard in shards if shard.entry.phase is not None]
-    tokens = [shard.num_tokens for shard in shards]
-    return WindowOrder(tokens, seq_len=seq_len, seed=seed, phases=phases, version=version)
+    return WindowOrder([shard.num_tokens for shard in shards], seq_len=seq_len, seed=seed, phases=phases)

@@ -27,7 +27,8 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
         `tokens_cropped_per_epoch`, and `tokens_by_source` {name: {used, repeated}}.
     """
     epochs, rest = divmod(windows, order.per_epoch)
-    last = {visit.shard: starts for visit, starts in order.iter_visits(epochs * order.per_epoch, rest)}
+    numbers = np.arange(rest) + epochs * order.per_epoch
+    last = {visit.shard: starts for visit, _, starts in order.group_by_visit(numbers)}
     visited = [index for index in range(len(shards)) if order.windows[index] and (epochs or index in last)]
 
     def count(index: int) -> Int64s:
