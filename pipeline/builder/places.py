@@ -18,7 +18,7 @@ from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError
 from shards.format.manifest import MANIFEST_FILE
 from shards.stores.files import lock_folder
-from shards.stores.probe import require_abilities
+from shards.stores.object_store import require_abilities
 from shards.stores.store import WritableStore
 
 _WORK_NAME = re.compile(

@@ -43,8 +43,7 @@ from shards.format.manifest import (
 )
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.stores.cache import Cache
-from shards.stores.cache_store import CacheStore
-from shards.stores.fetched_store import FetchedStore
+from shards.stores.cache_store import CacheStore, FetchedStore
 from shards.stores.hub_store import HubStore
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import Store, StoredFile, require_folder

@@ -11,14 +11,14 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
 
 from shards.errors import InputError
 from shards.stores.cache import Cache, CachedFile
-from shards.stores.fetched_store import FetchedStore
 from shards.stores.retry import stop_on
-from shards.stores.store import ListedFile, StoredFile, local_file
+from shards.stores.store import ListedFile, Store, StoredFile, local_file
 from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import call_until_failure
 
@@ -27,6 +27,40 @@ CONNECTIONS = 4
 
 REQUEST_BYTES = 8 << 20
 """Bytes of a request if the store does not prefer another size."""
+
+
+@dataclass(frozen=True)
+class FetchedStore:
+    """A store, and the content of some of its files."""
+
+    store: Store
+    content: Mapping[str, bytes] = field(repr=False)
+    folder = None
+
+    @property
+    def request_bytes(self) -> int:
+        return self.store.request_bytes
+
+    def size(self, name: str) -> int:
+        return len(self.content[name]) if name in self.content else self.store.size(name)
+
+    def read(self, name: str) -> bytes:
+        return self.content[name] if name in self.content else self.store.read(name)
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        if name not in self.content:
+            return self.store.read_range(name, start, stop)
+        content = self.content[name]
+        if stop > len(content):
+            message = f"ends {stop - len(content)} bytes before byte {stop}. Copy or build it again."
+            raise OSError(f"{self}/{name}: {message}")
+        return content[start:stop]
+
+    def list(self) -> Iterator[ListedFile]:
+        return self.store.list()
+
+    def __str__(self) -> str:
+        return str(self.store)
 
 
 class CacheStore:

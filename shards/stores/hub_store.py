@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from shards.errors import set_error
@@ -21,13 +21,10 @@ from shards.stores.retry import StoreError, TransientError, retry
 from shards.stores.store import ListedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import httpx2
 
-_MOST_REDIRECTS = 5
 _locations: dict[str, str] = {}
-"""The Hub's last redirect for each large file: the Hub limits the rate of its own requests, not of their targets."""
+"""Where the Hub said last that each file lies: the Hub limits the rate of its own requests, not of their targets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,39 +103,28 @@ class HubStore:
         return known
 
     def _request(self, what: str, name: str, known: RemoteFile, start: int, stop: int) -> bytes:
-        """Ask once for a range: the Hub, or the address to which it redirected before."""
+        """Ask once for a range, at the address that the Hub gives for the file."""
         import httpx2
         from huggingface_hub import constants
         from huggingface_hub.utils import (
             build_hf_headers,  # pyright: ignore[reportUnknownVariableType]
+            get_session,
             hf_raise_for_status,
         )
 
-        path = quote(self.address.path(name))
-        endpoint = hub_endpoint() or constants.ENDPOINT
+        endpoint, path = hub_endpoint() or constants.ENDPOINT, quote(self.address.path(name))
         address = f"{endpoint}/datasets/{self.address.repo}/resolve/{self.commit}/{path}"
-        wanted = {"range": f"bytes={start}-{stop - 1}", "accept-encoding": "identity"}
+        seconds = min(ANSWER_S, self.give_up_s or ANSWER_S)
         with hub_errors(what):
             location = _locations.get(address)
             if location is None:
-                # The Hub serves small files itself, and redirects to where the large ones lie.
-                response = self._get(address, build_hf_headers() | wanted, follow_redirects=False)
-                # A relative redirect stays on the Hub: the new name of a repository, or its cache of small files.
-                for _ in range(_MOST_REDIRECTS):
-                    target = response.headers.get("location", "")
-                    if not response.is_redirect or urlsplit(target).netloc:
-                        break
-                    own = str(response.url.join(target))
-                    response = self._get(own, build_hf_headers() | wanted, follow_redirects=False)
-                if response.is_error:
-                    hf_raise_for_status(response)
-                self._check_version(what, known, response.headers)
-                if not response.is_redirect:
-                    return _check_body(what, known, start, stop, response)
-                location = str(response.url.join(response.headers["location"]))
-                _locations[address] = location
+                location = _locations[address] = self._locate(what, known, address, seconds)
+            headers = {"range": f"bytes={start}-{stop - 1}", "accept-encoding": "identity"}
+            # The Hub serves small files itself. Large ones lie elsewhere, where the token is not sent.
+            if urlsplit(location).netloc == urlsplit(address).netloc:
+                headers |= build_hf_headers()
             try:
-                response = self._get(location, wanted)  # a signed address: the token is not sent there
+                response = get_session().get(location, headers=headers, timeout=seconds)
             except httpx2.HTTPError:
                 # Nothing may listen there any more: the next attempt asks the Hub again.
                 _locations.pop(address, None)
@@ -150,21 +136,22 @@ class HubStore:
             hf_raise_for_status(response)
             return _check_body(what, known, start, stop, response)
 
-    def _get(self, url: str, headers: dict[str, str], **options: Any) -> httpx2.Response:
-        from huggingface_hub.utils import get_session
+    def _locate(self, what: str, known: RemoteFile, address: str, seconds: float) -> str:
+        """Return where a file lies, by its address on the Hub, if it is still the same file.
 
-        seconds = min(ANSWER_S, self.give_up_s or ANSWER_S)
-        return get_session().get(url, headers=headers, timeout=seconds, **options)
+        Raises:
+            StoreError: it has changed.
+        """
+        from huggingface_hub import get_hf_file_metadata  # pyright: ignore[reportUnknownVariableType]
 
-    def _check_version(self, what: str, known: RemoteFile, headers: Mapping[str, str]) -> None:
-        tag = headers.get("x-linked-etag") or headers.get("etag") or ""
-        found, size = tag.removeprefix("W/").strip('"'), headers.get("x-linked-size")
-        if found != known.digest or (size is not None and int(size) != known.bytes):
+        found = get_hf_file_metadata(address, timeout=seconds)
+        if found.etag != known.digest or found.size not in (None, known.bytes):
             raise StoreError(
                 f"{what}: the file has changed on the server; expected {known.bytes} bytes with tag {known.digest}, "
-                f"got {size or 'unknown'} bytes with tag {found or 'none'}. Open it again; a build needs a new work "
-                "folder."
+                f"got {found.size or 'unknown'} bytes with tag {found.etag or 'none'}. Open it again; a build needs a "
+                "new work folder."
             )
+        return found.location
 
     def __str__(self) -> str:
         return str(self.address)

@@ -60,10 +60,6 @@ class NoCredentialsError(StoreError):
     """This process has no credentials for a store that asks for them."""
 
 
-class RangesError(StoreError):
-    """A store answers a request for a range with other bytes."""
-
-
 @dataclass(frozen=True)
 class Failure:
     """The facts of a failed request that a message may use."""
@@ -130,7 +126,7 @@ def to_store_error(
     if found.status == 416:
         return OSError(f"{what}: ends before the bytes that were requested. Copy or build it again.")
     if "NotPartial" in found.text or "UnexpectedRange" in found.text:
-        return RangesError(
+        return StoreError(
             f"{what}: {where} answered a request for a range with other bytes: it does not read ranges. "
             "Use another store, or copy the set to a disk."
         )

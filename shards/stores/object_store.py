@@ -11,18 +11,20 @@ and obstore's interface, and was never run.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from shards.errors import InputError
+from shards.errors import InputError, TokenmillError
 from shards.stores.address import ObjectAddress, parse_object_address
+from shards.stores.files import TMP_SUFFIX
 from shards.stores.object_client import Connection, connect
 from shards.stores.object_errors import to_store_error
-from shards.stores.retry import TransientError, retry
-from shards.stores.store import ListedFile
+from shards.stores.retry import StoreError, TransientError, retry
+from shards.stores.store import ListedFile, WritableStore
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -45,6 +47,10 @@ _answered: set[tuple[str, str]] = set()
 
 _WRITER = "tokenmillwriter"
 """The metadata key under which an object names the request that wrote it."""
+
+
+_CONTENT, _OTHER = b"0123456789", b"9876543210"
+"""What a probe writes, and what a second one would."""
 
 
 @dataclass(frozen=True)
@@ -136,12 +142,7 @@ class ObjectStore:
                     raise OSError(f"{self}/{name}: {len(whole)} bytes were read of {size}. {remedy}")
                 return at.single.put(key, whole, use_multipart=False)["e_tag"]
 
-            tag = self._ask(name, "write", attempt)
-            if tag:
-                return _quoted(tag)
-            written = self.find(name)
-            assert written is not None, f"{self}/{name}: is not there after it was written"
-            return written.version
+            return _quoted(self._ask(name, "write", attempt) or "")
         part_bytes = max(PART_BYTES, -(-size // (MOST_PARTS - 1)))
 
         writer = uuid.uuid4().hex
@@ -168,7 +169,7 @@ class ObjectStore:
         return self._ask(name, "write", send_parts)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a whole file unless one of that name exists; `shards.stores.probe` finds stores that cannot do this."""
+        """Write a whole file unless one of that name exists; `require_abilities` finds stores that cannot."""
         from obstore.exceptions import AlreadyExistsError
 
         key, writer = self.address.object_key(name), uuid.uuid4().hex
@@ -269,3 +270,37 @@ def open_objects(place: str) -> ObjectStore:
     store = ObjectStore(parse_object_address(place))
     connect(store.address.scheme, store.address.bucket)
     return store
+
+
+def require_abilities(store: WritableStore) -> None:
+    """Refuse a store that lacks an ability, before anything is written to it, by five small requests.
+
+    Stores call themselves S3 and differ: some ignore the condition of a creation, and then two writers both believe
+    that they were first; some answer a request for a range with the whole object.
+    The file that is created is `.tokenmill-probe.ID.tmp`, a temporary one.
+
+    Raises:
+        StoreError: the store lacks an ability, or cannot be written to at all; the message says what to use instead.
+        OSError: a folder cannot be written to.
+    """
+    name = f".tokenmill-probe.{uuid.uuid4().hex}{TMP_SUFFIX}"
+    lacks: list[str] = []
+    first = store.create(name, _CONTENT)
+    try:
+        # A store that ignores the condition overwrites the file, so either content may be there.
+        if not first or store.create(name, _OTHER):
+            lacks.append(
+                f"{store}: cannot create a file only if it is absent: a second creation was not refused. Two builds "
+                "that write here at once would not notice each other."
+            )
+        try:
+            reads_ranges = store.read_range(name, 3, 6) in (_CONTENT[3:6], _OTHER[3:6])
+        except StoreError:
+            reads_ranges = False
+        if not reads_ranges:
+            lacks.append(f"{store}: does not read ranges of a file, so a set here cannot be read in parts.")
+    finally:
+        with contextlib.suppress(OSError, TokenmillError):
+            store.delete(name)
+    if lacks:
+        raise StoreError([*lacks, "Use Amazon S3, Google Cloud Storage, Azure, another store that can, or a folder."])

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shards.stores.object_store import open_objects
-from shards.stores.probe import require_abilities
+from shards.stores.object_store import open_objects, require_abilities
 from tests.support.builds import build_here, digests_in, run_build
 from tests.support.servers.azurite import azure_environment, azurite_store, make_container
 from tokenmill.__main__ import main

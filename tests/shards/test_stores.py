@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from shards.stores.fetched_store import FetchedStore
+from shards.stores.cache_store import FetchedStore
 from shards.stores.files import is_abandoned, unique_name
+from shards.stores.object_store import require_abilities
 from shards.stores.open import open_writable_store
-from shards.stores.probe import require_abilities
 from shards.stores.store import FolderStore, WritableStore
 from tests.support.servers.objects import BUCKET, ObjectServer, aws_environment
 
