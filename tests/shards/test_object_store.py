@@ -91,9 +91,9 @@ def test_one_creator_wins_although_answers_are_lost(proxy):
     """The answer of a creation that worked may be lost; the winner must learn that it won."""
     store = open_objects(PLACE)
     proxy.faults.every(3, "short", match=f"/{BUCKET}/")  # the request is carried out, and nothing is answered
-    for name in "abc":
-        contents = [b"writer %d" % number for number in range(8)]
-        with ThreadPoolExecutor(8) as pool:
+    for name in "ab":
+        contents = [b"writer %d" % number for number in range(4)]
+        with ThreadPoolExecutor(4) as pool:
             won = list(pool.map(lambda content, name=name: store.create(name, content), contents))
         assert won.count(True) == 1
         assert store.read(name) == contents[won.index(True)]
@@ -235,23 +235,15 @@ def test_an_absent_bucket_is_named(server, monkeypatch):
             request("x")
 
 
-def test_an_endpoint_where_nothing_listens(impatient, monkeypatch):
-    (port,) = find_free_ports(1)
-    aws_environment(monkeypatch, f"http://user:{SECRET_KEY}@127.0.0.1:{port}")
-    with pytest.raises(
-        StoreError, match=rf"nothing answers at http://127.0.0.1:{port} \(is the endpoint right\?\)\. Check the network"
-    ) as error:
-        open_objects(PLACE).read("x")
-    assert SECRET_KEY not in str(error.value)
-
-
 def test_an_endpoint_that_never_answered_is_not_tried_for_long(monkeypatch):
     monkeypatch.setattr(object_store, "_answered", set())
     monkeypatch.setattr(object_errors, "UNREACHABLE_S", 1.5)
-    aws_environment(monkeypatch, f"http://127.0.0.1:{find_free_ports(1)[0]}")
+    aws_environment(monkeypatch, f"http://user:{SECRET_KEY}@127.0.0.1:{find_free_ports(1)[0]}")
     began = time.time()
-    with pytest.raises(StoreError, match=r"gave up after [01] s and \d+ attempts; the last one: nothing answers at"):
+    said = r"gave up after [01] s and \d+ attempts; the last one: nothing answers at http://127.0.0.1:\d+ \(is"
+    with pytest.raises(StoreError, match=said) as error:
         open_objects(PLACE).read("x")
+    assert SECRET_KEY not in str(error.value)
     assert time.time() - began < 1.6
 
 
@@ -347,30 +339,10 @@ def test_an_answer_that_is_final_is_explained(proxy, status, body, message):
         assert secret not in f"{error.value!r} {error.value.__cause__!r}"
 
 
-@pytest.mark.parametrize("status", [500, 503, 429])
-def test_a_store_that_stays_busy_is_given_up_with_its_answer(proxy, impatient, status):
-    proxy.faults.on("place/x", status=status, body=b"<Error><Code>SlowDown</Code></Error>")
-    with pytest.raises(StoreError, match=rf"gave up after .* answered HTTP {status} SlowDown"):
+def test_a_store_that_stays_busy_is_given_up_with_its_answer(proxy, impatient):
+    proxy.faults.on("place/x", status=503, body=b"<Error><Code>SlowDown</Code></Error>")
+    with pytest.raises(StoreError, match=r"gave up after .* answered HTTP 503 SlowDown"):
         open_objects(PLACE).read("x")
-
-
-def test_a_place_that_cannot_be_written_to(impatient, tmp_path, monkeypatch):
-    with rclone_store(tmp_path, "--read-only") as server:
-        (tmp_path / BUCKET / "a").mkdir()
-        aws_environment(monkeypatch, server.url)
-        with pytest.raises(StoreError, match=PLACE):
-            require_abilities(open_objects(PLACE))
-
-
-def test_wrong_keys_are_refused_by_a_store_that_checks_them(tmp_path, monkeypatch):
-    with rclone_store(tmp_path, "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}") as server:
-        aws_environment(monkeypatch, server.url)
-        open_objects(PLACE).put("x", b"1")
-        assert open_objects(PLACE).read("x") == b"1"
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret-of-40-characters-0123456789")
-        with pytest.raises(StoreError, match="refuses the credentials from AWS_ACCESS_KEY_ID") as error:
-            open_objects(PLACE).read("x")
-        assert "another-secret" not in str(error.value)
 
 
 def test_the_profile_of_the_aws_command_line_is_read(server, tmp_path, monkeypatch):
