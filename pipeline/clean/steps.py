@@ -6,7 +6,6 @@ step says how it works. Encoding, the tokenizer's sample, a plan, `trace --hash`
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -45,8 +44,6 @@ class Step(NamedTuple):
     identify: Callable[[SourceRecipe], Any] = lambda source: None
     """Returns JSON values that decide the step's result: the tables of `clean` that it reads, versions of its code and
     of libraries; None if it is off. Other keys of a source that are set decide every result, and need not be named."""
-    is_slow: bool = False
-    """Whether it takes longer than encoding."""
 
 
 def _drop_by_length(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
@@ -63,8 +60,8 @@ STEPS = (
     Step("`drop_if_matches`", drop_matches),
     Step("`clean.personal_data`", clean_personal_data, identify_personal_data),
     Step("the presets of `clean`", drop_beyond_limits, identify_limits),
-    Step("`clean.language`", drop_other_languages, identify_language, is_slow=True),
-    Step("`clean.datatrove`", drop_rejected, identify_datatrove, is_slow=True),
+    Step("`clean.language`", drop_other_languages, identify_language),
+    Step("`clean.datatrove`", drop_rejected, identify_datatrove),
 )
 """Every step, in order."""
 
@@ -89,9 +86,7 @@ def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documen
     for step in STEPS:
         if not len(documents):
             break
-        started = time.thread_time()
         documents = step.apply(source, documents, tally)
-        tally.slow_s += time.thread_time() - started if step.is_slow else 0.0
     return documents
 
 

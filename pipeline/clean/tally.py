@@ -6,11 +6,11 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from pipeline.arrow_arrays import wrap_mask
 from pipeline.clean.drops.table import SourceDrops, step_of
@@ -107,9 +107,6 @@ class DroppedDocument:
 class Tally:
     """What the steps of cleaning did with some documents of a source. Encode tasks return it."""
 
-    # A receipt that counts in another way is refused, not read as one in which nothing was dropped.
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
-
     locate: Annotated[Callable[[int], tuple[Span, int]] | None, Field(exclude=True)] = None
     """Returns the span and the row in it of what `Documents.rows` has; None if those are rows of no span."""
     drops: SourceDrops = field(default_factory=SourceDrops)
@@ -120,8 +117,6 @@ class Tally:
     """Documents in which personal data were masked, by their kind."""
     masked: Counter[str] = field(default_factory=Counter[str])
     """Masked personal data, by their kind."""
-    slow_s: float = 0.0
-    """CPU seconds of the steps that take longer than encoding."""
     shown: list[DroppedDocument] = field(default_factory=list[DroppedDocument])
     """Some documents of each step."""
     malformed: list[str] = field(default_factory=list[str])
@@ -136,7 +131,6 @@ class Tally:
         for part in parts:
             for name in ("drops", "edited", "masked_documents", "masked"):
                 getattr(total, name).update(getattr(part, name))
-            total.slow_s += part.slow_s
             total.shown += part.shown
             total.malformed += part.malformed[: SHOWN_MALFORMED - len(total.malformed)]
             total.undivided.update(part.undivided)

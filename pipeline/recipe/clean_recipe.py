@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field
 
-from pipeline.recipe.filters import FILTERS, DatatroveFilter, Filter, Language, PersonalData, distinct_filters
+from pipeline.recipe.filters import DatatroveFilter, Filter, Language, PersonalData, distinct_filters
 from pipeline.recipe.presets import C4, Code, Fineweb, Gopher, Limit, Preset
 from shards.config import Settings
 
@@ -45,15 +45,6 @@ class CleanRecipe(Settings):
     def filters(self) -> list[Filter]:
         """Return the filters that are on, in order."""
         return [table for table in self._tables() if isinstance(table, Filter) and table.is_on]
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether a filter is on that takes longer than encoding."""
-        return any(table.is_slow for table in self.filters())
-
-    def without_filters(self) -> Self:
-        """Return the tables without filters, for documents that are already filtered."""
-        return self.model_copy(update=dict.fromkeys(FILTERS))
 
     def limits(self, when: Literal["mix", "encode"]) -> list[Limit]:
         """Return the limits that are applied at `when`, in order."""

@@ -35,8 +35,6 @@ class Filter(CleanTable):
     """Base of the filters."""
 
     when: ClassVar[str] = "encode"
-    is_slow: ClassVar[bool] = False
-    """Whether it takes longer than encoding."""
 
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
     """The build stops and shows examples if the filter drops a larger share of the documents that come to it."""
@@ -81,7 +79,6 @@ class Language(Filter):
     """
 
     name = "language"
-    is_slow = True
 
     model: RecipePath | None = None
     """The model's file, such as fastText's `lid.176.ftz`, relative to the recipe's folder. The set's `recipe.json` adds
@@ -122,7 +119,6 @@ class DatatroveFilter(Filter):
     """
 
     name = "datatrove"
-    is_slow = True
 
     filter: Annotated[str, Field(min_length=1)]
     """The name of its class, such as `GopherQualityFilter`. Filters are refused if they need the network, need other

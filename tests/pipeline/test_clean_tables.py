@@ -4,16 +4,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from pydantic import TypeAdapter, ValidationError
 
 from pipeline.builder.alarms import check_encoded
 from pipeline.clean.drops.table import Counts, Drop
@@ -21,54 +18,17 @@ from pipeline.clean.measures import measure
 from pipeline.clean.reading_keys import reading_keys
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import SHOWN, DroppedDocument, Tally
-from pipeline.encode.run import Run
 from pipeline.engine.tasks import digest_of
-from pipeline.recipe.clean_recipe import CleanRecipe
-from pipeline.recipe.filters import FILTERS
-from pipeline.recipe.presets import OFF, PRESETS
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from shards.errors import InputError
-from tests.support.builds import build_here
 from tests.support.good_recipe import GOOD, faults_of
-from tests.support.recipes import source, write_recipe
-
-AS_BEFORE = {
-    "name": "kept",
-    "drop_if_matches": ["PersonX"],
-    "sources": [
-        {"name": "a", "paths": ["x/*.jsonl"], "weight": 2.0, "min_bytes": 20},
-        {"name": "b", "kind": "hub", "repo": "o/n", "weight": 1.0, "keep": {"score": ">= 3"}},
-    ],
-    "tokenizer": {"vocab_size": 1000},
-}
-COMPRESSION, COMPRESSION_BEFORE = '"compression": "balanced",\n    "zstd_level": null', '"zstd_level": 3'
-"""How a recipe names its compression, and how that version did."""
-ID_ORDER = '    "id_order": "frequency",\n'
-"""A key that version did not have."""
 
 
 def source_of(clean: dict[str, Any]) -> SourceRecipe:
     """Return a source as a recipe gives it."""
     source = {"name": "a", "paths": ["x"], "weight": 1, "clean": clean}
     return Recipe.model_validate({"name": "r", "sources": [source], "tokenizer": {"vocab_size": 300}}).sources[0]
-
-
-def test_every_preset_has_a_table() -> None:
-    assert list(CleanRecipe.model_fields) == [*PRESETS, *FILTERS]
-
-
-def test_a_recipe_without_cleaning_is_what_it_was() -> None:
-    """The text is that of the version before there was cleaning; tables without effect change no digest."""
-    digests: set[str] = set()
-    for empty in ({}, {"clean": {}}, {"clean": {"gopher": {"when": "off"}}}):
-        sources = [source | ({"clean": {}} if empty else {}) for source in AS_BEFORE["sources"]]
-        recipe = Recipe.model_validate(AS_BEFORE | empty | {"sources": sources})
-        digests |= {digest_of(reading_keys(source)) for source in recipe.sources}
-        assert len(digests) == 2
-        text = recipe.to_json().replace(COMPRESSION, COMPRESSION_BEFORE).replace(ID_ORDER, "")
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        assert digest == "271915dfb3554a327167a177a76509dc94c2492c35c9ca0144ac6b6e023d2260"
 
 
 def test_presets_for_all_go_to_the_sources_without_a_table(load: Any) -> None:
@@ -116,21 +76,6 @@ min_alphanumeric = 1.5
     assert len(faults) == 7
     (fault,) = faults_of(load, GOOD + "[clean.gopher]\nmin_words = 9\nmax_words = 8\n")
     assert fault.startswith("clean.gopher: min_words is above max_words")
-
-
-@pytest.mark.parametrize("name", sorted(PRESETS))
-def test_no_limit_of_the_mix_is_part_of_a_digest(name: str) -> None:
-    def digest(**keys: Any) -> str:
-        source = source_of({name: keys})
-        return digest_of(reading_keys(source))
-
-    preset = PRESETS[name]()
-    for key in preset.limit_keys():
-        limit = getattr(preset, key)
-        other = 0 if key.startswith("min_") else 1 if limit == OFF or limit <= 1 else 2 * limit
-        moved = [other, OFF]
-        assert {digest(**{key: value}) for value in moved} == {digest()}, key
-    assert digest(when="encode") != digest()
 
 
 def test_limits_of_the_mix_decide_nothing_of_what_is_encoded() -> None:
@@ -219,11 +164,6 @@ def test_documents_fall_before_encoding_under_their_first_reason() -> None:
     ]
 
 
-def test_a_preset_of_the_mix_drops_nothing_before_encoding() -> None:
-    batch = TextBatch(pa.array(TEXTS, pa.large_string()), np.arange(6, dtype=np.uint32))
-    assert clean_batch(source_of({"gopher": {}}), batch, Tally()).rows.tolist() == [0, 1, 2, 3, 5]
-
-
 def tally_of(*fell: int) -> Tally:
     """Return the tally of units that dropped so many documents each."""
     item = DroppedDocument("a@1#rg0", 7, "gopher: min_words", "<script>\x1b[2J", "words", 2.0, 50.0)
@@ -243,26 +183,3 @@ def test_too_many_that_fall_stop_the_build_and_are_shown() -> None:
     assert "source 'a': clean.gopher drops 21 of 201 documents (10.45%), more than max_dropped = 0.1 allows" in message
     assert message.count("a@1#rg0 row 7: gopher: min_words: words is 2, limit 50: <script>\\x1b[2J") == 10
     assert "set max_dropped = 0.11 next to them, in [sources.clean.gopher] or [clean.gopher]" in message
-
-
-def test_a_receipt_that_counts_in_another_way_is_refused() -> None:
-    """That of an earlier version has the rows by reason: read as this one, nothing would seem to be dropped."""
-    adapter = TypeAdapter(Tally)
-    assert adapter.validate_python(adapter.dump_python(tally_of(3))).dropped == tally_of(3).dropped
-    with pytest.raises(ValidationError, match="dropped"):
-        adapter.validate_python({"dropped": {"text is empty": 1}})
-
-
-def test_a_run_has_the_measures_of_its_documents(tmp_path: Path) -> None:
-    texts = [f"number {n} {write_prose(n, n % 90)}" for n in range(200)]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    own = source("a", "a.jsonl", clean={"gopher": {"max_dropped": 1}})
-    recipe = write_recipe(tmp_path / "r.toml", own, tokenizer={"vocab_size": 270})
-    build_here(recipe, tmp_path / "set")
-    (folder,) = [path for path in (tmp_path / "set.work/encode").iterdir() if path.is_dir()]
-    run = Run(str(folder), 0, "<u2")
-    assert run.measures == sorted(PRESETS["gopher"].measures())
-    rows = run.read_documents(0, run.num_documents)
-    expected = measure.measure_documents(pa.array(texts, pa.large_string()), run.measures)[rows["row"]]
-    assert np.array_equal(run.read_measures(0, 200), expected)
-    assert np.array_equal(run.read_measures(17, 31), expected[17:31])

@@ -174,13 +174,6 @@ def test_typography_does_not_hide_words(name: str) -> None:
     assert hashed(PLAIN) != hashed(PLAIN.replace("costs", "cost"))
 
 
-def test_words_of_every_length_are_told_apart() -> None:
-    sizes = [*range(1, 40), 511, 512, 513, 600]
-    words = ["".join(chr(0x61 + (place * size) % 26) for place in range(size)) for size in sizes]
-    assert len(set(hashed(" ".join(words)))) == len(set(words))
-    assert [hashed(word) for word in words] == [[one] for one in hashed(f"{' '.join(words)} ")]
-
-
 LETTERS = "ab \u2019\u00a0\u3001\u4e2dB.\n\U0001f642\u00e9\u0301\u00ad\u200b\u20ac\uff21\u00bd\ufb01\ud55c&;"
 TEXTS = st.lists(
     st.lists(st.sampled_from(["a", "b", "B", "\u00e9", "x1"]), max_size=40).map(" ".join)
@@ -512,18 +505,6 @@ def test_a_rebuild_from_the_sets_own_recipe(corpus: Path, tmp_path: Path) -> Non
     assert first == second
 
 
-def test_a_corpus_without_items(corpus: Path, tmp_path: Path) -> None:
-    items = {"none": "An item that is nowhere at all", "common": "the text above is true"}
-    for name, item in items.items():
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": item}) + "\n")
-    tables = [{"name": name, "paths": [f"{tmp_path}/{name}.jsonl"], "text": "question"} for name in items]
-    tables = [table | {"action": "drop"} for table in tables]
-    built = pipeline.build_set(recipe_of(corpus) | {"evaluations": tables}, out=tmp_path / "set", workers=1)
-    for found in ("0 of 1 item found", "common phrases of 1 item do not count: common.jsonl@"):
-        assert any(found in note for note in built.notes)
-    assert not any("holds an item" in reason for source in built.manifest.sources for reason in source.dropped)
-
-
 def test_a_set_that_would_drop_too_much_stops_the_build(corpus: Path, tmp_path: Path) -> None:
     recipe = recipe_of(corpus, "drop")
     recipe["evaluations"][0]["max_dropped"] = 0.001
@@ -535,30 +516,6 @@ def test_a_set_that_would_drop_too_much_stops_the_build(corpus: Path, tmp_path: 
     assert read_clean_report(str(tmp_path / "set.work"))["evaluations"][0]["documents"] == {"one": 9, "two": 3}
     recipe["evaluations"][0]["max_dropped"] = float(re.search(r"set its max_dropped = ([\d.]+)", message)[1])  # type: ignore[index]
     assert set(ran(pipeline.build_set(recipe, out=tmp_path / "set", workers=1))) == {"assemble"}
-
-
-def test_a_changed_evaluation_file_is_read_again(corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "more.jsonl").write_text(json.dumps({"question": QUESTIONS[0]}) + "\n")
-    recipe = recipe_of(corpus) | {
-        "evaluations": [
-            {
-                "name": "more",
-                "paths": [f"{tmp_path}/more.jsonl"],
-                "text": "question",
-                "action": "drop",
-                "max_dropped": 1,
-            }
-        ]
-    }
-    first = pipeline.build_set(recipe, out=tmp_path / "set", workers=1)
-    with (tmp_path / "more.jsonl").open("a") as file:
-        file.write(json.dumps({"question": QUESTIONS[1]}) + "\n")
-    second = pipeline.build_set(recipe, out=tmp_path / "set", workers=1)
-    assert "tokenizer" not in ran(second)
-    counts = [
-        sum(s.dropped.get("holds an item of more", 0) for s in result.manifest.sources) for result in (first, second)
-    ]
-    assert counts == [2, 4]  # with the copies in the second source
 
 
 @pytest.mark.parametrize(

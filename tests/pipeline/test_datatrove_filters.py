@@ -29,7 +29,6 @@ from pipeline.clean.reading_keys import reading_keys
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally
 from pipeline.engine.tasks import digest_of
-from pipeline.plan.plan import plan_set
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from pipeline.sources.selection import open_sources
@@ -100,20 +99,6 @@ def test_a_filter_drops_what_it_drops_alone(name: str, arguments: dict[str, Any]
     assert bool(tally.edited) == (name == "C4QualityFilter")
 
 
-def test_filters_are_asked_in_their_order() -> None:
-    documents = ["one two", "two", "three one", "four"]
-    tables = [table("RegexFilter", {"regex_exp": "one"}), table("C4ParagraphFilter", {})]
-    batch = TextBatch(pa.array(documents, pa.large_string()), np.arange(4, dtype=np.uint32))
-    for order in (tables, tables[::-1]):
-        tally = Tally()
-        assert not len(clean_batch(source_of(*order), batch, tally))
-        first = {"RegexFilter": 2, "C4ParagraphFilter: < 3 paragraphs": 2}
-        assert tally.dropped == (first if order is tables else {"C4ParagraphFilter: < 3 paragraphs": 4})
-        # A filter is charged with the documents that come to it, not with those that others have dropped.
-        came = [(step.came.documents, step.found.documents) for step in tally.drops.steps.values()]
-        assert came == ([(4, 2), (2, 2)] if order is tables else [(4, 4), (0, 0)])
-
-
 def test_every_filter_is_offered_or_refused() -> None:
     every = {
         name
@@ -172,12 +157,6 @@ def test_faults_are_told_before_a_build_begins(
     (found,) = faults_in(caught.value)
     assert fault in found
     assert found.startswith(f"{place.replace('sources', 'sources.a')}.datatrove.0")
-
-
-def test_a_filter_is_listed_once(recipe: Callable[..., Path]) -> None:
-    clean = '[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"\n'
-    with pytest.raises(InputError, match="listed more than once: 'C4ParagraphFilter'"):
-        load_checked_recipe(recipe(clean * 2, ["text"]))
 
 
 def test_without_datatrove_the_extra_is_named(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,18 +240,3 @@ def test_a_build_with_filters(recipe: Callable[..., Path]) -> None:
     assert (
         "in [[sources.clean.datatrove]] or [[clean.datatrove]], to go on without these documents" in stopped["stderr"]
     )
-
-
-def test_a_plan_prices_the_filters(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    documents = texts(60)
-
-    def slow(self: Any, doc: Document) -> tuple[bool, str] | bool:
-        sum(range(400_000))  # some milliseconds
-        return (False, "chosen") if len(doc.text) % 3 == 0 else True
-
-    monkeypatch.setattr(datatrove_filters.C4ParagraphFilter, "filter", slow)
-    planned = plan_set(recipe('[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"', documents), workers=1)
-    chosen = sum(len(text) % 3 == 0 for text in documents) / len(documents)
-    assert planned.sources[0].dropped == {"C4ParagraphFilter: chosen": pytest.approx(chosen)}
-    assert planned.sources[0].kept == pytest.approx(1 - chosen)
-    assert planned.seconds["encode"] > 60 * 0.001

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import random
@@ -23,7 +22,6 @@ from shards.format.content_hash import hash_document
 from tests.support.builds import real_documents
 from tests.support.cleaned_recipe import language_model
 from tests.support.near_duplicates import change
-from tests.support.servers.objects import BUCKET, ObjectServer, aws_environment
 from tokenmill.__main__ import main
 
 MODEL = language_model()
@@ -212,24 +210,6 @@ def only_copy(answer: dict[str, Any]) -> dict[str, Any]:
     return copy
 
 
-def test_a_document_of_the_set_is_found_with_its_place(built: Built) -> None:
-    answer = built.ask("--hash", built.hash_of("kept"))
-    (place,) = answer["places"]
-    row = sentences(420, 0).index(built.texts["kept"])
-    assert answer["in_set"]
-    assert answer["build"] is None
-    assert (place["source"], place["file"], place["row"]) == ("web", "web.jsonl", row)
-    shard_set = shards.open_set(built.folder / "set")
-    (shard,) = [shard for shard in shard_set.shards if shard.name == place["shard"]]
-    tokens = shard.read(place["start"], place["start"] + place["tokens"])
-    assert shard_set.vocabulary.decode(tokens[:-1]).decode() == built.texts["kept"]
-    assert place["split"] == shard.entry.split
-    digits = answer["hash"]
-    for options in (["--hash", digits[:8]], ["--hash", digits[:19].upper()], ["--document", built.file_of("kept")]):
-        assert built.ask(*options)["places"] == [place]
-    assert f"{place['shard']} document {place['document']} ({place['split']})" in built.say("--hash", answer["hash"])
-
-
 def test_every_document_of_the_set_is_where_the_work_folder_says(built: Built) -> None:
     for shard in shards.open_set(built.folder / "set").shards:
         for value in shard.documents(["hash"])["hash"].to_pylist()[:8]:
@@ -256,20 +236,6 @@ def test_a_block_list(built: Built) -> None:
     (reason,) = only_copy(answer)["reasons"]
     assert (answer["in_set"], answer["build"]["answer"], reason["step"]) == (False, "dropped", "block_list")
     assert reason["facts"]["file"] == str(built.folder / "block.txt")
-
-
-def test_a_block_list_that_is_gone(built: Built) -> None:
-    path = built.folder / "block.txt"
-    content = path.read_bytes()
-    path.unlink()
-    try:
-        (reason,) = only_copy(built.ask("--hash", built.hash_of("listed")))["reasons"]
-        others = only_copy(built.ask("--hash", built.hash_of("near")))["reasons"]
-    finally:
-        path.write_bytes(content)
-    assert reason["step"] == "block_list"
-    assert "block.txt: cannot be read" in reason["text"]
-    assert [reason["step"] for reason in others] == ["near_duplicate"]
 
 
 def test_limits_when_the_set_is_mixed(built: Built) -> None:
@@ -399,22 +365,6 @@ def test_a_text_that_no_source_has(built: Built) -> None:
     assert tried["answer"] == "never seen"
     assert [entry["dropped"] for entry in tried["tried"]] == [None, None, None]
     assert "no sorted run has it" in built.say("--document", built.file_of("unknown"))
-
-
-def test_a_set_and_its_work_in_a_bucket(built: Built, moto: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    aws_environment(monkeypatch, moto.url)
-    place = f"s3://{BUCKET}/ways"
-    pipeline.build_set(built.folder / "recipe.toml", out=place, workers=1, validate="quick")
-    for name, step in (("near", "near_duplicate"), ("listed", "block_list"), ("exam", "evaluations")):
-        answer = trace(place, "--hash", built.hash_of(name), "--json")
-        (reason,) = only_copy(answer)["reasons"]
-        assert (answer["build"]["of_this_set"], reason["step"]) == (True, step)
-    (found,) = trace(place, "--hash", built.hash_of("kept")[:10], "--json")["places"]
-    assert found == built.ask("--hash", built.hash_of("kept"))["places"][0]
-    recipe = json.loads(shards.open_set(place).store.read("recipe.json"))
-    digest = hashlib.sha256((built.folder / "block.txt").read_bytes()).hexdigest()
-    assert recipe["drop_hashes"] == [f"block.txt#sha256={digest}"]
-    assert recipe["evaluations"][0]["paths"] == ["exam.jsonl"]
 
 
 def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path: Path) -> None:

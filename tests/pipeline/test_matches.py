@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +22,6 @@ from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import Span, TextBatch
 from shards.errors import InputError
 from tests.support.good_recipe import GOOD, faults_of
-from tests.support.recipes import source, write_recipe
 
 Load = Callable[..., Recipe]
 
@@ -69,19 +66,6 @@ def test_documents_match_as_pythons_re_says_and_count_for_the_first_pattern(seed
             before, _, rest = match.text.partition(">>>")
             assert rest.startswith(f"{first[0]}<<<")
             assert texts[match.row - 50].startswith(before + first[0])
-
-
-def test_no_pattern_takes_more_than_linear_time() -> None:
-    # Python's re would take longer than the universe has lasted.
-    found, tally = find(["a" * 50_000 + "!"], ["(a+)+$", "(a|aa)+$"])
-    assert (found, tally.dropped) == ([False], {})
-
-
-def test_excerpts_are_short_and_cut_between_characters() -> None:
-    _, tally = find(["世" * 1000 + "PersonX" + "é" * 1000, "a" * 100_000], ["PersonX", "a+"])
-    first, second = (match.text for match in tally.shown)
-    assert first == f"{'世' * (matches.EXCERPT_BYTES // 3)}>>>PersonX<<<{'é' * (matches.EXCERPT_BYTES // 2)}"
-    assert second == f">>>{'a' * 2 * matches.EXCERPT_BYTES}<<<"
 
 
 def clean(texts: list[str], **keys: Any) -> tuple[list[str], list[int], dict[str, int]]:
@@ -172,17 +156,3 @@ def test_a_source_of_which_all_matches_or_nothing_is_left() -> None:
     check_encoded(source, 0, Tally())
     with pytest.raises(InputError, match=r"7 of 7 documents \(100.00%\).*(?s:.*)max_dropped = 1.0"):
         check_encoded(source.model_copy(update={"max_dropped": 0.99}), 0, tally)
-
-
-def test_a_plan_says_what_patterns_take(
-    tmp_path: Any, run_cli: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    texts = [
-        f"{number} words that differ {number * 7919 % 1000}" + " PersonX" * (number % 4 == 0) for number in range(80)
-    ]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    recipe = write_recipe(tmp_path / "recipe.toml", source("s", "a.jsonl"), drop_if_matches=["PersonX"])
-    said = run_cli("plan", recipe).stdout
-    assert "dropped from s: 25.0% (matches PersonX)" in said
-    assert "warning: the build would stop: source 's': drop_if_matches drops 20 of 80 documents (25.00%)" in said
-    assert "warning:" not in run_cli("plan", recipe, "--set", "sources.s.max_dropped=0.3").stdout

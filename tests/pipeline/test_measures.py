@@ -5,19 +5,14 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
-import os
 import random
-import subprocess
 import sys
 import sysconfig
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pydantic
 import pytest
 from hypothesis import given
@@ -27,7 +22,7 @@ from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.clean.measures.measure import measure_documents
 from pipeline.clean.measures.names import MEASURES
 from pipeline.recipe.presets import C4, OFF, PRESETS, Code, Fineweb, Gopher, Limit, Preset
-from shards.errors import InputError, MissingExtraError
+from shards.errors import MissingExtraError
 from tests.support.data_like_code import KINDS, write_data_like_code
 from tests.support.slow_measures import SLOW_MEASURES, measure_slowly
 
@@ -103,31 +98,6 @@ def test_each_phrase_is_found_wherever_it_begins() -> None:
         check_equal(texts)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", ["fineweb_edu", "finemath", "python_edu", "tinystories", "bulk_prose"])
-def test_measures_equal_the_slow_ones_on_corpora(corpora: Path, name: str) -> None:
-    """On 100 documents of each source, spread over it; on 5,000 with `TOKENMILL_EXHAUSTIVE_TESTS`: half an hour."""
-    texts = _read_code(corpora) if name == "python_edu" else _read_texts(corpora / name)
-    most = 5000 if os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS") else 100
-    check_equal(texts[:: max(1, len(texts) // most)][:most])
-
-
-def _read_texts(folder: Path) -> list[str]:
-    tables: list[Any] = [pq.read_table(path, columns=["text"]) for path in sorted(folder.glob("*.parquet"))]
-    return [text for table in tables for text in table["text"].to_pylist() if text]
-
-
-def _read_code(corpora: Path) -> list[str]:
-    texts: list[str] = []
-    with tarfile.open(corpora / "python_edu/swh_content.tar") as archive:
-        for member in filter(tarfile.TarInfo.isfile, archive):
-            content = gzip.decompress(archive.extractfile(member).read())  # type: ignore[union-attr]
-            with contextlib.suppress(UnicodeDecodeError):
-                texts.append(content.decode())
-    return list(filter(None, texts))
-
-
 def test_every_measure_has_a_slow_one() -> None:
     assert set(MEASURES) == set(SLOW_MEASURES)
 
@@ -182,12 +152,6 @@ def test_limits_are_moved_and_turned_off() -> None:
 def test_limits_are_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(pydantic.ValidationError, match=message):
         Gopher(**keys)
-
-
-def test_limits_of_a_preset_that_is_off_are_kept_for_later() -> None:
-    assert Gopher(when="off", min_words=1_000_000).min_words == 1_000_000
-    with pytest.raises(pydantic.ValidationError, match="min_words is above max_words"):
-        Gopher(when="encode", min_words=1_000_000)
 
 
 def find_reasons(preset: Preset, texts: list[str]) -> list[list[str]]:
@@ -270,59 +234,7 @@ def test_texts_fall_by_their_limit_and_good_prose_by_none(preset: Preset, text: 
     assert none == []
 
 
-def test_words_of_every_length_are_told_apart() -> None:
-    """A word that differs in one byte, wherever it is, makes no repeated line."""
-    for size in (1, 7, 8, 9, 15, 16, 17, 24, 63, 64, 65, 200):
-        word = "ab" * 100
-        others = [word[:at] + "c" + word[at + 1 : size] for at in range(size)]
-        text: Any = pa.array(["\n".join([word[:size], *others]), f"{word[:size]}\n{word[:size]}"], pa.large_string())
-        assert measure_documents(text, ["duplicate_lines"]).tolist() == [[0.0], [0.5]]
-
-
-def test_equal_words_of_two_documents_are_no_repetition() -> None:
-    text: Any = pa.array([PROSE, PROSE, PROSE], pa.large_string())
-    names = ["duplicate_lines", "duplicate_5gram_chars", "duplicate_paragraphs"]
-    assert (measure_documents(text, names) == 0).all()
-
-
-PEAK = """
-import random, re, sys
-import pyarrow as pa
-from pipeline.clean.measures.measure import MEASURES, measure_documents
-rng = random.Random(0)
-words = [f"w{rng.randrange(5000)}" for _ in range(20_000)]
-lines = int(sys.argv[1])
-texts = "\\n".join(" ".join(rng.sample(words, 100)) for _ in range(lines)), "a\\n" * 250 * lines
-documents = [pa.array([text], pa.large_string()) for text in texts]
-measure_documents(pa.array(["a"], pa.large_string()), list(MEASURES))
-def peak_kib():  # getrusage would begin with the peak of the process that started this one
-    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
-for text in documents:
-    before = peak_kib()
-    measure_documents(text, list(MEASURES))
-    print((peak_kib() - before) * 1024 / text.nbytes)
-"""
 """Prints the memory that each of two documents of some MB takes, divided by its size."""
-
-
-def test_a_document_whose_positions_have_more_than_32_bits_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "sparse"
-    path.touch()
-    os.truncate(path, 1 << 31)
-    offsets = pa.py_buffer(np.array([0, 1 << 31], np.int64).data)
-    with pa.memory_map(str(path)) as file:  # nothing of it is read
-        text: Any = pa.Array.from_buffers(pa.large_string(), 1, [None, offsets, file.read_buffer()])
-        with pytest.raises(InputError, match=r"2,147,483,648 bytes .* at most 2,147,483,647.* `max_bytes`"):
-            measure_documents(text, ["words"])
-
-
-@pytest.mark.long
-def test_memory_of_a_long_document() -> None:
-    """At most 14 times its size for words in lines, 38 times where each line is a letter."""
-    run = subprocess.run([sys.executable, "-c", PEAK, "20000"], capture_output=True, text=True, check=True)
-    prose, letters = map(float, run.stdout.split())
-    assert 0 < prose < 14, run.stdout
-    assert 0 < letters < 38, run.stdout
 
 
 def test_without_numba_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,10 +250,6 @@ def test_without_numba_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     load_checked_recipe(recipe)
     with pytest.raises(MissingExtraError, match=r"-m pip install 'fasttext-predict>=\S+' 'numba>="):
         load_checked_recipe(recipe | {"clean": {"gopher": {}}})
-
-
-def show_value(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:,g}"
 
 
 def test_the_page_has_the_table_of_every_preset() -> None:

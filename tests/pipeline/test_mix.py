@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -282,28 +281,6 @@ def test_a_run_finds_the_documents_between_two_hashes(keys: list[Any], one: Any,
             assert run.read_tokens(rows).tolist() == [token for k in expected for token in Document(k, 2).tokens]
 
 
-def count_reads(function: Callable[[], object]) -> int:
-    """Return how many times a function makes this thread read from a file."""
-
-    def reads() -> int:
-        return int(Path("/proc/thread-self/io").read_text().split("syscr: ")[1].split()[0])
-
-    before = reads()
-    function()
-    return reads() - before
-
-
-def test_each_run_is_read_once_however_many_partitions_there_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = write_runs(tmp_path, [spread(2000)], [list(range(50, 2000, 50))])
-    recipe = make_recipe([1], shard_tokens=2000, when_short="shrink")
-    whole = count_reads(lambda: plan_of(recipe, runs))
-    monkeypatch.setattr(partitions_module, "PARTITION_DOCUMENTS", 50)
-    reads = count_reads(lambda: plan_of(recipe, runs))
-    assert reads - whole <= 2 * 64  # of 64 partitions each is read to deduplicate and to cut
-
-
 def test_scratch_that_a_disk_changed_is_not_used(tmp_path: Path) -> None:
     partitions = Partitions(write_runs(tmp_path, [spread(100)], [[50]]))
     assert partitions.read(0).lengths.tolist() == [10] * 100
@@ -395,12 +372,6 @@ def test_validation_larger_than_sources_and_empty_sources(runs_of: Any) -> None:
     assert len(lines) == 2
 
 
-def test_validation_that_takes_every_document(tmp_path: Path) -> None:
-    runs = [write_run(tmp_path / "run", 0, [Document((1, 1), 10), Document((2, 2), 100)])]
-    with pytest.raises(match=r"'s0'.*Ask for (fewer|less)|validation takes all of it"):
-        plan_of(make_recipe([1], val_tokens=105), runs)
-
-
 def test_a_document_longer_than_a_shard_has_one_of_its_own(tmp_path: Path) -> None:
     lengths = [10] * 100 + [5000] + [10] * 100
     own = [Document((number + 1, 0), length) for number, length in enumerate(lengths)]
@@ -416,13 +387,6 @@ def test_a_document_longer_than_a_shard_has_one_of_its_own(tmp_path: Path) -> No
             assert note.startswith("3 shards, not 7: the longest document has 5,000 tokens, shards.tokens is 1,000")
         else:
             assert not any("longest document" in note for note in plan.notes)
-
-
-def test_shards_smaller_than_their_documents(runs_of: Any, tmp_path: Path) -> None:
-    plan, _ = plan_of(make_recipe([1], shard_tokens=10, val_tokens=30), runs_of(spread(6, length=1000)))
-    assert [(shard.split, shard.index) for shard in plan.shards] == [("train", k) for k in range(5)] + [("val", 0)]
-    with pytest.raises(match="would make 200,000 shards; expected at most 100000"):
-        plan_of(make_recipe([1], shard_tokens=1), write_runs(tmp_path / "long", [spread(20, length=10_000)], [[]]))
 
 
 @pytest.mark.parametrize(

@@ -13,22 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.arrow_arrays import split_by_size
 from pipeline.encode.run import Run, RunList, RunResult
-from pipeline.engine.receipts import TaskOutput, write_receipt
+from pipeline.engine.receipts import write_receipt
 from pipeline.engine.tasks import digest_of_payload
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.index import Index
 from pipeline.mix.near_duplicates import bands, similar
 from pipeline.mix.near_duplicates import pairs as pairs_module
-from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandsTask, bands_digest, find_range, read_rows, write_bands
+from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandsTask, bands_digest, write_bands
 from pipeline.mix.near_duplicates.pairs import CENTERS, PairsTask, find_pairs, read_pairs
-from pipeline.mix.near_duplicates.signatures import BANDS, SLOTS, band_keys, hash_shingles, make_signatures
+from pipeline.mix.near_duplicates.signatures import BANDS, hash_shingles, make_signatures
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SimilarTask, compare_pairs
 from pipeline.mix.near_duplicates.survivors import SimilarDocuments, choose_dropped
 from shards.audit.ngrams import token_values
 from shards.stores.store import FolderStore
-from tests.support.near_duplicates import EOS, jaccard, shingles, write_token_run
+from tests.support.near_duplicates import EOS, jaccard, write_token_run
 from tests.support.runs import Document, kept_of, write_runs
 
 VALUES = token_values(1000)
@@ -64,20 +63,7 @@ def test_similarity_is_that_of_the_slow_reference(first: list[int], second: list
     assert found == expected or (found == 0 and expected < similar.FLOOR)
 
 
-def test_a_signature_depends_on_the_set_of_shingles_alone() -> None:
-    generator = np.random.default_rng(3)
-    sets = [generator.integers(0, 2**64, size, np.uint64) for size in (1, 2, 30, 700, 5000)]
-    alone = [make_signatures(own, np.array([len(own)]))[0] for own in sets]
-    repeated = [generator.permutation(np.concatenate([own, own])) for own in sets]
-    together = make_signatures(np.concatenate(repeated), np.array([len(own) for own in repeated]))
-    assert np.array_equal(together, alone)
-    assert together.shape == (5, SLOTS)
-    keys = band_keys(np.concatenate(sets), np.array([len(own) for own in sets]))
-    assert (keys >> np.uint64(60)).tolist() == [list(range(BANDS))] * 5
-    assert len(np.unique(keys)) == 5 * BANDS
-
-
-@pytest.mark.parametrize("size", [40, 120, 1000])
+@pytest.mark.parametrize("size", [40, 1000])
 def test_signatures_agree_as_often_as_theory_says(size: int) -> None:
     """Slots agree with probability J, bands with J^8; short documents, most of whose slots are filled, too."""
     generator, pairs = np.random.default_rng(size), 1500
@@ -151,7 +137,7 @@ def find_similar(
     return found, results
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_found_pairs_have_their_exact_similarity(seed: int, tmp_path: Path) -> None:
     runs, tokens = write_corpus(tmp_path, seed)
     found, _ = find_similar(tmp_path / "work", runs)
@@ -175,38 +161,6 @@ def test_ranges_tasks_parts_and_batches_change_nothing(tmp_path: Path, monkeypat
     monkeypatch.setattr(similar, "READ_BYTES", 1000)
     found, _ = find_similar(tmp_path / "many", runs, ranges=16, tasks=4)
     assert found == expected
-
-
-def test_bands_do_not_depend_on_chunks_and_leave_copies_out(tmp_path: Path) -> None:
-    runs, tokens = write_corpus(tmp_path, 1)
-    (tmp_path / "bands").mkdir()
-    task = BandsTask(runs[0].place, "<u2", 1000)
-    result = write_bands(tmp_path / "bands", task, lambda done, made: None)
-    write_receipt(tmp_path / "bands", result)
-    file = TaskOutput(FolderStore(tmp_path / "bands"))
-    rows = read_rows(file, 0, result.rows)
-    assert (np.diff(rows["key"].astype(np.float64)) >= 0).all()
-    documents = runs[0].read_documents(0, runs[0].num_documents)
-    hashes = {(int(row["hash_hi"]) << 64) | int(row["hash_lo"]) for row in documents}
-    assert len(hashes) < len(documents), "there are copies"
-    assert result.rows == len(hashes) * BANDS
-    assert np.array_equal(rows["length"], documents["length"][rows["index"]])
-    # Every range begins where its keys do.
-    for ranges in (1, 16, 256):
-        edges = [find_range(file, number, ranges) for number in range(ranges)]
-        assert [edge for edge, _ in edges[1:]] == [edge for _, edge in edges[:-1]]
-        for number, (first, last) in enumerate(edges):
-            assert {int(key) * ranges >> 64 for key in rows["key"][first:last]} <= {number}
-    # Chunks of one document give the same.
-    chunks = list(split_by_size(documents["length"], 1))
-    assert chunks == [(place, place + 1) for place in range(len(documents))]
-    alone = [band_keys(*own_hashes(tokens[key]))[0] for key in sorted(hashes)]
-    assert np.array_equal(np.sort(np.concatenate(alone)), rows["key"])
-
-
-def own_hashes(document: list[int]) -> tuple[Any, Any]:
-    (hashes,) = hashes_of([document])
-    return hashes, np.array([len(hashes)])
 
 
 def write_rows(folder: Path, run: Run, rows: Any) -> None:
@@ -262,14 +216,6 @@ def test_pairs_are_those_of_the_slow_reference(tmp_path: Path) -> None:
         found, cut = pairs_of_rows(tmp_path, runs, ranges)
         assert set(found) == expected
         assert not cut["buckets"]
-
-
-def test_equal_documents_are_one_in_a_bucket(tmp_path: Path) -> None:
-    runs = [Run(str(tmp_path / f"r{number}"), number, "<u2") for number in range(2)]
-    for run in runs:
-        write_rows(tmp_path, run, np.array([(5, 10, 77, 0), (5, 10, 78, 1)], BAND_DTYPE))
-    found, _ = pairs_of_rows(tmp_path, runs, 1)
-    assert found == [(0, 1)]
 
 
 def test_a_bucket_that_explodes_is_cut_and_counted(tmp_path: Path) -> None:
@@ -400,9 +346,3 @@ def test_dropping_from_an_index_is_like_a_block_list(
         own = (number, 0, run.num_documents)
         assert np.array_equal(kept_of(plain, *own), kept_of(expected, *own))
     assert (plain.find(asked[:, 0], asked[:, 1])[0] == -1).all()
-
-
-def test_shingles_of_the_reference() -> None:
-    """The reference itself, by hand."""
-    assert shingles([1, 2, 3]) == {(1, 2, 3)}
-    assert jaccard([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7]) == 1 / 3

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shards
-from pipeline.builder.disk import most_output_bytes
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.cuts import cut_sources
 from pipeline.mix.index import Axis, Index
@@ -146,32 +145,6 @@ def test_a_share_is_of_the_whole_sources_documents_and_nothing_else_changes(corp
     assert (again["ran"]["encode"], digests(corpus.out)) == (0, corpus.before)
 
 
-def test_a_source_repeats_within_what_is_taken(corpus: Corpus) -> None:
-    keys = ("--set", "mix.when_short=repeat", "--set", "mix.max_epochs=9", "--tokens", "300K")
-    built = corpus.build(*set_take(0.125), *keys)
-    assert built["ran"]["encode"] == 0
-    times = held(corpus.out)["train"]["web"]
-    (web,) = (one for one in built["sources"] if one["name"] == "web")
-    assert 2 < web["epochs"] <= 9
-    assert set(times.values()) == {web["epochs"], web["epochs"] - 1}
-    expected = {digest for digest in corpus.hashes["train"]["web"] if is_taken(digest, 0.125)}
-    assert set(times) == expected
-    # A plan foresees the tokens, the documents and the epochs; it may be 20 % off for so few documents.
-    plan = corpus.run(main, "plan", str(corpus.recipe), *set_take(0.125), *keys)["sources"][0]
-    assert plan["tokens"] == pytest.approx(web["tokens_available"], rel=0.2)
-    assert plan["epochs"] == pytest.approx(web["epochs"] - 0.5, abs=1)
-    documents = WEB + NEAR + COPIES
-    assert plan["dropped"]["not taken: take = 0.125"] * documents == pytest.approx(0.875 * WEB, rel=0.1)
-    printed = call_here(main, "plan", corpus.recipe, *set_take(0.125), *keys).stdout
-    share = plan["dropped"]["not taken: take = 0.125"]
-    assert f"dropped from web: {share:.1%} (not taken: take = 0.125)" in printed
-    assert f"epochs of web: about {plan['epochs']:.1f} in training" in printed
-    # Too little of it: the remedy is its share.
-    done = call_here(main, "build", corpus.recipe, "--out", corpus.out, *set_take(0.01), *keys)
-    assert done.returncode == 2
-    assert "a larger `take`" in done.stderr
-
-
 def test_what_is_told_of_a_document_that_is_not_taken(corpus: Corpus) -> None:
     built = corpus.build(*set_take(0.5))
     digest = max(corpus.hashes["train"]["web"])
@@ -242,13 +215,6 @@ def test_an_index_takes_what_plain_code_finds(
             plan = cut_sources(recipe.model_copy(update={"sources": own}), index)
             placed = [item for items in place_documents(plan, runs, index).values() for item in items]
             assert {key for _, _, key, _ in placed} <= {one.key for own in taken for one in own}
-
-
-def test_a_share_of_a_source_needs_a_share_of_the_disk() -> None:
-    recipe = make_recipe([1, 1], when_short="shrink")
-    taken = recipe.model_copy(update={"sources": [one.model_copy(update={"take": 0.25}) for one in recipe.sources]})
-    whole = most_output_bytes(recipe, [10**9, 10**9])
-    assert most_output_bytes(taken, [10**9, 10**9]) == pytest.approx(whole / 4, rel=1e-6)
 
 
 @pytest.mark.parametrize("value", ["0", "-0.5", "1.0000001", "16", "nan", '"1/16"', "[0.5]"])

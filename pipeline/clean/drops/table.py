@@ -81,9 +81,9 @@ class Counts:
         self.documents += len(lengths)
         self.tokens += int(lengths.sum(dtype=np.int64))
 
-    def plus(self, other: Counts, times: float) -> Counts:
-        """Return the sum with other documents, each of which counts a number of times."""
-        return Counts(self.documents + round(other.documents * times), self.tokens + round(other.tokens * times))
+    def plus(self, other: Counts | None) -> Counts:
+        """Return the sum with other documents."""
+        return self if other is None else Counts(self.documents + other.documents, self.tokens + other.tokens)
 
 
 @dataclass(slots=True)
@@ -166,17 +166,17 @@ class SourceDrops:
             if rows:
                 self.step(step_of(reason)).reason(reason).first.documents += rows
 
-    def update(self, other: SourceDrops, times: float = 1) -> None:
-        """Add the steps of another part of the source, each of whose documents counts a number of times."""
+    def update(self, other: SourceDrops) -> None:
+        """Add the steps of another part of the source."""
         for name, step in other.steps.items():
             own = self.step(name)
-            own.came = own.came.plus(step.came, times)
-            own.every = step.every and (own.every or Counts()).plus(step.every, times)
+            own.came = own.came.plus(step.came)
+            own.every = step.every and step.every.plus(own.every)
             for reason, drop in step.reasons.items():
                 row = own.reason(reason)
-                row.first = row.first.plus(drop.first, times)
-                row.every = drop.every and (row.every or Counts()).plus(drop.every, times)
-                row.alone = drop.alone and (row.alone or Counts()).plus(drop.alone, times)
+                row.first = row.first.plus(drop.first)
+                row.every = drop.every and drop.every.plus(row.every)
+                row.alone = drop.alone and drop.alone.plus(row.alone)
 
     def after(self, encoding: SourceDrops) -> SourceDrops:
         """Return the table with the steps before encoding in front of its own."""
