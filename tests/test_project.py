@@ -356,7 +356,6 @@ def test_a_count_in_a_message_has_its_singular() -> None:
 
 NEED_CORPORA = {
     "tests/pipeline/test_clusters_exhaustive.py": {"recipe"},
-    "tests/pipeline/test_measures.py": {"test_measures_equal_the_slow_ones_on_corpora"},
     "tests/test_servers.py": {"test_the_corpora_have_the_schemas_of_the_small_set"},
 }
 """Tests that are skipped without the real corpora, and fixtures of such tests. All others run on any machine."""
