@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from pipeline.builder.running_build import RunningBuild
-from pipeline.clean.drops.malformed import (
+from pipeline.clean.drops import ITEM_REASON, NEAR_DUPLICATE, Excess, SourceDrops, StepDrops, find_excess, step_of
+from pipeline.clean.malformed import (
     NULL,
     count_malformed,
     describe_examples,
@@ -19,7 +20,6 @@ from pipeline.clean.drops.malformed import (
     null_remedy,
     null_share,
 )
-from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE, Excess, SourceDrops, StepDrops, find_excess, step_of
 from pipeline.clean.patterns import SHOWN_MATCHES, find_excess_of_patterns, pattern_reason
 from pipeline.clean.tally import SHOWN, TEXT_CHARACTERS, DroppedDocument, Tally
 from pipeline.encode.run_text import read_run_start

@@ -11,7 +11,7 @@ from typing import Any, cast
 from pipeline.builder import disk
 from pipeline.builder.records import ORDER, StageForecast, StageRecords
 from pipeline.builder.stored_build import Build
-from pipeline.clean.drops.table import SourceDrops
+from pipeline.clean.drops import SourceDrops
 from pipeline.clean.tally import Tally
 from pipeline.encode.encode import EncodeResult
 from pipeline.encode.run import RunList

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.clean.drops.table import Counts, SourceDrops
+from pipeline.clean.drops import Counts, SourceDrops
 from pipeline.clean.measures import measure
 from pipeline.clean.tally import Documents, Tally
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import unwrap_mask, wrap_numbers, wrap_texts
-from pipeline.clean.drops.table import PATTERN_REASON, Excess, SourceDrops, find_excess
+from pipeline.clean.drops import PATTERN_REASON, Excess, SourceDrops, find_excess
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.key_values import MATCH_GROUP, in_group
 

@@ -7,21 +7,21 @@ step says how it works. Encoding, the tokenizer's sample, a plan, `trace --hash`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary, unwrap_mask, wrap_mask
 from pipeline.clean.datatrove_filters import drop_rejected, identify_datatrove
-from pipeline.clean.drops.malformed import NULL, invalid_reason
 from pipeline.clean.language import drop_other_languages, identify_language
 from pipeline.clean.limits import drop_beyond_limits, identify_limits
+from pipeline.clean.malformed import NULL, invalid_reason
 from pipeline.clean.patterns import drop_matches
 from pipeline.clean.personal_data import clean_personal_data, identify_personal_data
 from pipeline.clean.tally import Documents, Tally
-from pipeline.sources.base import SHOWN_MALFORMED, TextBatch
+from pipeline.sources.base import SHOWN_MALFORMED, Span, TextBatch, spans_to_json
 from pipeline.sources.formats.encodings import explain_fault
 from shards.errors import plural
 
@@ -141,3 +141,23 @@ def describe_drops(dropped: Mapping[str, int], records: int) -> str:
         return ""
     listed = ", ".join(f"{reason}: {number:,}" for reason, number in Counter(dropped).most_common())
     return f"{count:,} of {plural(records, 'record')} {'is' if count == 1 else 'are'} dropped ({listed})"
+
+
+def files_by_name(spans: Sequence[Sequence[Span]], names: Sequence[str]) -> dict[str, Any]:
+    """Return what determines the content of the spans of several sources, by their names."""
+    return {name: {"files": spans_to_json(own)} for name, own in zip(names, spans, strict=True)}
+
+
+def reading_keys(source: SourceRecipe, _payload: Any = None) -> dict[str, Any]:
+    """Return the keys of a source that determine the documents of given spans: not its name, weight, `take`
+    or paths."""
+    elsewhere = {*source.place_keys, "weight", "take", "name", "license", "clean"}
+    elsewhere |= {"max_missing", "max_dropped", "max_malformed", "max_null"}
+    reading = source.model_dump(exclude=elsewhere)
+    # A key that is not set leaves the digest as it was before there was such a key.
+    return {key: value for key, value in reading.items() if value not in (None, [])} | identify_steps(source)
+
+
+def limits_by_preset(source: SourceRecipe, when: Literal["mix", "encode"]) -> dict[str, Any]:
+    """Return the limits of a source's presets that are applied at `when`, by preset, in order."""
+    return {preset.name: {limit.key: limit.value for limit in preset.limits()} for preset in source.clean.presets(when)}

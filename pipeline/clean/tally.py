@@ -13,7 +13,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from pipeline.arrow_arrays import wrap_mask
-from pipeline.clean.drops.table import SourceDrops, step_of
+from pipeline.clean.drops import SourceDrops, step_of
 from pipeline.sources.base import SHOWN_MALFORMED, Span
 from pipeline.sources.undivided import Undivided
 from shards.terminal.display import printable

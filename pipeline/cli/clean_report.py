@@ -19,7 +19,7 @@ from shards.terminal.display import format_json, print_lines, print_rows
 from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
-    from pipeline.builder.clean_report.read import ReportRow
+    from pipeline.builder.clean_report import ReportRow
 
 _TEXT_CHARACTERS = 100
 _EXCERPT = 60
@@ -50,8 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what `clean-report` shows; return the exit status."""
-    from pipeline.builder.clean_report.page import write_page
-    from pipeline.builder.clean_report.read import read_clean_report
+    from pipeline.builder.clean_report import read_clean_report, write_page
     from pipeline.builder.stored_build import stored_build_errors
 
     if options.html:

@@ -113,7 +113,7 @@ def _print_plan(recipe: Recipe, estimate: Estimate) -> None:
 
 
 def _source_row(source: SourceEstimate) -> dict[str, Any]:
-    from pipeline.clean.drops.table import DUPLICATE
+    from pipeline.clean.drops import DUPLICATE
 
     duplicates = sum(share for reason, share in source.dropped.items() if reason.startswith(DUPLICATE))
     return {

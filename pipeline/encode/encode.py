@@ -19,7 +19,7 @@ import xxhash
 from pipeline.clean.decontamination.hits import HIT_DTYPE, load_finder
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.measures.measure import measure_documents
-from pipeline.clean.reading_keys import reading_keys
+from pipeline.clean.steps import reading_keys
 from pipeline.clean.tally import Documents, Tally
 from pipeline.encode.run import (
     DOCUMENT_DTYPE,

@@ -28,7 +28,7 @@ from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int32s, UInt64s
-    from pipeline.clean.drops.table import SourceDrops
+    from pipeline.clean.drops import SourceDrops
     from pipeline.recipe.schema import Recipe
 
 MOST_FAULTS = 5

@@ -16,12 +16,12 @@ import pyarrow as pa
 from pipeline.arrow_arrays import wrap_numbers
 from pipeline.clean.decontamination.held_items import HELD_DTYPE, HeldItems
 from pipeline.clean.decontamination.items import ITEM_DTYPE, ItemsResult, ReadItems, load_items
-from pipeline.clean.drops.table import ITEM_REASON, Counts, SourceDrops
+from pipeline.clean.drops import ITEM_REASON, Counts, SourceDrops
 from pipeline.encode.run import END_HASH, HashKey, Run
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.block_lists import ListedHashes
 from pipeline.mix.mix_plan import MixPlan
-from pipeline.mix.near_duplicates.survivors import choose_dropped
+from pipeline.mix.near_duplicates.drop import choose_dropped
 from shards.errors import plural
 from shards.format.equal_hashes import mark_first
 from shards.format.manifest import EvalTaskEntry

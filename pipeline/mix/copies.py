@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.clean.drops.table import DUPLICATE, ITEM_REASON, NEAR_DUPLICATE, NOT_TAKEN, step_of
+from pipeline.clean.drops import DUPLICATE, ITEM_REASON, NEAR_DUPLICATE, NOT_TAKEN, step_of
 from pipeline.clean.limits import describe_fallen
 from pipeline.encode.run import Run
 from pipeline.engine.receipts import TaskOutput

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pipeline.clean.drops.table import SourceDrops
-from pipeline.clean.reading_keys import limits_by_preset
+from pipeline.clean.drops import SourceDrops
+from pipeline.clean.steps import limits_by_preset
 from pipeline.encode.run import END_HASH, FIRST_HASH, load_runs, runs_in_scratch
 from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part

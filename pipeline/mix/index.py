@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipeline.clean.drops.table import (
+from pipeline.clean.drops import (
     DUPLICATE,
     ELSEWHERE,
     NEAR_DUPLICATE,

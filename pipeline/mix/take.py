@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.clean.drops.table import NOT_TAKEN
+from pipeline.clean.drops import NOT_TAKEN
 
 if TYPE_CHECKING:
     from pipeline.mix.index import Index

@@ -25,7 +25,7 @@ from pipeline.builder.stages.mix import run_mix
 from pipeline.builder.stages.near_duplicates import STAGES as NEAR_STAGES
 from pipeline.builder.stages.near_duplicates import run_near_duplicates
 from pipeline.builder.stages.tokenizer import run_tokenizer
-from pipeline.clean.drops.table import Counts
+from pipeline.clean.drops import Counts
 from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.receipts import TaskOutput

@@ -16,7 +16,7 @@ from typing import Annotated, Any, BinaryIO, ClassVar
 import numpy as np
 
 from pipeline.clean.documents import DocumentStream
-from pipeline.clean.reading_keys import files_by_name, reading_keys
+from pipeline.clean.steps import files_by_name, reading_keys
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.arrow_arrays import as_large_binary
-from pipeline.clean.drops.malformed import NULL
+from pipeline.clean.malformed import NULL
 from pipeline.clean.steps import EMPTY, LONG, SHORT, clean_batch
 from pipeline.clean.tally import Tally
 from pipeline.recipe.schema import SourceRecipe

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.builder.clean_report.page import render_page
-from pipeline.builder.clean_report.read import ReportRow
+from pipeline.builder.clean_report import ReportRow, render_page
 from pipeline.recipe.presets import Gopher
 from tests.support.builds import build_here, call_here, digests, real_documents, run_build
 from tests.support.recipes import overrides, source, write_recipe

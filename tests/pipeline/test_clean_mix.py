@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.builder.clean_report.read import list_other_values
-from pipeline.clean.drops.table import DUPLICATE, ELSEWHERE, SourceDrops
+from pipeline.builder.clean_report import list_other_values
+from pipeline.clean.drops import DUPLICATE, ELSEWHERE, SourceDrops
 from pipeline.encode.run import Run
 from pipeline.mix import index as index_module
 from pipeline.mix import partitions as partitions_module

@@ -13,10 +13,9 @@ import pyarrow as pa
 import pytest
 
 from pipeline.builder.alarms import check_encoded
-from pipeline.clean.drops.table import Counts, Drop
+from pipeline.clean.drops import Counts, Drop
 from pipeline.clean.measures import measure
-from pipeline.clean.reading_keys import reading_keys
-from pipeline.clean.steps import clean_batch
+from pipeline.clean.steps import clean_batch, reading_keys
 from pipeline.clean.tally import SHOWN, DroppedDocument, Tally
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.schema import Recipe, SourceRecipe

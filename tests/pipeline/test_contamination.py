@@ -20,7 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pipeline
-from pipeline.builder.clean_report.read import read_clean_report
+from pipeline.builder.clean_report import read_clean_report
 from pipeline.clean.decontamination import hits as hits_module
 from pipeline.clean.decontamination.held_items import HeldItems
 from pipeline.clean.decontamination.hits import LEAST_HITS, REACH, HitFinder

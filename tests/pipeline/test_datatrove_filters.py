@@ -25,8 +25,7 @@ from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.clean import datatrove_filters as module
 from pipeline.clean.datatrove_filters import REFUSED
 from pipeline.clean.documents import DocumentStream
-from pipeline.clean.reading_keys import reading_keys
-from pipeline.clean.steps import clean_batch
+from pipeline.clean.steps import clean_batch, reading_keys
 from pipeline.clean.tally import Tally
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.schema import Recipe, SourceRecipe

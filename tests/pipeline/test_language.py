@@ -14,8 +14,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.clean.reading_keys import reading_keys
-from pipeline.clean.steps import clean_batch
+from pipeline.clean.steps import clean_batch, reading_keys
 from pipeline.clean.tally import Tally
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.schema import Recipe, SourceRecipe

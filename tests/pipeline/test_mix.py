@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.clean.drops.table import DUPLICATE, ELSEWHERE
+from pipeline.clean.drops import DUPLICATE, ELSEWHERE
 from pipeline.encode import run as run_module
 from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, Run, count_below
 from pipeline.engine.checksums import seal, unseal

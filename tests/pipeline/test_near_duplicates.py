@@ -21,10 +21,10 @@ from pipeline.mix.index import Index
 from pipeline.mix.near_duplicates import bands, similar
 from pipeline.mix.near_duplicates import pairs as pairs_module
 from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandsTask, bands_digest, write_bands
+from pipeline.mix.near_duplicates.drop import SimilarDocuments, choose_dropped
 from pipeline.mix.near_duplicates.pairs import CENTERS, PairsTask, find_pairs, read_pairs
 from pipeline.mix.near_duplicates.signatures import BANDS, hash_shingles, make_signatures
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SimilarTask, compare_pairs
-from pipeline.mix.near_duplicates.survivors import SimilarDocuments, choose_dropped
 from shards.audit.ngrams import token_values
 from shards.stores.store import FolderStore
 from tests.support.near_duplicates import EOS, jaccard, write_token_run

@@ -24,7 +24,7 @@ import shards
 from pipeline.clean import personal_kinds
 from pipeline.clean.personal_data import find_personal_data, mask_personal_data, mask_text
 from pipeline.clean.personal_kinds import GROUPS, kinds_of
-from pipeline.clean.reading_keys import reading_keys
+from pipeline.clean.steps import reading_keys
 from pipeline.clean.tally import Tally
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.clean_recipe import CleanRecipe
@@ -35,6 +35,7 @@ from tests.support.good_recipe import GOOD, faults_of
 from tests.support.personal_data import plant
 from tests.support.provenance import compare_with_sources
 from tests.support.recipes import source, write_recipe
+from tests.support.servers import corpora
 
 KINDS = kinds_of(PERSONAL_KINDS)
 PLACEHOLDERS = [placeholder for kind in KINDS for placeholder in kind.placeholders]
@@ -57,9 +58,17 @@ def masked(texts: list[str]) -> tuple[list[str], Tally]:
 
 
 def source_files() -> list[str]:
-    """Return Python files of the standard library."""
-    paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    return [path.read_text(encoding="utf-8", errors="replace") for path in paths]
+    """Return Python files: of the corpora where they are, else of the standard library."""
+    folder = corpora.find()
+    if folder is None:
+        paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+        return [path.read_text(encoding="utf-8", errors="replace") for path in paths]
+    import gzip
+    import tarfile
+
+    with tarfile.open(folder / "python_edu/swh_content.tar") as archive:
+        members = [archive.extractfile(member) for member in archive if member.isfile()]
+        return [gzip.decompress(file.read()).decode("utf-8", "replace") for file in members if file is not None]
 
 
 @pytest.mark.long

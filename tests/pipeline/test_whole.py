@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.builder.clean_report.read import read_clean_report
+from pipeline.builder.clean_report import read_clean_report
 from shards import ShardSet, open_set
 from shards.convert.export import export_set
 from shards.format.content_hash import hash_document

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import prepare_measures
-from pipeline.clean.drops.table import step_of
+from pipeline.clean.drops import step_of
 from pipeline.clean.patterns import count_pattern_matches
 from pipeline.clean.steps import describe_drops
 from pipeline.engine.driver import StageResult

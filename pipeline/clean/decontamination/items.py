@@ -22,7 +22,7 @@ import numpy as np
 from pipeline.clean.decontamination.normal_form import UNICODE_VERSION
 from pipeline.clean.decontamination.word_ngrams import find_hashed_words, hash_ngrams
 from pipeline.clean.documents import DocumentStream
-from pipeline.clean.reading_keys import files_by_name, reading_keys
+from pipeline.clean.steps import files_by_name, reading_keys
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import InDigest, Payload, Report

@@ -1,8 +1,11 @@
-"""Read from a work folder what each step and limit drops of each source, with documents, to choose limits by looking.
+"""What each step and limit drops of each source, with documents, to choose limits by looking: read, and as a page.
 
 Counts are those of the mix and of the runs' receipts. What a limit would drop at other values is counted anew from the
 runs' measures, which takes about as long as the mix; examples are drawn from the evidence, and their text from the
 tokens of the runs. The build need not have finished: a mix whose alarm stopped the build is shown, too.
+
+The page is one HTML file that needs no network and runs no script. Its size does not grow with the corpus. The same
+report gives the same bytes.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -12,6 +15,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,15 +25,18 @@ import xxhash
 
 from pipeline.builder.python_api import default_work
 from pipeline.builder.stored_build import Build, read_build
-from pipeline.clean.drops.table import ITEM_REASON, NEAR_DUPLICATE, Drop, SourceDrops, StepDrops
+from pipeline.clean.drops import ITEM_REASON, NEAR_DUPLICATE, Drop, SourceDrops, StepDrops
 from pipeline.clean.tally import Tally
 from pipeline.encode.run_text import read_run_text
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import digest_in
 from pipeline.mix.cuts import MixResult
 from pipeline.mix.evidence import Evidence, find_reasons
+from shards.errors import InputError
 from shards.format.manifest import BLOCK_LIST_REASON, MANIFEST_FILE
 from shards.format.vocabulary import Vocabulary, read_vocabulary
+from shards.report.render import TEMPLATES, make_render_environment, read_style
+from shards.stores.files import atomic_open
 from shards.stores.open import open_writable_store
 from shards.trace.excerpt import cut_excerpt
 
@@ -47,6 +54,10 @@ _OTHER_FACTORS = (0.5, 0.75, 1.5)
 """A limit times these are the other values at which documents are counted."""
 _OTHER_COUNTS = [1.0, 2.0, 5.0]
 """The other values of a limit that allows none of something."""
+_OWN_TEMPLATES = Path(__file__).parent / "templates"
+_MARK = b'<meta name="generator" content="tokenmill clean-report">'
+"""In the first bytes of the page; a file without it is not replaced."""
+_MARK_WITHIN = 4096
 
 
 @dataclass
@@ -269,3 +280,29 @@ def find_start(first: str, second: str) -> int:
     same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
     start = max(0, same - BEFORE_CHARACTERS) if first != second else 0
     return next((at + 1 for mark in "\n " if (at := first.find(mark, start, same)) >= 0), start) if start else 0
+
+
+def write_page(report: dict[str, Any], out: Path) -> None:
+    """Write the page of a report.
+
+    Args:
+        report: what `read_clean_report` returned.
+        out: the file, which may be an earlier page.
+
+    Raises:
+        InputError: the file was not written by this command.
+        OSError: it cannot be written.
+    """
+    page = render_page(report)
+    if out.exists() and (not out.is_file() or _MARK not in out.read_bytes()[:_MARK_WITHIN]):
+        raise InputError(f"{out}: not written by clean-report, so not replaced. Give another file, or move this one.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_open(out) as file:
+        file.write(page.encode())
+
+
+def render_page(report: dict[str, Any]) -> str:
+    """Return the page of a report."""
+    style = read_style(TEMPLATES / "style.css", _OWN_TEMPLATES / "clean.css")
+    template = make_render_environment(_OWN_TEMPLATES).get_template("clean_report.html.jinja")
+    return template.render({"report": report} | style)
