@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.format.manifest import SourceCounts
-from shards.validation.mix import check_mix_shares
+from shards.validation.validate import check_mix_shares
 
 
 def no_files(shard):
