@@ -43,7 +43,7 @@ from shards.format.manifest import (
 )
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.stores.cache import Cache
-from shards.stores.cache_store import CacheStore, FetchedStore
+from shards.stores.cache_store import CacheStore
 from shards.stores.hub_store import HubStore
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import Store, StoredFile, require_folder
@@ -297,7 +297,7 @@ class ShardSet:
         """Pickle the set's address and identity, for a process in any folder; no manifest, tokens or credentials."""
         store, cache = self.store, None
         if isinstance(store, CacheStore):
-            store, cache = store.remote.store, store.cache
+            store, cache = store.remote, store.cache
         place = str(store.folder.absolute()) if store.folder is not None else str(store)
         if isinstance(store, HubStore):
             place = store.pinned_address  # of the commit that is read here
@@ -471,4 +471,4 @@ def _open_in(store: Store, cache: Cache | None, verify: Verify) -> ShardSet:
     }
     files = {file.path: (file.bytes, file.sha256) for file in manifest.files}
     set_id = shard_set.manifest_sha256
-    return ShardSet(CacheStore(FetchedStore(store, metadata), cache, set_id=set_id, files=files), verify)
+    return ShardSet(CacheStore(store, cache, set_id=set_id, files=files, metadata=metadata), verify)

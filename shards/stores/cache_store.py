@@ -11,7 +11,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
 
@@ -29,40 +28,6 @@ REQUEST_BYTES = 8 << 20
 """Bytes of a request if the store does not prefer another size."""
 
 
-@dataclass(frozen=True)
-class FetchedStore:
-    """A store, and the content of some of its files."""
-
-    store: Store
-    content: Mapping[str, bytes] = field(repr=False)
-    folder = None
-
-    @property
-    def request_bytes(self) -> int:
-        return self.store.request_bytes
-
-    def size(self, name: str) -> int:
-        return len(self.content[name]) if name in self.content else self.store.size(name)
-
-    def read(self, name: str) -> bytes:
-        return self.content[name] if name in self.content else self.store.read(name)
-
-    def read_range(self, name: str, start: int, stop: int) -> bytes:
-        if name not in self.content:
-            return self.store.read_range(name, start, stop)
-        content = self.content[name]
-        if stop > len(content):
-            message = f"ends {stop - len(content)} bytes before byte {stop}. Copy or build it again."
-            raise OSError(f"{self}/{name}: {message}")
-        return content[start:stop]
-
-    def list(self) -> Iterator[ListedFile]:
-        return self.store.list()
-
-    def __str__(self) -> str:
-        return str(self.store)
-
-
 class CacheStore:
     """A remote set's files, kept by a cache. Files that the set does not list are read from the remote store."""
 
@@ -71,24 +36,26 @@ class CacheStore:
 
     def __init__(
         self,
-        remote: FetchedStore,
+        remote: Store,
         cache: Cache,
         *,
         set_id: str,
         files: Mapping[str, tuple[int, str]],
+        metadata: Mapping[str, bytes],
     ):
         """Read a set through a cache; nothing is fetched yet.
 
         Args:
-            remote: the store that has the set, and the metadata that was fetched from it.
+            remote: the store that has the set.
             cache: keeps the files.
             set_id: the set's identity: the SHA-256 of its manifest.
             files: size in bytes and SHA-256 of each file, by name.
+            metadata: small files that were fetched and stay in memory, by name.
 
         Raises:
             InputError: the cache's limit is smaller than the two largest files: one is read while the next is fetched.
         """
-        self.remote, self.cache, self.set_id, self.files = remote, cache, set_id, files
+        self.remote, self.cache, self.set_id, self.files, self.metadata = remote, cache, set_id, files, metadata
         self._fetches: set[Event] = set()
         self._lock = threading.Lock()
         largest = sorted(((size, name) for name, (size, _) in files.items()), reverse=True)[:2]
@@ -99,21 +66,25 @@ class CacheStore:
             remedy = f"expected at least {needed:,} bytes for {names}. Raise --cache-limit, or choose a larger disk"
             raise InputError(f"{found}; {remedy} with --cache.")
 
-    def __reduce__(self) -> tuple[Callable[..., CacheStore], tuple[FetchedStore, Cache]]:
-        again = partial(CacheStore, set_id=self.set_id, files=self.files)
+    def __reduce__(self) -> tuple[Callable[..., CacheStore], tuple[Store, Cache]]:
+        again = partial(CacheStore, set_id=self.set_id, files=self.files, metadata=self.metadata)
         return again, (self.remote, self.cache)
 
     def list(self) -> Iterator[ListedFile]:
         return self.remote.list()
 
     def size(self, name: str) -> int:
+        if name in self.metadata:
+            return len(self.metadata[name])
         return self.files[name][0] if name in self.files else self.remote.size(name)
 
     def read(self, name: str) -> bytes:
-        return self.read_range(name, 0, self.size(name))
+        return self.metadata[name] if name in self.metadata else self.read_range(name, 0, self.size(name))
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """Return the bytes [start, stop) of a file; the whole file is fetched first. Raises what `hold` raises."""
+        if name in self.metadata:
+            return self.metadata[name][start:stop]
         if name not in self.files:
             return self.remote.read_range(name, start, stop)
         with self.hold(name) as file:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from shards.stores.cache_store import FetchedStore
 from shards.stores.files import is_abandoned, unique_name
 from shards.stores.object_store import require_abilities
 from shards.stores.open import open_writable_store
@@ -105,20 +104,6 @@ def test_a_range_that_a_file_does_not_have_is_an_error_and_never_fewer_bytes(sto
     for read in (store.size, store.read, lambda name: store.read_range(name, 0, 1)):
         with pytest.raises(FileNotFoundError, match="absent"):
             read("absent")
-
-
-def test_files_that_were_fetched_are_read_from_memory_and_the_others_from_the_store(store):
-    store.put("one", b"0123456789")
-    store.put("two", b"abc")
-    fetched = FetchedStore(store, {"one": store.read("one")})
-    store.delete("one")
-    assert (fetched.size("one"), fetched.read("one"), fetched.read_range("one", 2, 5)) == (10, b"0123456789", b"234")
-    assert (fetched.size("two"), fetched.read("two"), fetched.read_range("two", 1, 3)) == (3, b"abc", b"bc")
-    assert [file.name for file in fetched.list()] == ["two"]
-    assert (str(fetched), fetched.folder, fetched.request_bytes) == (str(store), None, store.request_bytes)
-    for name in ("one", "two"):
-        with pytest.raises(OSError, match=r"ends \d bytes before byte 11"):
-            fetched.read_range(name, 1, 11)
 
 
 def test_a_store_is_its_address_and_can_be_sent_to_a_process(store):
