@@ -1,7 +1,7 @@
 """The outcome of a mix for the copies of one document: what the evidence says of each, with the facts of its reason.
 
-Everything is read from the work folder: rows of the runs, found by their hash; the evidence of the mix; the block
-lists. Tokens are not read. Costs a few small reads for each run, and the evidence of a part of the hash space.
+Everything is read from the work folder: rows of the runs, found by their hash, and the evidence of the mix. Tokens are
+not read. Costs a few small reads for each run, and the evidence of a part of the hash space.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from pipeline.clean.drops import DUPLICATE, ITEM_REASON, NEAR_DUPLICATE, NOT_TAK
 from pipeline.clean.limits import describe_fallen
 from pipeline.encode.run import Run
 from pipeline.engine.receipts import TaskOutput
-from pipeline.mix.block_lists import open_lists
 from pipeline.mix.cuts import MixResult
 from pipeline.mix.evidence import Evidence
 from pipeline.mix.take import describe_take, find_end
 from pipeline.recipe.schema import Recipe
-from shards.errors import InputError, plural
-from shards.format.equal_hashes import find_hashes
+from shards.errors import plural
 from shards.format.manifest import BLOCK_LIST_REASON
 from shards.format.writer import shard_name
 from shards.stores.store import Store
@@ -135,7 +133,8 @@ class Outcomes:
             notes = [*self._list_items(found, "report"), *self._describe_twin(found, reported=True)]
             shards, reasons = self._find_shards(copy, source.name)
         elif step.startswith(BLOCK_LIST_REASON):
-            reasons = self._find_lists(copy)
+            name = step.removeprefix(BLOCK_LIST_REASON).strip()
+            reasons = [_reason("block_list", f"its hash is in the block list {name}", file=name)]
         elif step.startswith(f"{ITEM_REASON} "):
             reasons = self._list_items(found, "drop")
         elif step == DUPLICATE:
@@ -155,23 +154,6 @@ class Outcomes:
             reasons = [_reason("limits", text, **facts) for text, facts in fallen]
         state = "not taken" if step in ("", NOT_TAKEN) else "dropped"
         return {"state": "in the set" if shards else state, "shards": shards, "reasons": reasons, "notes": notes}
-
-    def _find_lists(self, copy: Copy) -> list[Reason]:
-        """Return the block lists with the document's hash; if there is none, those that the mix read otherwise."""
-        found: list[Reason] = []
-        changed: list[str] = []
-        hi, lo = (copy.row[name].reshape(1) for name in ("hash_hi", "hash_lo"))
-        for listed in open_lists(self._recipe):
-            try:
-                rows, _ = listed.read()
-            except InputError as error:
-                changed.append(str(error))
-                continue
-            if find_hashes(hi, lo, rows[:, 0], rows[:, 1])[0] >= 0:
-                text = f"its hash is in the block list {listed.path}"
-                found.append(_reason("block_list", text, file=str(listed.path)))
-        text = f"its hash was in a block list that is not as it was: {'; '.join(changed)}"
-        return found or [_reason("block_list", text)]
 
     def _list_items(self, found: dict[str, Any], action: str) -> list[Reason]:
         """Return the items that a document holds, of the evaluation sets with an action."""
