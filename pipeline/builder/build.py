@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from pipeline.builder.stages.mix import run_encode_and_mix
 from pipeline.builder.stages.tokenizer import run_tokenizer
 from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.executors import Executor
+from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.stage_progress import Progress
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
@@ -92,17 +94,14 @@ def build(
     Raises:
         As `build_set`, but a set in which validation found problems is returned.
     """
-    # Check the places and list the sources; nothing is written yet.
+    # Check the places; nothing is written yet.
     started = time.perf_counter()
     out_store, work_store = open_writable_store(out), open_writable_store(work)
     check_places(out_store, work_store, recipe, probing=not dry_run)
     recipe = pin_revisions(recipe, work_store, keep=not dry_run)
-    selections = open_sources(recipe, spans := SpanCache(work_store))
-    # From here on no other build works in the two places. A dry run takes no lock.
-    with nullcontext(lambda: None) if dry_run else hold_places(out_store, work_store) as check:
-        driver = Driver(
-            work_store, executor, progress, scratch=str(scratch.absolute()) if scratch else None, check=check
-        )
+
+    def run(driver: Driver, check: Callable[[], None]) -> BuildResult:
+        selections = open_sources(recipe, spans := SpanCache(work_store))
         running = RunningBuild(
             work_store,
             recipe,
@@ -128,6 +127,20 @@ def build(
 
         # Validate the finished set.
         return _finish(running, manifest, level, started)
+
+    # From here on no other build works in the two places. A dry run takes no lock.
+    with nullcontext(lambda: None) if dry_run else hold_places(out_store, work_store) as check:
+        driver = Driver(
+            work_store, executor, progress, scratch=str(scratch.absolute()) if scratch else None, check=check
+        )
+        while True:
+            try:
+                return run(driver, check)
+            except WorkFileDamagedError as damage:
+                if dry_run:
+                    raise
+                # Its task runs again, and so does what needs it: the build begins again from its receipts.
+                driver.forget(damage)
 
 
 def _finish(build: RunningBuild, manifest: Manifest, level: Level, started: float) -> BuildResult:

@@ -16,7 +16,7 @@ from pipeline.clean.tally import Tally
 from pipeline.encode.encode import EncodeResult
 from pipeline.encode.run import RunList
 from pipeline.engine.attempts import default_scratch
-from pipeline.engine.driver import RESULTS_FILE, Driver, StageResult
+from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.receipts import ResultT
 from pipeline.engine.tasks import Task, TaskFunction
 from pipeline.mix.mix_plan import MixPlan
@@ -31,12 +31,11 @@ from shards.stores.store import WritableStore
 
 
 class DryRunEnd(Exception):  # noqa: N818  not an error
-    """A dry run has found what a build would do: `stages`, and the job that a cluster would get for the first."""
+    """A dry run has found what a build would do: `stages`."""
 
-    def __init__(self, stages: list[StageForecast], job: str = ""):
-        super().__init__(stages, job)
+    def __init__(self, stages: list[StageForecast]):
+        super().__init__(stages)
         self.stages = stages
-        self.job = job
 
 
 @dataclass
@@ -103,9 +102,9 @@ class RunningBuild(Build):
         """
         # A dry run only looks, and ends at the first stage that would run.
         if self.dry_run:
-            result, pending, job = self.driver.look_up(name, function, tasks, outputs)
+            result, pending = self.driver.look_up(name, function, tasks, outputs)
             if pending:
-                raise DryRunEnd(self._forecast(name, tasks, pending), job)
+                raise DryRunEnd(self._forecast(name, tasks, pending))
             self.stages[name] = result
             return result
 
@@ -125,7 +124,7 @@ class RunningBuild(Build):
             after()
         self.records.note(name, tasks)
         attempts = {task.digest: own.folder for task, own in zip(tasks, result.results, strict=True)}
-        self.used.setdefault(name, {RESULTS_FILE: ""}).update(attempts)
+        self.used.setdefault(name, {}).update(attempts)
         if result.ran and (retries := sum(done.retries for done in result.results)):
             self.note(
                 f"{name}: {plural(retries, 'request')} failed and {'was' if retries == 1 else 'were'} tried again"
@@ -146,7 +145,7 @@ class RunningBuild(Build):
         return self.work.child(stage).child(task.digest)
 
     def write_run_list(self, pending: list[Task]) -> None:
-        """Write the list of the runs if a task will read it: one that is repaired later needs it, too."""
+        """Write the list of the runs if a task will read it."""
         if pending:
             self.run_list.write()
 

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print which tasks would run, and why; with --engine slurm, also the first job",
+        help="print which tasks would run, and why",
     )
     add_network(parser)
     add_engine(parser)
@@ -133,7 +133,7 @@ def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
 
 def forecast_json(end: DryRunEnd) -> dict[str, Any]:
     """Return what a dry run has found as it is displayed with `--json`."""
-    return {"dry_run": True, "stages": [asdict(stage) for stage in end.stages], "job": end.job}
+    return {"dry_run": True, "stages": [asdict(stage) for stage in end.stages]}
 
 
 def print_forecast(end: DryRunEnd) -> None:
@@ -142,9 +142,6 @@ def print_forecast(end: DryRunEnd) -> None:
         print_lines(["nothing to run: the build would only check and validate the set"])
         return
     print_lines(list(map(str, end.stages)))
-    if end.job:
-        print(end.job)
-        print_lines(["nothing was submitted; every stage submits such a job, with an element for each task"])
 
 
 def print_build(report: BuildResult, out: str, work: str) -> None:

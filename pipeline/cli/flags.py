@@ -12,8 +12,8 @@ from shards.terminal.arguments import add_give_up_after, parse_path, positive_nu
 if TYPE_CHECKING:
     from pipeline.sources.network.settings import Network
 
-ENGINES = ("local", "ray", "slurm")
-"""Where tasks run: processes of this machine, a Ray cluster, Slurm job arrays."""
+ENGINES = ("local", "ray")
+"""Where tasks run: processes of this machine, or a Ray cluster."""
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:

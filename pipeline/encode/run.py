@@ -22,9 +22,9 @@ import numpy as np
 
 from pipeline.clean.decontamination.hits import HIT_DTYPE
 from pipeline.engine.checksums import WrittenFile, seal, unseal, write_checksummed
-from pipeline.engine.receipts import FileRange, Result, TaskOutput, write_receipt
+from pipeline.engine.receipts import FileRange, Result, TaskOutput, WorkFileDamagedError, write_receipt
 from pipeline.engine.tasks import digest_of
-from shards.errors import RunError, remedy_of
+from shards.errors import remedy_of
 from shards.format.manifest import dtype_for
 from shards.stores.open import open_store
 from shards.stores.store import WritableStore
@@ -255,7 +255,9 @@ class RunList:
     def __init__(self, store: WritableStore, runs: list[Run]):
         """Choose the file's name, from the runs and their sources: it counts in digests. `write` writes it."""
         self.runs = runs
-        self.name = f"runs-{digest_of([[run.source, run.digest] for run in runs])}.json"
+        # Processes keep what they have read: a list with the files of another attempt has another name.
+        names = [[run.source, run.digest, run.result.folder if run.result else ""] for run in runs]
+        self.name = f"runs-{digest_of(names)}.json"
         self.address = f"{store}/{self.name}"
         self._store = store
         self._written = False
@@ -273,7 +275,7 @@ def load_runs(address: str) -> tuple[Run, ...]:
     """Return the runs of a `RunList`. A process reads the list once, and their rows, if a few requests get them all.
 
     Raises:
-        RunError: the list is damaged.
+        WorkFileDamagedError: the list is damaged.
     """
     place, _, name = address.rpartition("/")
     try:
@@ -286,7 +288,7 @@ def load_runs(address: str) -> tuple[Run, ...]:
     except (OSError, ValueError) as error:
         if remedy_of(error):
             raise
-        raise RunError(f"{address}: {error}. Run the same command again: it writes this list again.") from error
+        raise WorkFileDamagedError(place, name, str(error)) from error
 
 
 @contextmanager

@@ -1,11 +1,10 @@
-"""The driver: run the tasks of each stage that are not done, and repair files that a failing disk has damaged.
+"""The driver: run the tasks of each stage that are not done.
 
-A re-run does exactly the tasks whose receipt or files are missing or damaged. If a task finds a damaged file of an
-earlier stage, the driver prints a note, runs the task that wrote the file, and then the task that read it. The driver
-knows tasks, stores and receipts, but no stage.
+A re-run does exactly the tasks whose receipt or files are missing or damaged. Of a stage it reads one listing, and the
+receipt of each task that is done. The driver knows tasks, stores and receipts, but no stage.
 
-Of a stage with many tasks it reads one listing and one file, `results.json`, with the results of the tasks when the
-stage was last complete. It opens the receipts of those tasks alone whose files are not listed as they were then.
+A disk may damage a file after its task is done. Whoever reads it raises `WorkFileDamagedError`, which ends the stage:
+the build then calls `forget` and begins again from its receipts.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic
 
-from pipeline.engine.attempts import attempt_contents, delete_abandoned_attempts
-from pipeline.engine.checksums import seal, unseal
+from pipeline.engine.attempts import delete_abandoned_attempts
 from pipeline.engine.executors import Executor
 from pipeline.engine.receipts import (
     RECEIPT_FILE,
@@ -29,16 +27,10 @@ from pipeline.engine.receipts import (
 )
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Call, Task, TaskFunction, kind_of_result, name_function
-from shards.errors import RunError, plural
-from shards.stores.store import ListedFile, WritableStore, reads_at_once
+from shards.errors import RunError
+from shards.stores.open import open_writable_store
+from shards.stores.store import WritableStore, reads_at_once
 from shards.terminal.workers import map_in_threads
-
-RESULTS_FILE = "results.json"
-"""By digest, the size and the version of each task's receipt, and its result."""
-MAX_REPAIRS = 2
-"""How often a task is repaired before the build stops."""
-
-ReadT = TypeVar("ReadT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +62,6 @@ class _Stage:
     function: TaskFunction[Any]
     store: WritableStore
     outputs: WritableStore | None
-    unit: str
-
-    @property
-    def kind(self) -> type[Result]:
-        """The class of the tasks' results."""
-        return kind_of_result(self.function)
-
-    def place(self, task: Task) -> str:
-        """Return the address of a task's folder."""
-        return str(self.store.child(task.digest))
 
 
 class Driver:
@@ -108,9 +90,10 @@ class Driver:
         self.progress = progress
         self.scratch = scratch
         self._check_right = check or (lambda: None)
-        self._tasks: dict[str, tuple[_Stage, Task]] = {}
         self._results: dict[str, Result] = {}
-        self._damages: Counter[str] = Counter()
+        """By the address of the task's folder, of the tasks that are done."""
+        self._damaged: set[str] = set()
+        """The addresses of the files that were found damaged."""
 
     def run_stage(
         self,
@@ -133,84 +116,54 @@ class Driver:
             before: called once with the tasks that will run, perhaps none; it may raise.
 
         Raises:
-            RunError: a file was damaged again after `MAX_REPAIRS` repairs.
-            RunError: a damaged file could not be made again as it was.
+            WorkFileDamagedError: a task found a damaged file of an earlier one.
             Whatever a task raises. Finished tasks stay finished.
         """
         self._check_right()
         started = time.perf_counter()
-        stage = _Stage(name, function, self.work.child(name), outputs, unit)
-        places = [stage.place(task) for task in tasks]
-        self._tasks |= {place: (stage, task) for place, task in zip(places, tasks, strict=True)}
+        stage = _Stage(name, function, self.work.child(name), outputs)
         # Find what is left to do, and take away what could be mistaken for its result.
         pending = self._find_pending(stage, tasks)
-        for task in pending:  # so that any receipt found later can be relied on
+        for task in pending:
             stage.store.delete(f"{task.digest}/{RECEIPT_FILE}")
         if before:
             before(pending)
-        # A damaged file of an earlier stage is made again, and then the tasks that found it run again.
-        ran = 0
-        while pending:
-            known = self._damages.total()
-            damages = self._execute(stage, pending)
-            for damage in damages:
-                self.repair(damage)
-            left = self._find_unfinished(stage, pending)
-            ran += len(pending) - len(left)
-            if left and not damages and self._damages.total() == known:
-                raise RuntimeError(f"stage {name}: {plural(len(left), 'task')} left no receipt in {stage.store}")
-            pending = left
-        if ran and len(tasks) > 1:
-            self._write_results(stage, tasks)
-        results = cast("list[ResultT]", [self._results[place] for place in places])
-        return StageResult(results, ran, time.perf_counter() - started)
+        if pending:
+            self._execute(stage, pending, unit)
+            # Receipts are opened: on a network's file system a listing may be a minute old.
+            for task, result in zip(pending, self._load_receipts(stage, pending), strict=True):
+                if result is None:
+                    raise RuntimeError(f"stage {name}: the task {task} left no receipt in {stage.store}")
+                if isinstance(result, WorkFileDamagedError):
+                    raise result
+                self._results[self._place(stage, task)] = result
+        return StageResult(self._results_of(stage, tasks), len(pending), time.perf_counter() - started)
 
     def look_up(
         self, name: str, function: TaskFunction[ResultT], tasks: list[Task], outputs: WritableStore | None
-    ) -> tuple[StageResult[ResultT], list[Task], str]:
+    ) -> tuple[StageResult[ResultT], list[Task]]:
         """Find the tasks of a stage that are not yet done, as `run_stage` does; run and write nothing.
 
         Returns:
-            The results of the others, the missing tasks, and the job that the executor would submit for them.
+            The results of the others, and the missing tasks.
         """
-        stage = _Stage(name, function, self.work.child(name), outputs, "bytes")
-        self._tasks |= {stage.place(task): (stage, task) for task in tasks}
+        stage = _Stage(name, function, self.work.child(name), outputs)
         pending = self._find_pending(stage, tasks)
-        found = [self._results[place] for task in tasks if (place := stage.place(task)) in self._results]
-        shown = self.executor.show(self._calls(stage, pending)) if pending else ""
-        return StageResult(cast("list[ResultT]", found), 0, 0.0), pending, shown
+        left = {task.digest for task in pending}
+        done = [task for task in tasks if task.digest not in left]
+        return StageResult(self._results_of(stage, done), 0, 0.0), pending
 
-    def read(self, read: Callable[[], ReadT]) -> ReadT:
-        """Return the result of `read`, which reads files of finished tasks; repair the damaged files that it finds.
-
-        Raises:
-            As `run_stage`, and whatever `read` raises.
-        """
-        while True:
-            try:
-                return read()
-            except WorkFileDamagedError as damage:
-                self.repair(damage)
-
-    def repair(self, damage: WorkFileDamagedError) -> None:
-        """Run the task that wrote a damaged file again.
+    def forget(self, damage: WorkFileDamagedError) -> None:
+        """Delete the receipt of a task whose file is damaged, so that the task runs again.
 
         Raises:
-            As `run_stage`.
-            WorkFileDamagedError: no task of this build writes the file.
+            RunError: the file was damaged before, and made anew.
+            WorkFileDamagedError: the file is not in the work folder.
         """
-        if damage.place not in self._tasks:
+        if not damage.place.startswith(f"{self.work}/"):
             raise damage
-        self._say(damage)
-        stage, task = self._tasks[damage.place]
-        before = self._results.pop(damage.place, None)
-        stage.store.delete(f"{task.digest}/{RECEIPT_FILE}")  # the task may use the intact files again
-        result = self.run_stage(stage.name, stage.function, [task], stage.outputs, unit=stage.unit).results[0]
-        if before is not None and attempt_contents(result) != attempt_contents(before):
-            raise RunError(
-                f"{damage.place}: was damaged, and made again it differs from what it was, because its source has "
-                "changed since. Run the same command again: what depends on it is made again too."
-            )
+        self._note(damage)
+        open_writable_store(damage.place).delete(RECEIPT_FILE)
 
     def _find_pending(self, stage: _Stage, tasks: list[Task]) -> list[Task]:
         """Keep the results of the tasks that are done; return the others, the large ones first."""
@@ -219,111 +172,60 @@ class Driver:
         listed = (stage.store.child(tasks[0].digest) if only else stage.store).list()
         found = {only + file.name: file for file in listed}
         outputs = {file.name: file for file in stage.outputs.list()} if stage.outputs else None
-        known = self._read_results(stage) if RESULTS_FILE in found else {}
-        pending: list[Task] = []
-        for task in tasks:
-            receipt = found.get(f"{task.digest}/{RECEIPT_FILE}")
-            if receipt is None:
-                pending.append(task)
-                continue
+        done = [task for task in tasks if f"{task.digest}/{RECEIPT_FILE}" in found]
+        pending = {task.digest: task for task in tasks}
+        for task, result in zip(done, self._load_receipts(stage, done), strict=True):
+            prefix, listing = ("", outputs) if outputs is not None else (f"{task.digest}/", found)
+            try:
+                if isinstance(result, WorkFileDamagedError):
+                    raise result
+                folder = stage.store.child(task.digest)
+                # A receipt may have gone since the listing.
+                if result and check_task_files(
+                    result, folder, stage.outputs, lambda name, at=prefix, files=listing: files.get(at + name)
+                ):
+                    self._results[self._place(stage, task)] = result
+                    del pending[task.digest]
+            except WorkFileDamagedError as damage:
+                self._note(damage)
+        return sorted(pending.values(), key=lambda task: -task.size)
 
-            def find(name: str, task: Task = task) -> ListedFile | None:
-                return found.get(f"{task.digest}/{name}") if outputs is None else outputs.get(name)
-
-            if (result := self._check(stage, task, receipt, known, find)) is None:
-                pending.append(task)
-            else:
-                self._results[stage.place(task)] = result
-        return sorted(pending, key=lambda task: -task.size)
-
-    def _check(
-        self,
-        stage: _Stage,
-        task: Task,
-        receipt: ListedFile,
-        known: dict[str, tuple[int, str, Result]],
-        find: Callable[[str], ListedFile | None],
-    ) -> Result | None:
-        """Return a task's result, or None if the task must run again."""
-        folder = stage.store.child(task.digest)
-        # A receipt that is listed as it was when the stage was complete need not be opened.
-        size, version, result = known.get(task.digest, (0, "", None))
-        try:
-            unchanged = (size, version) == (receipt.bytes, receipt.version)
-            if result and unchanged and check_task_files(result, folder, stage.outputs, find):
-                return result
-            result = load_receipt(folder, stage.kind)
-            return result if result and check_task_files(result, folder, stage.outputs, find) else None
-        except WorkFileDamagedError as damage:
-            self._say(damage)
-            return None
-
-    def _find_unfinished(self, stage: _Stage, tasks: list[Task]) -> list[Task]:
-        """Keep the results of the tasks that have ended; return those without a receipt.
-
-        Receipts are opened: on a network's file system a listing may be a minute old.
-        """
-
+    def _load_receipts(self, stage: _Stage, tasks: list[Task]) -> list[Result | WorkFileDamagedError | None]:
         def load(task: Task) -> Result | WorkFileDamagedError | None:
             try:
-                return load_receipt(stage.store.child(task.digest), stage.kind)
+                return load_receipt(stage.store.child(task.digest), kind_of_result(stage.function))
             except WorkFileDamagedError as damage:
                 return damage
 
-        left: list[Task] = []
-        for task, result in zip(tasks, map_in_threads(load, tasks, reads_at_once(stage.store)), strict=True):
-            if isinstance(result, WorkFileDamagedError):
-                self._say(result)
-                stage.store.delete(f"{task.digest}/{RECEIPT_FILE}")
-                left.append(task)
-            elif result is None:
-                left.append(task)
-            else:
-                self._results[stage.place(task)] = result
-        return left
+        return map_in_threads(load, tasks, reads_at_once(stage.store))
 
-    def _execute(self, stage: _Stage, tasks: list[Task]) -> list[WorkFileDamagedError]:
-        """Run tasks with the executor; return the damaged files of other tasks that they found."""
+    def _execute(self, stage: _Stage, tasks: list[Task], unit: str) -> None:
         for store in (stage.store, stage.outputs):
             if store and store.folder:
                 delete_abandoned_attempts(store.folder)
-        calls = self._calls(stage, tasks)
+        function = name_function(stage.function)
+        calls = [Call(function, task, stage.store, stage.outputs, self.scratch) for task in tasks]
         total = sum(task.size for task in tasks)
-        with self.progress.stage(stage.name, total=total, tasks=len(tasks), unit=stage.unit) as show:
+        with self.progress.stage(stage.name, total=total, tasks=len(tasks), unit=unit) as show:
 
             def advance(number: int, done: int, made: int) -> None:
                 self._check_right()
                 show(number, done, made)
 
-            return self.executor.run(calls, advance)
+            self.executor.run(calls, advance)
 
-    def _calls(self, stage: _Stage, tasks: list[Task]) -> list[Call]:
-        return [Call(name_function(stage.function), task, stage.store, stage.outputs, self.scratch) for task in tasks]
+    def _place(self, stage: _Stage, task: Task) -> str:
+        return str(stage.store.child(task.digest))
 
-    def _read_results(self, stage: _Stage) -> dict[str, tuple[int, str, Result]]:
-        """Return the results that the stage had when it was last complete; none if the file is damaged."""
-        try:
-            return unseal(stage.store.read(RESULTS_FILE), dict[str, tuple[int, str, stage.kind]])
-        except (OSError, ValueError):
-            return {}  # each receipt is read then
+    def _results_of(self, stage: _Stage, tasks: list[Task]) -> list[Any]:
+        return [self._results[self._place(stage, task)] for task in tasks]
 
-    def _write_results(self, stage: _Stage, tasks: list[Task]) -> None:
-        found = {file.name: file for file in stage.store.list()}
-        entries = {
-            task.digest: (receipt.bytes, receipt.version, self._results[stage.place(task)])
-            for task in tasks
-            if (receipt := found.get(f"{task.digest}/{RECEIPT_FILE}"))
-        }
-        stage.store.put(RESULTS_FILE, seal(entries, dict[str, tuple[int, str, stage.kind]]))
-
-    def _say(self, damage: WorkFileDamagedError) -> None:
-        """Print that a task runs again; stop the build if repairs do not help."""
-        self._damages[damage.place] += 1
-        if self._damages[damage.place] > MAX_REPAIRS:
+    def _note(self, damage: WorkFileDamagedError) -> None:
+        """Print that a file is made again; stop the build if that did not help before."""
+        if damage.where in self._damaged:
             raise RunError(
-                f"{damage.where}: damaged again, after its task ran {MAX_REPAIRS} times more. The disk "
-                "or the memory of this machine is failing: check them, or choose another disk with --work."
+                f"{damage.where}: damaged again, after it was made anew. The disk or the memory of this machine "
+                "is failing: check them, or choose another disk with --work."
             ) from damage
-        stage, _, digest = damage.place.rpartition("/")
-        task = f"{stage.rpartition('/')[2]} task {digest}"
-        self.progress.note(f"{damage.where}: damaged ({damage.reason}); the {task} runs again")
+        self._damaged.add(damage.where)
+        self.progress.note(f"{damage.where}: damaged ({damage.reason}); it is made again")

@@ -16,14 +16,13 @@ import resource
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, util
 
-from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.stage_progress import Advance
-from pipeline.engine.tasks import Call, Outcome, run_call
+from pipeline.engine.tasks import Call, run_call
 from shards.errors import InputError, RunError
 from shards.terminal.display import say
 from shards.terminal.waiting import has_reporter, report_to
@@ -71,8 +70,9 @@ class Executor(ABC):
     executor that is in doubt whether a call has ended runs it again, and stops nothing on another host.
 
     What ends a call decides what follows:
-    - `run_call` returns: the call is done, or found a damaged file of an earlier stage, which `run` returns.
-    - `run_call` raises: the task is wrong, not the machine. `run` raises the same at once; other calls are ended.
+    - `run_call` returns: the call is done.
+    - `run_call` raises: the task is wrong, or found a damaged file of an earlier one. `run` raises the same at once;
+      other calls are ended.
     - the process, node or job ends otherwise: run the call again, alone if possible. After `MAX_LOSSES` losses of one
       call, raise `RunError` with the call's name, and the memory that it took if that is known.
     """
@@ -83,15 +83,12 @@ class Executor(ABC):
         """Calls that run at the same time."""
 
     @abstractmethod
-    def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:
+    def run(self, calls: Sequence[Call], advance: Advance) -> None:
         """Run each call to its end, in any order; the first ones are the largest.
 
         Args:
-            calls: what to run; `call_to_json` writes one as text.
+            calls: what to run.
             advance: tells how far a call is. Call it from one thread, at least when a call has ended.
-
-        Returns:
-            The damaged files that calls found.
 
         Raises:
             RunError: a call was lost `MAX_LOSSES` times.
@@ -101,10 +98,6 @@ class Executor(ABC):
     def count_threads(self, calls: int) -> list[int]:
         """Return how many threads each of some calls may compute with, in the order in which they start."""
         return [1] * calls
-
-    def show(self, calls: Sequence[Call]) -> str:
-        """Return the first job that `run` would submit for these calls; nothing if it submits none."""
-        return ""
 
     def close(self) -> None:  # noqa: B027  some have nothing to end
         """End the processes."""
@@ -152,35 +145,34 @@ class LocalExecutor(Executor):
         last = min(calls, self._workers)
         return [1] * (calls - last) + [min(_LAST_THREADS, self._workers)] * last
 
-    def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:
+    def run(self, calls: Sequence[Call], advance: Advance) -> None:
         """Run the calls; if there is only one worker or one call, run them in this process, one after the other.
 
         Calls that were at work when a process died run again one at a time, to find the one that took it along.
         """
         if self.workers == 1 or len(calls) == 1:
-            return damages_of([_run_here(number, call, advance) for number, call in enumerate(calls)])
+            for number, call in enumerate(calls):
+                _run_here(number, call, advance)
+            return
         # All calls together at first; after a loss, the suspects run alone.
-        outcomes: dict[int, Outcome] = {}
+        ended: set[int] = set()
         losses: Counter[int] = Counter()
-        while waiting := [number for number in range(len(calls)) if number not in outcomes]:
+        while waiting := [number for number in range(len(calls)) if number not in ended]:
             suspects = [number for number in waiting if losses[number]]
-            for number in self._run_in_pool(calls, suspects[:1] or waiting, outcomes, advance):
+            for number in self._run_in_pool(calls, suspects[:1] or waiting, ended, advance):
                 losses[number] += 1
                 if losses[number] == MAX_LOSSES:
                     raise RunError(_explain_loss(calls[number], self._slots.peak_bytes(number)))
-        return damages_of(outcomes.values())
 
-    def _run_in_pool(
-        self, calls: Sequence[Call], numbers: list[int], outcomes: dict[int, Outcome], advance: Advance
-    ) -> list[int]:
-        """Run calls in processes and add their outcomes. Return the calls that were running when a process died."""
+    def _run_in_pool(self, calls: Sequence[Call], numbers: list[int], ended: set[int], advance: Advance) -> list[int]:
+        """Run calls in processes, and add to `ended`. Return the calls that were running when a process died."""
         pool = self._pool_for(calls)
-        futures: dict[Future[Outcome], int] = {}
+        futures: dict[Future[tuple[int, int]], int] = {}
         waiting = iter(numbers)
 
-        def end(number: int, outcome: Outcome) -> None:
-            outcomes[number] = outcome
-            advance(number, outcome.bytes, outcome.tokens)
+        def end(number: int, reported: tuple[int, int]) -> None:
+            ended.add(number)
+            advance(number, *reported)
 
         try:
             while True:
@@ -191,10 +183,10 @@ class LocalExecutor(Executor):
                     return []
                 finished, _ = wait(futures, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in finished:
-                    outcome = future.result()
-                    end(futures.pop(future), outcome)
+                    reported = future.result()
+                    end(futures.pop(future), reported)
                 for number, done, made in self._slots.busy():
-                    if number not in outcomes:
+                    if number not in ended:
                         advance(number, done, made)
         except BrokenProcessPool:
             # Keep what has ended; of the rest, those at work are suspected, or all if none was.
@@ -202,10 +194,10 @@ class LocalExecutor(Executor):
             for future, number in futures.items():
                 if future.exception() is None:
                     end(number, future.result())
-            left = [number for number in futures.values() if number not in outcomes]
+            left = [number for number in futures.values() if number not in ended]
             at_work = {number for number, _, _ in self._slots.busy()}
-            ended = [number for number in left if number in at_work] or left
-            return ended or [number for number in numbers if number not in outcomes][:1]
+            suspects = [number for number in left if number in at_work] or left
+            return suspects or [number for number in numbers if number not in ended][:1]
         except BaseException:
             for process in list(pool._processes.values()):  # public, as `terminate_workers`, from Python 3.14 on
                 process.terminate()
@@ -269,30 +261,24 @@ class _Slots:
         return [values[start : start + self._ROW] for start in range(0, len(values), self._ROW)]
 
 
-def _run_here(number: int, call: Call, advance: Advance) -> Outcome:
-    return run_call(call, lambda done, made: advance(number, done, made))
+def _run_here(number: int, call: Call, advance: Advance) -> None:
+    advance(number, *run_call(call, lambda done, made: advance(number, done, made)))
 
 
-def _submit(pool: ProcessPoolExecutor, number: int, call: Call) -> Future[Outcome]:
+def _submit(pool: ProcessPoolExecutor, number: int, call: Call) -> Future[tuple[int, int]]:
     try:
         return pool.submit(_run_in_worker, number, call)
     except (EOFError, ConnectionError) as error:  # the fork server has ended: it starts the pool's processes
         raise BrokenProcessPool("the fork server has ended") from error
 
 
-def _run_in_worker(number: int, call: Call) -> Outcome:
+def _run_in_worker(number: int, call: Call) -> tuple[int, int]:
     slots, row = _joined[0]
     slots.set(row, number, 0, 0)
     try:
         return run_call(call, lambda done, made: slots.set(row, number, done, made), slots.turns)
     finally:
         slots.set(row, -1, 0, 0)
-
-
-def damages_of(outcomes: Iterable[Outcome]) -> list[WorkFileDamagedError]:
-    """Return the damaged files that calls have found, each once."""
-    found = dict.fromkeys(outcome.damage for outcome in outcomes if outcome.damage)
-    return [WorkFileDamagedError(*damage) for damage in found]
 
 
 def _explain_loss(call: Call, peak_bytes: int | None) -> str:

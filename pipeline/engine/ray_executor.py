@@ -1,12 +1,15 @@
 """The executor for Ray: a core task for each call, on a cluster or on a Ray that is started on this machine.
 
-Ray places the tasks, notices dead nodes and adds nodes. A task gets a call as text and returns how it ended: no data
-goes through Ray's object store. At most twice as many tasks as there are CPUs are given to Ray. Its own retries are
-off, because it does not say what it retries: a call whose node died runs again without a bound, a call whose process
-died runs again with a node to itself, at most `MAX_LOSSES` times.
+Ray places the tasks, notices dead nodes and adds nodes. A task gets a pickled call and returns what it reported last,
+so that no data goes through Ray's object store. At most twice as many tasks as there are CPUs are given to Ray.
+
+Ray's own retries are off, because it does not say what it retries. A call whose node died runs again without a bound. A
+call whose process died runs again with a node to itself, at most `MAX_LOSSES` times.
 
 A task asks for no memory. Ray only places tasks by what they ask for: it does not limit them, a task that asks for more
 than any node has waits forever without a word, and what a unit takes is not known before it is read.
+
+On its node a call is unpickled only after the node's software was compared with the driver's.
 """
 
 # Ray ships no complete types.
@@ -16,18 +19,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pickle
+import platform
 import re
 import socket
+import sys
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from pipeline.engine.executors import Advance, Executor, damages_of
-from pipeline.engine.receipts import WorkFileDamagedError
-from pipeline.engine.remote_workers import count_loss, list_settings, list_versions, run_remote_call
-from pipeline.engine.tasks import Call, Outcome, call_to_json
-from shards.errors import InputError, import_extra
+from pipeline.engine.executors import MAX_LOSSES, Advance, Executor
+from pipeline.engine.tasks import Call, run_call
+from shards.errors import InputError, MissingExtraError, RunError, import_extra
+from shards.stores.object_errors import NoCredentialsError
 from shards.terminal.display import say
 from shards.terminal.reporter import Note, no_note
 from shards.terminal.waiting import report_to
@@ -37,7 +43,15 @@ _CONNECT_SECONDS = 5.0
 _PATIENCE_SECONDS = 30.0
 """How long the cluster may be without a CPU before a line says so."""
 _NODE_DIED = "its node died"
-_REMEDY = "Run again with nodes that have more memory for each CPU, or read this part in smaller files."
+
+
+_PACKAGES = ("tokenmill", "awkward", "gigatoken", "numpy", "pyarrow", "tokenizers", "xxhash", "zstandard")
+"""The packages whose version can change the bytes that a task writes."""
+
+_EXTRA_PACKAGES = ("datasets", "datatrove", "fasttext-predict", "numba", "spacy")
+"""The same, of packages that only some recipes need. A node without one is refused when a task needs it."""
+
+_SETTINGS = ("HF_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION")
 
 
 class RayExecutor(Executor):
@@ -65,13 +79,12 @@ class RayExecutor(Executor):
         cpus = max(1, int(self._ray.cluster_resources().get("CPU", 0)))
         return min(cpus, self._limit or cpus)
 
-    def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:
+    def run(self, calls: Sequence[Call], advance: Advance) -> None:
         """Run each call to its end; see `Executor`."""
-        run = self._ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")(_run_on_node)
+        run = self._ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")(run_on_node)
         versions, settings, losses = list_versions(), list_settings(), Counter[str]()
         waiting, alone = deque(range(len(calls))), set[int]()
         running: dict[Any, int] = {}
-        outcomes: list[Outcome] = []
         seen_alive = time.monotonic()
         try:
             while waiting or running:
@@ -80,7 +93,7 @@ class RayExecutor(Executor):
                     number = waiting.popleft()
                     cpus = self._cpus_of_largest_node() if number in alone else 1
                     options = run.options(name=str(calls[number]), num_cpus=cpus)
-                    running[options.remote(call_to_json(calls[number]), versions, settings)] = number
+                    running[options.remote(pickle.dumps(calls[number]), versions, settings)] = number
                     advance(number, 0, 0)
 
                 # Take what has ended.
@@ -90,9 +103,8 @@ class RayExecutor(Executor):
                 for task in ended:
                     number = running.pop(task)
                     outcome = self._result_of(task, calls[number], losses)
-                    if isinstance(outcome, Outcome):
-                        outcomes.append(outcome)
-                        advance(number, outcome.bytes, outcome.tokens)
+                    if not isinstance(outcome, str):
+                        advance(number, *outcome)
                         continue
                     # A call whose process died may need more memory, so it gets a node to itself.
                     self._say(f"{calls[number]}: {outcome}; it runs again")
@@ -103,7 +115,6 @@ class RayExecutor(Executor):
             for task in running:
                 with contextlib.suppress(Exception):
                     self._ray.cancel(task, force=True)
-        return damages_of(outcomes)
 
     def close(self) -> None:
         """Disconnect."""
@@ -134,8 +145,8 @@ class RayExecutor(Executor):
                 "cluster runs and has the same Ray and Python as this process."
             ) from error
 
-    def _result_of(self, task: Any, call: Call, losses: Counter[str]) -> Outcome | str:
-        """Return how a call ended, or how it was lost; raise what it raised, as it raised it.
+    def _result_of(self, task: Any, call: Call, losses: Counter[str]) -> tuple[int, int] | str:
+        """Return what a call reported last, or how it was lost; raise what it raised, as it raised it.
 
         Raises:
             RunError: it was lost once too often.
@@ -147,7 +158,7 @@ class RayExecutor(Executor):
             return _NODE_DIED
         except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.RaySystemError) as error:
             how = _say_death(error, call)
-            count_loss(losses, call, how, _REMEDY)
+            count_loss(losses, call, how)
             return f"its process died ({how:.120})"
         except errors.RayTaskError as error:
             cause = error.cause
@@ -189,8 +200,99 @@ def _say_death(error: Exception, call: Call) -> str:
     return f"Ray ended the process{taken}, because its node {node[1]} ran out of memory: {node[2]}"
 
 
-def _run_on_node(text: str, versions: dict[str, str], settings: dict[str, str]) -> Outcome:
-    """Run a call on a node."""
+def list_versions() -> dict[str, str]:
+    """Return the versions that driver and nodes share: Python's without the last number, and packages'."""
+    versions = {"Python": ".".join(platform.python_version_tuple()[:2])}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "none"
+    for package in _EXTRA_PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
+
+
+def list_settings() -> dict[str, str]:
+    """Return the environment variables by which nodes read as the driver does; none is secret."""
+    return {name: value for name, value in os.environ.items() if name.startswith("TOKENMILL_") or name in _SETTINGS}
+
+
+def check_versions(driver: Mapping[str, str]) -> None:
+    """Check that this node has the versions of the driver; an extra's package may be missing on either side.
+
+    Raises:
+        InputError: it does not; the message names both.
+    """
+    own = list_versions()
+    needed = {name: found for name, found in driver.items() if name in own or name not in _EXTRA_PACKAGES}
+    different = [
+        f"{name} {own.get(name)}, the driver has {found}" for name, found in needed.items() if own.get(name) != found
+    ]
+    if different:
+        raise InputError(
+            f"node {socket.gethostname()} has {'; '.join(different)}. Tasks there could write other bytes. Install the "
+            f"driver's versions on every node, or start the build with a Python that all nodes share (the node's: "
+            f"{sys.executable})."
+        )
+
+
+def run_on_node(pickled: bytes, versions: Mapping[str, str], settings: Mapping[str, str]) -> tuple[int, int]:
+    """Run a call of the driver on this node, once its software and folders are those of the driver.
+
+    Args:
+        pickled: the call.
+        versions: the driver's, from `list_versions`.
+        settings: the driver's, from `list_settings`.
+
+    Raises:
+        InputError: this node lacks what the task needs; the message names the node.
+        Whatever the task raises.
+    """
     os.environ.update(settings)
     report_to(say)
-    return run_remote_call(text, versions, lambda done, made: None)
+    check_versions(versions)
+    try:
+        call = pickle.loads(pickled)
+        _check_folders(call)
+        return run_call(call, lambda done, made: None)
+    except (MissingExtraError, NoCredentialsError) as error:  # whose remedy is on this node
+        raise InputError(f"node {socket.gethostname()}: {error}") from error
+
+
+def _check_folders(call: Call) -> None:
+    """Check that this node sees the work folder and the set's folder; the driver has made them.
+
+    Raises:
+        InputError: it does not.
+    """
+    folders = [
+        call.stage.folder.parent if call.stage.folder else None,
+        call.outputs.folder if call.outputs else None,
+    ]
+    for folder in folders:
+        if folder is not None and not folder.is_dir():
+            raise InputError(
+                f"{folder}: node {socket.gethostname()} does not have this folder. Choose folders for --work and "
+                "--out on a disk that every node shares."
+            )
+
+
+def count_loss(losses: Counter[str], call: Call, how: str) -> None:
+    """Count the loss of a call whose process ended.
+
+    Args:
+        losses: those of each task so far, by its digest.
+        call: the call that was lost.
+        how: what Ray says of it.
+
+    Raises:
+        RunError: the call has been lost `MAX_LOSSES` times; `how` is the last one.
+    """
+    losses[call.task.digest] += 1
+    if losses[call.task.digest] >= MAX_LOSSES:
+        raise RunError(
+            f"{call}: lost {MAX_LOSSES} times, most often because memory ran out; the last time: {how}. Finished "
+            "work is kept. Run again with nodes that have more memory for each CPU, or read this part in smaller files."
+        )

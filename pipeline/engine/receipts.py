@@ -69,7 +69,7 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 
 class WorkFileDamagedError(RunError):
-    """A file of the work folder is not as its task wrote it. The engine catches it and runs that task again."""
+    """A file of the work folder is not as its task wrote it. The build catches it and runs that task again."""
 
     def __init__(self, place: str, name: str, reason: str):
         """Describe the damage.
@@ -115,16 +115,6 @@ class TaskOutput(Generic[ResultT]):
         if self._result is None:
             self._result = self._load()
         return self._result
-
-    def reload(self) -> bool:
-        """Read the receipt again; return whether it names other files: the task has run again, and moved them.
-
-        Raises:
-            WorkFileDamagedError: the receipt is absent or damaged.
-        """
-        known, self._result = self._result, self._load()
-        self.__dict__.pop("_all_checksums", None)
-        return known is not None and known.folder != self._result.folder
 
     def _load(self) -> ResultT:
         result = load_receipt(self.store, self._kind)
@@ -197,16 +187,6 @@ class FileRange:
         Raises:
             WorkFileDamagedError: these bytes, or their checksums, are not as they were written.
         """
-        try:
-            return self._read_blocks(start, stop)
-        except WorkFileDamagedError:
-            # The task may have run again in between, and its files are in the folder of another attempt.
-            if not self._output.reload():
-                raise
-            self._checksums = None
-            return self._read_blocks(start, stop)
-
-    def _read_blocks(self, start: int, stop: int) -> memoryview:
         file = self._output.result.files[self._name]
         if self._checksums is None:
             ends = (file.checksums_at + number * CHECKSUM_BYTES for number in (self._first, self._last))

@@ -2,7 +2,7 @@
 
 A task is a pure function of its digest, which is made from the fields of its payload, except those that the payload's
 class marks, and from the versions of our code and of libraries. A call is a task with the function that runs it and the
-stores that it writes to. It is small and can be written as JSON, so that each executor sends it in its own way.
+stores that it writes to. It is small and can be pickled, so that each executor sends it in its own way.
 `run_call` runs one; `pipeline.engine.attempts` publishes what it wrote. `pipeline.engine.driver` decides which tasks
 run, `pipeline.engine.executors` where.
 """
@@ -20,15 +20,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 from pipeline.engine.attempts import open_attempt, publish_attempt
-from pipeline.engine.receipts import ResultT, WorkFileDamagedError, load_receipt
-from shards.stores.open import open_writable_store
+from pipeline.engine.receipts import ResultT, load_receipt
 from shards.stores.store import WritableStore
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 Report = Callable[[int, int], None]
 """Called by a task with (bytes done, tokens done)."""
@@ -170,17 +166,6 @@ class Call:
         return f"{str(self.stage).rpartition('/')[2]} task {self.task}"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a call ended, unless it raised; plain data."""
-
-    bytes: int = 0
-    tokens: int = 0
-    """The task's last report, from this attempt or from the one that finished before."""
-    damage: tuple[str, str, str] | None = None
-    """The damaged file of an earlier task that kept this one from finishing, as `WorkFileDamagedError` takes it."""
-
-
 class JsonText(str):
     """Canonical JSON that is written already, for `digest_of`: sorted keys, no spaces, letters as they are."""
 
@@ -210,13 +195,16 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | None = None) -> Outcome:
+def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | None = None) -> tuple[int, int]:
     """Run the task of a call unless it is done, in a folder of this attempt alone, and publish what it wrote.
 
     Args:
         call: the task.
         report: called with what the task reports.
         turn: held while the task's function works, and not while its files are sent, which is mostly waiting.
+
+    Returns:
+        The task's last report, from this attempt or from the one that finished before.
 
     Raises:
         RunError: another attempt has finished with other files.
@@ -230,46 +218,17 @@ def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | Non
         done = (done_bytes, tokens)
         report(done_bytes, tokens)
 
-    try:
-        # Another host may have been faster.
-        receipt = load_receipt(call.stage.child(call.task.digest))
-        if receipt is not None:
-            return Outcome(*receipt.reported)
-        places = (call.stage, call.outputs, call.scratch)
-        with open_attempt(*places, digest=call.task.digest, label=str(call)) as attempt:
-            with turn or nullcontext():
-                result = _load_function(call.function)(attempt.folder, call.task.payload, keep)
-            result.reported = done
-            publish_attempt(attempt, result)
-    except WorkFileDamagedError as damage:
-        return Outcome(*done, (damage.place, damage.name, damage.reason))
-    return Outcome(*done)
-
-
-def call_to_json(call: Call) -> str:
-    """Return a call of a task as JSON; `call_from_json` makes an equal one of it, on any host."""
-    task = call.task
-    return json.dumps(
-        {
-            "function": call.function,
-            "digest": task.digest,
-            "size": task.size,
-            "name": task.name,
-            "stage": str(call.stage),
-            "outputs": None if call.outputs is None else str(call.outputs),
-            "scratch": call.scratch,
-            "payload": _adapter(call.function).dump_python(task.payload, mode="json", serialize_as_any=True),
-        }
-    )
-
-
-def call_from_json(text: str) -> Call:
-    """Return the call of a task that `call_to_json` wrote."""
-    data = json.loads(text)
-    payload = _adapter(data["function"]).validate_python(data["payload"], strict=False)
-    task = Task(data["digest"], payload, data["size"], data["name"])
-    outputs = None if data["outputs"] is None else open_writable_store(data["outputs"])
-    return Call(data["function"], task, open_writable_store(data["stage"]), outputs, data["scratch"])
+    # Another host may have been faster.
+    receipt = load_receipt(call.stage.child(call.task.digest))
+    if receipt is not None:
+        return receipt.reported
+    places = (call.stage, call.outputs, call.scratch)
+    with open_attempt(*places, digest=call.task.digest, label=str(call)) as attempt:
+        with turn or nullcontext():
+            result = _load_function(call.function)(attempt.folder, call.task.payload, keep)
+        result.reported = done
+        publish_attempt(attempt, result)
+    return done
 
 
 def name_function(function: TaskFunction[ResultT]) -> str:
@@ -286,13 +245,3 @@ def kind_of_result(function: TaskFunction[ResultT]) -> type[ResultT]:
 def _load_function(name: str) -> TaskFunction[Any]:
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
-
-
-@functools.cache
-def _adapter(function: str) -> TypeAdapter[Any]:
-    """Return what reads and writes the payload of a task function, from the function's annotations."""
-    from pydantic import TypeAdapter  # late: 0.06 s, for which the fork server would wait
-
-    hints = typing.get_type_hints(_load_function(function))
-    _, payload, *_ = hints.values()
-    return TypeAdapter(payload)

@@ -32,6 +32,10 @@ GONE: dict[str, str] = {
     "warc": "write its text as JSON lines: recipes/README.md#archives-and-web-crawls",
     "webdataset": "unpack the archive (`tar -xf`), and name the files that it holds",
     "zip": "unpack the archive (`unzip`), and name the files that it holds",
+    "slurm": "`sbatch recipes/slurm/build.sbatch RECIPE --out PLACE` builds on Slurm by Ray: docs/clusters.md",
+    "--slurm": "give it to sbatch: `sbatch --time=2:00:00 recipes/slurm/build.sbatch RECIPE --out PLACE`",
+    "--slurm-elements": "`sbatch --nodes=N recipes/slurm/build.sbatch RECIPE --out PLACE` takes N nodes",
+    "--slurm-setup": "put the command into your copy of recipes/slurm/build.sbatch",
 }
 """Keys, values, flags (`--flag`), commands and extras that are gone, as a user writes them: what to do instead."""
 

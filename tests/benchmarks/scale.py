@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import pickle
 import shutil
 import time
 from collections.abc import Callable, Generator
@@ -26,11 +27,11 @@ from pipeline.assemble.grouping import group_assembled_shards
 from pipeline.encode.encode import EncodeResult
 from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run, RunList, load_runs
 from pipeline.engine.checksums import WrittenFile, checksum_file, seal, write_checksummed
-from pipeline.engine.driver import RESULTS_FILE, Driver
+from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, write_receipt
 from pipeline.engine.stage_progress import Progress
-from pipeline.engine.tasks import Call, Task, call_to_json
+from pipeline.engine.tasks import Call, Task
 from pipeline.mix.cuts import MixResult, MixTask, mix_runs
 from pipeline.mix.mix_plan import ShardPlan
 from pipeline.recipe.schema import Recipe
@@ -160,7 +161,7 @@ def _assemble(many: Path, few: Path) -> Figures:
         "overhead": used["cpu_s"] / few_cpu_s - 1,
         "kb_a_run": sum(taken) / len(taken) / 1000,
         "least_kb_a_run": min(taken) / 1000,
-        "control_bytes": (len(call_to_json(call)) + len(seal(result))) / len(group),
+        "control_bytes": (len(pickle.dumps(call)) + len(seal(result))) / len(group),
     }
 
 
@@ -201,13 +202,12 @@ def _bench_nothing(work: Path, tasks: int) -> Figures:
     """Run a stage of so many finished tasks, each with a run's receipt: there is nothing to do."""
     with _scratch(work) as folder:
         write_runs(folder / "encode", tasks, 1)
-        used = in_process(_run_stage, folder, tasks)
-        return used | {"results_bytes": (folder / "encode" / RESULTS_FILE).stat().st_size}
+        return in_process(_run_stage, folder, tasks)
 
 
 def _run_stage(folder: Path, number: int) -> Figures:
     tasks = [Task(f"{index:032x}", None, 0) for index in range(number)]
-    (folder / "encode" / tasks[0].digest / RECEIPT_FILE).unlink()  # a stage writes its results after it has run a task
+    (folder / "encode" / tasks[0].digest / RECEIPT_FILE).unlink()
     with closing(LocalExecutor(1)) as executor:
         for ran in (1, 0):
             before = count_usage()

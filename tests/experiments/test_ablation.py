@@ -20,14 +20,11 @@ from tests.support.ablations import (
     TRAIN,
     read_scores,
     run_ablation,
-    run_search,
     start_ablation,
     write_ablation,
-    write_search,
     write_texts,
 )
 from tests.support.builds import call_here, wait_until
-from tests.support.slurm_cluster import SlurmCluster
 from tests.support.started import session_processes
 from tokenmill.__main__ import main
 from tokenmill.experiments.ablation import Ablation
@@ -254,19 +251,3 @@ def test_killed_at_any_moment_the_answer_is_the_same(tmp_path: Path) -> None:
     assert kills >= 1
     assert run_ablation(file, tmp_path / "killed", "--workers", "1").returncode == 0
     assert read_scores(tmp_path / "killed") == read_scores(tmp_path / "whole")
-
-
-@pytest.mark.long
-def test_two_slurm_nodes_give_the_same_answer_of_a_search(tmp_path: Path) -> None:
-    # Its rounds and its last comparison are ablations.
-    file = write_search(tmp_path, arms=5, final_seeds=[1])
-    assert run_search(file, tmp_path / "here").returncode == 0
-    with SlurmCluster() as cluster:
-        options = ("--engine", "slurm", "--slurm", "time=5")
-        done = run_search(file, tmp_path / "there", *options, env=cluster.environment)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "there/recipe.toml").read_text() == (tmp_path / "here/recipe.toml").read_text()
-    here, there = (json.loads((tmp_path / f"{name}/mix-search.json").read_text()) for name in ("here", "there"))
-    assert there["costs"].pop("trainings") == here["costs"].pop("trainings") == 5
-    del here["costs"], there["costs"]
-    assert there == here

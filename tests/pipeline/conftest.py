@@ -26,7 +26,6 @@ from tests.support.cleaned_recipe import write_cleaned_recipe
 from tests.support.good_recipe import GOOD
 from tests.support.ray_cluster import RayCluster
 from tests.support.servers.objects import ObjectServer, aws_environment
-from tests.support.slurm_cluster import SlurmCluster
 from tokenmill.__main__ import main
 
 ROOT = Path(__file__).parents[2]
@@ -113,13 +112,6 @@ def bucket(moto: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> str:
     aws_environment(monkeypatch, moto.url)
     moto.reset()
     return moto.empty_bucket()
-
-
-@pytest.fixture(scope="session")
-def slurm() -> Iterator[SlurmCluster]:
-    """Return a Slurm cluster with two nodes, or skip."""
-    with SlurmCluster() as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ import zstandard
 
 from pipeline.assemble.assemble import AssembleTask, assemble_shards
 from pipeline.assemble.grouping import group_assembled_shards
-from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, RunResult, load_runs
-from pipeline.engine.checksums import seal
+from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, load_runs
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt
 from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
 from pipeline.mix.index import Index
@@ -171,36 +169,6 @@ def test_a_work_file_that_the_process_may_not_open_is_not_said_to_be_damaged(tmp
     for read in (lambda: load_receipt(FolderStore(Path(run.place))), lambda: load_runs(listed.address)):
         with pytest.raises(OSError, match="Too many open files"), no_more_files():
             read()
-
-
-def test_a_run_that_was_written_again_is_found_in_its_new_folder(bucket: Proxy, tmp_path: Path) -> None:
-    (local,) = write_runs(tmp_path / "runs", SOURCES[:1], [[]])
-    store = open_writable_store("s3://bucket/work")
-    result = load_receipt(FolderStore(Path(local.place)), RunResult)
-    assert result is not None
-
-    def publish(attempt: str) -> None:
-        for name in (*result.files, "checksums.bin"):
-            store.put(f"run/{attempt}/{name}", Path(local.place) / name)
-        store.put("run/receipt.json", seal(replace(result, folder=attempt)))
-
-    publish("first")
-    listed = RunList(store, [Run(f"{store}/run", 0, "<u2", replace(result, folder="first"))])
-    listed.write()
-    asked = len(bucket.requests)
-    (run,) = load_runs(listed.address)
-    assert (run.labels, run.num_documents) == (local.labels, local.num_documents)
-    assert len(bucket.requests) == asked + 1
-    publish("second")
-    store.child("run/first").delete_all()
-    rows = run.read_documents(0, 81)
-    assert rows.tobytes() == local.read_documents(0, 81).tobytes()
-    assert run.open_tokens(rows).read(0, 40) == local.open_tokens(rows).read(0, 40)
-    store.child("run/second").delete_all()
-    load_runs.cache_clear()  # another process, which has no rows yet
-    (run,) = load_runs(listed.address)
-    with pytest.raises(WorkFileDamagedError, match="does not exist"):
-        run.read_documents(0, 81)
 
 
 def test_tasks_take_so_many_shards_that_reads_are_long() -> None:

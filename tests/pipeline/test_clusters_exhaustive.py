@@ -20,12 +20,10 @@ import psutil
 import pytest
 
 from pipeline.engine.ray_executor import RayExecutor
-from pipeline.engine.slurm_executor import SlurmExecutor
 from shards.errors import RunError
 from tests.support.builds import digests
 from tests.support.ray_cluster import RayCluster
 from tests.support.recipes import source, write_recipe
-from tests.support.slurm_cluster import SlurmCluster
 from tests.support.stage_tasks import make_calls
 
 pytestmark = [
@@ -102,42 +100,6 @@ def test_ray_nodes_that_die_in_every_stage(
     assert digests(tmp_path / "set") == local
 
 
-def test_slurm_elements_and_nodes_that_are_lost(
-    recipe: Path, local: dict[str, str], slurm: SlurmCluster, tmp_path: Path
-) -> None:
-    def running(stage: str) -> list[str]:
-        columns = ["--noheader", "--array", "--states=RUNNING", "--format=%i|%j"]
-        rows = [line.split("|") for line in slurm.run("squeue", *columns).split()]
-        return [job for job, name in rows if name.startswith(f"tokenmill-{stage}")]
-
-    flags = ["--engine", "slurm", "--slurm", "time=10"]
-    process = start(recipe, tmp_path / "set", *flags, environment=slurm.environment)
-    wait_for(lambda: running("encode"))
-    slurm.run("scancel", running("encode")[0])
-    requeued = wait_for(lambda: running("encode"))[0]
-    slurm.run("scontrol", "requeue", requeued)
-    reason = ("squeue", "--noheader", "--array", f"--job={requeued}", "--format=%r")
-    wait_for(lambda: slurm.run(*reason).strip() == "BeginTime")
-    slurm.run("scontrol", "update", f"jobid={requeued}", "StartTime=now")
-    wait_for(lambda: len(running("assemble")) == 2)
-    slurm.kill_node("n1")
-    time.sleep(2)
-    slurm.start_node("n1")
-    output = finish(process)
-    assert "ended as CANCELLED; it runs again" in output
-    assert digests(tmp_path / "set") == local
-
-
-def test_slurm_gives_up_a_task_that_needs_more_time(slurm: SlurmCluster, tmp_path: Path, monkeypatch: Any) -> None:
-    for name, value in slurm.environment.items():
-        monkeypatch.setenv(name, value)
-    payload = {"name": "a", "gate": str(tmp_path / "never"), "began": str(tmp_path / "a")}
-    calls = make_calls(tmp_path / "work/stage", [payload], "wait_for_gate")
-    with pytest.raises(RuntimeError, match=r"stage task a: was not finished when the time of its job was over"):
-        SlurmExecutor(["time=1"]).run(calls, lambda *_: None)
-    assert not list((tmp_path / "work/stage").glob(".*.tmp"))  # it was given time to clean up
-
-
 def kill_readers(file: Path, stage: Path, ended: threading.Event) -> list[float]:
     """Kill each process that reads a file in an attempt at a task, as the kernel does when memory runs out.
 
@@ -156,24 +118,19 @@ def kill_readers(file: Path, stage: Path, ended: threading.Event) -> list[float]
     return list(killed.values())
 
 
-@pytest.mark.parametrize("engine", ["ray", "slurm"])
-def test_a_task_that_dies_of_memory_three_times_ends_the_build(
-    engine: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_a_task_that_dies_of_memory_three_times_ends_the_build(ray_cluster: RayCluster, tmp_path: Path) -> None:
     sources = [source(name, f"{name}.jsonl") for name in ("large", "small")]
     tables: dict[str, Any] = {"tokenizer": {"vocab_size": 1000, "sample_bytes": "300 KB"}}
     write_recipe(tmp_path / "recipe.toml", *sources, name="large", mix={"when_short": "shrink"}, **tables)
     for name, count in (("large", 80_000), ("small", 1000)):
         lines = (json.dumps({"text": f"{name} {n} " + " ".join(str(n * k) for k in range(60))}) for n in range(count))
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    cluster: RayCluster | SlurmCluster = request.getfixturevalue("ray_cluster" if engine == "ray" else "slurm")
-    options = ["--ray-address", cluster.address] if isinstance(cluster, RayCluster) else ["--slurm", "time=5"]
     ended = threading.Event()
     with ThreadPoolExecutor(1) as thread:
         killed = thread.submit(kill_readers, tmp_path / "large.jsonl", tmp_path / "set.work/encode", ended)
         try:
-            flags = ["--engine", engine, *options]
-            process = start(tmp_path / "recipe.toml", tmp_path / "set", *flags, environment=cluster.environment)
+            flags = ["--engine", "ray", "--ray-address", ray_cluster.address]
+            process = start(tmp_path / "recipe.toml", tmp_path / "set", *flags, environment=ray_cluster.environment)
             output, _ = process.communicate(timeout=200)
             over = time.monotonic()
         finally:

@@ -131,7 +131,7 @@ def test_what_decides_the_digest(recipe: Callable[..., Path], tmp_path: Path) ->
 
 
 def test_a_task_finds_the_model_on_any_host(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slurm gets a source as JSON, without the recipe's folder."""
+    """A node of a cluster gets a source without the recipe's folder."""
     source = load_checked_recipe(recipe()).sources[0]
     sent = SourceRecipe.model_validate(json.loads(source.model_dump_json()))
     monkeypatch.chdir("/")

@@ -1,7 +1,8 @@
-"""What a worker on another host is checked for, and which of its errors name the host."""
+"""What a node of Ray is checked for, and which of its errors name the node."""
 
 from __future__ import annotations
 
+import pickle
 import socket
 from collections import Counter
 from importlib.metadata import version
@@ -10,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.engine.executors import MAX_LOSSES
-from pipeline.engine.remote_workers import check_remote_worker, count_loss, list_versions, run_remote_call
-from pipeline.engine.tasks import call_to_json
+from pipeline.engine.ray_executor import check_versions, count_loss, list_versions, run_on_node
 from shards.errors import InputError, RunError
 from shards.stores.address import ObjectAddress
 from shards.stores.object_client import Connection
@@ -20,34 +20,34 @@ from tests.support.stage_tasks import make_calls
 
 
 def test_a_worker_with_the_packages_of_the_driver() -> None:
-    check_remote_worker(list_versions())
+    check_versions(list_versions())
 
 
 @pytest.mark.parametrize("package", ["tokenizers", "numba"])
 def test_a_worker_with_another_version_of_a_package_or_of_an_extra(package: str) -> None:
     different = list_versions() | {package: "0.0.1"}
     with pytest.raises(InputError, match=rf"has {package} {version(package)}, the driver has 0\.0\.1\. "):
-        check_remote_worker(different)
+        check_versions(different)
 
 
 def test_a_package_of_an_extra_may_be_on_one_side_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with_numba = list_versions()
     without = {name: found for name, found in with_numba.items() if name != "numba"}
-    check_remote_worker(without)
-    monkeypatch.setattr("pipeline.engine.remote_workers.list_versions", lambda: without)
-    check_remote_worker(with_numba)
+    check_versions(without)
+    monkeypatch.setattr("pipeline.engine.ray_executor.list_versions", lambda: without)
+    check_versions(with_numba)
 
 
 @pytest.mark.parametrize("package", ["numba", "credentials"])
 def test_the_host_is_named_that_lacks_a_package_or_credentials(package: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"^node {socket.gethostname()}: .*{package}"):
-        run_remote_call(need(package, tmp_path), list_versions(), lambda done, made: None)
+        run_on_node(need(package, tmp_path), list_versions(), {})
 
 
-def need(package: str, folder: Path) -> str:
-    """Return a call of a task that needs a package, or credentials."""
+def need(package: str, folder: Path) -> bytes:
+    """Return a pickled call of a task that needs a package, or credentials."""
     (call,) = make_calls(folder / "stage", [{"name": "a", "package": package}], "need_extra")
-    return call_to_json(call)
+    return pickle.dumps(call)
 
 
 def test_a_store_that_is_left_without_credentials_asks_the_machine_for_a_role() -> None:
@@ -65,7 +65,7 @@ def test_a_store_that_is_left_without_credentials_asks_the_machine_for_a_role() 
 
 def test_the_host_is_not_named_in_other_errors(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"^s3://b/x: there is no bucket$"):
-        run_remote_call(need("bucket", tmp_path), list_versions(), lambda done, made: None)
+        run_on_node(need("bucket", tmp_path), list_versions(), {})
 
 
 def test_a_task_that_is_lost_too_often_ends_the_build_and_others_do_not_count(tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ def test_a_task_that_is_lost_too_often_ends_the_build_and_others_do_not_count(tm
     calls = make_calls(tmp_path / "stage", [{"name": name} for name in "ab"])
     for _ in range(MAX_LOSSES - 1):
         for call in calls:
-            count_loss(losses, call, "it died", "Give it more memory.")
+            count_loss(losses, call, "it died")
     with pytest.raises(
-        RunError, match=r"stage task b: lost 3 times.*the last time: it burnt\. Finished work is kept\. Give it"
+        RunError, match=r"stage task b: lost 3 times.*the last time: it burnt\. Finished work is kept\. Run again with"
     ):
-        count_loss(losses, calls[1], "it burnt", "Give it more memory.")
+        count_loss(losses, calls[1], "it burnt")

@@ -110,7 +110,7 @@ def test_damaged_objects_are_made_again(recipe: Path, expected: dict[str, str], 
         work.put(name, b"~" + work.read(name)[1:])
     open_writable_store(built).delete_all()
     said = build_here(recipe, built)["stderr"]
-    assert said.count("runs again") == 2
+    assert said.count("is made again") == 2
     assert digests_in(built) == expected
 
 

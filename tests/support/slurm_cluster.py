@@ -66,9 +66,7 @@ SchedulerType=sched/backfill
 SlurmdTimeout=5
 SlurmctldTimeout=5
 KillWait=5
-MaxArraySize={max_array_size}
 MaxJobCount=5000
-MinJobAge={min_job_age}
 {nodes}
 PartitionName=main Nodes=ALL Default=YES State=UP OverSubscribe=NO MaxTime=60
 """
@@ -77,7 +75,7 @@ PartitionName=main Nodes=ALL Default=YES State=UP OverSubscribe=NO MaxTime=60
 class SlurmCluster:
     """A controller and two nodes with `cpus` CPUs each, between `with` and its end."""
 
-    def __init__(self, *, cpus: int = 1, max_array_size: int = 1001, min_job_age_s: int = 300):
+    def __init__(self, *, cpus: int = 1):
         self._packages = _unpack_packages()
         self.folder = Path(tempfile.mkdtemp(prefix="tokenmill-slurm-"))
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -94,8 +92,6 @@ class SlurmCluster:
             library=library,
             folder=self.folder,
             controller_port=controller_port,
-            max_array_size=max_array_size,
-            min_job_age=min_job_age_s,
             nodes="\n".join(nodes),
         )
         (self.folder / "state").mkdir()
@@ -112,30 +108,11 @@ class SlurmCluster:
         own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
         return own | self._own | {"PATH": path}
 
-    def run(self, *command: str) -> str:
-        """Return what a command such as squeue prints."""
-        return subprocess.run(
-            command, env=self.environment, check=True, stdout=subprocess.PIPE, text=True, timeout=60
-        ).stdout
-
-    def start_node(self, name: str) -> None:
-        """Start the daemon of node `n1` or `n2`."""
+    def _start_node(self, name: str) -> None:
         stepd = self._packages / "usr/sbin/slurmstepd-wlm"
         self._start(name, "slurmd-wlm", "-D", "-N", name, "-d", str(stepd))
 
-    def kill_node(self, name: str) -> None:
-        """Kill a node without grace: its daemon and whatever runs on it."""
-        daemon = self._daemons.pop(name)
-        daemon.kill()
-        daemon.wait()
-        own = self._find_processes()
-        jobs = [process for process in own if _environment_of(process).get("SLURMD_NODENAME") == name]
-        steps = {parent.pid for process in jobs for parent in process.parents() if parent in own}
-        for process in [*map(psutil.Process, steps), *jobs]:  # the steps first: they would report how the jobs end
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-
-    def wait_until_idle(self) -> None:
+    def _wait_until_idle(self) -> None:
         """Wait until both nodes are up and no job runs."""
         until = time.monotonic() + _START_SECONDS
         while time.monotonic() < until:
@@ -152,8 +129,8 @@ class SlurmCluster:
         try:
             self._start("controller", "slurmctld-wlm", "-D")
             for name in _NODES:
-                self.start_node(name)
-            self.wait_until_idle()
+                self._start_node(name)
+            self._wait_until_idle()
         except BaseException:
             self._stop()
             raise

@@ -173,7 +173,7 @@ def _keep(build: RunningBuild, digest: str) -> None:
 
 def _load_trained(build: RunningBuild, digest: str) -> None:
     home, section = build.work.child("tokenizer").child(digest), build.recipe.tokenizer
-    content = build.driver.read(lambda: bytes(TaskOutput(home).read(train.TOKENIZER_FILE)))
+    content = bytes(TaskOutput(home).read(train.TOKENIZER_FILE))
     build.tokenizer = read_encoder_file(
         f"{home}/{train.TOKENIZER_FILE}",
         eos_token=section.eos_token,
