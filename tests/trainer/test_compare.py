@@ -14,7 +14,6 @@ import pytest
 from trainer.recipe import load_train_recipe
 from trainer.results.comparison import compare_runs
 from trainer.results.comparison_plot import choose_axes, draw_runs, list_panels
-from trainer.results.curves import draw_score, read_curve, spread_steps
 from trainer.results.runs import TrainingRun, read_runs
 
 STEPS = 24
@@ -114,12 +113,6 @@ def test_nats_of_other_tokenizers_are_not_subtracted(make_run, trainer):
     assert re.search(r"\n *tokenizer +44136fa355b3 ", shown)  # the SHA-256 of `{}`
 
 
-def test_losses_of_other_parts_of_a_split_are_not_subtracted(make_run):
-    runs = [make_run("a"), make_run("b", "eval.max_tokens=500", val_tokens=500)]
-    assert [row["why_no_difference"] for row in rows_of(runs, "val_loss")] == [None, "other text"]
-    assert rows_of(runs, "val_bits_per_byte")[1]["difference"] is None
-
-
 def test_scores_of_other_documents_are_not_subtracted(make_run):
     def make(name: str, sha256: str | None, tokens: int = 9) -> Path:
         notes = {} if sha256 is None else {"score_notes": {"web": {"sha256": sha256, "bytes": 500, "tokens": tokens}}}
@@ -156,14 +149,6 @@ def test_tables_of_recipes_are_compared_by_name(make_run):
     ]
 
 
-def test_what_a_run_took_is_its_last_line(make_run, trainer):
-    found = json.loads(trainer.run("compare", make_run("a"), make_run("b", steps=10), "--json").stdout)
-    took = {"steps": 10, "tokens": 2560, "hours": 20 / 3600, "dollars": 5.0, "tokens_per_s": 128.0}
-    assert {key: found["runs"][1][key] for key in took} == took
-    assert found["files"] == []
-    assert found["notes"] == ["b is at step 10 of 24: it stopped, or is still going"]
-
-
 def test_cut_lines_are_counted_and_damaged_ones_refused(make_run, trainer):
     runs = [make_run("a"), make_run("b")]
     lines = (runs[1] / "metrics.jsonl").read_text().splitlines(keepends=True)
@@ -195,11 +180,6 @@ def test_runs_that_do_not_compare_are_refused_with_every_reason(make_run, traine
     alone = trainer.run("compare", one)
     assert alone.returncode == 2
     assert "is one run. Expected two or more" in alone.stderr
-
-
-def test_runs_in_folders_of_one_name_go_by_their_paths(make_run, tmp_path):
-    runs = read_runs([make_run("x/run"), make_run("y/run"), make_run("z")])
-    assert [run.name for run in runs] == [str(tmp_path / "x/run"), str(tmp_path / "y/run"), "z"]
 
 
 def test_the_picture_and_the_page_need_nothing_else(make_run, trainer, tmp_path):
@@ -249,38 +229,6 @@ def test_each_score_is_drawn_over_steps_tokens_time_and_dollars(make_run):
     assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
     assert len(axes[12].collections) == 2  # the band, and the bar at the last point
     assert len(axes[4].collections) == 0
-
-
-def test_runs_without_a_price_are_not_drawn_over_dollars(make_run):
-    runs = read_runs([make_run("a"), make_run("b")])
-    assert list(choose_axes(runs)) == ["steps", "tokens", "time", "dollars"]
-    for run in runs:
-        for record in run.records:
-            record["usd"] = 0.0
-    assert list(choose_axes(runs)) == ["steps", "tokens", "time"]
-
-
-def test_the_axis_of_nats_says_that_tokenizers_differ(make_run):
-    axes = draw(read_runs([make_run("a"), make_run("b", tokenizer="[]")])).axes
-    assert [axis.get_ylabel().splitlines()[-1] for axis in axes[::4]] == ["(of other tokenizers)"] * 2 + [
-        "bits per byte"
-    ]
-
-
-def test_steps_that_were_logged_together_are_spread_over_their_time():
-    assert spread_steps([2.0, 2.0, 5.0, 6.0, 6.0]) == [1.0, 2.0, 5.0, 5.5, 6.0]
-
-
-def test_an_error_that_is_not_known_is_not_drawn():
-    from matplotlib.figure import Figure
-
-    lines = [
-        {"step": step, "scores": {"x_acc": {"value": 0.5, "stderr": stderr}}} for step, stderr in ((1, None), (2, 0.1))
-    ]
-    axis = Figure().subplots()
-    draw_score(axis, read_curve(lines, "x_acc"), "x", "black")
-    draw_score(axis, read_curve(lines[:1], "x_acc"), "x", "black")
-    assert len(axis.collections) == 2
 
 
 def test_plot_draws_several_runs_over_steps_with_a_colour_for_each(make_run, trainer, tmp_path):

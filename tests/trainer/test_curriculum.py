@@ -106,14 +106,6 @@ def test_the_metrics_say_which_phase_each_window_is_of(sizes, seq_len, batch, st
         assert [row["from_step"] for row in rows] == [1, *(number // batch + 1 for number in borders)]
 
 
-def test_one_phase_is_read_as_none():
-    sizes = [100, 70, 120, 3, 50]
-    orders = [WindowOrder(sizes, seq_len=7, seed=5, phases=phases) for phases in ((), ["all"] * 5)]
-    places = [[order.locate(number) for number in range(100)] for order in orders]
-    assert places[0] == places[1]
-    assert orders[0].phases == ()
-
-
 @pytest.fixture(scope="module")
 def curriculum(tmp_path_factory) -> ShardSet:
     """A set of about 7,000 tokens, the last two fifths of them with more code. Read only."""
@@ -354,26 +346,6 @@ def test_a_pin_that_cannot_hold_is_refused(recipe_file, overrides, fault):
         pin(recipe_file, order, *WSD, *overrides)
     (problem,) = caught.value.problems
     assert fault in str(problem)
-
-
-def test_every_pin_is_refused_where_the_set_has_no_phases(recipe_file):
-    plain = WindowOrder([1000], seq_len=32, seed=1)
-    pins = ("train.until_mix_phase=1", "schedule.decay_from_mix_phase=2", "phases=[{name='a', until_mix_phase='main'}]")
-    with pytest.raises(InputError) as caught:
-        pin(recipe_file, plain, *WSD, *pins)
-    assert caught.value.problems == [
-        "train.until_mix_phase = 1: the set's mix has no phases. Give train.steps instead.",
-        "phases.a.until_mix_phase = 'main': the set's mix has no phases. Give phases.a.until_step instead.",
-        "schedule.decay_from_mix_phase = 2: the set's mix has no phases. Give schedule.decay_steps instead.",
-    ]
-
-
-def test_a_run_until_a_phase_has_no_cost_before_its_steps_are_known(trainer, recipe_file, tmp_path):
-    text = recipe_file.read_text().replace("steps = 24", "until_mix_phase = 'last'", 1)
-    (tmp_path / "pinned.toml").write_text(text)
-    done = trainer.run("cost", tmp_path / "pinned.toml", "--gpu", "H100=2:1000")
-    assert done.returncode == 2
-    assert "train.until_mix_phase = 'last': only a set says how many steps that is" in done.stderr
 
 
 def test_a_phase_without_a_window_is_refused(curriculum, trainer, recipe_file, tmp_path):

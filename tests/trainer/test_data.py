@@ -64,15 +64,6 @@ def test_every_token_is_accounted_for(shard_set, epochs):
         assert account["tokens_cropped_per_epoch"] == sum(int((~mask).sum()) for mask in seen)
 
 
-def test_a_step_and_row_map_to_the_window_that_was_read(shard_set):
-    shards = shard_set.splits["train"]
-    order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
-    with open_training_windows(shard_set, TRAIN, stop=40) as windows:
-        batch = windows.read(range(8 * 4, 8 * 5))  # step 5
-    place = order.locate(4 * 8 + 6)
-    assert batch["labels"][6].tolist() == shards[place.shard].read(place.start + 1, place.stop).tolist()
-
-
 def test_documents_of_a_sample_are_those_that_its_tokens_lie_in(shard_set):
     shards = shard_set.splits["train"]
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)

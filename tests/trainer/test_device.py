@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shards.errors import InputError
-from trainer.device import autocast, choose_device, choose_precision, peak_flops, peak_tflops
+from trainer.device import autocast, choose_device, peak_flops, peak_tflops
 
 CPU = torch.device("cpu")
 
@@ -27,13 +27,6 @@ def test_a_gpu_that_is_not_there_is_refused():
     assert choose_device("auto") == CPU
     with pytest.raises(InputError, match=r"train\.device = 'cuda': torch finds 0 GPUs, expected 1"):
         choose_device("cuda")
-
-
-@pytest.mark.parametrize("has_tiles", [True, False])
-def test_auto_is_bf16_where_the_processor_has_tiles(has_tiles, monkeypatch):
-    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"amx_bf16": has_tiles})
-    assert choose_precision("auto", CPU) == ("bf16" if has_tiles else "fp32")
-    assert choose_precision("bf16", CPU) == "bf16"
 
 
 def test_the_peak_is_the_recipes_or_that_of_a_known_card():

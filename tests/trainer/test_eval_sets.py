@@ -6,12 +6,10 @@ import contextlib
 import itertools
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
@@ -22,7 +20,7 @@ from shards.terminal.reporter import no_note, no_progress
 from tests.support.recipes import overrides, to_toml
 from trainer.eval_config import EvalSetConfig
 from trainer.evaluation.document_losses import measure_documents
-from trainer.evaluation.eval_sets import find_held_documents, open_eval_set, read_documents
+from trainer.evaluation.eval_sets import open_eval_set, read_documents
 from trainer.evaluation.evaluate import evaluate_scores
 from trainer.evaluation.scores import estimate_ratio
 from trainer.evaluation.validation import EvaluatedModel
@@ -108,18 +106,6 @@ def test_losses_of_documents_equal_a_naive_computation(evaluated, shard_set, doc
     assert found == pytest.approx([loss_naively(evaluated, own) for own in ids], rel=1e-5)
 
 
-def test_losses_do_not_depend_on_the_micro_batch(evaluated, shard_set):
-    documents = read_documents(shard_set, "val", 2_000, "eval.sets.web")
-    found = []
-    for micro_batch in (1, 64):
-        train = evaluated.train.model_copy(update={"micro_batch": micro_batch})
-        with torch.no_grad():
-            found.append(
-                measure_documents(replace(evaluated, train=train), documents.tokens, documents.bounds, no_progress)
-            )
-    assert found[0] == pytest.approx(found[1], rel=1e-6)
-
-
 def test_documents_that_training_holds_are_left_out_and_counted(evaluated, texts, text_file):
     said: list[str] = []
     eval_set = open_eval_set(text_set(text_file), evaluated, said.append)
@@ -135,22 +121,6 @@ def test_documents_that_training_holds_are_left_out_and_counted(evaluated, texts
     scores = evaluate_scores([eval_set], evaluated, lambda name: contextlib.nullcontext(no_progress))
     nats = sum(loss_naively(evaluated, tokens[a:b].tolist()) for a, b in itertools.pairwise(bounds))
     assert scores["scores"]["web_bpb"]["value"] == pytest.approx(nats / math.log(2) / sum(map(len, found)), rel=1e-5)
-
-
-def test_documents_that_training_repeats_take_no_memory(evaluated, shard_set, monkeypatch):
-    documents = read_documents(shard_set, "val", 1, "val")
-    one = documents.rows["hash"].combine_chunks()
-    repeated = pa.RecordBatch.from_arrays([pa.concat_arrays([one] * 100_000)], names=["hash"])
-    held = list[int]()
-
-    def repeat(*_: object) -> Iterator[pa.RecordBatch]:
-        for _ in range(10):
-            held.append(pa.total_allocated_bytes())
-            yield repeated
-
-    monkeypatch.setattr("trainer.evaluation.eval_sets.iter_documents", repeat)
-    assert find_held_documents(shard_set, documents, "val", show=False).tolist() == [True]
-    assert held[-1] - held[1] < len(repeated) * 16
 
 
 def test_the_same_text_is_encoded_once_and_changed_text_again(evaluated, text_file, tmp_path):
@@ -250,21 +220,6 @@ def test_dropped_records_of_text_are_counted_by_reason(evaluated, texts, text_fi
     eval_set = open_eval_set(text_set(path, max_malformed=0.1), evaluated, said.append)
     assert eval_set.notes["dropped"] == {"duplicate": 1, "malformed record": 1}
     assert said[-1].endswith(", 2 records dropped (duplicate: 1, malformed record: 1)")
-
-
-@pytest.fixture(scope="module")
-def rewriting(evaluated: EvaluatedModel) -> EvaluatedModel:
-    """The model with a tokenizer that rewrites text: it decomposes characters."""
-    tokenizer = json.loads(evaluated.tokenizer_json) | {"normalizer": {"type": "NFD"}}
-    content = json.dumps(tokenizer).encode()
-    return replace(evaluated, tokenizer_json=content, trained_on=None)
-
-
-def test_bytes_are_those_of_the_text_that_the_tokenizer_rewrote(rewriting, texts, text_file):
-    eval_set = open_eval_set(text_set(text_file), rewriting, no_note)
-    assert eval_set.documents.text_bytes.sum() == pytest.approx(sum(len(text.encode()) for text in texts))
-    assert len(eval_set.documents.tokens) > 0
-    assert eval_set.notes["held_by_training"] is None
 
 
 def test_a_place_without_a_set_is_refused(evaluated, tmp_path):

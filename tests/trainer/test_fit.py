@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from shards.errors import InputError
-from shards.terminal.arguments import parse_size
 from trainer.commands.fit import CONTEXT_BYTES, Points, estimate_memory, measure_memory, measure_step
 from trainer.model.decoder import build_model, count_parameters, padded_vocab_size
 from trainer.recipe import TrainRecipe, load_train_recipe
@@ -66,19 +64,11 @@ def trace_allocator(recipe: TrainRecipe, micro_batch: int, choice: str) -> int:
     return peak
 
 
-@pytest.mark.parametrize("choice", ["none", "selective", "full"])
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize(("kind", "choice"), [("gpt2", "none"), ("llama", "selective"), ("llama", "full")])
 def test_the_estimate_is_what_the_allocator_hands_out(kind, choice, points):
     recipe = make_recipe(kind)
     row = find_row(estimate_memory(recipe, 10**12, points[kind]), 16, choice)
     assert row["activations"] + row["logits"] == pytest.approx(trace_allocator(recipe, 16, choice), rel=0.1)
-
-
-@pytest.mark.parametrize("choice", ["none", "full"])
-def test_the_plane_meets_the_model_at_its_own_depth(choice, points):
-    recipe = make_recipe()
-    row = find_row(estimate_memory(recipe, 10**12, points["llama"]), 64, choice)
-    assert row["activations"] + row["logits"] == pytest.approx(measure_step(recipe, 8, 64, choice=choice), rel=0.01)
 
 
 def test_what_does_not_depend_on_the_batch(points):
@@ -120,12 +110,6 @@ def test_recomputation_bf16_and_the_compiler_each_take_less():
     assert whole[1] - whole[0] == pytest.approx(tokens * a_token, rel=0.01)
 
 
-def test_logits_and_their_gradient_are_counted(points):
-    row = find_row(estimate_memory(make_recipe(), 10**12, points["llama"]), 64)
-    logits = 4 * 64 * 256 * VOCAB_SIZE
-    assert 2 * logits < row["logits"] < 4 * 4 * 64 * 256 * padded_vocab_size(VOCAB_SIZE)
-
-
 def test_the_largest_that_fits_without_recomputation_is_recommended(points):
     recipe = make_recipe(global_batch=48)
     roomy = estimate_memory(recipe, 10**12, points["llama"])
@@ -145,19 +129,6 @@ def test_recomputation_is_recommended_where_nothing_else_fits(points):
     assert result["recommended"]["activation_checkpointing"] == "selective"
     assert not find_row(result, 1)["fits"]
     assert estimate_memory(recipe, 10**8, points["llama"])["recommended"] is None
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("80GB", 80 * 10**9), ("79.5 GiB", int(79.5 * 2**30)), ("24g", 24 * 10**9), ("512MiB", 2**29)]
-)
-def test_sizes(text, size):
-    assert parse_size("--gpu-memory", text, least=1_000_000) == size
-
-
-@pytest.mark.parametrize("text", ["", "80", "GB", "0GB", "-1GB", "80TBX", "nanGB", "80GB-10GB", "80 GB 2"])
-def test_what_is_no_size_is_refused(text):
-    with pytest.raises(InputError, match="expected a size such as 80GB"):
-        parse_size("--gpu-memory", text, least=1_000_000)
 
 
 def test_the_command(trainer, recipe_file):

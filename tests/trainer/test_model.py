@@ -67,19 +67,6 @@ def test_grouped_heads_equal_repeated_key_value_heads():
         torch.testing.assert_close(grouped(ids), plain(ids), rtol=1e-5, atol=1e-6)
 
 
-def test_rotary_scores_depend_on_the_distance_alone():
-    config = make_config()
-    generator = torch.Generator().manual_seed(2)
-    query, key = torch.randn(2, 1, 1, 1, config.head_dim, generator=generator)
-    cos, sin = rotary_tables(torch.arange(32), config.head_dim, config.rope_theta)
-
-    def score(i: int, j: int) -> torch.Tensor:
-        return (rotate(query, cos[i : i + 1], sin[i : i + 1]) * rotate(key, cos[j : j + 1], sin[j : j + 1])).sum()
-
-    torch.testing.assert_close(score(3, 1), score(30, 28), rtol=1e-4, atol=1e-5)
-    assert (score(3, 1) - score(3, 2)).abs() > 1e-3
-
-
 def test_a_compiled_model_computes_the_rotary_tables_once():
     targets = list[str]()
 
@@ -164,13 +151,6 @@ def test_a_shipped_recipe_has_its_parameters_and_takes_a_step(name, millions):
     assert losses[1] < losses[0]
 
 
-def test_the_feed_forward_is_two_thirds_of_four_widths_rounded_up():
-    shape: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 8, "max_position_embeddings": 8}
-    sizes = [ModelConfig(kind=kind, hidden_size=512, **shape).intermediate_size for kind in ("llama", "gpt2")]
-    assert sizes == [1536, 2048]
-    assert ModelConfig(kind="llama", hidden_act="relu2", hidden_size=512, **shape).intermediate_size == 2048
-
-
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_a_layer_that_begins_with_zeros_passes_on_the_residual_stream_and_learns(kind):
     model = build_model(make_config(kind=kind, num_key_value_heads=4, zero_init_residual=True), VOCAB_SIZE, seed=1)
@@ -186,19 +166,6 @@ def test_a_layer_that_begins_with_zeros_passes_on_the_residual_stream_and_learns
     model(ids[:, :-1], ids[:, 1:]).backward()
     gradients = {name: weight.grad for name, weight in model.named_parameters()}
     assert all(gradients[f"model.layers.0.{name}.weight"].any() for name in ("self_attn.o_proj", "mlp.down_proj"))
-
-
-def test_normed_queries_and_keys_bound_attention_whatever_their_projections():
-    """With `use_qk_norm`, larger projections of queries and keys change nothing; without it, they do."""
-    ids = make_ids(2, 16)
-    for use_qk_norm in (True, False):
-        model = build_model(make_config(use_qk_norm=use_qk_norm, rms_norm_eps=1e-12), VOCAB_SIZE, seed=1)
-        with torch.no_grad():
-            before = model(ids)
-            for layer in model.model.layers:
-                layer.self_attn.q_proj.weight.mul_(30)
-                layer.self_attn.k_proj.weight.mul_(30)
-            assert torch.allclose(model(ids), before, atol=1e-4) is use_qk_norm
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -266,12 +233,6 @@ def test_the_cache_gives_the_logits_of_the_whole_sequence(changes):
         parts = [model(ids[:, :6], cache=cache)] + [model(ids[:, i : i + 1], cache=cache) for i in range(6, 12)]
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-5, atol=1e-5)
     assert cache.length == 12
-
-
-def test_the_seed_decides_the_weights():
-    first, again, other = (build_model(make_config(), VOCAB_SIZE, seed=seed).state_dict() for seed in (1, 1, 2))
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not torch.equal(first["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -345,7 +306,7 @@ def test_under_autocast_the_residual_stream_is_bf16_too(kind):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize("kind", ["llama"])
 def test_lengths_that_are_compiled_as_dynamic_break_no_graph(kind):
     model, ids = build_model(make_config(kind=kind, num_key_value_heads=4), VOCAB_SIZE, seed=1), make_ids(4, 32)
     expected = [model(ids[:, : length - 1], ids[:, 1:length]) for length in (32, 17)]

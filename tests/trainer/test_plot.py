@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -59,22 +58,6 @@ def test_every_number_has_its_curve_and_its_panel_in_words():
     assert list(validation.get_xdata()) == [10, 20, 30, 40, 50]
 
 
-def test_a_smoothed_curve_is_the_mean_around_each_step():
-    values = [float(value) for value in range(100)]
-    assert list(smooth(values, 10)[:95]) == pytest.approx(values[:95])  # a straight line stays, from its beginning
-    noisy = [float(step % 2) for step in range(1000)]
-    assert all(abs(value - 0.5) < 0.05 for value in smooth(noisy, 21)[10:])
-    assert smooth(noisy, 21)[-1] == pytest.approx(6 / 11)
-
-
-def test_a_short_run_is_drawn_as_it_is():
-    assert list_labels(draw_run(make_records(5, usd=None), [], title="run")) == [
-        "training loss",
-        "learning rate",
-        "throughput",
-    ]
-
-
 def test_validation_loss_is_drawn_by_source_with_the_last_figures():
     records = make_records(20)
     for step in (10, 20):
@@ -90,21 +73,6 @@ def test_validation_loss_is_drawn_by_source_with_the_last_figures():
     ]
     assert [list(line.get_xdata()) for line in panel.lines] == [[20], [10, 20], [20]]
     figure.savefig(io.BytesIO())  # a dollar begins no formula
-
-
-def test_bits_a_byte_are_drawn_by_source_in_the_colours_of_the_losses():
-    records = make_records(20)
-    for step, losses, bits in (
-        (10, {"a": 2.0, "b": 3.0}, {"a": 1.5, "b": None}),
-        (20, {"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 0.5}),
-    ):
-        records.append({"step": step, "val_loss_by_source": losses, "val_bits_per_byte_by_source": bits})
-    _, losses, bits, *_ = draw_run(records, [], title="run").axes
-    assert bits.get_ylabel() == "validation bits per byte\nby source"
-    lines = {line.get_label()[7:]: line for line in bits.lines}
-    assert [list(lines[name].get_xdata()) for name in "ab"] == [[10, 20], [20]]
-    colours = {line.get_label()[7:]: line.get_color() for line in losses.lines}
-    assert {name: line.get_color() for name, line in lines.items()} == colours
 
 
 def test_scores_of_each_unit_have_a_panel():
@@ -133,11 +101,6 @@ def test_goals_are_drawn_over_their_phase_with_their_outcome():
     assert [line.get_ydata()[0] for line in goals] == [1.0, 0.1, 0.1]
 
 
-def test_a_run_without_a_price_has_no_panel_of_dollars():
-    figure = draw_run(make_records(usd=None), [], title="run")
-    assert [axis.get_ylabel() for axis in figure.axes] == ["loss, nats per token", "learning rate", "tokens per second"]
-
-
 def test_phases_reached_are_marked_and_those_begun_are_named():
     figure = draw_run(make_records(), PHASES, title="run")
     for axis in figure.axes:
@@ -146,16 +109,6 @@ def test_phases_reached_are_marked_and_those_begun_are_named():
     assert [text.xy[0] for text in figure.axes[0].texts] == pytest.approx([0.1, 0.5, 0.9], abs=0.01)
     early = draw_run(make_records(8), PHASES, title="run")
     assert [text.get_text() for text in early.axes[0].texts] == ["smoke"]
-
-
-def test_names_of_short_phases_do_not_overlap():
-    ends = {"a smoke test": 1, "proof of life": 4, "long run": 90}
-    phases = [PhaseConfig(name=name, until_step=step) for name, step in ends.items()]
-    figure = draw_run(make_records(), phases, title="run")
-    figure.savefig(io.BytesIO())
-    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
-    assert len(boxes) == 3
-    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
 def test_nothing_logged_is_nothing_to_draw():
@@ -184,11 +137,3 @@ def test_the_command_draws_a_run_and_refuses_what_is_none(trainer, recipe_file, 
         refused = trainer.run("plot", tmp_path, "--json")
         assert refused.returncode == 2
         assert "recipe.json" in json.loads(refused.stdout)["problems"][0]
-
-
-def test_phases_that_ended_before_the_first_line_are_left_out():
-    phases = [PhaseConfig(name=name, until_step=step) for name, step in (("early", 5), ("late", 30))]
-    figure = draw_run(
-        [{"step": step, "tokens": 100 * step, "loss": 1.0} for step in range(11, 21)], phases, title="run"
-    )
-    assert [text.get_text() for text in figure.axes[0].texts] == ["late"]

@@ -83,21 +83,7 @@ sys.exit(status)
 """The trainer, and how many threads it leaves that could hang or abort the end."""
 
 
-def test_a_global_batch_that_the_ranks_cannot_share_is_refused(shard_set, recipe_file, tmp_path):
-    done = run_ranks(
-        "train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", "train.micro_batch=8"
-    )
-    assert done.returncode != 0
-    assert done.stderr.count("train.global_batch = 8 with train.micro_batch = 8 on 2 ranks") == 1
-
-
-def test_more_ranks_than_gpus_are_refused_by_one_message(shard_set, recipe_file, tmp_path):
-    done = run_ranks("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", "train.device=cuda")
-    assert done.returncode != 0
-    assert done.stderr.count("train.device = 'cuda': torch finds 0 GPUs, expected 2") == 1
-
-
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", ["fsdp"])
 def test_two_ranks_share_eval_sets_and_tasks_and_have_the_scores_of_one(
     trainer, shard_set, recipe_file, text_file, item_file, tmp_path, monkeypatch, parallel
 ):

@@ -102,7 +102,7 @@ def two_largest(shard_set: ShardSet) -> int:
     return sum(sorted(sizes)[-2:])
 
 
-@pytest.mark.parametrize("place", [URL, S3])
+@pytest.mark.parametrize("place", [S3])
 def test_training_from_a_remote_store_is_training_from_disk(
     trainer: Command,
     shard_set: ShardSet,

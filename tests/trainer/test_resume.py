@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
+from shards.stores.files import lock_folder
+
 
 @pytest.fixture(scope="module")
 def whole_run(trainer, shard_set, recipe_file, tmp_path_factory) -> Path:
@@ -167,13 +169,7 @@ def test_what_does_not_fit_the_checkpoint_is_refused_in_one_report(trainer, reci
 
 
 def test_a_second_trainer_in_the_same_run_is_refused(trainer, shard_set, recipe_file, tmp_path):
-    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", "train.steps=100_000")
-    process = trainer.start(*arguments)
-    try:
-        wait_for_line(tmp_path, 1, process)
-        second = trainer.run(*arguments)
-    finally:
-        process.kill()
-        process.communicate()
+    with lock_folder(tmp_path):
+        second = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
     assert second.returncode == 2
     assert "another process is at work here" in second.stderr

@@ -15,7 +15,7 @@ import torch
 from trainer.commands.trained_model import load_training_run
 from trainer.model.attention import KeyValueCache
 from trainer.model.decoder import LanguageModel, build_model
-from trainer.model.generate import SamplingOptions, TrainedModel, choose_token, generate_texts, iter_tokens
+from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts, iter_tokens
 from trainer.recipe import ModelConfig
 
 VOCAB_SIZE, EOS = 200, 0
@@ -84,15 +84,6 @@ def test_a_batch_gives_each_prompt_the_tokens_it_has_alone(model, options):
     assert len({tuple(row) for row in together}) > 1
 
 
-def test_greedy_tokens_are_those_without_a_cache(model):
-    for prompt, row in zip(PROMPTS, continue_all(model, PROMPTS, GREEDY), strict=True):
-        ids = list(prompt)
-        with torch.no_grad():
-            for token in row:
-                assert int(model(torch.tensor([ids]))[0, -1].argmax()) == token
-                ids.append(token)
-
-
 def test_a_compiled_model_is_not_compiled_anew_for_each_token():
     model, compiled = make_model("llama"), list[Any]()
 
@@ -106,37 +97,6 @@ def test_a_compiled_model_is_not_compiled_anew_for_each_token():
     assert not compiled
     model(torch.tensor([PROMPTS[1]]))
     assert compiled  # as in training
-
-
-def test_rows_end_at_eos_or_a_full_context_and_the_others_go_on(model, monkeypatch):
-    taken: dict[int, int] = {}
-
-    def choose(_logits: torch.Tensor, seen: list[int], *_: Any) -> int:
-        prompt = seen[0] if seen else -1
-        taken[prompt] = taken.get(prompt, 0) + 1
-        return EOS if prompt == 8 and taken[prompt] == 3 else 5
-
-    monkeypatch.setattr("trainer.model.generate.choose_token", choose)
-    rows = continue_all(model, PROMPTS[1:], SamplingOptions(max_new_tokens=1000))
-    assert rows[1] == [5, 5, EOS]
-    assert [len(rows[0]), len(rows[2])] == [48 - 7 + 1, 48 - 12 + 1]
-
-
-def test_top_k_keeps_so_many_before_top_p():
-    logits = torch.tensor([0.1, 0.4, 0.3, 0.2]).log()
-
-    def chosen(**options: Any) -> set[int]:
-        generator = torch.Generator().manual_seed(0)
-        settings = SamplingOptions(**({"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0} | options))
-        return {choose_token(logits, [], settings, generator) for _ in range(200)}
-
-    assert chosen() == {0, 1, 2, 3}
-    assert chosen(top_k=3) == {1, 2, 3}
-    assert chosen(top_k=1) == {1}
-    assert chosen(top_k=9) == {0, 1, 2, 3}
-    # Of the two left, with 4/7 and 3/7, the first alone reaches a half: without top_k it would take both.
-    assert chosen(top_k=2, top_p=0.5) == {1}
-    assert chosen(top_p=0.5) == {1, 2}
 
 
 def test_several_texts_are_those_of_each_prompt_alone(loaded):
@@ -156,15 +116,6 @@ def test_streamed_pieces_are_the_text_in_whole_characters(loaded, monkeypatch):
     assert "".join(pieces) == "the" + sample.text == "theñandú 字 🚀"
     assert len([piece for piece in pieces if piece]) > 5
     assert "\ufffd" not in "".join(pieces)
-
-
-def test_a_text_that_ends_within_a_character_is_streamed_to_its_end(loaded, monkeypatch):
-    first_byte = loaded.tokenizer.token_to_id("Ã")  # byte 0xC3, which begins a character of two
-    tokens = iter([first_byte, loaded.eos_id])
-    monkeypatch.setattr("trainer.model.generate.choose_token", lambda *_: next(tokens))
-    pieces: list[str] = []
-    (sample,) = generate_texts(loaded, ["x"], SamplingOptions(), on_text=pieces.append)
-    assert "".join(pieces) == "x" + sample.text == "x\ufffd"
 
 
 def test_the_command_continues_several_prompts(trainer, run):

@@ -82,16 +82,6 @@ def test_steps_and_rows_lead_to_the_documents_that_were_in_the_batch(run, small_
     assert epochs == {0, 1}
 
 
-def test_one_row_is_that_row_of_the_whole_batch(run, trace):
-    _, whole, _ = trace(run[0], "--step", 7, "--limit", 0)
-    for row in range(BATCH):
-        _, found, _ = trace(run[0], "--step", 7, "--row", row)
-        assert found["shown"] == [document for document in whole["shown"] if document["batch_row"] == row]
-        assert (found["row"], found["rows"], found["parts"], found["tokens"]) == (row, 1, len(found["shown"]), 33)
-    _, some, _ = trace(run[0], "--step", 7, "--limit", 3)
-    assert some == whole | {"shown": whole["shown"][:3]}
-
-
 def test_block_list_and_counts_are_of_all_documents_whatever_is_shown(run, trace, tmp_path):
     _, whole, _ = trace(run[0], "--step", 2, "--limit", 0)
     _, found, _ = trace(run[0], "--step", 2, "--limit", 1, "--out", tmp_path / "block.txt")
@@ -133,14 +123,6 @@ def test_a_step_that_is_not_taken_yet_is_told(copied_run, trace):
     recipe["train"]["steps"] = 4
     (copied_run / "recipe.json").write_text(json.dumps(recipe))
     assert trace(copied_run, "--step", STEPS)[0] == 0
-
-
-def test_steps_that_a_crash_left_in_the_metrics_were_taken(copied_run, trace):
-    shutil.rmtree(copied_run / "checkpoints" / f"step-{STEPS:08d}")
-    lines = (copied_run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    taken = json.loads(lines[-2])["step"]
-    (copied_run / "metrics.jsonl").write_text("".join([*lines[:-1], '{"ste\n', lines[-1][:9]]))
-    assert trace(copied_run, "--step", taken)[1]["taken"]
 
 
 def test_a_corrupt_checkpoint_is_noted_and_the_one_before_it_used(copied_run, trace):
@@ -198,14 +180,6 @@ def test_a_recipe_that_is_not_the_checkpoints_is_refused(copied_run, trace, key,
     status, _, err = trace(copied_run, "--step", 1)
     assert status == 2
     assert f"recipe.json: train.{key} is {value}; the checkpoint of step {STEPS} was trained with" in err
-
-
-@pytest.mark.parametrize(("key", "value"), [("seq_len", 0), ("seed", -1), ("global_batch", "8"), ("steps", None)])
-def test_a_recipe_that_the_trainer_did_not_write_is_refused(copied_run, trace, key, value):
-    change_recipe(copied_run, key, value)
-    status, _, err = trace(copied_run, "--step", 1)
-    assert status == 2
-    assert f"train.{key}" in err
 
 
 def test_what_cannot_be_traced_is_said(run, trace, tmp_path):

@@ -196,14 +196,6 @@ def test_every_failure_of_wandb_is_said_once(tmp_path, monkeypatch, recipe_file,
     assert (module.calls, told) == (calls, [said])
 
 
-def test_a_run_that_fails_is_told_as_failed(tmp_path, monkeypatch, recipe_file):
-    module = Wandb("")
-    monkeypatch.setitem(sys.modules, "wandb", module)
-    with pytest.raises(KeyError), open_trackers(tmp_path, load_train_recipe(recipe_file, [PROJECT]), [], print):
-        raise KeyError
-    assert module.calls == ["init", "finish 1"]
-
-
 def test_without_the_package_a_run_says_so_once_and_trains(tmp_path, monkeypatch, trainer, shard_set, recipe_file):
     monkeypatch.setitem(sys.modules, "wandb", None)
     train = ("train", recipe_file, "--shards", shard_set.store.folder, "--run", tmp_path, "--set", "train.steps=3")

@@ -14,8 +14,7 @@ from shards import ShardSet
 from shards.errors import InputError, RunError
 from shards.torch import TokenWindows
 from shards.torch.document_boundaries import number_documents
-from trainer.metrics import MetricsLog, describe_step, read_metrics
-from trainer.model.decoder import flops_per_token
+from trainer.metrics import MetricsLog, read_metrics
 from trainer.optim import learning_rate
 from trainer.recipe import PhaseConfig, TrainRecipe, load_train_recipe
 from trainer.session import Session, open_session
@@ -123,12 +122,6 @@ def test_a_line_that_holds_no_metrics_is_named(tmp_path, line):
         MetricsLog(tmp_path, step=2)
 
 
-def test_a_step_is_told_in_a_few_words_without_what_is_not_known():
-    record: dict[str, Any] = {"loss": 3.14159, "lr": 0.001, "tokens_per_s": 12345.6, "mfu": None, "usd": 0.0}
-    assert describe_step(record) == ["loss 3.142", "lr 1.00e-03", "12,346 tokens/s"]
-    assert describe_step(record | {"mfu": 0.4512, "usd": 1234.5})[3:] == ["MFU 45.1%", "$1,234.50"]
-
-
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_a_run_goes_on_bit_for_bit_with_either_optimizer(open_run, kind):
     recipe = (f"optimizer.kind={kind}", "optimizer.lr=5e-3", "train.steps=10", "checkpoint.every_steps=5")
@@ -143,24 +136,6 @@ def test_a_run_goes_on_bit_for_bit_with_either_optimizer(open_run, kind):
     outcome = run_training(again, lambda line: None)
     for key in ("loss", "grad_norm"):
         assert outcome.log.last("loss")[key] == whole.log.last("loss")[key]
-
-
-def test_muon_in_bf16_is_torchs_to_the_byte(open_run):
-    """Its step is written anew for ranks that share a matrix and for fp32; else nothing differs."""
-    changes = ("optimizer.kind=muon", "optimizer.weight_decay=0.2", "train.precision=bf16")
-    plain, ours = (open_run(*changes, name=name) for name in ("plain", "ours"))
-    (group,) = plain.optimizers[0].param_groups
-    theirs = torch.optim.Muon(group["params"], lr=0.1, weight_decay=0.2, adjust_lr_fn="match_rms_adamw")
-    with torch.no_grad():
-        for _ in range(3):
-            for weight, other in zip(group["params"], ours.optimizers[0].param_groups[0]["params"], strict=True):
-                weight.grad = torch.randn_like(weight)
-                other.grad = weight.grad.clone()
-            ours.optimizers[0].param_groups[0]["lr"] = 0.1
-            theirs.step()
-            ours.optimizers[0].step()
-    for (name, weight), other in zip(plain.model.named_parameters(), ours.model.parameters(), strict=True):
-        assert torch.equal(weight, other), name
 
 
 def test_muon_computes_in_the_precision_of_the_run(open_run):
@@ -236,14 +211,6 @@ def test_losses_are_fetched_once_an_interval_and_logged_for_each_step(open_run, 
     assert line["mfu"] is None  # a CPU's peak is not known
 
 
-def test_mfu_is_the_share_of_the_peak(open_run):
-    session = open_run("cost.peak_tflops=0.001", "train.steps=2")
-    run_training(session, lambda line: None)
-    line = read_metrics(session.run)[0]
-    flops = flops_per_token(session.recipe.model, 320, 32)
-    assert line["mfu"] == pytest.approx(line["tokens_per_s"] * flops / 1e9, rel=1e-2)
-
-
 def test_a_document_mask_trains_on_documents_apart(open_run):
     plain = take_steps(open_run(name="plain"), 1)[0]["loss"]
     session = open_run("train.document_mask=true", "train.micro_batch=8", name="masked")
@@ -286,11 +253,3 @@ def test_too_large_a_micro_batch_is_answered_with_one_that_fits(open_run, room, 
 def test_what_this_machine_or_set_cannot_give_is_refused(open_run, override, expected):
     with pytest.raises(InputError, match=expected):
         open_run(override)
-
-
-def test_a_larger_vocabulary_than_the_sets_may_be_asked_for(open_run):
-    session = open_run("model.vocab_size=512", "train.steps=2")
-    run_training(session, lambda line: None)
-    assert read_metrics(session.run)[0]["loss"] == pytest.approx(math.log(512), abs=0.1)
-    session.close()
-    assert open_run("model.vocab_size=512", "train.steps=3").step == 2
