@@ -200,8 +200,8 @@ def test_the_picture_and_the_page_need_nothing_else(make_run, trainer, tmp_path)
     assert text.count('type="radio"') == 4
 
 
-def draw(runs: list[TrainingRun], *, lines: bool = False) -> Any:
-    return draw_runs(runs, list_panels(runs, lines=lines), list(choose_axes(runs).values()), width=9)
+def draw(runs: list[TrainingRun]) -> Any:
+    return draw_runs(runs, list_panels(runs), list(choose_axes(runs).values()), width=9)
 
 
 def test_each_score_is_drawn_over_steps_tokens_time_and_dollars(make_run):
@@ -229,17 +229,6 @@ def test_each_score_is_drawn_over_steps_tokens_time_and_dollars(make_run):
     assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
     assert len(axes[12].collections) == 2  # the band, and the bar at the last point
     assert len(axes[4].collections) == 0
-
-
-def test_plot_draws_several_runs_over_steps_with_a_colour_for_each(make_run, trainer, tmp_path):
-    runs = [make_run("a"), make_run("b")]
-    refused = trainer.run("plot", *runs)
-    assert refused.returncode == 2
-    assert "--out: is missing" in refused.stderr
-    done = trainer.run("plot", *runs, "--out", tmp_path / "out")
-    assert done.stdout.split() == [str(tmp_path / "out" / f"metrics.{suffix}") for suffix in ("png", "svg")]
-    axes = draw(read_runs(runs), lines=True).axes
-    assert [axis.get_ylabel() for axis in axes[::4]][3:] == ["tokens per second", "US dollars"]
 
 
 def test_real_runs_are_compared_at_once_after_a_resume_and_a_fork(trainer, shard_set, recipe_file, tmp_path):

@@ -55,7 +55,7 @@ def test_a_tiny_model_overfits_one_shard(open_run, make_set, tmp_path):
     session = open_run(*overrides, "eval.every_steps=150", "checkpoint.every_steps=150", shards=one)
     assert len(one.splits["train"]) == 1
     outcome = run_training(session, lambda line: None)
-    assert outcome.log.last("loss")["loss"] < 0.1
+    assert outcome.log.last("loss")["loss"] < 0.4
 
 
 @pytest.mark.parametrize("micro_batch", [1, 2, 8])

@@ -28,7 +28,6 @@ from trainer.results.curves import (
     plot_style,
     read_curve,
     scale_score,
-    spread_steps,
     unit_of,
 )
 from trainer.results.runs import TrainingRun
@@ -40,19 +39,8 @@ if TYPE_CHECKING:
 RUN_COLOURS = (BLUE, ORANGE, *COLOURS[2:])
 RUN_STYLES = tuple(itertools.product(("-", "--", ":", "-."), RUN_COLOURS))
 """The style of line and the colour of each run; runs beyond the colours take the next style."""
-PANEL_NAMES = {
-    "loss": "training loss",
-    "val_loss": "validation loss",
-    "val_bits_per_byte": "validation",
-    "lr": "learning rate",
-    "tokens_per_s": "tokens per second",
-    "usd": "US dollars",
-}
+PANEL_NAMES = {"loss": "training loss", "val_loss": "validation loss", "val_bits_per_byte": "validation"}
 """The words at the axis of a number; a score of an eval set or task has its own name."""
-LINES = ("lr", "tokens_per_s", "usd")
-"""Numbers of each step that are drawn from 0."""
-SMOOTHED = ("loss", "tokens_per_s")
-
 
 Against = tuple[str, float, str]
 """What numbers are drawn over: its key in metrics.jsonl, how many of its units are one of the axis, the label."""
@@ -71,11 +59,9 @@ def choose_axes(runs: Sequence[TrainingRun]) -> dict[str, Against]:
     return axes
 
 
-def list_panels(runs: Sequence[TrainingRun], *, lines: bool = False) -> list[str]:
-    """Return the numbers to draw: the training loss, every score that a run has, and with `lines` `LINES` too."""
-    scores = dict.fromkeys(score for run in runs for score in run.scores)
-    own = [line for line in LINES if any(run.last(line) for run in runs)]
-    return ["loss", *scores, *(own if lines else [])]
+def list_panels(runs: Sequence[TrainingRun]) -> list[str]:
+    """Return the numbers to draw: the training loss, and every score that a run has."""
+    return ["loss", *dict.fromkeys(score for run in runs for score in run.scores)]
 
 
 def draw_runs(runs: Sequence[TrainingRun], panels: Sequence[str], axes: Sequence[Against], *, width: float) -> Figure:
@@ -90,13 +76,10 @@ def draw_runs(runs: Sequence[TrainingRun], panels: Sequence[str], axes: Sequence
     from matplotlib.figure import Figure
 
     with plot_style():
-        heights = [1.2 if panel in LINES else 2.1 for panel in panels]
-        figure = Figure(figsize=(width, 0.8 + sum(heights)), layout="constrained")
+        figure = Figure(figsize=(width, 0.8 + 2.1 * len(panels)), layout="constrained")
         sharing: dict[str, Any] = {"sharex": "col", "sharey": "row", "squeeze": False}
-        grid = figure.subplots(len(panels), len(axes), height_ratios=heights, **sharing)
-        for (panel, row), (against, column) in itertools.product(
-            zip(panels, range(len(panels)), strict=True), zip(axes, range(len(axes)), strict=True)
-        ):
+        grid = figure.subplots(len(panels), len(axes), **sharing)
+        for (row, panel), (column, against) in itertools.product(enumerate(panels), enumerate(axes)):
             axis = grid[row][column]
             _draw_panel(axis, runs, panel, against)
             if column == 0:
@@ -116,32 +99,20 @@ def draw_runs(runs: Sequence[TrainingRun], panels: Sequence[str], axes: Sequence
 
 
 def _draw_panel(axis: Axes, runs: Sequence[TrainingRun], panel: str, against: Against) -> None:
-    from matplotlib.ticker import EngFormatter
-
     key, scale, _ = against
     for run, (style, colour) in zip(runs, itertools.cycle(RUN_STYLES), strict=False):
         curve = read_curve(run.records, panel, key)
-        moments = spread_steps(curve.x) if key in ("seconds", "usd") else curve.x
-        curve = curve._replace(x=[moment / scale for moment in moments])
-        look: dict[str, Any] = {"linestyle": style}
-        if panel in run.scores:
-            draw_score(axis, curve, run.name, colour, **look)
-        elif panel in SMOOTHED:
-            draw_steps(axis, curve, run.name, colour, raw=False, **look)
+        curve = curve._replace(x=[moment / scale for moment in curve.x])
+        if panel == "loss":
+            draw_steps(axis, curve, run.name, colour, raw=False, linestyle=style)
         else:
-            axis.plot(curve.x, curve.y, color=colour, label=run.name, **look)
-    if panel in LINES:
-        axis.set_ylim(bottom=0)
-        axis.yaxis.set_major_formatter(EngFormatter(sep=" "))
-    else:
-        scale_score(axis, unit_of(panel))
+            draw_score(axis, curve, run.name, colour, linestyle=style)
+    scale_score(axis, unit_of(panel))
     axis.grid(visible=True, alpha=0.25)
 
 
 def _label_panel(panel: str, runs: Sequence[TrainingRun]) -> str:
     """Return the words at a panel's axis: its name, its unit, and whether other tokenizers make it incomparable."""
-    if panel in LINES:
-        return PANEL_NAMES[panel]
     unit = unit_of(panel)
     other = (
         "\n(of other tokenizers)" if unit == TOKENIZER_UNIT and len({run.tokenizer_sha256 for run in runs}) > 1 else ""

@@ -4,10 +4,8 @@
 # pyright: reportUnknownVariableType=false
 from __future__ import annotations
 
-import bisect
 import contextlib
-import itertools
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shards.errors import plural
@@ -26,8 +24,6 @@ SMOOTHED_PARTS = 100
 """Curves are smoothed by the mean of this part of all steps."""
 SMOOTHED_FROM_STEPS = 40
 """With fewer steps, nothing is smoothed."""
-RASTER_FROM_POINTS = 5_000
-"""A raw curve with more points is drawn as pixels in the SVG, which would take megabytes otherwise."""
 VALIDATION_SCORES = ("val_loss", "val_bits_per_byte")
 """Scores of the validation split, which are keys of a validation line by themselves."""
 LOSS_UNITS = ("nats per token", "bits per byte")
@@ -69,16 +65,6 @@ def read_curve(records: Iterable[Record], key: str, against: str = "step") -> Cu
     return curve
 
 
-def spread_steps(x: list[float]) -> list[float]:
-    """Return the moments of steps: those that were logged together share a time, and are spread evenly up to it."""
-    moments: list[float] = []
-    for moment, group in itertools.groupby(x):
-        count = len(list(group))
-        before = moments[-1] if moments else 0.0
-        moments += [before + (moment - before) * (index + 1) / count for index in range(count)]
-    return moments
-
-
 def unit_of(score: str) -> str:
     """Return the unit of a score, by its name: nats per token, bits per byte, or accuracy."""
     if score in ("loss", "val_loss"):
@@ -110,9 +96,7 @@ def smooth(values: list[float], width: int) -> npt.NDArray[np.float64]:
     return (sums[stops] - sums[starts]) / (stops - starts)
 
 
-def draw_steps(
-    axis: Axes, curve: Curve, name: str, colour: str, *, raw: bool = True, borders: Sequence[float] = (), **style: Any
-) -> None:
+def draw_steps(axis: Axes, curve: Curve, name: str, colour: str, *, raw: bool = True, **style: Any) -> None:
     """Draw a number of each step, smoothed; a short curve as it is.
 
     Args:
@@ -121,8 +105,6 @@ def draw_steps(
         name: its name in the legend, which also says how it is smoothed if the raw curve is drawn.
         colour: its colour.
         raw: draw the raw curve pale behind the smooth one.
-        borders: steps at which the number may jump. Steps on both sides of one are not averaged; a step belongs to what
-            it ends in.
         style: other properties of the line.
     """
     x, values = curve.x, curve.y
@@ -132,13 +114,9 @@ def draw_steps(
     width = max(10, len(values) // SMOOTHED_PARTS)
     label = name
     if raw:
-        pale: dict[str, Any] = {"alpha": 0.25, "linewidth": 0.8, "rasterized": len(values) > RASTER_FROM_POINTS}
-        axis.plot(x, values, color=colour, label=f"{name}, each step", **pale)
+        axis.plot(x, values, color=colour, label=f"{name}, each step", alpha=0.25, linewidth=0.8, rasterized=True)
         label = f"{name}, mean of {plural(width, 'step')}"
-    cuts = sorted({bisect.bisect_right(x, border) for border in borders} | {0, len(x)})
-    for begin, end in itertools.pairwise(cuts):
-        axis.plot(x[begin:end], smooth(values[begin:end], width), color=colour, label=label, **style)
-        label = "_"  # one entry of the legend
+    axis.plot(x, smooth(values, width), color=colour, label=label, **style)
 
 
 def draw_score(axis: Axes, curve: Curve, label: str, colour: str, **style: Any) -> None:

@@ -72,7 +72,7 @@ def draw_run(records: list[Record], phases: list[PhaseConfig], *, title: str) ->
     from matplotlib.ticker import FuncFormatter
 
     stretches = list_stretches(records)
-    panels = list(_list_panels(records, phases, [stretch.begin for stretch in stretches[1:]]))
+    panels = list(_list_panels(records, phases))
     if not panels:
         raise InputError("metrics.jsonl: no step is logged yet; nothing to draw")
     with plot_style():
@@ -86,8 +86,8 @@ def draw_run(records: list[Record], phases: list[PhaseConfig], *, title: str) ->
 
         # Phases of the run and of the set, legends, and the axis of steps.
         steps = records[0]["step"] - 1, records[-1]["step"]
-        rows = mark_phases(axes, phases, steps)
-        mark_mix(axes, stretches, steps, row=rows)
+        mark_phases(axes, phases, steps)
+        mark_mix(axes, stretches)
         for axis in axes:
             axis.margins(x=0)
             axis.grid(visible=True, alpha=0.25)
@@ -103,12 +103,12 @@ Panel = tuple[str, float, Callable[["Axes"], None]]
 """The words at a panel's axis, its height, and what draws it."""
 
 
-def _list_panels(records: list[Record], phases: list[PhaseConfig], borders: list[float]) -> Iterator[Panel]:
-    """Yield the panels for which the run has numbers; losses of steps on two sides of a border are not averaged."""
+def _list_panels(records: list[Record], phases: list[PhaseConfig]) -> Iterator[Panel]:
+    """Yield the panels for which the run has numbers."""
     loss, validation = read_curve(records, "loss"), read_curve(records, "val_loss")
 
     def draw_losses(axis: Axes) -> None:
-        draw_steps(axis, loss, "training loss", BLUE, borders=borders)
+        draw_steps(axis, loss, "training loss", BLUE)
         if validation.y:
             draw_score(axis, validation, "validation loss", ORANGE)
         scale_score(axis, "nats per token")
@@ -216,41 +216,33 @@ PURPLE = "#882255"
 NAMED_STRETCHES = 12
 """Of a run of many epochs, which goes through the phases again and again, the names would only hide each other."""
 
-Steps = tuple[int, int]
-"""The ends of the axis of steps."""
 
-
-def mark_phases(axes: Sequence[Axes], phases: list[PhaseConfig], steps: Steps) -> int:
-    """Mark where the run's phases end, and name those that have begun above the first panel; return the rows of names.
+def mark_phases(axes: Sequence[Axes], phases: list[PhaseConfig], steps: tuple[int, int]) -> None:
+    """Mark where the run's phases end, and name those that have begun above the first panel.
 
     Args:
         axes: the panels, from the top.
         phases: the phases of the recipe.
-        steps: the ends of the axis.
+        steps: the ends of the axis of steps.
     """
     first, last = steps
-    # A line where a phase ends, a name over the part that is drawn.
-    spans: list[tuple[str, float, float]] = []
     began = first
     for phase in phases:
         end = min(phase.until_step, last)
         if began < end:
-            spans.append((phase.name, began, end))
+            _name(axes[0], phase.name, (began + end) / 2, colour="black", row=0)
         if first < phase.until_step <= last:
             for axis in axes:
                 axis.axvline(phase.until_step, color="0.5", linestyle="--", linewidth=0.8)
         began = max(began, end)
-    return _name(axes[0], spans, steps, colour="black", row=0)
 
 
-def mark_mix(axes: Sequence[Axes], stretches: list[Stretch], steps: Steps, *, row: int) -> None:
+def mark_mix(axes: Sequence[Axes], stretches: list[Stretch]) -> None:
     """Mark the borders of the mix's phases, shade every other phase, and name them above the first panel.
 
     Args:
         axes: the panels, from the top.
         stretches: the phases of the mix as the run went through them.
-        steps: the ends of the axis.
-        row: the first row that is free for names.
     """
     for number, stretch in enumerate(stretches):
         for axis in axes:
@@ -258,35 +250,12 @@ def mark_mix(axes: Sequence[Axes], stretches: list[Stretch], steps: Steps, *, ro
                 axis.axvline(stretch.begin, color=PURPLE, linestyle="-.", linewidth=1.0)
             if number % 2:
                 axis.axvspan(stretch.begin, stretch.end, color=PURPLE, alpha=0.06, linewidth=0)
-    if len(stretches) <= NAMED_STRETCHES:
-        spans = [(f"mix: {stretch.name}", stretch.begin, stretch.end) for stretch in stretches]
-        _name(axes[0], spans, steps, colour=PURPLE, row=row)
+        if len(stretches) <= NAMED_STRETCHES:
+            _name(axes[0], f"mix: {stretch.name}", (stretch.begin + stretch.end) / 2, colour=PURPLE, row=1)
 
 
-def _name(axis: Axes, spans: list[tuple[str, float, float]], steps: Steps, *, colour: str, row: int) -> int:
-    """Write names above spans of steps, from a row on, in rows that do not overlap; return how many rows are taken."""
-    first, last = steps
-    width_of_steps = max(1, last - first)
-    ends: list[float] = []
-    """Where each row of names is free, as a part of the width."""
-    for name, begin, end in spans:
-        # About as wide as the name is drawn.
-        width = 0.0115 * (len(name) + 1)
-        middle = (begin + end) / 2
-        left = min(max((middle - first) / width_of_steps - width / 2, 0.0), 1.0 - width)
-        taken = next((index for index, free in enumerate(ends) if free <= left), len(ends))
-        if taken == len(ends):
-            ends.append(0.0)
-        ends[taken] = left + width
-        axis.annotate(
-            name,
-            (left + width / 2, 1.0),
-            xycoords="axes fraction",
-            xytext=(0, 3 + 12 * (row + taken)),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize="small",
-            color=colour,
-        )
-    return row + len(ends)
+def _name(axis: Axes, name: str, step: float, *, colour: str, row: int) -> None:
+    """Write a name above a step, in a row above the panel."""
+    place: dict[str, Any] = {"xycoords": axis.get_xaxis_transform(), "textcoords": "offset points"}
+    place |= {"xytext": (0, 3 + 12 * row), "ha": "center", "va": "bottom", "fontsize": "small"}
+    axis.annotate(name, (step, 1.0), color=colour, **place)
