@@ -33,7 +33,6 @@ from shards.audit.document_checks import (
     check_lengths,
     check_near_duplicates,
     check_overlap,
-    check_passages,
     check_repeats,
 )
 from shards.audit.id_checks import (
@@ -45,12 +44,10 @@ from shards.audit.id_checks import (
     check_special,
     check_unknown,
 )
-from shards.audit.ngrams import hash_ngrams, token_values
 from shards.audit.rules import Verdict, rare_below
-from shards.audit.shard_figures import NGRAM_RATE, PASSAGE_TOKENS, SampleRates, ShardAudit, audit_shard
+from shards.audit.shard_figures import NGRAM_RATE, SampleRates, ShardAudit, audit_shard
 from shards.audit.tokens_table import TOKENS_FILE, write_token_counts
 from shards.audit.totals import Totals, join_ngrams
-from shards.format.arrays import UInt64s
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.stores.files import atomic_open
@@ -65,18 +62,14 @@ from shards.validation.files import require_whole
 
 SAMPLED_DOCUMENTS = 1 << 15
 """Documents compared for near-duplicates. A share of 1 % is then measured to within 0.06 %; 33 MB of sketches."""
-SAMPLED_PASSAGE_TOKENS = 1 << 25
-"""Tokens of the documents searched for repeated passages."""
-SAMPLED_PASSAGES = 1 << 21
-"""N-grams kept of these documents: 60 MB, and four times that while they are sorted."""
 SAMPLED_VAL_TOKENS = 1 << 20
 """Validation tokens searched for in training, by one in four of their n-grams."""
 
 CONTEXT_TOKENS = 64
 """Tokens decoded on each side of an example."""
 
-AUDIT_VERSION = 3
-"""The version in audit.json. A report repeats an audit of another version. 3: lengths have a histogram."""
+AUDIT_VERSION = 4
+"""The version in audit.json. A report repeats an audit of another version."""
 
 REPORT_FILE = "audit.json"
 
@@ -122,8 +115,6 @@ class AuditResult:
             "rare_below": self.rare_below,
             "one_in": {
                 "documents_for_near_duplicates": self.rates.documents,
-                "documents_for_passages": self.rates.passage_documents,
-                "windows_for_passages": self.rates.passages,
                 "documents_of_validation": self.rates.val_documents,
                 "ngrams_of_validation": NGRAM_RATE,
             },
@@ -181,7 +172,6 @@ def audit(
         check_bytes_per_token(totals),
         *([check_phases(totals)] if totals.phases else []),
         check_lengths(totals),
-        check_passages(totals, rates),
         check_near_duplicates(totals, rates),
     ]
     concentrated = None
@@ -214,13 +204,8 @@ def choose_rates(shard_set: ShardSet) -> SampleRates:
     """Choose the rates at which `audit` samples a set of this size: its samples have a fixed maximum size."""
     splits = shard_set.manifest.splits
     train, val = splits.get("train"), splits.get("val")
-    tokens, documents = (train.tokens, train.documents) if train else (0, 0)
-    # First whole documents are sampled, then passages of them.
-    passage_documents = _one_in(tokens, SAMPLED_PASSAGE_TOKENS)
     return SampleRates(
-        documents=_one_in(documents, SAMPLED_DOCUMENTS),
-        passage_documents=passage_documents,
-        passages=_one_in(tokens // passage_documents, SAMPLED_PASSAGES),
+        documents=_one_in(train.documents if train else 0, SAMPLED_DOCUMENTS),
         val_documents=_one_in(val.tokens if val else 0, SAMPLED_VAL_TOKENS),
     )
 
@@ -259,26 +244,20 @@ def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
     for number, documents in sorted(by_shard.items()):
         for place in find_places(shard_set.shards[number], sorted(documents)):
             places[number, place.document] = place
-    values = token_values(shard_set.vocab_size)
     for row in rows:
         for example in row.examples:
             place = places[example.shard, example.document]
-            shown = _excerpt(shard_set.shards[example.shard], place, example, shard_set.vocabulary, values)
+            shown = _excerpt(shard_set.shards[example.shard], place, example, shard_set.vocabulary)
             row.shown.append(place.to_dict() | shown)
 
 
-def _excerpt(shard: Shard, place: Place, example: Example, vocabulary: Vocabulary, values: UInt64s) -> dict[str, Any]:
+def _excerpt(shard: Shard, place: Place, example: Example, vocabulary: Vocabulary) -> dict[str, Any]:
     tokens = shard.read(place.start, place.start + place.tokens)
-    # Without a token or a passage to mark, the beginning is shown.
-    first, last = 0, min(PASSAGE_TOKENS, len(tokens) - 1)
+    # Without a token to mark, the beginning is shown.
+    first, last = 0, min(CONTEXT_TOKENS, len(tokens) - 1)
     if example.token is not None:
         first = int((tokens == example.token).argmax())
         last = first + 1
-    elif example.passage is not None:
-        ends = np.array([len(tokens)])
-        hashes = hash_ngrams(tokens, np.array([0]), ends, width=PASSAGE_TOKENS, values=values)
-        first = int((hashes == np.uint64(example.passage)).argmax())
-        last = first + PASSAGE_TOKENS
     # The last token is EOS, which is not text.
     low, high = max(0, first - CONTEXT_TOKENS), min(last + CONTEXT_TOKENS, len(tokens) - 1)
     before, hit, after = (

@@ -19,14 +19,12 @@ class Example:
     Attributes:
         shard: the number of its shard in the manifest.
         document: its number in the shard.
-        token: marks the first occurrence of this id.
-        passage: marks the n-gram with this hash. Without either, the beginning is marked.
+        token: marks the first occurrence of this id. Without it, the beginning is marked.
     """
 
     shard: int
     document: int
     token: int | None = None
-    passage: int | None = None
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The audit's checks of documents: lengths, passages in many of them, near-duplicates, validation seen in training.
+"""The audit's checks of documents: lengths, near-duplicates, validation seen in training.
 
 Lengths and exact repeats are judged over the whole set. The others compare samples (`shard.SampleRates`) chosen
 by content, so that equal things are sampled together. So a rate is unbiased for any size of set.
@@ -20,17 +20,14 @@ from shards.audit.rules import (
     LEAKED,
     LOOK_DUPLICATE_SHARE,
     MAX_LONGEST_SHARE,
-    MAX_PASSAGE_SHARE,
     MAX_SEEN_SHARE,
     MAX_SHORT_SHARE,
-    MIN_PASSAGE_DOCUMENTS,
-    MIN_PASSAGE_SHARE,
     NEAR_DUPLICATE,
     SHORT_TOKENS,
     Verdict,
 )
-from shards.audit.shard_figures import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates
-from shards.audit.totals import Sketch, Totals, distinct_ngrams, find_firsts, join_ngrams
+from shards.audit.shard_figures import NGRAM_TOKENS, SampleRates
+from shards.audit.totals import Sketch, Totals, find_firsts, join_ngrams
 from shards.errors import plural
 from shards.format.reader import ShardSet
 from shards.validation.duplicates import check_duplicates
@@ -85,40 +82,6 @@ def check_repeats(shard_set: ShardSet) -> Check:
         return Check("repeated_documents", "ok", f"{twice}; no validation document is equal to a training document")
     summary = "equal documents are in both splits, or occur more often than their source's epochs allow; run validate"
     return Check("repeated_documents", "bad", summary, rows)
-
-
-def check_passages(totals: Totals, rates: SampleRates) -> Check:
-    """Find the same 64 tokens in many training documents: licences, headers, boilerplate."""
-    searched = max(1, totals.train.passage_documents)
-    # The limit is a share of the documents, but never only a few of them.
-    least = max(MIN_PASSAGE_DOCUMENTS, int(MIN_PASSAGE_SHARE * searched))
-    passages = distinct_ngrams(join_ngrams(totals.train.passages))
-    hashes, first, documents = np.unique(passages["hash"], return_index=True, return_counts=True)
-    many = np.flatnonzero(documents >= least)
-    many = many[np.argsort(-documents[many], kind="stable")]
-    # How many documents hold any of these passages.
-    covered = len(np.unique(passages["key"][np.isin(passages["hash"], hashes[many])])) / searched
-    rows: list[Finding] = []
-    shown: set[int] = set()
-    for index in many.tolist():
-        # The n-grams of one long passage are in the same documents, so the smallest key identifies the passage.
-        where = passages[first[index]]
-        if int(where["key"]) in shown:
-            continue
-        shown.add(int(where["key"]))
-        count = int(documents[index])
-        example = Example(int(where["shard"]), int(where["document"]), passage=int(hashes[index]))
-        values = {"documents": count * rates.passage_documents, "share": round(count / searched, 4)}
-        rows.append(Finding(values, [example]))
-        if len(rows) == MAX_FINDINGS:
-            break
-    verdict: Verdict = "bad" if covered > MAX_PASSAGE_SHARE else "look" if rows else "ok"
-    sample = "" if rates.passage_documents == 1 else f" (1 in {rates.passage_documents} searched)"
-    summary = (
-        f"{covered:.1%} of the training documents hold a passage of {PASSAGE_TOKENS} tokens that is in {least} or "
-        f"more{sample}"
-    )
-    return Check("passages", verdict, summary, rows)
 
 
 def check_near_duplicates(totals: Totals, rates: SampleRates) -> Check:

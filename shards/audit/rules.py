@@ -79,13 +79,6 @@ MAX_SHORT_SHARE = 0.05
 MAX_LONGEST_SHARE = 0.05
 """A source of 100 documents or more with a larger share of its tokens in one of them is worth a look."""
 
-MIN_PASSAGE_DOCUMENTS = 10
-MIN_PASSAGE_SHARE = 0.001
-"""A window of tokens is a repeated passage if this many documents, and this share of those searched, have it."""
-
-MAX_PASSAGE_SHARE = 0.5
-"""A set is bad if a larger share of its training documents hold a repeated passage: it is mostly boilerplate."""
-
 NEAR_DUPLICATE = 0.5
 """Two documents are near-duplicates when they share this much of their 16-token n-grams (Jaccard). One changed word
 undoes 16 of them, so this is about one change in 50 tokens."""
@@ -153,11 +146,6 @@ RULES = (
         "lengths",
         f"Worth a look: {MAX_SHORT_SHARE:.0%} of a source's documents under {SHORT_TOKENS} tokens, or "
         f"{MAX_LONGEST_SHARE:.0%} of its tokens in one document.",
-    ),
-    (
-        "passages",
-        f"Worth a look: the same 64 tokens in {MIN_PASSAGE_DOCUMENTS} documents or more, and in "
-        f"{MIN_PASSAGE_SHARE:.1%} of them. Bad: such passages in more than {MAX_PASSAGE_SHARE:.0%} of the documents.",
     ),
     (
         "near_duplicates",

@@ -17,12 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from shards.audit.histogram import BINS, bin_lengths
-from shards.audit.ngrams import NO_NGRAM, SKETCH_SIZE, finalize, hash_ngrams, token_values
+from shards.audit.ngrams import SKETCH_SIZE, finalize, hash_ngrams, token_values
 from shards.audit.totals import (
     NGRAM_ROW,
     Figures,
     Sketch,
-    distinct_ngrams,
     encode_place,
     find_firsts,
     join_ngrams,
@@ -36,8 +35,6 @@ NGRAM_TOKENS = 16
 """Tokens in an n-gram: about the 13 words that GPT-3's authors compared (arXiv:2005.14165, appendix C)."""
 NGRAM_RATE = 4
 """One in four of the validation n-grams is searched for."""
-PASSAGE_TOKENS = 64
-"""Tokens in the n-gram that finds repeated passages: longer than a phrase."""
 MIN_NGRAMS = 16
 """A document with fewer n-grams than this is too short to count as a near-duplicate."""
 MAX_MISPLACED = 20
@@ -49,14 +46,10 @@ class SampleRates(NamedTuple):
 
     Attributes:
         documents: documents whose n-gram sketch is kept, chosen by their smallest n-gram hash.
-        passage_documents: documents whose passages are sampled, chosen by content hash.
-        passages: passages kept of these documents, chosen by their hash.
         val_documents: validation documents searched for in training, chosen by content hash.
     """
 
     documents: int = 1
-    passage_documents: int = 1
-    passages: int = 1
     val_documents: int = 1
 
 
@@ -97,7 +90,6 @@ def audit_shard(audit: ShardAudit, number: int) -> Figures:
         ngrams = hash_ngrams(block.tokens, block.starts, block.ends, width=NGRAM_TOKENS, values=values)
         places = np.flatnonzero(ngrams & np.uint64(NGRAM_RATE - 1) == 0)  # NO_NGRAM is odd: never among them
         if figures.split == "train":
-            _take_passages(figures, block, values, rates)
             _take_sketches(figures, block, ngrams, rates)
             places = _find_validation(ngrams, places, audit.ngrams)
         else:
@@ -157,22 +149,6 @@ def _find_validation(ngrams: UInt64s, places: Int64s, wanted: Path | None) -> In
     hashes = ngrams[places]
     at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
     return places[known[at] == hashes]
-
-
-def _take_passages(figures: Figures, block: DocumentBlock, values: UInt64s, rates: SampleRates) -> None:
-    chosen = np.flatnonzero(block.keys % np.uint64(rates.passage_documents) == 0)
-    figures.passage_documents += len(chosen)
-    # Shorter documents hold no n-gram of this size.
-    chosen = chosen[block.lengths[chosen] > PASSAGE_TOKENS]
-    if not len(chosen):
-        return
-    lengths = block.lengths[chosen]
-    ends = np.cumsum(lengths)
-    places = np.arange(int(ends[-1])) + np.repeat(block.starts[chosen] - (ends - lengths), lengths)
-    hashes = hash_ngrams(block.tokens[places], ends - lengths, ends, width=PASSAGE_TOKENS, values=values)
-    kept = np.flatnonzero((hashes % np.uint64(rates.passages) == 0) & (hashes != NO_NGRAM))
-    rows = chosen[np.searchsorted(ends, kept, "right")]
-    figures.passages.append(distinct_ngrams(_locate(block, hashes[kept], rows)))
 
 
 def _take_sketches(figures: Figures, block: DocumentBlock, ngrams: UInt64s, rates: SampleRates) -> None:

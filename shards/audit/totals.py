@@ -45,8 +45,6 @@ class Figures:
         shortest, longest: int64 `(sources,)`.
         misplaced: the first few documents with a special id inside (EOS before the end, or any other): shard, document
             and id.
-        passages: sampled passages of training documents, `NGRAM_ROW`.
-        passage_documents: training documents whose passages were sampled.
         ngrams: of validation, sampled n-grams; of training, the n-grams of validation that it has, each with one place.
         sketches: the sketches of sampled training documents.
     """
@@ -60,8 +58,6 @@ class Figures:
     shortest: Int64s
     longest: Int64s
     misplaced: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
-    passages: list[Rows] = field(default_factory=list[Rows])
-    passage_documents: int = 0
     ngrams: list[Rows] = field(default_factory=list[Rows])
     sketches: list[Sketch] = field(default_factory=list[Sketch])
 
@@ -86,9 +82,7 @@ class Figures:
         np.minimum(self.shortest, other.shortest, out=self.shortest)
         np.maximum(self.longest, other.longest, out=self.longest)
         self.misplaced = (self.misplaced + other.misplaced)[:MAX_MISPLACED]
-        self.passage_documents += other.passage_documents
         self.sketches += other.sketches
-        self.passages += other.passages
         for found in other.ngrams:
             self.add_ngrams(found)
 
@@ -129,12 +123,6 @@ def decode_place(place: int) -> tuple[int, int]:
 def join_ngrams(parts: list[Rows]) -> Rows:
     """Return n-grams of several parts as one array, `NGRAM_ROW`."""
     return np.concatenate([np.empty(0, NGRAM_ROW), *parts])
-
-
-def distinct_ngrams(found: Rows) -> Rows:
-    """Return n-grams by hash, then document, `NGRAM_ROW`; each document has each of them once."""
-    found = found[np.lexsort((found["key"], found["hash"]))]
-    return found[find_firsts(found["hash"], found["key"])]
 
 
 def find_firsts(*columns: Rows) -> Int64s:

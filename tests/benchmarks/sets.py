@@ -55,7 +55,7 @@ def bench_audit(work: Path, quick: bool) -> Figures:
     shard_set = open_set(place)
     number, shard = next((n, s) for n, s in enumerate(shard_set.shards) if s.entry.split == "train")
     one = write_copies_of_shard(place, shard.name, work / "one", 1)
-    search = ShardAudit(shard_set, SampleRates(documents=64, passages=64))
+    search = ShardAudit(shard_set, SampleRates(documents=64))
     sides: dict[str, Callable[[], object]] = {
         "look": partial(audit_shard, search, number),
         "trace_text": partial(trace, one, Query("text", "PersonX")),

@@ -138,10 +138,10 @@ def test_lengths_and_bytes_by_source(good_audit, plan):
 
 
 def test_set_without_faults(good_audit):
-    for name in ("special_ids", "repeated_documents", "passages", "near_duplicates", "lengths", "rare"):
+    for name in ("special_ids", "repeated_documents", "near_duplicates", "lengths", "rare"):
         check = good_audit.check(name)
         assert check.verdict == "ok", check.summary
-    assert good_audit.check("passages").findings == good_audit.check("near_duplicates").findings == []
+    assert good_audit.check("near_duplicates").findings == []
     assert good_audit.check("validation_overlap").findings == []
     assert good_audit.verdict == "look"  # some merges are only ever parts of longer ones
 
@@ -288,7 +288,6 @@ def test_repeats_that_epochs_allow_are_no_near_duplicates(small_plan, tmp_path):
     report = write(small_plan, tmp_path)
     assert report.check("repeated_documents").verdict == "ok"
     assert report.check("near_duplicates").findings == []
-    assert report.check("passages").findings == []
 
 
 def test_validation_seen_in_training(small_plan, tmp_path):
@@ -306,21 +305,6 @@ def test_validation_seen_in_training(small_plan, tmp_path):
     assert "1 of " in check.summary
     assert "is a near-duplicate of training text" in check.summary
     assert report.check("repeated_documents").verdict == "ok"
-
-
-@pytest.mark.parametrize(("copies", "verdict"), [(15, "look"), (5, "ok")])
-def test_passage_in_many_documents(small_plan, tmp_path, copies, verdict):
-    passage = np.random.default_rng(5).integers(0, 256, 80)
-    for number in long_documents(small_plan, "train", 0, 100)[:copies]:
-        tokens = small_plan.documents["train"][0][number].tokens
-        change(small_plan, "train", 0, number, [*tokens[:20], *passage, *tokens[20:]])
-    check = write(small_plan, tmp_path).check("passages")
-    assert check.verdict == verdict
-    assert [row.values["documents"] for row in check.findings] == ([copies] if verdict == "look" else [])
-    for row in check.findings:
-        shown = row.shown[0]
-        tokens = open_set(tmp_path / "set").shard(shown["shard"]).read(shown["start"])[shown["position"] :][:64]
-        np.testing.assert_array_equal(tokens, passage[shown["position"] - 20 :][:64])
 
 
 def test_source_the_tokenizer_does_not_know_is_named(small_plan, tmp_path):
@@ -369,7 +353,6 @@ def test_rates_bound_the_samples(good_set):
     vars(shard_set)["manifest"] = manifest
     rates = choose_rates(shard_set)
     assert 30 * 10**6 / rates.documents <= 1 << 15
-    assert 30 * 10**9 / rates.passage_documents / rates.passages <= 1 << 21
     assert 10**8 / rates.val_documents <= 1 << 20
 
 
