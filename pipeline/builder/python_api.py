@@ -91,11 +91,14 @@ def build_set(
     out = absolute_place(out)
     work = absolute_place(work) if work else default_work(out)
     with contextlib.ExitStack() as stack:
-        if executor is None:
-            executor = stack.enter_context(contextlib.closing(LocalExecutor(workers or count_cores())))
         stack.enter_context(with_cache(network, cache=_cache_folder(work, scratch)))
+        loaded = load_recipe(recipe, overrides=overrides, progress=progress)
+        if executor is None:
+            measures = any(source.clean.presets() for source in loaded.sources)
+            local = LocalExecutor(workers or count_cores(), measures=measures)
+            executor = stack.enter_context(contextlib.closing(local))
         result = build(
-            load_recipe(recipe, overrides=overrides, progress=progress),
+            loaded,
             out=out,
             work=work,
             executor=executor,

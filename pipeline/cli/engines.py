@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.cli.flags import ENGINES
@@ -52,4 +53,13 @@ def open_executor(options: argparse.Namespace) -> Executor:
         raise InputError("--ray-address: only with --engine ray; this build has --engine local.")
     from pipeline.engine.executors import LocalExecutor
 
-    return LocalExecutor(options.workers or len(os.sched_getaffinity(0)))
+    measures = _may_measure(options.recipe) if "recipe" in options else True
+    return LocalExecutor(options.workers or len(os.sched_getaffinity(0)), measures=measures)
+
+
+def _may_measure(recipe: str) -> bool:
+    """Return whether a recipe that is not read yet may measure documents: whether its text has the word `clean`."""
+    try:
+        return "clean" in Path(recipe).read_text(encoding="utf-8")
+    except (OSError, ValueError):  # a shipped recipe, for example
+        return True

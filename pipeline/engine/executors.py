@@ -44,11 +44,14 @@ workers compute at the same time; one whose files are on their way leaves its tu
 _PRELOADED = [
     "pipeline.encode.encode",
     "pipeline.assemble.assemble",
-    "pipeline.clean.measures.families",
+    "pipeline.sources.formats.parquet",
     "pipeline.engine.local_worker",
 ]
 """The modules that the fork server loads, by name, since the engine knows no stage: the modules of the tasks that every
-build has many of, 0.15 s in each worker, and that of the worker itself."""
+build has many of, 0.15 s in each worker, and last that of the worker itself."""
+
+_MEASURES = "pipeline.clean.measures.families"
+"""Loads numba for 0.4 s of a core, which a recipe without presets does not need."""
 
 # For the worker processes, unless the person has set them. A worker encodes on one thread: OpenBLAS's would
 # only spin. Batches come and go by megabytes: memory that malloc keeps is not zeroed by the kernel again and again,
@@ -106,11 +109,12 @@ class Executor(ABC):
 class LocalExecutor(Executor):
     """Worker processes of this machine. They are started when a stage has more than one task."""
 
-    def __init__(self, workers: int):
+    def __init__(self, workers: int, *, measures: bool = False):
         """Start to load the workers' libraries on another core, while this process reads recipe and footers.
 
         Args:
             workers: processes at most.
+            measures: whether the tasks are likely to measure documents.
 
         Raises:
             InputError: the folder for temporary files has too long a path for a socket.
@@ -119,7 +123,7 @@ class LocalExecutor(Executor):
         self._pool: ProcessPoolExecutor | None = None
         self._slots = _Slots(workers, workers)
         if workers > 1:
-            multiprocessing.set_forkserver_preload(_PRELOADED)
+            multiprocessing.set_forkserver_preload([*([_MEASURES] if measures else []), *_PRELOADED])
             place = util.get_temp_dir()  # of its socket, deleted when it ends
             with hide_main_module(), _environment_of_workers(place):
                 try:
