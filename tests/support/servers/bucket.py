@@ -3,13 +3,10 @@
 A body is the gzip of the bytes whose SHA-1 is the key, without a Content-Encoding, as the real one sends it; a missing
 key is 404 with S3's XML. Objects come from a folder (files named by key), from a tar (members `.../<sha1>`, sent from
 where they lie), or from memory. ETags are stable but not the MD5 that S3 would send; nothing can be listed or written.
-
-    python -m tests.support.servers.bucket --tar PATH      prints its address; ends, with totals, when stdin closes
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import hashlib
 import re
@@ -17,7 +14,7 @@ import tarfile
 from pathlib import Path
 
 from tests.support.servers.http11 import FileSpan, Request, Response
-from tests.support.servers.loopback import Server, serve_until_stdin_ends
+from tests.support.servers.loopback import Server
 
 KEY = re.compile(r"(?:/softwareheritage)?/content/([^/]+)$")
 SHA1 = re.compile(r"[0-9a-f]{40}$")
@@ -69,21 +66,3 @@ def refusal(status: int, code: str, message: str, more: str = "") -> Response:
     """Return an error as S3 writes it."""
     body = XML.format(code=code, message=message, more=more).encode()
     return Response(status, {"Content-Type": "application/xml"}, body)
-
-
-def main() -> None:
-    """Serve a tar or a folder until stdin ends."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tar", type=Path, required=True, help="a tar of <sha1> members, or a folder of such files")
-    parser.add_argument("--latency-ms", type=float, default=0.0, help="waited before every answer")
-    parser.add_argument("--fail-every", type=int, default=0, help="make every n-th request fail, in turning ways")
-    options = parser.parse_args()
-    with Bucket(options.tar) as bucket:
-        bucket.latency_s = options.latency_ms / 1000
-        if options.fail_every:
-            bucket.faults.every(options.fail_every)
-        serve_until_stdin_ends(bucket, bucket.url)
-
-
-if __name__ == "__main__":
-    main()

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, unquote
 
 from tests.support.servers.http11 import FileSpan, Request, Response
-from tests.support.servers.hub_answers import as_json, error, missing_repo
-from tests.support.servers.hub_writes import WRITER, Writes
+from tests.support.servers.hub_writes import WRITER, Writes, as_json, error, missing_repo
 from tests.support.servers.loopback import Server, serve_until_stdin_ends
 from tests.support.servers.snapshots import DATE, Entry, Snapshot, expanded, snapshot_of
 

@@ -1,4 +1,4 @@
-"""The writing half of the Hub on loopback: repositories, branches, uploads (LFS, whole or in parts), commits.
+"""The writing half of the Hub on loopback: repositories, branches, uploads (LFS), commits.
 
 Uploads are kept under their SHA-256 and are invisible until a commit names them, as on the real Hub; an upload whose
 bytes do not have that SHA-256 is refused. `log` has the order in which things arrived. No Xet, no pull
@@ -18,7 +18,6 @@ from urllib.parse import parse_qs, unquote
 import yaml
 
 from tests.support.servers.http11 import Request, Response
-from tests.support.servers.hub_answers import as_json, error, missing_repo
 from tests.support.servers.snapshots import Entry, blob_id, is_lfs, pointer, snapshot_from
 
 if TYPE_CHECKING:
@@ -34,14 +33,11 @@ class Writes:
     """The uploads and commits of a Hub; see the module's first lines."""
 
     def __init__(self, hub: Hub, store: Path | None) -> None:
-        self.part_bytes: int | None = None
-        """Larger files are to be sent in parts of this size; None: all whole."""
         self.log: list[tuple[str, str]] = []
         """("upload", SHA-256), ("commit", paths), ("create", repository), ("branch", name), in order of arrival."""
         self._hub = hub
         self._store = store
         self._lock = threading.Lock()
-        self._parts: dict[tuple[str, int], bytes] = {}
         if store is not None:
             store.mkdir(parents=True, exist_ok=True)
 
@@ -50,10 +46,8 @@ class Writes:
         if self._store is None or request.method not in ("POST", "PUT"):
             return None
         match parts:
-            case ["lfs-upload", oid, part]:
-                return self._receive(oid, int(part), request)
-            case ["lfs-complete", oid]:
-                return self._complete(oid, json.loads(request.body))
+            case ["lfs-upload", oid]:
+                return self._receive(oid, request)
             case ["api", "validate-yaml"]:
                 return check_card(json.loads(request.body)["content"])
             case ["api", "repos", "create"]:
@@ -131,29 +125,15 @@ class Writes:
         if self._path(oid).exists():
             return told
         signed = "?Signature=" + hashlib.sha1(oid.encode()).hexdigest()
-        upload: dict[str, Any] = {"href": f"{self._hub.cdn_url}/lfs-upload/{oid}/0{signed}"}
-        if self.part_bytes is not None and size > self.part_bytes:
-            numbers = range(1, -(-size // self.part_bytes) + 1)
-            places = {f"{number:05d}": f"{self._hub.cdn_url}/lfs-upload/{oid}/{number}{signed}" for number in numbers}
-            header = {"chunk_size": str(self.part_bytes), **places}
-            upload = {"href": f"{self._hub.url}/lfs-complete/{oid}{signed}", "header": header}
-        return told | {"actions": {"upload": upload}}
+        return told | {"actions": {"upload": {"href": f"{self._hub.cdn_url}/lfs-upload/{oid}{signed}"}}}
 
-    def _receive(self, oid: str, part: int, request: Request) -> Response:
+    def _receive(self, oid: str, request: Request) -> Response:
         if parse_qs(request.query).get("Signature") != [hashlib.sha1(oid.encode()).hexdigest()]:
             return error(403, "SignatureDoesNotMatch")
         if "authorization" in request.headers:
             return error(400, "Only one auth mechanism allowed")  # as S3 says to a token beside a signature
         etag = {"ETag": f'"{hashlib.md5(request.body, usedforsecurity=False).hexdigest()}"'}
-        if part:
-            self._parts[oid, part] = request.body
-            return Response(200, etag)
         return self._store_whole(oid, request.body) or Response(200, etag)
-
-    def _complete(self, oid: str, form: dict[str, Any]) -> Response:
-        numbers = [part["partNumber"] for part in form["parts"]]
-        content = b"".join(self._parts.get((oid, number), b"") for number in numbers)
-        return self._store_whole(oid, content) or as_json({})
 
     def _store_whole(self, oid: str, content: bytes) -> Response | None:
         if hashlib.sha256(content).hexdigest() != oid:
@@ -219,3 +199,22 @@ def check_card(content: str) -> Response:
     bad = error(400, "Invalid metadata in README.md", code="")
     bad.body = json.dumps({"error": "Invalid metadata", "errors": [{"message": "yaml is not a mapping"}]}).encode()
     return bad
+
+
+def as_json(content: object) -> Response:
+    """Return a JSON answer."""
+    return Response(200, {"Content-Type": "application/json; charset=utf-8"}, json.dumps(content).encode())
+
+
+def error(status: int, message: str, *, code: str = "", headers: dict[str, str] | None = None) -> Response:
+    """Return an error as the Hub does: in JSON, and in the headers that `huggingface_hub` reads."""
+    named = {"X-Error-Code": code} if code else {}
+    heads = {"Content-Type": "application/json; charset=utf-8", "X-Error-Message": message} | named | (headers or {})
+    return Response(status, heads, json.dumps({"error": message}).encode())
+
+
+def missing_repo(token: str | None) -> Response:
+    """Return the answer for a repository that is not there, or not to be seen: the Hub tells anonymous clients 401."""
+    if token is None:
+        return error(401, "Invalid username or password.", code="RepoNotFound")
+    return error(404, "Repository not found", code="RepoNotFound")
