@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     Bools = npt.NDArray[np.bool_]
     UInt8s = npt.NDArray[np.uint8]
     Int32s = npt.NDArray[np.int32]
-    UInt16s = npt.NDArray[np.uint16]
     UInt32s = npt.NDArray[np.uint32]
     UInt64s = npt.NDArray[np.uint64]
     Int64s = npt.NDArray[np.int64]

@@ -158,8 +158,6 @@ class Blocked:
         Returns:
             The first list with each document's hash, or -1 if no list has it, `(documents,)`.
         """
-        if not len(self._hi):
-            return np.full(len(hi), -1, np.int32)
         found = find_hashes(hi, lo, self._hi, self._lo)
         listed = np.full(len(hi), -1, np.int32)
         listed[found >= 0] = self._first_list[found[found >= 0]]

@@ -33,7 +33,7 @@ from shards.format.equal_hashes import HashRange, find_copies, find_hashes, sort
 from shards.format.manifest import BlockListEntry
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Float32s, Int64s, UInt16s, UInt32s, UInt64s
+    from pipeline.arrow_arrays import Bools, Float32s, Int64s, UInt32s, UInt64s, UIntegers
     from pipeline.recipe.presets import Limit
     from pipeline.recipe.schema import SourceRecipe
 
@@ -85,6 +85,9 @@ class Index:
         self._blocked, self._limits = blocked or Blocked(()), limits or {}
         self._partitions = Partitions(runs, scratch)
         self.bits = self._partitions.bits
+        reasons = sum(len(own.limits) for own in self._limits.values()) + len(self._blocked.lists) + 4 + num_sources
+        self._dtype = np.dtype(np.uint8 if reasons < 256 else np.uint16)
+        """Of the numbers of reasons."""
         # Documents and tokens by partition, source and reason, of which the first is none: kept documents.
         self._sums = np.zeros((1 << self.bits, num_sources, 1, 2), np.int64)
         self._codes: dict[str, int] = {}
@@ -94,7 +97,7 @@ class Index:
         """Steps that are counted when they decide: limits and near-duplicates."""
         for limit in (limit for own in self._limits.values() for limit in own.limits):
             self._code(limit.reason)
-        listed = np.array([0, *(self._code(one.reason) for one in self._blocked.lists)], np.uint16)
+        listed = np.array([0, *(self._code(one.reason) for one in self._blocked.lists)], self._dtype)
         for number in range(1 << self.bits):
             self._decide(number, listed)
 
@@ -124,9 +127,9 @@ class Index:
         """How many documents of each source are kept, `(sources,)`."""
         return self._sums[:, :, 0, 0].sum(axis=0)
 
-    def read_reasons(self, number: int) -> UInt16s:
+    def read_reasons(self, number: int) -> UIntegers:
         """Return the numbers of the reasons of a partition's documents; 0 for those that are kept."""
-        return np.frombuffer(self._partitions.scratch.read(number), np.uint16)
+        return np.frombuffer(self._partitions.scratch.read(number), self._dtype)
 
     def are_kept(self, run: Int64s, index: Int64s) -> Bools:
         """Return which documents, by their runs and indexes in these, are kept."""
@@ -136,7 +139,7 @@ class Index:
             kept[inside] = self.read_reasons(number)[places] == 0
         return kept
 
-    def _write(self, number: int, codes: UInt16s, lengths: UInt32s) -> None:
+    def _write(self, number: int, codes: UIntegers, lengths: UInt32s) -> None:
         """Write the reasons of a partition, for the first time or again, and add up documents and tokens."""
         self._partitions.scratch.write(number, [codes])
         sums, longest = self._sums[number], self.longest[number]
@@ -149,27 +152,26 @@ class Index:
             source = self.sources[first]
             for start in range(ends[first], ends[last], SUM_DOCUMENTS):
                 own = slice(start, min(start + SUM_DOCUMENTS, ends[last]))
-                gone, tokens = np.flatnonzero(codes[own]), lengths[own]
-                reasons = codes[own][gone]
+                tokens, gone = lengths[own], np.flatnonzero(codes[own])
+                reasons, kept = codes[own][gone], np.where(codes[own], 0, tokens)
                 sums[source, :, 0] += np.bincount(reasons, minlength=sums.shape[1])
                 sums[source, :, 1] += np.bincount(reasons, tokens[gone], sums.shape[1]).astype(np.int64)
                 # The others are kept: most of them.
-                sums[source, 0] += (
-                    len(tokens) - len(gone),
-                    tokens.sum(dtype=np.int64) - tokens[gone].sum(dtype=np.int64),
-                )
-                longest[source] = max(longest[source], tokens.max(initial=0, where=codes[own] == 0))
+                sums[source, 0] += len(tokens) - len(gone), kept.sum(dtype=np.int64)
+                longest[source] = max(longest[source], kept.max(initial=0))
 
-    def _decide(self, number: int, listed: UInt16s) -> None:
+    def _decide(self, number: int, listed: UIntegers) -> None:
         """Decide which documents of a partition are dropped; `listed` has the reason of each list, from 1 on."""
         part = self._partitions.read(number)
         order, shared = sort_hashes(part.hi, part.lo, bits=self.bits)
 
         # Whoever is listed goes with all copies, counted under the first list.
-        codes = listed[self._blocked.find(part.hi, part.lo) + 1]
+        codes = np.zeros(len(part.hi), self._dtype)
+        if len(listed) > 1:
+            codes = listed[self._blocked.find(part.hi, part.lo) + 1]
         # Who falls by a limit may leave a copy of another source.
         for source, (limits, measures) in self._limits.items():
-            own = np.array([self._code(limit.reason) for limit in limits], np.uint16)
+            own = np.array([self._code(limit.reason) for limit in limits], self._dtype)
             for block, values in self._read_measures(number, source):
                 came = np.flatnonzero(codes[block] == 0)
                 fallen = find_fallen(values[came], measures, limits)
@@ -222,7 +224,7 @@ class Index:
             step = counted.steps[NEAR_DUPLICATE] = StepDrops(came=self.count_kept(source), reports=report)
             for place, reason in enumerate(reasons):
                 step.reason(reason).first.add(lengths[(sources == source) & (elsewhere == place)])
-        numbers = np.array([self._code(reason) for reason in reasons], np.uint16)[elsewhere]
+        numbers = np.array([self._code(reason) for reason in reasons], self._dtype)[elsewhere]
         for number in range(0 if report else 1 << self.bits):
             inside, places = self.places.find(number, run, index)
             codes = self.read_reasons(number)
