@@ -138,7 +138,7 @@ class SourceEntry(_Model):
     epochs: Epochs
     """The most times that any training document of this source occurs: 1, unless the source was repeated."""
     rewriting: RewritingEntry | None = Field(default=None, exclude_if=_is_none)
-    """None if the tokenizer keeps every byte, or if the set's builder did not write it."""
+    """None if the tokenizer keeps every byte."""
 
 
 class BlockListEntry(_Model):
@@ -350,12 +350,17 @@ def parse_json(model: type[ModelT], text: bytes, *, where: str) -> ModelT:
             `manifest_invalid`.
     """
     try:
-        return model.model_validate_json(text)
+        parsed = model.model_validate_json(text)
     except ValidationError as error:
         problems = [_to_problem(dict(detail), where) for detail in error.errors(include_url=False)]
         # What else differs follows from the other format or version.
         foreign = [problem for problem in problems if problem.kind in ("format_unknown", "version_unknown")]
         raise ShardSetError(foreign[:1] or problems) from error
+    # The models give these two to whoever makes one; a file must state them.
+    for key in ("format", "format_version"):
+        if key not in parsed.model_fields_set:
+            raise set_error("manifest_invalid", where, f"{key}: missing; expected {getattr(parsed, key)!r}")
+    return parsed
 
 
 def read_metadata(model: type[ModelT], file: StoredFile) -> ModelT:

@@ -214,9 +214,10 @@ def test_repeated_source_is_no_problem_within_its_epochs(plan, tmp_path):
 
 
 def test_duplicates_are_found_in_partitions_too(good_set, plan, tmp_path, monkeypatch):
-    shard = plan.documents["train"][1]
-    for k in range(30):
-        shard[k] = dataclasses.replace(shard[k], hash=plan.documents["val"][0][k].hash)
+    val, train = plan.documents["val"][0], plan.documents["train"][1]
+    for k in range(30):  # in all ranges of hashes
+        for documents in (val, train):
+            documents[k] = dataclasses.replace(documents[k], hash=bytes([8 * k, *range(15)]))
     write_set(tmp_path / "set", plan)
     whole = validate(tmp_path / "set", level="full").problems
     monkeypatch.setattr(duplicates, "PARTITION_DOCUMENTS", 100)
@@ -224,6 +225,7 @@ def test_duplicates_are_found_in_partitions_too(good_set, plan, tmp_path, monkey
     assert len(whole) == duplicates.MAX_REPORTED + 1
     assert "30 documents in all" in whole[-1].message
     assert {p.kind for p in parts} == {"split_leak"}
+    assert len(parts) == len(whole)
     assert "30 documents in all" in parts[-1].message
 
 

@@ -329,6 +329,7 @@ FAULTS = [
     Fault("manifest_share_is_not_a_number", "manifest_invalid", put({"mix/0/requested": float("nan")})),
     Fault("format_unknown", "format_unknown", put({"format": "mosaic"})),
     Fault("version_unknown", "version_unknown", put({"format_version": 4})),
+    Fault("version_missing", "manifest_invalid", change(lambda m: m.pop("format_version"))),
     Fault("path_absolute", "path_unsafe", put({"shards/0/files/tokens/path": "/etc/passwd"})),
     Fault("path_to_parent", "path_unsafe", put({"tokenizer/file": "../tokenizer.json"})),
     Fault("path_with_folder", "path_unsafe", put({"shards/1/files/metadata/path": "a/b.json"})),
