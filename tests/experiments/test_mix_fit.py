@@ -7,7 +7,6 @@ import pytest
 
 from tokenmill.mix_search.budget import split_rounds
 from tokenmill.mix_search.fit import ScoreFit, find_best, find_interval, fit_score, fit_scores
-from tokenmill.mix_search.pictures import move_share
 from tokenmill.mix_search.space import MixSpace, draw_near, list_candidates, spread_out
 
 SPACE = MixSpace(
@@ -127,8 +126,3 @@ def test_rounds_share_the_arms() -> None:
     assert split_rounds(16, 1, 4) == [14]
     assert split_rounds(6, 3, 4) == [4]
     assert all(sum(split_rounds(arms, 4, 5)) == arms - 2 for arms in range(7, 40))
-
-
-def test_a_share_moves_and_the_others_keep_their_proportions() -> None:
-    moved = move_share(np.array([0.6, 0.3, 0.1]), 1, np.array([0.0, 0.65]))
-    assert moved == pytest.approx(np.array([[6 / 7, 0, 1 / 7], [0.3, 0.65, 0.05]]))

@@ -3,28 +3,23 @@
 FILE names a data recipe, a train recipe, seeds and arms, which each change some keys. Equal work is done once, the same
 command resumes, and the answer is a table of differences from the first arm with their 95 % intervals.
 
-`--dry-run` says what all of it takes on this machine, and at the price `cost.gpu_usd_per_hour` of the train recipe.
+`--dry-run` says how many trainings are missing.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 from pipeline.cli.engines import add_engine, open_executor
+from shards.errors import plural
 from shards.terminal.arguments import parse_path
-from shards.terminal.exit_status import PROBLEMS, WHOLE
 from shards.terminal.program import Outcome, Row
 from shards.terminal.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tokenmill.experiments.ablation import Ablation
-
-ANSWER_FILE = "ablation.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +35,9 @@ def add_experiment(parser: argparse.ArgumentParser, file: str) -> None:
     )
     parser.add_argument("--keep", action="store_true", help="keep the sets and the models' last checkpoints")
     parser.add_argument(
-        "--dry-run", action="store_true", help="train nothing: measure a few steps, and say what each arm takes"
+        "--dry-run",
+        action="store_true",
+        help="train nothing: say how many trainings are missing",
     )
     add_engine(parser)
 
@@ -50,50 +47,22 @@ def run(options: argparse.Namespace) -> Outcome:
     with closing(open_executor(options)) as executor:
         from pipeline.engine.stage_progress import Progress
         from tokenmill.experiments.ablation import Ablation
-        from tokenmill.experiments.ablation_page import write_ablation
         from tokenmill.experiments.answer import answer_ablation, show_tables
+        from tokenmill.experiments.page import tell_answer
         from tokenmill.experiments.schema import SHIPPED, load_ablation
 
         file = find_recipe(options.file, SHIPPED)
         ablation = Ablation(file, load_ablation(file), options.out, executor, Progress(), keep=options.keep)
         if options.dry_run:
-            return _price(ablation)
-        ablation.run(documents=True)
-        answer = answer_ablation(ablation)
-        pages = write_ablation(ablation, answer)
-    tables = show_tables(answer)
-    shown = [tables[name] for name in ("scores", "changes", "documents", "costs")]
-    return tell_answer(answer, ablation.out / ANSWER_FILE, shown, pages)
+            return tell_missing(ablation, len(ablation.find_pending()), {})
+        ablation.run()
+    answer = answer_ablation(ablation)
+    return tell_answer(ablation, ablation.trainings, answer, show_tables(answer), "ablation")
 
 
-def _price(ablation: Ablation) -> Outcome:
-    from tokenmill.experiments.price import price_ablation
-
-    rows = price_ablation(ablation, ablation.find_pending())
-    unknown = [row["arm"] for row in rows if row["hours"] is None]
-    if unknown:
-        why = f"arms whose steps could not be measured: {', '.join(unknown)}; what all of it takes is not known"
-        return Outcome({"arms": rows, "hours": None, "dollars": None}, [rows, why], PROBLEMS)
-    hours = sum(row["hours"] for row in rows)
-    dollars = sum(row["dollars"] or 0.0 for row in rows)
-    total = f"{hours:.3g} hours of one device in all" + (f", ${dollars:,.2f}" if dollars else "")
-    notes = f"{total}; eval tasks, samples and the building of sets are not counted"
-    return Outcome({"arms": rows, "hours": hours, "dollars": dollars}, [rows, notes])
-
-
-def tell_answer(answer: Row, file: Path, tables: Sequence[list[Row]], pages: Sequence[Path]) -> Outcome:
-    """Write the answer of an experiment as JSON, and return it; exit status 1 if a training failed.
-
-    Args:
-        answer: the answer, with its `name`, `notes` and the trainings that `failed`.
-        file: the file to write.
-        tables: the answer as people read it.
-        pages: the other files that were written.
-    """
-    import json
-
-    from shards.stores.files import write_text
-
-    write_text(file, json.dumps(answer, indent=2) + "\n")
-    shown = [answer["name"], *tables, *answer["notes"], *map(str, [file, *pages])]
-    return Outcome(answer, shown, PROBLEMS if answer["failed"] else WHOLE)
+def tell_missing(ablation: Ablation, missing: int, more: Row) -> Outcome:
+    """Return the arms of an experiment, and how many trainings are missing; `more` is said as JSON, too."""
+    rows: list[Row] = [{"arm": arm.name, "trainings": len(arm.seeds), "tokens": arm.tokens} for arm in ablation.arms]
+    each = f"{plural(missing, 'training')} to run, of {plural(ablation.arms[0].tokens, 'token')} each"
+    note = f"{each}; `tokenmill bench` measures the tokens a second of the train recipe on this machine"
+    return Outcome({"arms": rows, "missing": missing, **more}, [rows, note])

@@ -6,7 +6,6 @@ OUT/runs/ARM/seed-N
                   the run folder of each training
 OUT/trainings     the receipts of the trainings, as a build's work folder has those of its tasks
 OUT/tokenizers    the tokenizer of the first arm, which the others share
-OUT/documents     what each arm's set holds, and how its documents differ from those of the first arm
 OUT/ablation.json the answer; OUT/ablation.html, .png and .svg show it
 """
 
@@ -29,7 +28,6 @@ from shards.stores.open import open_writable_store
 from shards.terminal.amounts import format_size
 from shards.terminal.program import Row
 from tokenmill.experiments.arms import Arm, resolve_arms, with_tokenizer
-from tokenmill.experiments.documents import SAME_DOCUMENTS, record_documents, summarize_record
 from tokenmill.experiments.proxy import ProxyResult, ProxyTask, find_change, restore_run, train_proxy
 from tokenmill.experiments.schema import AblationConfig
 
@@ -101,11 +99,8 @@ class Ablation:
         """Return the results of the trainings of an arm, in the order of its seeds."""
         return [one.result for one in self.trainings if one.arm.name == arm]
 
-    def run(self, *, documents: bool = False) -> None:
+    def run(self) -> None:
         """Build the sets and train the models, as far as they are missing. Each training has its result then.
-
-        Args:
-            documents: also record how the documents of the arms' sets differ, before any training.
 
         Raises:
             InputError: a set cannot be built, or the folder is in use.
@@ -115,8 +110,6 @@ class Ablation:
         with lock_folder(self.out):
             self._note_changes()
             for arms in self._divide_by_disk():
-                if documents:
-                    self._record_documents(arms)
                 self._train([one for one in self.trainings if one.arm in arms])
                 if not self.keep:
                     shutil.rmtree(self.out / "sets", ignore_errors=True)
@@ -196,18 +189,6 @@ class Ablation:
             turns = plural(len(groups), "group")
             self._progress.note(f"the disk is too small for all sets at a time: {turns} of arms, one after the other")
         return groups
-
-    def _record_documents(self, arms: Sequence[Arm]) -> None:
-        """Record what the sets of some arms hold; build those without a record."""
-        first = self.arms[0]
-        for arm in arms:
-            if first in arms:
-                answer = summarize_record(record_documents(self.out, first, arm, self._build))["answer"]
-                if answer == SAME_DOCUMENTS:
-                    self._progress.note(f"arm {arm.name}: its set holds {answer} as that of {first.name}")
-            else:
-                names = f"arm {arm.name} and {first.name}"
-                self._progress.note(f"{names}: the disk holds one of their sets at a time; documents are not compared")
 
     def _build_for(self, pending: list[Task]) -> None:
         """Build the sets that trainings need."""

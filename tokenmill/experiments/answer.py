@@ -11,15 +11,11 @@ from shards.terminal.program import Row
 from tokenmill.experiments.ablation import Ablation, list_failed
 from tokenmill.experiments.arms import Arm
 from tokenmill.experiments.differences import CONFIDENCE, Difference, count_seeds, find_difference
-from tokenmill.experiments.documents import read_record, summarize_record
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import flatten_keys
 from trainer.evaluation.scores import show_score
 from trainer.results.comparison import name_once
 from trainer.results.curves import LOSS_UNITS, unit_of
-
-_LITTLE, _FAR = 0.01, 0.02
-"""Sets that differ in a smaller part of their tokens, and shares that are off by more, are named in a note."""
 
 
 def answer_ablation(ablation: Ablation) -> Row:
@@ -33,34 +29,20 @@ def answer_ablation(ablation: Ablation) -> Row:
         `costs`: for each arm its `trainings` that did not fail, their `tokens`, how many of these were `repeated`,
             `hours` and `dollars`.
         `changes`: for each key that an arm changes, its `arm`, `key` and `value`.
-        `mixes`: for each arm and source, its `requested` and `achieved` share of the training split, `tokens`,
-            `documents` and `epochs`.
-        `documents`: for each arm but the first, how its documents differ from those of the first arm: the sums of the
-            counts in OUT/documents/ARM.json.
         `failed`: for each training that failed, its `arm`, `seed` and `why`.
         `notes`: what a reader of the tables must know.
     """
     names = ablation.config.scores or ablation.arms[0].train.eval.score_names
     # Arms that share a seed may share a training, which is paid once, by the first of them.
     paid = {one.task.digest: one for one in reversed(ablation.trainings)}.values()
-    records = list_records(ablation)
     answer: Row = {
         "name": ablation.config.name,
         "scores": [row for name in names for row in _compare_arms(ablation, name)],
         "costs": [add_up(arm, [one.result for one in paid if one.arm is arm]) for arm in ablation.arms],
         "changes": list(_list_changes(ablation)),
-        "mixes": [{"arm": record["arm"], **row} for record in records for row in record["mix"]],
-        "documents": [summarize_record(record) for record in records if record["arm"] != record["first"]],
         "failed": list_failed(ablation.trainings),
     }
-    return answer | {"notes": [*_list_notes(ablation, answer), *_list_doubts(answer)]}
-
-
-def list_records(ablation: Ablation) -> list[Row]:
-    """Return the record of each arm's documents, in order, of the first arm that of its mix; without those unknown."""
-    first = ablation.arms[0]
-    found = (read_record(ablation.out, first, arm) for arm in ablation.arms)
-    return [record for record in found if record is not None]
+    return answer | {"notes": list(_list_notes(ablation, answer))}
 
 
 def _compare_arms(ablation: Ablation, score: str) -> Iterator[Row]:
@@ -177,23 +159,6 @@ def _list_notes(ablation: Ablation, answer: Row) -> Iterator[str]:
         yield "arms with tokenizers of their own: tokens hold other amounts of text; bits per byte compare"
 
 
-def _list_doubts(answer: Row) -> Iterator[str]:
-    """Yield what is odd about the sets: arms that hardly differ, and shares far from those that were asked for."""
-    for row in answer["documents"]:
-        if row["both_tokens"] is None:
-            continue
-        other, both = row["only_first_tokens"] + row["only_arm_tokens"], row["both_tokens"]
-        if 0 < other < _LITTLE * (other + both):
-            yield (
-                f"arm {row['arm']}: its set and that of the first arm differ in {plural(other, 'token')} of "
-                f"{other + both:,}: so little shows no difference, whatever the change does to more text"
-            )
-    for row in answer["mixes"]:
-        if abs(row["achieved"] - row["requested"]) > _FAR:
-            found = f"{row['source']} has {row['achieved']:.1%} of the tokens, not {row['requested']:.1%}"
-            yield f"arm {row['arm']}: {found}: its documents are long for so small a set. Give more tokens."
-
-
 def show_scores(scores: Sequence[Row]) -> list[Row]:
     """Return the table of the scores of an answer as people read it, a score's name once."""
     rows: list[Row] = []
@@ -208,15 +173,9 @@ def show_scores(scores: Sequence[Row]) -> list[Row]:
 
 
 def show_tables(answer: Row) -> dict[str, list[Row]]:
-    """Return the tables of an answer as people read them, by the names of their rows."""
-    counts = ("both_documents", "only_first_documents", "only_first_tokens", "only_arm_documents", "only_arm_tokens")
-    # Shares in percent, and the counts that fit a line.
-    shares = ("requested", "achieved")
-    mixes = [row | {key: f"{row[key]:.2%}" for key in shares} for row in answer["mixes"]]
+    """Return the tables of an answer as people read them, by their titles."""
     return {
-        "scores": show_scores(answer["scores"]),
-        "changes": [row | {"value": json.dumps(row["value"])} for row in answer["changes"]],
-        "documents": [{key: row[key] for key in ("arm", *counts, "answer")} for row in answer["documents"]],
-        "costs": answer["costs"],
-        "mixes": name_once(mixes, "arm"),
+        "Differences": show_scores(answer["scores"]),
+        "What the arms change": [row | {"value": json.dumps(row["value"])} for row in answer["changes"]],
+        "Cost": answer["costs"],
     }

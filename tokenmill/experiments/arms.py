@@ -12,6 +12,7 @@ from typing import Any, cast
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import digest_of
+from pipeline.recipe.paths import RecipePath
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.kinds import list_files
@@ -247,5 +248,5 @@ def _check_differences(file: Path, arms: Sequence[Arm]) -> None:
 def with_tokenizer(recipe: Recipe, file: Path) -> Recipe:
     """Return a data recipe that uses a tokenizer's file in place of training one."""
     section = recipe.tokenizer
-    given = TokenizerRecipe(file=str(file), eos_token=section.eos_token, bos=section.bos)
+    given = TokenizerRecipe(file=RecipePath(str(file)), eos_token=section.eos_token, bos=section.bos)
     return recipe.model_copy(update={"tokenizer": given})

@@ -186,7 +186,7 @@ def _note_best_arm(search: MixSearch) -> Iterator[str]:
 
 
 def show_tables(answer: Row) -> dict[str, list[Row]]:
-    """Return the tables of an answer as people read them, by the names of their rows."""
+    """Return the tables of an answer as people read them, by their titles."""
     weights = [
         {
             "source": row["sources"],
@@ -214,4 +214,10 @@ def show_tables(answer: Row) -> dict[str, list[Row]]:
         }
         for row in answer["fits"]
     ]
-    return {"weights": weights, "objective": objective, "comparison": show_scores(answer["comparison"]), "fits": fits}
+    return {
+        "Found shares": weights,
+        "Objective": objective,
+        "Winner and recipe": show_scores(answer["comparison"]),
+        "Fits": fits,
+        "Cost": [answer["costs"]],
+    }

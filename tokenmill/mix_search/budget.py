@@ -1,20 +1,13 @@
-"""How many arms a search has: as the file says, or as many as its tokens or dollars pay; and the arms of each round."""
+"""How many arms a search has: as the file says, or as many as its tokens pay; and the arms of each round."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 from pathlib import Path
 
-from pipeline.engine.tasks import digest_of
 from shards.errors import InputError, plural
-from shards.stores.files import write_text
 from tokenmill.experiments.ablation import Ablation
-from tokenmill.experiments.price import price_ablation
 from tokenmill.mix_search.schema import MOST_ARMS, MixSearchConfig
 
-BUDGET_FILE = "budget.json"
-"""In the folder of the search: the price of a training when the search began, so that later calls have as many arms."""
 _FIRST_ROUND = 0.5
 """The part of the arms that fills the space."""
 
@@ -26,30 +19,24 @@ def count_trainings(config: MixSearchConfig, arms: int) -> int:
     return own + (arms - 2) * len(config.seeds) + len(config.last_seeds)
 
 
-def count_arms(file: Path, config: MixSearchConfig, own: Ablation, out: Path) -> int:
+def count_arms(file: Path, config: MixSearchConfig, own: Ablation) -> int:
     """Return the arms of a search.
 
     Args:
         file: the file of the search.
         config: what it says.
         own: the ablation with the recipe's own mix.
-        out: the folder of the search.
 
     Raises:
-        InputError: dollars, and the train recipe has no price, or the budget pays not one arm.
+        InputError: the budget pays not one arm, or too many.
     """
     if config.arms is not None:
         return config.arms
     # How many trainings the budget pays.
     tokens = own.arms[0].tokens
-    if config.budget_tokens is not None:
-        trainings = config.budget_tokens // tokens
-        shown = f"budget_tokens = {config.budget_tokens:,}: a training takes {tokens:,}"
-    else:
-        assert config.budget_usd is not None
-        price = _price_training(file, own, out)
-        trainings = int(config.budget_usd / price)
-        shown = f"budget_usd = {config.budget_usd:g}: a training takes about ${price:.4f}"
+    assert config.budget_tokens is not None  # the file has one of both
+    trainings = config.budget_tokens // tokens
+    shown = f"budget_tokens = {config.budget_tokens:,}: a training takes {tokens:,}"
     # The recipe's own mix and the winner come first; others take one training for each seed.
     arms = 2 + (trainings - count_trainings(config, 2)) // len(config.seeds)
     if arms < 3:
@@ -63,28 +50,6 @@ def count_arms(file: Path, config: MixSearchConfig, own: Ablation, out: Path) ->
             "tokens to each training."
         )
     return arms
-
-
-def _price_training(file: Path, own: Ablation, out: Path) -> float:
-    """Return the dollars of one training, as they were when the search began."""
-    arm = own.arms[0]
-    if not arm.train.cost.gpu_usd_per_hour:
-        raise InputError(f"{file}: budget_usd: the train recipe has no price. Give cost.gpu_usd_per_hour in it.")
-    # Measured once for a recipe and its threads.
-    key = digest_of([arm.train.model_dump(mode="json"), own.config.threads])
-    known = out / BUDGET_FILE
-    # A file that is damaged is measured again.
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        kept = json.loads(known.read_bytes())
-        if kept["key"] == key:
-            return float(kept["usd"])
-    row = price_ablation(own, own.trainings)[0]
-    if row["dollars"] is None:
-        raise InputError(f"{file}: budget_usd: no step could be measured on this machine. Give arms instead.")
-    usd = row["dollars"] / len(own.trainings)
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(known, json.dumps({"key": key, "usd": usd}) + "\n")
-    return usd
 
 
 def split_rounds(arms: int, rounds: int, parameters: int) -> list[int]:

@@ -15,7 +15,7 @@ from tokenmill.experiments.schema import ExperimentConfig, Seed
 Share = Annotated[float, Field(ge=0, le=1)]
 MOST_ARMS = 1000
 """More arms than that say less than more tokens for each."""
-BUDGETS = ("arms", "budget_tokens", "budget_usd")
+BUDGETS = ("arms", "budget_tokens")
 
 
 class MixSearchConfig(ExperimentConfig):
@@ -38,9 +38,6 @@ class MixSearchConfig(ExperimentConfig):
     """How many mixes are trained: the recipe's own and the winner are among them."""
     budget_tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
     """Instead of `arms`: tokens that all trainings may take."""
-    budget_usd: PositiveFloat | None = None
-    """Instead of `arms`: dollars that all trainings may cost, at `cost.gpu_usd_per_hour` of the train recipe and the
-    speed of a few steps on this machine. The first call decides how many arms that is."""
     rounds: Annotated[int, Field(ge=1, le=20)] = 3
     """Rounds of arms: the first fills the space within the bounds, each later one is nearer to the best of the fit."""
     design_seed: Seed = 0

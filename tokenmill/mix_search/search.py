@@ -18,6 +18,7 @@ from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
 from pipeline.recipe.schema import MAX_EPOCHS
 from shards.errors import InputError, RunError, plural
+from shards.stores.files import write_text
 from tokenmill.experiments.ablation import Ablation, Training, list_failed
 from tokenmill.experiments.arms import locate_recipe
 from tokenmill.experiments.proxy import ProxyResult
@@ -62,8 +63,6 @@ class MixSearch:
         """
         self.file, self.config, self.out = file, load_mix_search(file), out.absolute()
         self._executor, self._progress, self._keep = executor, progress, keep
-        if self.config.data.endswith(".json"):
-            raise InputError(f"{file}: data: expected a recipe in TOML, into which the found weights are written")
         self.recipe = load_checked_recipe(locate_recipe(file, self.config.data), progress=progress)
         # An arm as the recipes are, since it says what is scored.
         self._check_objective(self._open([ArmConfig(name=OWN)], self.config.seeds).arms[0].train.eval.score_names)
@@ -71,10 +70,9 @@ class MixSearch:
         self.target = find_target(file, self.config, self.recipe)
         self.sizes = measure_sources(file, self.config, self.recipe, self.space)
         self.candidates = list_candidates(self.space, self.config.design_seed)
-        # The recipe's own mix says what a training costs, and so how many arms are paid.
         own = self._open_mixes({OWN: self.space.own})
         self.own = own.arms[0]
-        self.arms = count_arms(file, self.config, own, self.out)
+        self.arms = count_arms(file, self.config, own)
         self._check_arms()
 
     @property
@@ -252,6 +250,21 @@ class MixSearch:
                 f"{plural(count_parameters(shares), 'parameter')}: it takes at least {least} arms, the "
                 "recipe's own mix and the winner among them. Give more, shorter trainings, or fewer bounds."
             )
+
+    def write_recipe(self, file: Path) -> Path:
+        """Write the data recipe with the found weights, for the tokens of the real run, as JSON.
+
+        It has every key, and paths that any working directory finds.
+        """
+        weights = self.space.weights(self.winner)
+        sources = [source.model_copy(update={"weight": weights[source.name]}) for source in self.recipe.sources]
+        mix: dict[str, Any] = {"tokens": self.target}
+        # The real run repeats what it lacks.
+        if any((size.tokens or self.target) < weights[name] / 100 * self.target for name, size in self.sizes.items()):
+            mix["when_short"] = "repeat"
+        changes = {"sources": sources, "mix": self.recipe.mix.model_copy(update=mix)}
+        write_text(file, self.recipe.model_copy(update=changes).to_json(as_written=False))
+        return file
 
     def describe(self, mix: Shares) -> str:
         """Return the shares of a mix in words."""

@@ -140,8 +140,17 @@ COLUMN_INCHES, PAGE_INCHES = 3.6, 9.0
 """Widths of a column of the picture, and of a picture of the page."""
 
 
-def write_comparison(runs: Sequence[TrainingRun], comparison: Row, out: Path) -> list[Path]:
-    """Write compare.html, compare.png and compare.svg to a folder, and return their paths.
+def write_comparison(
+    runs: Sequence[TrainingRun], comparison: Row, out: Path, *, name: str = "compare", shown: Row | None = None
+) -> list[Path]:
+    """Write NAME.html, NAME.png and NAME.svg to a folder, and return their paths.
+
+    Args:
+        runs: the runs.
+        comparison: what `compare_runs` says of them.
+        out: the folder.
+        name: the name of the files, and of the command that wrote them.
+        shown: another `title` and `notes`, and tables that come first, `answers` by their titles.
 
     Raises:
         OSError: a file cannot be written.
@@ -158,8 +167,9 @@ def write_comparison(runs: Sequence[TrainingRun], comparison: Row, out: Path) ->
         "notes": comparison["notes"],
         "pictures": {name: base64.b64encode(picture).decode("ascii") for name, picture in pictures.items()},
     }
-    page = render_results(Path(__file__).parent / "templates", "compare", values | show_tables(comparison))
-    return write_page(out / "compare.html", page, figure)
+    values |= {"command": name, "answers": {}} | show_tables(comparison) | (shown or {})
+    page = render_results(Path(__file__).parent / "templates", "compare", values)
+    return write_page(out / f"{name}.html", page, figure)
 
 
 def render_results(templates: Path, name: str, values: Mapping[str, Any]) -> str:
