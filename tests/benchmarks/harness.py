@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -119,18 +119,6 @@ def remove(folder: Path, *names: str) -> None:
     """Remove folders in a folder, as far as they exist."""
     for name in names:
         shutil.rmtree(folder / name, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def serve(module: str, *options: object) -> Generator[str]:
-    """Serve from a process of its own, which prints its address first and ends with its stdin; yield the address."""
-    command = [sys.executable, "-m", module, *map(str, options)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        yield server.stdout.readline().strip()
-        server.stdin.close()
-        server.stdout.read()
 
 
 def in_process(function: Callable[..., Figures], *arguments: Any) -> Figures:
