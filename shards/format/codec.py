@@ -48,14 +48,12 @@ SEEKABLE_MAGIC = 0x8F92EAB1
 _HEADER = struct.Struct("<II")  # skippable magic, bytes that follow
 _ENTRY = struct.Struct("<II")  # compressed bytes, decompressed bytes
 _FOOTER = struct.Struct("<IBI")  # frames, descriptor, seekable magic
-_CHECKSUM_FLAG = 0x80
-_RESERVED_BITS = 0x7C
 
 CompressionName = Literal["fast", "balanced", "small"]
 Compression = CompressionName | int
 """A choice by name, or a level of Zstandard."""
-LEVEL_BEFORE = 3
-"""The default of version 0.1.0, with which the choices are compared."""
+COMPARED_LEVEL = 3
+"""The level with which `balanced` is compared."""
 MOST_LARGER = 1.01
 """How much larger than level 3 `balanced` may be, as a ratio of sizes."""
 _WINDOW_LOG = 20
@@ -221,7 +219,7 @@ def choose_compressor(compression: Compression, *, token_bytes: int) -> Compress
     fast = _in_each_thread(compression_params=zstandard.ZstdCompressionParameters(**(common | parameters)))
     if compression != "balanced":
         return fast
-    before = _level(level=LEVEL_BEFORE)
+    before = _level(level=COMPARED_LEVEL)
     chosen: list[Compress] = []
 
     def compress(content: bytearray | memoryview) -> bytes:
@@ -269,10 +267,9 @@ def read_seek_table(file: StoredFile, *, size: int | None = None, content_bytes:
     count, descriptor, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
     if magic != SEEKABLE_MAGIC:
         raise CodecError(f"no seek table at the end: expected magic {SEEKABLE_MAGIC:#x}, got {magic:#x}")
-    if descriptor & _RESERVED_BITS:
-        raise CodecError(f"reserved bits set in the seek table's descriptor ({descriptor:#04x})")
-    entry_size = _ENTRY.size + (4 if descriptor & _CHECKSUM_FLAG else 0)
-    table_size = count * entry_size
+    if descriptor:
+        raise CodecError(f"the seek table's descriptor is {descriptor:#04x}; expected 0")
+    table_size = count * _ENTRY.size
     data_bytes = size - _FOOTER.size - table_size - _HEADER.size
     if data_bytes < 0:
         raise CodecError(f"declares {plural(count, 'frame')}, more than a file of {size} bytes can list")
@@ -287,19 +284,19 @@ def read_seek_table(file: StoredFile, *, size: int | None = None, content_bytes:
     expected = (SKIPPABLE_MAGIC, table_size + _FOOTER.size)
     if header != expected:
         raise CodecError(f"skippable frame header {header}; expected {expected}")
-    frames = _parse_entries(table, count, entry_size, data_bytes=data_bytes)
+    frames = _parse_entries(table, data_bytes=data_bytes)
     held = frames[-1].stop if frames else 0
     if content_bytes is not None and held != content_bytes:
         raise CodecError(f"holds {held} bytes of tokens; expected {content_bytes}")
     return frames
 
 
-def _parse_entries(table: bytes, count: int, entry_size: int, *, data_bytes: int) -> Frames:
+def _parse_entries(table: bytes, *, data_bytes: int) -> Frames:
     frames: list[Frame] = []
     file_start = start = 0
-    for index in range(count):
-        compressed, content = _ENTRY.unpack_from(table, index * entry_size)
-        full = content == FRAME_BYTES or (index == count - 1 and 0 < content < FRAME_BYTES)
+    last = len(table) // _ENTRY.size - 1
+    for index, (compressed, content) in enumerate(_ENTRY.iter_unpack(table)):
+        full = content == FRAME_BYTES or (index == last and 0 < content < FRAME_BYTES)
         if not full or not 0 < compressed <= MAX_COMPRESSED_FRAME_BYTES:
             raise CodecError(
                 f"frame {index} declares {compressed} bytes holding {content}; expected {FRAME_BYTES} in every frame "
