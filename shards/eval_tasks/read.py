@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,9 +25,6 @@ from shards.eval_tasks.prompts import Item, Row, shorten
 from shards.format.content_hash import hash_document
 from shards.stores.address import HubAddress
 from shards.stores.cache import Cache
-
-COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
-"""The first bytes of gzip and of Zstandard."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +84,7 @@ def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        remedy = "Correct `files`."
-        # A Path has made one slash of two.
-        if re.match(r"\w{2,}:/", str(path)):
-            remedy = "Only local files are read: download it, and name the copy."
-        elif isinstance(error, FileNotFoundError) and re.search(r"[*?[]", str(path)):
-            remedy = "Patterns are not expanded here: name each file."
+        remedy = "`files` names local files, one by one: correct it."
         raise InputError(f"{path}: cannot be read: {error.strerror}. {remedy}") from error
     except ValueError as error:
         raise InputError(f"{str(path)!r}: not the path of a file: a character cannot be in one. Correct it.") from error
@@ -146,8 +137,6 @@ def _read_parquet(place: str, content: bytes) -> Iterator[tuple[str, Row]]:
 
 
 def _read_lines(place: str, content: bytes) -> Iterator[tuple[str, Row]]:
-    if content.startswith(COMPRESSED):
-        raise InputError(f"{place}: compressed; found {shorten(content[:4])}. Expected JSON lines: decompress it.")
     remedy = "Expected an object with the columns of an item on each line: correct the line."
     for number, line in enumerate(content.splitlines(), 1):
         if not line.strip():

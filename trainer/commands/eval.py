@@ -81,7 +81,7 @@ def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]
     from trainer.checkpoint.folders import checkpoint_path, read_state
     from trainer.commands.trained_model import load_training_run
     from trainer.device import choose_precision
-    from trainer.evaluation.eval_recipe import read_eval_recipe
+    from trainer.evaluation.evaluate import read_eval_recipe
     from trainer.evaluation.validation import EvaluatedModel
     from trainer.run_folder import RECIPE_FILE, TOKENIZER_FILE
 
