@@ -71,17 +71,6 @@ def logarithmic(low: float, high: float, start: float, end: float) -> Scale:
     return lambda value: inner(math.log(value))
 
 
-def round_ticks(most: float, number: int = 5) -> list[float]:
-    """Return ticks from 0 in steps of 1, 2 or 5 tens, about `number` of them; the last is not below `most`."""
-    if most <= 0:
-        return [0.0, 1.0]
-    rough = most / max(1, number)
-    power = 10.0 ** math.floor(math.log10(rough))
-    # The smallest round step that needs no more ticks than asked for.
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
-    return [step * index for index in range(math.ceil(most / step - 1e-9) + 1)]
-
-
 def decade_ticks(low: float, high: float, number: int = 7) -> list[float]:
     """Return powers of ten from `low` to `high`, every second or third if there are many."""
     return _power_ticks(10.0, low, high, number)
