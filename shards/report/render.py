@@ -22,9 +22,8 @@ from shards.audit.rules import VERDICT_ADVICE, VERDICT_WORDS
 from shards.format.manifest import Manifest
 from shards.report import card, visible_text
 from shards.report.audited import rows_of
-from shards.report.chart import Chart
 from shards.report.facts import SourceFacts
-from shards.report.plots import MAX_ROWS, plot_id_frequencies, plot_lengths
+from shards.report.plots import MAX_ROWS, Chart, plot_id_frequencies, plot_lengths
 from shards.report.shown_documents import ShownDocument
 from shards.terminal.amounts import compact, format_size
 from shards.terminal.display import format_value
