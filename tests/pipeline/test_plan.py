@@ -188,29 +188,21 @@ def test_a_plan_that_is_sure_ends_as_the_build(twice: Path, run_cli: Any, tmp_pa
     assert json.loads(plan.stdout)["problems"], "the plan is printed all the same"
 
 
-def test_tokens_by_when_short(twice: Path) -> None:
+def test_one_small_build_is_scaled_to_any_size_and_machine(twice: Path) -> None:
     recipe = load_checked_recipe(twice)
     selections = open_sources(recipe)
     built = small_build.build_sample(recipe, selections)
 
-    def tokens(**keys: Any) -> int:
+    def scale(*machines: Any, **keys: Any) -> Estimate:
         changed = recipe.model_copy(update={"mix": recipe.mix.model_copy(update=keys)})
-        return estimate(changed, selections, built, Machines()).train_tokens
+        return estimate(changed, selections, built, Machines(*machines))
 
-    most = tokens(tokens="max")
-    assert tokens(tokens=10**9) == 10**9
-    assert tokens(tokens=10**9, when_short="shrink") == most
-    assert abs(tokens(tokens="max", when_short="repeat", max_epochs=3) - 3 * most) <= 3
-
-
-def test_more_workers_take_less_time(library: Path, tmp_path: Path) -> None:
-    recipe = library_recipe(library, tmp_path)
-    selections = open_sources(recipe)
-    built = small_build.build_sample(recipe, selections)
-    one, four = (
-        estimate(recipe, selections, built, machines)
-        for machines in (Machines(1, gpu_usd_per_hour=7.2), Machines(4, 2.0, 3))
-    )
+    most = scale(tokens="max").train_tokens
+    assert scale(tokens=10**9).train_tokens == 10**9
+    assert scale(tokens=10**9, when_short="shrink").train_tokens == most
+    assert abs(scale(tokens="max", when_short="repeat", max_epochs=3).train_tokens - 3 * most) <= 3
+    # More workers take less time, and cost more.
+    one, four = scale(1, None, 1, 7.2), scale(4, 2.0, 3)
     assert one.seconds["encode"] == pytest.approx(2 * four.seconds["encode"])  # of two tasks
     assert one.seconds["assemble"] == pytest.approx(4 * four.seconds["assemble"])
     assert one.seconds["tokenizer"] == four.seconds["tokenizer"] > 0
