@@ -39,7 +39,6 @@ from pathlib import Path
 from threading import Event
 
 from shards.errors import InputError, set_error
-from shards.stores.retry import StoppedError
 from shards.terminal.reporter import Advance
 from shards.terminal.waiting import report, wait_for
 
@@ -119,7 +118,7 @@ class Cache:
 
         Raises:
             ShardSetError: the file was fetched twice, and its bytes were not what the manifest says.
-            StoppedError: `stop` was set.
+            InputError: `stop` was set.
             StoreError: the file cannot be fetched.
             InputError: the file is larger than the limit, or the disk is full.
             OSError: the folder cannot be read or written to.
@@ -358,7 +357,7 @@ def _poll(done: Callable[[], bool], stop: Event, why: str, opened: int | None = 
     """Wait until `done` returns True; if the wait fails, close a descriptor that was opened for it.
 
     Raises:
-        StoppedError: `stop` was set.
+        InputError: `stop` was set.
     """
     try:
         if done():  # no wait: a file that was here is no answer of the network
@@ -366,7 +365,7 @@ def _poll(done: Callable[[], bool], stop: Event, why: str, opened: int | None = 
         with wait_for(why):
             while not done():
                 if stop.wait(POLL_S):
-                    raise StoppedError(f"{why}: stopped")
+                    raise InputError(f"{why}: stopped")
     except BaseException:
         if opened is not None:
             os.close(opened)

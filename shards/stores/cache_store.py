@@ -103,7 +103,7 @@ class CacheStore:
         Raises:
             ShardSetError: the file's bytes, fetched twice, are not what the manifest says.
             StoreError: the file cannot be fetched.
-            StoppedError: `stop_fetching` was called meanwhile.
+            InputError: `stop_fetching` was called meanwhile.
             OSError: the cache's folder cannot be read or written to, or its disk is full.
         """
         size, sha256 = self.files[name]

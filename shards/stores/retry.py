@@ -52,10 +52,6 @@ class TransientError(StoreError):
         self.give_up_s = give_up_s
 
 
-class StoppedError(InputError):
-    """A request is not made again, because the process has no more use for its answer."""
-
-
 _stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
 _failures = 0
 _failures_lock = threading.Lock()
@@ -63,7 +59,7 @@ _failures_lock = threading.Lock()
 
 @contextlib.contextmanager
 def stop_on(event: threading.Event) -> Generator[None]:
-    """Let every `retry` that this thread calls in the body raise `StoppedError` once `event` is set."""
+    """Let every `retry` that this thread calls in the body raise `InputError` once `event` is set."""
     token = _stop.set(event)
     try:
         yield
@@ -93,7 +89,7 @@ def retry(
 
     Raises:
         Exception: the error that `error_type` makes when the time is up, or a final error of `attempt`.
-        StoppedError: the event of `stop_on` is set.
+        InputError: the event of `stop_on` is set.
     """
     stop = _stop.get()
     sleep = stop.wait if stop else time.sleep
@@ -101,7 +97,7 @@ def retry(
     with wait_for(what, bound) as wait:
         while True:
             if stop is not None and stop.is_set():
-                raise StoppedError(f"{what}: not requested: stopped")
+                raise InputError(f"{what}: not requested: stopped")
             try:
                 return attempt()
             except TransientError as error:

@@ -27,7 +27,7 @@ from shards.stores import retry
 from shards.stores.cache import PART_SUFFIX, Cache
 from shards.stores.hub_store import HubStore
 from shards.stores.open import open_writable_store
-from shards.stores.retry import StoppedError, StoreError
+from shards.stores.retry import StoreError
 from shards.terminal import waiting
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.servers.objects import BUCKET, Proxy, aws_environment
@@ -338,7 +338,7 @@ def test_fetches_that_nobody_needs_end_at_once(hub, folder, monkeypatch):
         began = time.monotonic()
         shard_set.store.stop_fetching()
         for read in reads:
-            with pytest.raises(StoppedError):
+            with pytest.raises(InputError, match="stopped"):
                 read.result()
     assert time.monotonic() - began < 5
     hub.back()
@@ -361,7 +361,7 @@ def test_shards_in_a_bucket_are_cached_too_and_their_fetches_end_at_once(moto, w
             time.sleep(0.5)
             began = time.monotonic()
             shard_set.store.stop_fetching()
-            with pytest.raises(StoppedError):
+            with pytest.raises(InputError, match="stopped"):
                 read.result()
         assert time.monotonic() - began < 10
         proxy.back()

@@ -12,7 +12,6 @@ import pytest
 from shards.errors import InputError
 from shards.stores import retry as retry_module
 from shards.stores.retry import (
-    StoppedError,
     StoreError,
     TransientError,
     count_retries,
@@ -148,7 +147,7 @@ def test_a_request_that_nobody_needs_is_not_made_again():
         stop.set()
         raise TransientError("HTTP 503", retry_after_s=60)
 
-    with stop_on(stop), pytest.raises(StoppedError):
+    with stop_on(stop), pytest.raises(InputError, match="stopped"):
         retry("GET /x", attempt)
 
 
