@@ -1,32 +1,26 @@
 """Executors: run calls in worker processes, on this machine or elsewhere. The set's bytes do not depend on the choice.
 
-Every executor runs `pipeline.engine.tasks.run_call`. The local executor is the standard library's process pool on a
-fork server that has loaded the libraries (`pipeline.engine.local_worker`). It lives as long as the build, which saves
-0.17 s of imports in each process and stage.
+Every executor runs `pipeline.engine.tasks.run_call`. The local executor has a pool of `shards.terminal.workers`, whose
+fork server has loaded the libraries (`pipeline.engine.local_worker`). It lives as long as the build, which saves 0.17 s
+of imports in each process and stage.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import itertools
 import multiprocessing
-import os
 import resource
-import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import forkserver, util
 
 from pipeline.engine.stage_progress import Advance
 from pipeline.engine.tasks import Call, run_call
-from shards.errors import InputError, RunError
-from shards.terminal.display import say
-from shards.terminal.waiting import has_reporter, report_to
-from shards.terminal.workers import hide_main_module
+from shards.errors import RunError
+from shards.terminal.workers import open_pool, start_server, submit, terminate
 
 MAX_LOSSES = 3
 """How often a task may take its process with it before the build stops."""
@@ -52,18 +46,6 @@ build has many of, 0.15 s in each worker, and last that of the worker itself."""
 
 _MEASURES = "pipeline.clean.measures.families"
 """Loads numba for 0.4 s of a core, which a recipe without presets does not need."""
-
-# For the worker processes, unless the person has set them. A worker encodes on one thread: OpenBLAS's would
-# only spin. Batches come and go by megabytes: memory that malloc keeps is not zeroed by the kernel again and again,
-# 0.3 s of a build of 150 MB with two workers, measured. One arena keeps it for all threads: those that read and write
-# a bucket would each fill their own, with 1.6 times the page faults (docs/lab/build.md).
-_WORKER_ENVIRONMENT = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
-    "MALLOC_TOP_PAD_": str(64 << 20),
-}
 
 
 class Executor(ABC):
@@ -123,18 +105,7 @@ class LocalExecutor(Executor):
         self._pool: ProcessPoolExecutor | None = None
         self._slots = _Slots(workers, workers)
         if workers > 1:
-            multiprocessing.set_forkserver_preload([*([_MEASURES] if measures else []), *_PRELOADED])
-            place = util.get_temp_dir()  # of its socket, deleted when it ends
-            with hide_main_module(), _environment_of_workers(place):
-                try:
-                    forkserver.ensure_running()
-                except OSError as error:
-                    if "AF_UNIX" not in str(error):
-                        raise
-                    raise InputError(
-                        f"{place}: too long a path for the socket of the workers, which has at most 107 bytes with its "
-                        "name. Set TMPDIR to a folder with a shorter path, or give --workers 1."
-                    ) from error
+            start_server([*([_MEASURES] if measures else []), *_PRELOADED])
 
     @property
     def workers(self) -> int:
@@ -180,9 +151,8 @@ class LocalExecutor(Executor):
 
         try:
             while True:
-                with hide_main_module():
-                    for number in itertools.islice(waiting, _CALLS_AHEAD * self.workers - len(futures)):
-                        futures[_submit(pool, number, calls[number])] = number
+                for number in itertools.islice(waiting, _CALLS_AHEAD * self.workers - len(futures)):
+                    futures[submit(pool, _run_in_worker, number, calls[number])] = number
                 if not futures:
                     return []
                 finished, _ = wait(futures, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
@@ -203,8 +173,7 @@ class LocalExecutor(Executor):
             suspects = [number for number in left if number in at_work] or left
             return suspects or [number for number in numbers if number not in ended][:1]
         except BaseException:
-            for process in list(pool._processes.values()):  # public, as `terminate_workers`, from Python 3.14 on
-                process.terminate()
+            terminate(pool)
             self.close()
             raise
 
@@ -215,10 +184,8 @@ class LocalExecutor(Executor):
         if self._pool is not None and self._slots.processes < processes:
             self.close()
         if self._pool is None:
-            context = multiprocessing.get_context("forkserver")
             self._slots = _Slots(processes, self.workers)
-            joining = (os.getpid(), dict(os.environ), self._slots, has_reporter())
-            self._pool = ProcessPoolExecutor(processes, context, initializer=_join_build, initargs=joining)
+            self._pool = open_pool(processes, _take_row, self._slots)
         return self._pool
 
     def close(self) -> None:
@@ -269,13 +236,6 @@ def _run_here(number: int, call: Call, advance: Advance) -> None:
     advance(number, *run_call(call, lambda done, made: advance(number, done, made)))
 
 
-def _submit(pool: ProcessPoolExecutor, number: int, call: Call) -> Future[tuple[int, int]]:
-    try:
-        return pool.submit(_run_in_worker, number, call)
-    except (EOFError, ConnectionError) as error:  # the fork server has ended: it starts the pool's processes
-        raise BrokenProcessPool("the fork server has ended") from error
-
-
 def _run_in_worker(number: int, call: Call) -> tuple[int, int]:
     slots, row = _joined[0]
     slots.set(row, number, 0, 0)
@@ -294,35 +254,9 @@ def _explain_loss(call: Call, peak_bytes: int | None) -> str:
     )
 
 
-@contextlib.contextmanager
-def _environment_of_workers(place: str) -> Generator[None]:
-    """Change this process's environment while the fork server starts; the workers inherit it."""
-    wanted = _WORKER_ENVIRONMENT | {"TOKENMILL_FORK_SERVER_FOLDER": place}
-    if not {"", os.getcwd()} & set(sys.path):
-        wanted["PYTHONSAFEPATH"] = "1"  # else Python puts the working directory first on the server's path
-    added = {name: value for name, value in wanted.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]
-
-
 _joined: list[tuple[_Slots, int]] = []
 """In a worker process: the slots, and its own row."""
 
 
-def _join_build(build: int, environment: dict[str, str], slots: _Slots, reports: bool) -> None:
-    """Prepare a worker: set the build's current environment, and end the worker when the build's process ends.
-
-    If the user's own program started the fork server, it may be older than the build, and may not have loaded the
-    libraries of the tasks.
-    """
-    from pipeline.engine.local_worker import end_with
-
-    os.environ.clear()
-    os.environ.update(environment)
-    end_with(build)
-    report_to(say if reports else None)
+def _take_row(slots: _Slots) -> None:
     _joined.append((slots, slots.take()))

@@ -1,11 +1,13 @@
-"""Run one function over the shards of a set, in processes or in threads. Results come in the order of the shards.
+"""The workers of a program: one pool of processes for builds and for what reads sets, and threads.
 
-`map_tasks` runs processes and keeps few results in memory: counting and splitting documents holds the interpreter's
-lock for about half of the time (measured: two threads 1.1 times as fast as one, two processes 1.9 times).
-`map_in_threads` is for work that releases the lock, such as decompression. With one worker, neither starts anything.
+Processes are forked by a server that has loaded the libraries, without a thread or a lock of this process. `map_tasks`
+runs them and keeps few results in memory: counting and splitting documents holds the interpreter's lock for about half
+of the time (measured: two threads 1.1 times as fast as one, two processes 1.9 times). `map_in_threads` is for work that
+releases the lock, such as decompression. With one worker, neither starts anything.
 
 Processes end at once, in the middle of a task, when their results are no longer needed: after an error, an interrupt,
-or a reader that stops early. Ctrl-C reaches every process; only this one reports it.
+or a reader that stops early; and when the program ends, even by SIGKILL. Ctrl-C reaches every process; only this one
+reports it.
 """
 
 from __future__ import annotations
@@ -13,19 +15,38 @@ from __future__ import annotations
 import contextlib
 import functools
 import multiprocessing
+import os
 import pickle
-import signal
+import select
 import sys
+import threading
+import time
 import types
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver, util
 from threading import Event
 from typing import Any, TypeVar
 
+from shards.errors import InputError
 from shards.terminal.display import say
 from shards.terminal.waiting import has_reporter, report_to
+
+_POLL_SECONDS = 0.1
+
+# For the worker processes, unless the person has set them. A worker encodes on one thread: OpenBLAS's would
+# only spin. Batches come and go by megabytes: memory that malloc keeps is not zeroed by the kernel again and again,
+# 0.3 s of a build of 150 MB with two workers, measured. One arena keeps it for all threads: those that read and write
+# a bucket would each fill their own, with 1.6 times the page faults (docs/lab/build.md).
+_WORKER_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
 
 SharedT = TypeVar("SharedT")
 TaskT = TypeVar("TaskT")
@@ -54,14 +75,12 @@ def map_tasks(
         for task in tasks:
             yield task, function(shared, task)
         return
-    # Spawned, not forked: Arrow and the progress bar have started threads by now.
-    context = multiprocessing.get_context("spawn")
-    begins = (pickle.dumps(shared), has_reporter())
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker, initargs=begins)
+    start_server([function.__module__])
+    pool = open_pool(workers, _begin_task, pickle.dumps(shared))
     waiting: deque[tuple[TaskT, Future[ResultT]]] = deque()
     try:
         for task in tasks:
-            waiting.append((task, _submit(pool, function, task)))
+            waiting.append((task, submit(pool, _call, function, task)))
             # Enough to keep all busy, few enough to hold in memory.
             if len(waiting) == 2 * workers:
                 first, result = waiting.popleft()
@@ -74,8 +93,7 @@ def map_tasks(
             "a worker process died in the middle of a task; out of memory? Run again with fewer --workers."
         ) from error
     except BaseException:
-        for process in list(pool._processes.values()):  # public, as `terminate_workers`, from Python 3.14 on
-            process.terminate()
+        terminate(pool)
         raise
     finally:
         pool.shutdown(cancel_futures=True)
@@ -120,8 +138,57 @@ def call_until_failure(
             raise
 
 
+def start_server(preload: Sequence[str]) -> None:
+    """Start the fork server of this process's workers, unless it runs; it loads modules while this process goes on.
+
+    Args:
+        preload: the modules, by name; one that cannot be imported is left out.
+
+    Raises:
+        InputError: the folder for temporary files has too long a path for a socket.
+    """
+    multiprocessing.set_forkserver_preload([f"{__package__}.worker_server", *preload])
+    place = util.get_temp_dir()  # of its socket, deleted when it ends
+    with _hide_main_module(), _environment_of_workers(place):
+        try:
+            forkserver.ensure_running()
+        except OSError as error:
+            if "AF_UNIX" not in str(error):
+                raise
+            raise InputError(
+                f"{place}: too long a path for the socket of the workers, which has at most 107 bytes with its "
+                "name. Set TMPDIR to a folder with a shorter path, or give --workers 1."
+            ) from error
+
+
+def open_pool(processes: int, begin: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
+    """Return a pool of workers, each of which calls `begin` with the arguments first. They end with this process."""
+    joining = (os.getpid(), dict(os.environ), has_reporter(), begin, *arguments)
+    context = multiprocessing.get_context("forkserver")
+    return ProcessPoolExecutor(processes, context, initializer=_join, initargs=joining)
+
+
+def submit(pool: ProcessPoolExecutor, function: Callable[..., ResultT], *arguments: Any) -> Future[ResultT]:
+    """Submit a call to a pool, which may start a worker for it.
+
+    Raises:
+        BrokenProcessPool: a worker has died, or the fork server.
+    """
+    try:
+        with _hide_main_module():
+            return pool.submit(function, *arguments)
+    except (EOFError, ConnectionError) as error:  # the fork server has ended: it starts the pool's processes
+        raise BrokenProcessPool("the fork server has ended") from error
+
+
+def terminate(pool: ProcessPoolExecutor) -> None:
+    """End the workers of a pool at once."""
+    for process in list(pool._processes.values()):  # public, as `terminate_workers`, from Python 3.14 on
+        process.terminate()
+
+
 @contextlib.contextmanager
-def hide_main_module() -> Generator[None]:
+def _hide_main_module() -> Generator[None]:
     """Prevent worker processes that are started in this block from importing the program's main module again.
 
     Our tasks are functions of our own modules, so they do not need the main module. A user's script then needs no
@@ -135,14 +202,54 @@ def hide_main_module() -> Generator[None]:
         sys.modules["__main__"] = main
 
 
+@contextlib.contextmanager
+def _environment_of_workers(place: str) -> Generator[None]:
+    """Change this process's environment while the fork server starts; the workers inherit it."""
+    wanted = _WORKER_ENVIRONMENT | {"TOKENMILL_FORK_SERVER_FOLDER": place}
+    if not {"", os.getcwd()} & set(sys.path):
+        wanted["PYTHONSAFEPATH"] = "1"  # else Python puts the working directory first on the server's path
+    added = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def _join(
+    program: int, environment: dict[str, str], reports: bool, begin: Callable[..., None], *arguments: Any
+) -> None:
+    """Prepare a worker: set the program's current environment, and end the worker when the program ends.
+
+    The server may be older than what the program does now, and may not have loaded the libraries of the tasks.
+    """
+    os.environ.clear()
+    os.environ.update(environment)
+    threading.Thread(target=_end_with, args=(program,), daemon=True, name="end-with-program").start()
+    report_to(say if reports else None)
+    begin(*arguments)
+
+
+def _end_with(program: int) -> None:
+    """End this worker when a process has ended; on Linux, a zombie that its parent has not reaped counts as ended."""
+    with contextlib.suppress(ProcessLookupError):
+        if hasattr(os, "pidfd_open"):
+            select.select([os.pidfd_open(program)], [], [])
+        else:
+            while True:
+                os.kill(program, 0)
+                time.sleep(_POLL_SECONDS)
+    os._exit(1)
+
+
 _pickled = b""
 """In a worker process, what all its tasks share."""
 
 
-def _begin_worker(pickled: bytes, reports: bool) -> None:
+def _begin_task(pickled: bytes) -> None:
     global _pickled
     _pickled = pickled
-    report_to(say if reports else None)
 
 
 @functools.cache
@@ -153,13 +260,3 @@ def _shared() -> Any:
 
 def _call(function: Callable[[Any, TaskT], ResultT], task: TaskT) -> ResultT:
     return function(_shared(), task)
-
-
-def _submit(pool: ProcessPoolExecutor, function: Callable[[Any, TaskT], ResultT], task: TaskT) -> Future[ResultT]:
-    """Submit a task. A process that starts for it inherits a blocked SIGINT, so it never handles Ctrl-C."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        with hide_main_module():
-            return pool.submit(_call, function, task)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

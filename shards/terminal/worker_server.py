@@ -1,0 +1,14 @@
+"""The module that the fork server loads first. Only it and the workers, which it forks, import it.
+
+Workers ignore interrupts, which the program's own process handles. The server deletes the folder of its socket when it
+ends: the program's process may have been killed, and could not.
+"""
+
+import atexit
+import os
+import shutil
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+if server_folder := os.environ.pop("TOKENMILL_FORK_SERVER_FOLDER", None):
+    atexit.register(shutil.rmtree, server_folder, ignore_errors=True)  # workers end by os._exit, which skips this
