@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import pickle
 import select
+import signal
 import sys
 import threading
 import time
@@ -174,11 +175,15 @@ def submit(pool: ProcessPoolExecutor, function: Callable[..., ResultT], *argumen
     Raises:
         BrokenProcessPool: a worker has died, or the fork server.
     """
+    # An interrupt waits until the pool knows the worker that may be starting, and can end it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:
         with _hide_main_module():
             return pool.submit(function, *arguments)
     except (EOFError, ConnectionError) as error:  # the fork server has ended: it starts the pool's processes
         raise BrokenProcessPool("the fork server has ended") from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def terminate(pool: ProcessPoolExecutor) -> None:

@@ -36,9 +36,7 @@ def search(good_set):
     command = [sys.executable, "-m", "tokenmill", "trace", str(good_set), "--regex", ENDLESS, "--workers", "2"]
     started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
     deadline = time.monotonic() + 30
-    while (
-        len(processes_of(started.pid)) < 4 and time.monotonic() < deadline
-    ):  # two workers, their server, the resources' tracker
+    while len(processes_of(started.pid)) < 4 and time.monotonic() < deadline:  # two workers and what serves them
         time.sleep(0.02)
     yield started
     with suppress(ProcessLookupError):
