@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.builder.alarms import check_encoded
+from pipeline.clean import personal_kinds
 from pipeline.clean.drops import Counts, Drop
 from pipeline.clean.measures import measure
 from pipeline.clean.steps import clean_batch, reading_keys
@@ -77,13 +78,40 @@ min_alphanumeric = 1.5
     assert fault.startswith("clean.gopher: min_words is above max_words")
 
 
-def test_limits_of_the_mix_decide_nothing_of_what_is_encoded() -> None:
-    moved = [{}, {"min_words": 3}, {"min_words": "off"}, {"max_dropped": 0.9}]
-    assert len({digest_of(reading_keys(source_of({"gopher": keys}))) for keys in moved}) == 1
-    early = [keys | {"when": "encode"} for keys in moved]
-    assert len({digest_of(reading_keys(source_of({"gopher": keys}))) for keys in early}) == 3  # max_dropped never does
-    on = [{"gopher": {}}, {"code": {}}, {"gopher": {}, "code": {}}, {}]
-    assert len({digest_of(reading_keys(source_of(clean))) for clean in on}) == 4
+LANGUAGE = {"model": "lid.ftz#sha256=" + "0" * 64, "keep": ["en", "de"]}
+MASK, EARLY = {"kinds": ["email", "ipv4"]}, {"when": "encode"}
+EQUAL: list[list[dict[str, Any]]] = [
+    [{}, {"personal_data": {"action": "keep"}}, {"language": {"keep": "all"}}, {"gopher": {"when": "off"}}],
+    [{"gopher": keys} for keys in ({}, {"min_words": 3}, {"min_words": "off"}, {"max_dropped": 0.9})],
+    [{"gopher": EARLY}, {"gopher": EARLY | {"max_dropped": 0.9}}],
+    [{"gopher": EARLY | {"min_words": 3}}],
+    [{"gopher": {}, "code": {}}],
+    [{"personal_data": {}}, {"personal_data": {"action": "mask", "max_dropped": 1.0}}],
+    [{"personal_data": MASK}, {"personal_data": {"kinds": ["ipv4", "email"]}}],
+    [{"personal_data": {"action": "drop"}}],
+    [{"language": LANGUAGE}, {"language": LANGUAGE | {"model": "b.ftz#sha256=" + "0" * 64, "keep": ["de", "en"]}}],
+    [{"language": LANGUAGE | {"keep": ["en"]}}],
+    [{"language": LANGUAGE | {"min_score": 0.5}}],
+    [{"language": LANGUAGE | {"first_bytes": 1000}}],
+    [{"datatrove": [{"filter": "C4QualityFilter"}]}, {"datatrove": [{"filter": "C4QualityFilter", "max_dropped": 1}]}],
+    [{"datatrove": [{"filter": "C4QualityFilter", "arguments": {"split_paragraph": False}}]}],
+]
+"""The `clean` tables in each list encode the same; those of two lists do not."""
+
+
+def test_what_decides_what_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def digests() -> list[str]:
+        found = [{digest_of(reading_keys(source_of(clean))) for clean in equal} for equal in EQUAL]
+        assert all(len(own) == 1 for own in found), found
+        return [own.pop() for own in found]
+
+    before = digests()
+    assert len(set(before)) == len(EQUAL)
+    for module, name in ((measure, "gopher"), (personal_kinds, "personal_data")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "CODE_VERSION", module.CODE_VERSION + 1)
+            changed = [one != other for one, other in zip(before, digests(), strict=True)]
+        assert changed == [name in equal[0] for equal in EQUAL], "a change of the code encodes again"
 
 
 def test_the_sample_is_cleaned_by_the_recipe_s_limits_of_the_mix() -> None:
@@ -114,13 +142,6 @@ def test_limits_of_the_sample_that_do_not_fit_the_source_are_refused(load: Any) 
         "tokenizer.sample_limits=[]": "tokenizer.sample_limits",
     }.items():
         assert any(fault.startswith(expected) for fault in faults_of(load, on, override)), override
-
-
-def test_a_change_of_the_measures_code_encodes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = [digest_of(reading_keys(source_of(clean))) for clean in ({}, {"gopher": {}})]
-    monkeypatch.setattr(measure, "CODE_VERSION", measure.CODE_VERSION + 1)
-    after = [digest_of(reading_keys(source_of(clean))) for clean in ({}, {"gopher": {}})]
-    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
 
 
 WORDS = [

@@ -22,12 +22,10 @@ from datatrove.pipeline.filters.base_filter import BaseFilter, get_filter_result
 
 import shards
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.clean import datatrove_filters as module
 from pipeline.clean.datatrove_filters import REFUSED
 from pipeline.clean.documents import DocumentStream
-from pipeline.clean.steps import clean_batch, reading_keys
+from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally
-from pipeline.engine.tasks import digest_of
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from pipeline.sources.selection import open_sources
@@ -165,19 +163,6 @@ def test_without_datatrove_the_extra_is_named(recipe: Callable[..., Path], monke
     path = recipe('[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"', ["text"])
     with pytest.raises(shards.errors.MissingExtraError, match=r"-m pip install 'datatrove>=\S+' 'spacy>="):
         load_checked_recipe(path)
-
-
-def test_what_decides_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    def digest(*tables: dict[str, Any]) -> str:
-        return digest_of(reading_keys(source_of(*tables)))
-
-    one, other = table("C4ParagraphFilter", {}), table("RegexFilter", {"regex_exp": "x"})
-    distinct = [(), (one,), (one, other), (other, one), (table("RegexFilter", {"regex_exp": "y"}),)]
-    assert len({digest(*tables) for tables in distinct}) == len(distinct)
-    assert digest(table("C4ParagraphFilter", {}, max_dropped=0.9)) == digest(one)
-    before = digest(one), digest()
-    monkeypatch.setattr(module, "versions", lambda: ["99", None])
-    assert (digest(one) == before[0], digest() == before[1]) == (False, True)
 
 
 def test_a_source_turns_the_filters_of_the_recipe_off(recipe: Callable[..., Path]) -> None:

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.clean.steps import clean_batch, reading_keys
+from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally
-from pipeline.engine.tasks import digest_of
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from shards.errors import InputError
@@ -114,20 +113,6 @@ def test_faults_are_told_before_a_build_begins(
     with pytest.raises(InputError) as caught:
         load_checked_recipe(recipe(keys))
     assert any(fault in found for found in faults_in(caught.value)), faults_in(caught.value)
-
-
-def test_what_decides_the_digest(recipe: Callable[..., Path], tmp_path: Path) -> None:
-    def digest(keys: str) -> str:
-        return digest_of(reading_keys(load_checked_recipe(recipe(keys)).sources[0]))
-
-    (tmp_path / "same.ftz").write_bytes(MODEL.read_bytes())
-    (tmp_path / "other.ftz").write_bytes(MODEL.read_bytes() + b"more")
-    base = 'model = "lid.ftz"\nkeep = ["en", "de"]'
-    assert digest(base) == digest('model = "same.ftz"\nkeep = ["de", "en"]\nmax_dropped = 0.9')
-    others = [base, base + "\nmin_score = 0.5", base + '\nfirst_bytes = "1 KB"', base.replace("lid", "other")]
-    others += [base.replace(', "de"', ""), 'keep = "all"']
-    assert len({digest(keys) for keys in others}) == len(others)
-    assert not load_checked_recipe(recipe('keep = "all"')).sources[0].clean
 
 
 def test_a_task_finds_the_model_on_any_host(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,12 +23,9 @@ import shards
 from pipeline.clean import personal_kinds
 from pipeline.clean.personal_data import find_personal_data, mask_personal_data, mask_text
 from pipeline.clean.personal_kinds import GROUPS, kinds_of
-from pipeline.clean.steps import reading_keys
 from pipeline.clean.tally import Tally
-from pipeline.engine.tasks import digest_of
-from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.filters import PERSONAL_KINDS
-from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.recipe.schema import Recipe
 from tests.support.builds import build_here, real_documents
 from tests.support.good_recipe import GOOD, faults_of
 from tests.support.personal_data import plant
@@ -311,25 +307,6 @@ def test_every_kind_has_a_pattern() -> None:
     assert [kind for group in GROUPS for kind in group] == list(KINDS)
     for placeholder in PLACEHOLDERS:
         assert hits(f"at {placeholder.decode()} now") == []
-
-
-def source_of(table: dict[str, Any] | None) -> SourceRecipe:
-    source = {"name": "a", "paths": ["x"], "weight": 1, "clean": {} if table is None else {"personal_data": table}}
-    return Recipe.model_validate({"name": "r", "sources": [source], "tokenizer": {"vocab_size": 300}}).sources[0]
-
-
-def test_what_decides_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    def digest(table: dict[str, Any] | None) -> str:
-        return digest_of(reading_keys(source_of(table)))
-
-    assert digest(None) == digest({"action": "keep"}) == digest({"action": "keep", "kinds": ["email"]})
-    assert digest({}) == digest({"action": "mask"}) == digest({"max_dropped": 1.0}) != digest(None)
-    assert digest({"kinds": ["email", "ipv4"]}) == digest({"kinds": ["ipv4", "email"]}) != digest({})
-    assert digest({"action": "drop"}) != digest({})
-    assert source_of({}).clean.for_sample(CleanRecipe()) == source_of({}).clean, "the tokenizer learns from masked text"
-    before = digest(None), digest({})
-    monkeypatch.setattr(personal_kinds, "CODE_VERSION", personal_kinds.CODE_VERSION + 1)
-    assert (digest(None) == before[0], digest({}) == before[1]) == (True, False)
 
 
 def test_faults_and_tables_for_all(load: Callable[..., Recipe]) -> None:
