@@ -67,7 +67,7 @@ class Run:
             self._try("muon", 20, self._muon, name)
         for length, batch, width in ((512, 64, 768), (1024, 32, 384), (2048, 8, 2048)) if self.gpu else ((64, 1, 256),):
             self._try("attention", 8, self._heads, length, batch, width)
-        for name in ("tinystories-91m", "proxy-30m"):
+        for name in ("tinystories-91m", "proxy-30m")[: 2 if self.gpu else 1]:
             # The first once more at the end: how much a repetition differs.
             for turn, variant in enumerate(((), ("slice",), ("halves",), ("fused",), ())):
                 self._try("layers", 30, self._layers, name, variant, turn == 0)

@@ -246,15 +246,6 @@ def test_epochs_are_read_in_one_iteration_each_in_an_order_of_its_own(small_set)
     assert sorted(parts[:N]) != sorted(parts[N:])  # each epoch cuts shards at another offset
 
 
-def test_an_iteration_after_the_one_that_resumed_begins_at_the_start(small_set):
-    stream = TokenStream(small_set, seq_len=SEQ_LEN, batch_size=10)
-    list(itertools.islice(stream, 3))
-    stream.load_state_dict(stream.state_dict())
-    assert len(stream) == -(-(N - 30) // 10)
-    assert sum(len(part["labels"]) for part in stream) == N - 30
-    assert sum(len(part["labels"]) for part in stream) == N
-
-
 # Real DataLoaders
 
 
@@ -341,12 +332,6 @@ def test_a_state_loaded_while_workers_live_is_refused(small_set, numbers, monkey
     assert flatten(list(loader), numbers) == list(range(24, N))
 
 
-def test_a_state_counted_by_numpy_is_plain(small_set):
-    stream = open_stream(small_set, Setup(1, 2, 6), 0)
-    state = stream.state_dict(received=np.int64(6))
-    assert json.loads(json.dumps(state)) == state
-
-
 @pytest.mark.long
 def test_a_spawned_worker_reads_on(small_set, numbers):
     stream = open_stream(small_set, Setup(1, 0, 6), 0)
@@ -401,12 +386,6 @@ def test_the_states_of_several_streams_are_refused_as_such(small_set):
     with pytest.raises(StateError, match=f"^{found}. Give only this stream's part.$"):
         val.load_state_dict(whole)
     val.load_state_dict(whole["val"])
-
-
-def test_a_state_of_another_set_is_refused(small_set, tmp_path):
-    other = write_token_set(tmp_path / "other", {"train": [count_up(501)]})
-    with pytest.raises(InputError, match=rf"the state is of set '\w+'; this stream has '{other.manifest_sha256}'"):
-        TokenStream(other, seq_len=SEQ_LEN).load_state_dict(TokenStream(small_set, seq_len=SEQ_LEN).state_dict())
 
 
 def test_what_is_not_a_whole_state_is_refused(small_set):

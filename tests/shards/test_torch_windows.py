@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, RandomSampler, default_collate
+from torch.utils.data import DataLoader, default_collate
 
 from shards import ShardSet, ShardSetError, open_set
 from shards.errors import InputError
@@ -63,13 +63,6 @@ def test_a_sample_is_the_window_of_its_number(small_set):
         assert sample["labels"].tolist() == expected[1:]
     assert sample.keys() == {"input_ids", "labels"}
     assert {tensor.dtype for tensor in sample.values()} == {torch.int64}
-
-
-def test_labels_that_the_model_shifts_equal_the_input(small_set):
-    sample = TokenWindows(small_set, seq_len=SEQ_LEN, labels="same")[3]
-    assert torch.equal(sample["labels"], sample["input_ids"])
-    sample["labels"][0] = -100  # masks of one leave the other alone
-    assert sample["input_ids"].tolist() == straight(small_set, 3)[:-1]
 
 
 def test_indices_are_those_of_a_list(small_set):
@@ -312,15 +305,6 @@ def test_workers_read_what_this_process_reads(tmp_path, start, workers, monkeypa
             windows[number]
         loader = DataLoader(windows, batch_size=16, num_workers=workers, multiprocessing_context=start)
         assert torch.equal(torch.cat([batch["labels"] for batch in loader]), expected)
-
-
-def test_a_random_sampler_reads_every_sample_once(small_set):
-    windows = TokenWindows(small_set, seq_len=SEQ_LEN)
-    sampler = RandomSampler(windows, generator=torch.Generator().manual_seed(1))
-    read = torch.cat([batch["labels"] for batch in DataLoader(windows, batch_size=7, sampler=sampler)])
-    assert sorted(map(tuple, read.tolist())) == sorted(
-        tuple(straight(small_set, number)[1:]) for number in range(len(windows))
-    )
 
 
 # Remote sets

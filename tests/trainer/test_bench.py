@@ -76,15 +76,14 @@ def test_the_made_up_set_is_whole(recipe, tmp_path):
     assert validate(write_made_up_set(recipe, tmp_path), level="full").problems == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_at_once_and_leaves_nothing(trainer, recipe_file, tmp_path, monkeypatch, number):
+def test_a_signal_ends_it_at_once_and_leaves_nothing(trainer, recipe_file, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with trainer.start("bench", recipe_file, *OVERRIDES, "--steps", 10**7, "--json") as process:
         assert "10,000,000 steps after the warm-up" in process.stderr.readline()
         while not list(tmp_path.glob("trainer-bench-*/run/recipe.json")):  # its process begins to train
             assert process.poll() is None
             time.sleep(0.05)
-        process.send_signal(number)  # to it alone
+        process.send_signal(signal.SIGTERM)  # to it alone
         assert json.loads(process.stdout.read())["status"] == "interrupted"
     assert process.returncode == 130
     assert list(tmp_path.glob("trainer-bench-*")) == []  # what torch keeps of its compiler may stay
@@ -144,5 +143,5 @@ def test_what_is_measured_on_a_gpu_rehearses_on_a_cpu(tmp_path: Path) -> None:
     rows = on_gpu.Run(300, tmp_path).measure()
     assert not [row for row in rows if "error" in row or "skipped" in row]
     assert {row["what"] for row in rows} >= {"muon equal", "attention", "layers", "steps"}
-    losses = {row["loss"] for row in rows if row["what"] == "layers" and row["recipe"] == "proxy-30m"}
+    losses = {row["loss"] for row in rows if row["what"] == "layers"}
     assert max(losses) - min(losses) < 1e-4

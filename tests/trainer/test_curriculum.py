@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 from itertools import pairwise
@@ -20,7 +19,6 @@ from tests.support import recipes
 from tests.support.builds import build_here
 from tests.support.given_windows import GivenWindows, note_given_windows
 from trainer.optim import learning_rate
-from trainer.phases.mix_phases import describe_borders, list_stretches, summarise_mix
 from trainer.phases.pins import pin_to_mix
 from trainer.recipe import TrainRecipe, load_train_recipe
 from trainer.results.run_plot import draw_run
@@ -66,44 +64,6 @@ def test_an_epoch_takes_the_phases_in_order_and_each_window_once(sizes, seq_len,
     runs = other.group_by_visit(np.arange(start, start + count))
     found = [(visit.shard, token) for visit, _, starts in runs for token in starts.tolist()]
     assert found == [(place.shard, place.start) for place in map(order.locate, range(start, start + count))]
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    sizes=shards_of_phases,
-    seq_len=st.integers(1, 20),
-    batch=st.integers(1, 60),
-    steps=st.integers(1, 20),
-)
-def test_the_metrics_say_which_phase_each_window_is_of(sizes, seq_len, batch, steps):
-    phases = [f"p{number}" for number, own in enumerate(sizes) for _ in own]
-    order = WindowOrder([size for own in sizes for size in own], seq_len=seq_len, seed=3, phases=phases)
-    records = [
-        {"step": step + 1, "loss": float(step), "mix_phases": order.count_by_phase(step * batch, batch)}
-        for step in range(steps)
-    ]
-    found = [name for record in records for name, windows in record["mix_phases"] for _ in range(windows)]
-    expected = [phases[order.locate(number).shard] for number in range(batch * steps)]
-    assert found == (expected if order.phases else [])
-    if order.phases:
-        stretches = list_stretches(records)
-        assert [round((one.end - one.begin) * batch) for one in stretches] == [
-            len(list(group)) for _, group in itertools.groupby(expected)
-        ]
-        said = [
-            line
-            for index, one in enumerate(records)
-            for line in describe_borders(one, records[index - 1] if index else {})
-        ]
-        borders = [number for number in range(1, len(expected)) if expected[number] != expected[number - 1]]
-        assert said == [
-            f"step {number // batch + 1}: phase {expected[number]!r} of the mix begins, with row {number % batch} of "
-            "the batch"
-            for number in borders
-        ]
-        rows = summarise_mix(records)
-        assert [row["mix_phase"] for row in rows] == [one.name for one in stretches]
-        assert [row["from_step"] for row in rows] == [1, *(number // batch + 1 for number in borders)]
 
 
 @pytest.fixture(scope="module")

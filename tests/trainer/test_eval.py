@@ -51,12 +51,12 @@ def broken_set(tmp_path_factory) -> ShardSet:
     return open_set(folder)
 
 
-@pytest.fixture(scope="module", params=["llama", "gpt2"])
-def trained(request, trainer, broken_set, recipe_file, text_file, tmp_path_factory) -> Path:
+@pytest.fixture(scope="module")
+def trained(trainer, broken_set, recipe_file, text_file, tmp_path_factory) -> Path:
     """A run of 16 steps with an eval set; checkpoints of steps 8 and 16. Read only."""
-    run = tmp_path_factory.mktemp("runs") / request.param
+    run = tmp_path_factory.mktemp("runs") / "run"
     sets = [{"name": "web", "paths": [str(text_file)], "text": "body", "max_tokens": 3000}]
-    changes = [f"model.kind='{request.param}'", f"eval.sets={to_toml(sets)}", "train.steps=16", "eval.every_steps=8"]
+    changes = [f"eval.sets={to_toml(sets)}", "train.steps=16", "eval.every_steps=8"]
     changes += [
         "checkpoint.every_steps=8",
         "model.num_key_value_heads=4",

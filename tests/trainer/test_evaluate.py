@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from shards import ShardSet
-from shards.format.document_table import number_token_sources
 from shards.format.vocabulary import read_vocabulary
 from trainer.evaluation.validation import EvaluatedModel, evaluate, summarise_evaluation
 from trainer.model.decoder import LanguageModel, build_model
@@ -93,41 +92,8 @@ def test_losses_by_source_equal_a_naive_computation(model, shard_set, max_tokens
     assert line["val_bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
 
 
-def test_the_result_does_not_depend_on_the_batch(model, shard_set):
-    small, large = (run_evaluation(model, shard_set, max_tokens=2_000, batch=batch) for batch in (1, 64))
-    assert small.keys() == large.keys()
-    for name, (nats, tokens, size) in small.items():
-        assert large[name].tolist() == [pytest.approx(nats, rel=1e-6), tokens, size]
-
-
-def test_evaluation_leaves_the_model_in_training_mode(model, shard_set):
-    model.train()
-    run_evaluation(model, shard_set, max_tokens=50)
-    assert model.training
-
-
-def test_every_token_has_its_documents_source(shard_set):
-    shard = shard_set.splits["train"][0]
-    expected = [row["source"] for row in shard.documents().to_pylist() for _ in range(row["length"])]
-    names = ["code", "prose"]
-    for stop in (1, 2, 57, shard.num_tokens):
-        assert [names[code] for code in number_token_sources(shard, names, stop)] == expected[:stop]
-
-
-def test_token_bytes_add_up_to_the_text(shard_set):
-    lengths = shard_set.vocabulary.text_lengths()
-    text = "naïve café 中文 🙂 grind ( grain )\n"
-    assert lengths[shard_set.tokenizer().encode(text).ids].sum() == len(text.encode())
-    assert lengths[shard_set.eos_id] == 0
-
-
 def test_a_tokenizer_that_is_not_byte_level_has_no_byte_lengths(shard_set):
     tokenizer = json.loads((shard_set.path / "tokenizer.json").read_bytes())
     tokenizer["model"]["vocab"]["\u2581the"] = tokenizer["model"]["vocab"].pop("t")  # as SentencePiece writes a space
     with pytest.raises(ValueError, match="byte-level"):
         read_vocabulary(json.dumps(tokenizer).encode())
-
-
-def test_one_target_can_be_evaluated(tmp_path, model, make_set):
-    tiny = make_set(tmp_path / "set", shard_tokens={"train": [500], "val": [300]})
-    assert summarise_evaluation(run_evaluation(model, tiny, max_tokens=1))["val_tokens"] == 1

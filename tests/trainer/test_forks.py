@@ -103,12 +103,6 @@ def test_a_run_that_began_otherwise_is_refused_and_left_as_it_is(train, cool_dow
         assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_a_checkpoint_that_is_none_is_refused(train, long_run, tmp_path):
-    refused = train(tmp_path / "run", "--from", long_run)
-    assert refused.returncode == 2
-    assert f"{long_run / 'checksums.json'}: cannot be read" in refused.stderr
-
-
 def test_a_learning_rate_that_jumps_is_printed(train, milestone, tmp_path):
     done = train(tmp_path / "run", "--from", milestone, "--set", "train.steps=8", "--set", "schedule.decay_steps=6")
     assert done.returncode == 0, done.stderr

@@ -53,20 +53,6 @@ def test_a_later_token_does_not_change_earlier_logits():
     assert (before[:, 10:] - after[:, 10:]).abs().amax(dim=(0, 2)).min() > 1e-4
 
 
-def test_grouped_heads_equal_repeated_key_value_heads():
-    grouped = build_model(make_config(num_key_value_heads=2), VOCAB_SIZE, seed=1)
-    plain = LanguageModel(make_config(num_key_value_heads=4), VOCAB_SIZE)
-    state = grouped.state_dict()
-    for name in list(state):
-        if "k_proj" in name or "v_proj" in name:
-            heads = state[name].view(2, 12, 48)
-            state[name] = heads.repeat_interleave(2, dim=0).reshape(48, 48)
-    plain.load_state_dict(state)
-    ids = make_ids(2, 16)
-    with torch.no_grad():
-        torch.testing.assert_close(grouped(ids), plain(ids), rtol=1e-5, atol=1e-6)
-
-
 def test_a_compiled_model_computes_the_rotary_tables_once():
     targets = list[str]()
 
@@ -184,25 +170,6 @@ def test_saved_and_loaded_weights_give_equal_logits(tmp_path, tied, kind):
     with torch.no_grad():
         assert torch.equal(model(ids), loaded(ids))
     assert not list(loaded.buffers())
-
-
-def test_names_are_those_of_transformers():
-    names = {
-        name.replace(".0.", ".N.") for name in LanguageModel(make_config(num_hidden_layers=1), VOCAB_SIZE).state_dict()
-    }
-    projections = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"]
-    projections += ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm"]
-    layers = {f"model.layers.N.{name}.weight" for name in projections}
-    outside = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"}
-    assert names == layers | outside
-    gpt2 = LanguageModel(make_config(kind="gpt2", num_key_value_heads=4, num_hidden_layers=1), VOCAB_SIZE).state_dict()
-    layers -= {"model.layers.N.mlp.gate_proj.weight"}
-    biases = {name.replace("weight", "bias") for name in (*layers, "model.norm.weight")}
-    names = {name.replace(".0.", ".N.") for name in gpt2}
-    assert names == layers | outside | biases | {"model.embed_positions.weight"}
-    modern = LanguageModel(make_config(num_hidden_layers=1, **MODERN), VOCAB_SIZE).state_dict()
-    norms = {f"model.layers.N.self_attn.{part}_norm.weight" for part in "qk"}
-    assert {name.replace(".0.", ".N.") for name in modern} == layers | outside | norms
 
 
 def test_padded_ids_are_in_no_logits_and_no_loss():

@@ -93,12 +93,6 @@ def test_each_rule_is_checked(recipe_file, override, expected):
     assert expected in "\n".join(find_faults(recipe_file, override))
 
 
-def test_an_odd_number_of_features_a_head_is_for_learned_positions_alone(recipe_file):
-    odd = ["model.hidden_size=36", "model.num_attention_heads=4", "model.num_key_value_heads=4"]
-    assert "even number of features a head" in "\n".join(find_faults(recipe_file, *odd))
-    assert load_train_recipe(recipe_file, [*odd, "model.kind=gpt2"]).model.head_dim == 9
-
-
 def test_files_that_are_no_recipe_are_named(tmp_path):
     broken = tmp_path / "broken.toml"
     broken.write_text("[model\n")
@@ -161,11 +155,6 @@ def test_the_learning_rate_stays_at_the_peak_until_the_cool_down(recipe_file, sh
     assert rates[90] == pytest.approx(0.1 + 0.9 * half)
     assert rates[100] == pytest.approx(0.1)
     assert rates[80:] == sorted(set(rates[80:]), reverse=True)
-
-
-def test_without_cool_down_the_learning_rate_stays_at_the_peak(recipe_file):
-    recipe = load_train_recipe(recipe_file, ['schedule.kind="wsd"', "schedule.decay_steps=0"])
-    assert {learning_rate(step, recipe) for step in range(2, 24)} == {recipe.optimizer.lr}
 
 
 @pytest.mark.parametrize(

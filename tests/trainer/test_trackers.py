@@ -28,12 +28,6 @@ BLOCK = 32768
 needs_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs the extra wandb")
 
 
-def test_events_only_where_the_package_is(tmp_path, monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find(name))
-    assert open_events(tmp_path) is None
-
-
 def test_events_hold_the_numbers_of_a_line(tmp_path, monkeypatch):
     written: list[tuple[str, float, int]] = []
 

@@ -115,13 +115,6 @@ def test_steps_after_the_checkpoint_leave_the_log(tmp_path):
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 2, 3]
 
 
-@pytest.mark.parametrize("line", ["[]", "3", '{"loss": 1.0}', '{"step": 1, "loss": "x"}', '{"step": 1, "usd": null}'])
-def test_a_line_that_holds_no_metrics_is_named(tmp_path, line):
-    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "loss": 3.0}}\n{line}\n')
-    with pytest.raises(InputError, match=r"metrics.jsonl: line 2: expected a step, numbers as"):
-        MetricsLog(tmp_path, step=2)
-
-
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_a_run_goes_on_bit_for_bit_with_either_optimizer(open_run, kind):
     recipe = (f"optimizer.kind={kind}", "optimizer.lr=5e-3", "train.steps=10", "checkpoint.every_steps=5")
