@@ -25,8 +25,7 @@ from pipeline.recipe.schema import Recipe
 from shards.config import _models_in
 from shards.errors import InputError
 from shards.terminal.gone import GONE
-from shards.terminal.parser import Parser
-from shards.terminal.program import command_parser
+from shards.terminal.program import Parser, command_parser
 from tests.support.builds import call_here
 from tests.support.good_recipe import faults_in
 from tokenmill.__main__ import COMMANDS, main

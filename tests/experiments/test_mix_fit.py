@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenmill.mix_search.budget import split_rounds
 from tokenmill.mix_search.fit import ScoreFit, find_best, find_interval, fit_score, fit_scores
+from tokenmill.mix_search.search import split_rounds
 from tokenmill.mix_search.space import MixSpace, draw_near, list_candidates, spread_out
 
 SPACE = MixSpace(

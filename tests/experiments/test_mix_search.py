@@ -16,9 +16,8 @@ from shards.errors import InputError
 from tests.support.ablations import TRAIN, run_search, write_search
 from tokenmill.__main__ import main
 from tokenmill.experiments.proxy import ProxyResult
-from tokenmill.mix_search.budget import count_trainings
 from tokenmill.mix_search.schema import load_mix_search
-from tokenmill.mix_search.search import MixSearch
+from tokenmill.mix_search.search import MixSearch, count_trainings
 from trainer.metrics import last_record, read_metrics
 
 SHIPPED = Path(__file__).parents[2] / "recipes/experiments"
