@@ -34,6 +34,7 @@ GONE: dict[str, str] = {
     "--slurm": "give it to sbatch: `sbatch --time=2:00:00 recipes/slurm/build.sbatch RECIPE --out PLACE`",
     "--slurm-elements": "`sbatch --nodes=N recipes/slurm/build.sbatch RECIPE --out PLACE` takes N nodes",
     "--slurm-setup": "put the command into your copy of recipes/slurm/build.sbatch",
+    "card_number": "card numbers are not looked for; `drop_if_matches` drops documents with numbers of a known form",
 }
 """Keys, values, flags (`--flag`), commands and extras that are gone, as a user writes them: what to do instead."""
 
