@@ -200,9 +200,9 @@ class Driver:
         return map_in_threads(load, tasks, reads_at_once(stage.store))
 
     def _execute(self, stage: _Stage, tasks: list[Task], unit: str) -> None:
-        for store in (stage.store, stage.outputs):
-            if store and store.folder:
-                delete_abandoned_attempts(store.folder)
+        folders = [store.folder for store in (stage.store, stage.outputs) if store and store.folder]
+        for folder in folders:
+            delete_abandoned_attempts(folder)
         function = name_function(stage.function)
         calls = [Call(function, task, stage.store, stage.outputs, self.scratch) for task in tasks]
         total = sum(task.size for task in tasks)
@@ -213,6 +213,8 @@ class Driver:
                 show(number, done, made)
 
             self.executor.run(calls, advance)
+        for folder in folders:
+            delete_abandoned_attempts(folder)  # of workers that died
 
     def _place(self, stage: _Stage, task: Task) -> str:
         return str(stage.store.child(task.digest))
