@@ -210,6 +210,10 @@ def test_every_refusal_of_a_command_line() -> None:
 def test_a_name_that_is_gone_is_refused_with_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("wieght", "--old", "cloud", "wieght-set"):
         monkeypatch.setitem(GONE, name, f"use another than {name}")
+    # A flag that is gone is not the beginning of another one.
+    parser = Parser(prog="tool")
+    parser.add_argument("--older", action="store_true")
+    assert refusal_of(parser, "--old").startswith("unknown: --old. '--old' is gone: use another than --old.")
     recipe = {**DATA, "wieght": 3}
     assert find_faults(Recipe, recipe) == ["wieght: unknown key. 'wieght' is gone: use another than wieght."]
     parser = Parser(prog="tool")

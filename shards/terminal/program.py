@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from shards.errors import InputError
 from shards.terminal.display import Table, print_json, print_lines, print_rows
 from shards.terminal.exit_status import WHOLE
-from shards.terminal.gone import did_you_mean
+from shards.terminal.gone import GONE, did_you_mean
 
 Row = dict[str, Any]
 """A row of a table by its columns, or an object of JSON by its keys."""
@@ -74,6 +74,10 @@ class Parser(argparse.ArgumentParser):
             hints = "".join(did_you_mean(word, flags) for word in given)
             self.error(f"unrecognized arguments: {' '.join(left)}{hints and '.'}{hints}")
         return options, left
+
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        """Do not take a flag that is gone for the beginning of another one, as argparse would."""
+        return [] if option_string.partition("=")[0] in GONE else super()._get_option_tuples(option_string)
 
     def error(self, message: str) -> NoReturn:
         """Refuse a command line.
