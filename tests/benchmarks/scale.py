@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.assemble.assemble import AssembleResult, AssembleTask, assemble_shards
-from pipeline.assemble.grouping import group_assembled_shards
+from pipeline.builder.stages.assemble import group_assembled_shards
 from pipeline.encode.encode import EncodeResult
 from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run, RunList, load_runs
 from pipeline.engine.checksums import WrittenFile, checksum_file, seal, write_checksummed

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from pipeline.assemble.assemble import AssembleTask, assemble_shards
-from pipeline.assemble.grouping import group_assembled_shards
+from pipeline.builder.stages.assemble import group_assembled_shards
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, load_runs
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt
 from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
