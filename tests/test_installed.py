@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import re
@@ -154,12 +153,3 @@ def test_a_missing_extra_is_named(own: Installed, project: Path) -> None:
     )  # of the environment that lacks it, whatever `pip` the shell would find
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert words == ["-m", "pip", "install", *sorted(extras["train"])]
-
-
-def test_help_and_version_need_no_package(installed: Installed, tmp_path: Path) -> None:
-    done = installed.run(tmp_path, "tokenmill", "--help")
-    assert "tokenmill build demo" in done.stdout
-    assert (
-        installed.run(tmp_path, "tokenmill", "--version").stdout
-        == f"tokenmill {importlib.metadata.version('tokenmill')}\n"
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import graphlib
 import importlib.metadata
-import itertools
 import os
 import re
 import resource
@@ -149,10 +148,6 @@ def test_an_unknown_command_is_refused_with_the_nearest() -> None:
     assert _python("-m", "tokenmill").returncode == 2
 
 
-def test_version_is_printed() -> None:
-    assert _python("-m", "tokenmill", "--version").stdout == f"tokenmill {importlib.metadata.version('tokenmill')}\n"
-
-
 def test_documented_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):.*##", makefile, re.MULTILINE))
@@ -163,19 +158,6 @@ def test_documented_make_targets_exist() -> None:
 def test_documented_commands_exist() -> None:
     commands = set(re.findall(r"(?:(?:^|`|\$ )tokenmill|^run) ([a-z][a-z-]*)", _read_documents(), re.MULTILINE))
     assert {"build", "validate", "train", "demo-corpus"} <= commands <= tokenmill.COMMANDS.keys()
-
-
-def test_demo_script_is_run_by_make() -> None:
-    assert "sh recipes/demo.sh" in (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert subprocess.run(["sh", "-n", str(ROOT / "recipes/demo.sh")], check=False).returncode == 0
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes/data").glob("**/*.toml")), ids=lambda path: path.stem)
-def test_data_recipe_parses(path: Path) -> None:
-    from pipeline.recipe.schema import Recipe
-
-    recipe = Recipe.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    assert recipe.name == path.stem
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes/train").glob("**/*.toml")), ids=lambda path: path.stem)
@@ -201,12 +183,6 @@ def test_tracked_files_do_not_name(what: str) -> None:
         text = text.replace(CORPORA_DEFAULT, "") if name.startswith("tests/") else text
         found += [f"{name}: {match[0]}" for match in re.finditer(FORBIDDEN[what], text)]
     assert found == []
-
-
-def test_output_folder_is_ignored_and_shards_is_not() -> None:
-    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
-    assert "/out/" in ignored
-    assert not [line for line in ignored if "shards" in line]
 
 
 def _pins() -> dict[str, str]:
@@ -312,80 +288,6 @@ def test_every_library_is_a_dependency_or_comes_with_an_extra() -> None:
     of_pipeline = always.union(*(extras[extra] for extra in ("clean", "datatrove", "hub", "ray")))
     assert _third_party_imports("pipeline") <= of_pipeline
     assert _third_party_imports("trainer") <= always | extras["train"] | {"transformers", "accelerate", "tensorboard"}
-
-
-NOUNS = (
-    "archives|attempts|batches|blocks|buckets|characters|chunks|clusters|columns|commits|copies|documents|"
-    "entries|epochs|errors|fields|files|folders|frames|GPUs|groups|hashes|hits|ids|items|keys|languages|layers|"
-    "lines|members|objects|occurrences|packages|pages|pairs|parameters|parts|phases|phrases|pieces|places|"
-    "positions|problems|processes|ranks|records|repositories|requests|retries|rows|runs|samples|sequences|"
-    "shards|slices|sources|splits|stages|steps|tasks|texts|threads|times|tokens|units|values|windows|words|"
-    "workers"
-)
-COUNTED = re.compile(rf" (?:(?:added|more|other|special|train|training|validation) )?(?:{NOUNS})\b(?!/)")
-VERBS = {("task", " runs"), ("run.folder", " records")}
-"""What stands before a word of NOUNS that is a verb there."""
-
-
-def _counts_before_plurals(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of every whole number in an f-string that a plural follows, whatever the number is.
-
-    The name of a constant, such as MOST_MEMBERS, is no such number: it is more than 1.
-    """
-    for node in ast.walk(ast.parse(source)):
-        for value, after in itertools.pairwise(node.values) if isinstance(node, ast.JoinedStr) else ():
-            if not isinstance(value, ast.FormattedValue) or not isinstance(after, ast.Constant):
-                continue
-            name, noun = ast.unparse(value.value), COUNTED.match(str(after.value))
-            is_whole = value.format_spec is None or ast.unparse(value.format_spec) in ("f','", "f',.0f'")
-            is_constant = name.rpartition(".")[2].isupper()
-            if noun and is_whole and not is_constant and (name, noun[0]) not in VERBS:
-                yield value.lineno, f"{{{name}}}{noun[0]}"
-
-
-def test_a_count_in_a_message_has_its_singular() -> None:
-    assert list(_counts_before_plurals('f"{n:,} shards, {N} shards, {n:.1f} tokens"')) == [(1, "{n} shards")]
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {text}: use `plural`"
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for line, text in _counts_before_plurals(path.read_text(encoding="utf-8"))
-    ]
-    assert found == []
-
-
-NEED_CORPORA = {
-    "tests/pipeline/test_clusters_exhaustive.py": {"recipe"},
-    "tests/test_servers.py": {"test_the_corpora_have_the_schemas_of_the_small_set"},
-}
-"""Tests that are skipped without the real corpora, and fixtures of such tests. All others run on any machine."""
-
-
-def test_what_is_skipped_without_the_corpora_is_listed() -> None:
-    found: dict[str, set[str]] = {}
-    with_other_text: set[str] = set()
-    quick: set[str] = set()
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        source = path.read_text(encoding="utf-8")
-        for node in ast.parse(source).body if path != Path(__file__) else []:
-            text = ast.unparse(node)
-            if isinstance(node, ast.Assign) and re.search("skipif.*(CORPORA|STORIES)", text):
-                found.setdefault(name, set()).add("every test")
-            elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                is_given = any(argument.arg == "corpora" for argument in node.args.args)
-                marks = " ".join(map(ast.unparse, node.decorator_list))
-                skips = "pytest.skip(" in text and re.search(r"corpora\.find\(\)|TOKENMILL_CORPORA", text)
-                if is_given or skips or re.search(r"skipif.*(CORPORA|corpora\.find)", marks):
-                    found.setdefault(name, set()).add(node.name)
-                    if "mark.long" not in marks and not re.search("^pytestmark = .*mark.long", source, re.MULTILINE):
-                        quick.add(name)
-                elif "corpora.find()" in text and "assert folder is not None" not in text:
-                    with_other_text.add(name)
-    assert found == NEED_CORPORA
-    script = (ROOT / ".ci/run").read_text(encoding="utf-8")
-    script_files = set(re.findall(r"tests/\S+\.py", script))
-    assert script_files == with_other_text | quick - {"tests/pipeline/test_clusters_exhaustive.py"}
 
 
 def test_ci_runs_what_the_readme_says() -> None:

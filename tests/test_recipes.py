@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.paths import SHIPPED
 from pipeline.recipe.schema import Recipe
-from pipeline.recipe.sources import HubSource
-from shards.config import _models_in
 from shards.errors import InputError
 from shards.terminal.shipped_recipes import find_recipe
 from tests.support.builds import call_here
@@ -24,7 +21,6 @@ from tokenmill.experiments.schema import SHIPPED as EXPERIMENTS_FOLDER
 from tokenmill.experiments.schema import flatten_keys, load_ablation
 from tokenmill.mix_search.schema import load_mix_search
 from trainer import recipe as train_recipe
-from trainer.recipe import TrainRecipe
 
 Load = Callable[..., Recipe]
 
@@ -61,29 +57,6 @@ def test_every_data_recipe_loads(path: Path, load: Load) -> None:
     assert recipe.name == path.stem
     assert recipe.tokenizer.vocab_size
     assert load(path.stem, "mix.tokens=100M").mix.tokens == 10**8
-
-
-def test_the_big_recipe_is_what_it_was_built_from(load: Load) -> None:
-    recipe: Recipe = load("gpuburnout-1b")
-    assert [(source.name, source.weight) for source in recipe.sources] == [
-        ("fineweb-edu", 87),
-        ("finemath", 10),
-        ("python-edu", 3),
-    ]
-    tokens = recipe.mix.tokens
-    assert tokens == 30_600_000_000
-    assert -(-int(tokens) // recipe.shards.tokens) == 282
-    assert recipe.tokenizer.vocab_size == 32_000 + len(recipe.tokenizer.special_tokens) == 32_005
-    assert recipe.sources[2].content == "software-heritage"
-
-
-def test_the_others(load: Load) -> None:
-    stories: Recipe = load("tinystories")
-    assert isinstance(stories.sources[0], HubSource)
-    assert (stories.sources[0].repo, stories.tokenizer.vocab_size) == ("roneneldan/TinyStories", 4096)
-    text: Recipe = load("local-text")
-    assert (text.sources[0].kind, text.sources[0].format, bool(text.sources[0].separator)) == ("files", "text", True)
-    assert text.split.val_tokens > 0
 
 
 def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,23 +130,6 @@ def test_the_page_of_keys_is_what_the_command_prints() -> None:
         "| `until_mix_phase` | text or whole number ≥ 1 | none |",
     ):
         assert f"\n{line} " in printed
-
-
-def list_models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    yield model
-    for name in model.model_fields:
-        for inner in _models_in(model.model_fields[name].annotation):
-            yield from list_models(inner)
-
-
-@pytest.mark.parametrize(("file", "model"), [("data", Recipe), ("train", TrainRecipe)])
-def test_every_key_of_a_recipe_has_a_row(file: str, model: type[BaseModel]) -> None:
-    rows = set(
-        re.findall(r"^(?:\| `(\w+)` \||`\[+(?:\w+\.)*(\w+)\])", call_here(main, "keys", file).stdout, re.MULTILINE)
-    )
-    listed = {name for row in rows for name in row}
-    models = [kind for one in list_models(model) for kind in getattr(one, "variants", lambda one=one: [one])()]
-    assert {key for one in models for key in one.model_fields} <= listed
 
 
 def test_the_page_of_experiments_shows_the_shipped_experiment(tmp_path: Path) -> None:

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -18,18 +16,11 @@ import pytest
 from pyarrow.feather import write_feather
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.formats.byte_io import COMPRESSION
-from pipeline.sources.formats.detect import ending_of
 from tests.support import recipes
 from tests.support.builds import list_spans_of
 from tests.support.good_recipe import faults_of
 
 LINES = "".join(json.dumps({"text": f"document {n}", "url": "https://example.org"}) + "\n" for n in range(5)).encode()
-
-
-def test_one_long_json_line_is_recognised(tmp_path: Path, source: Any, read_all: Any) -> None:
-    (tmp_path / "a.json").write_text(json.dumps({"text": "x" * 200_000}))
-    assert [len(text) for _, _, text in read_all(source(tmp_path / "a.json"))] == [200_000]
 
 
 REFUSED = {
@@ -145,13 +136,3 @@ def test_a_plan_says_how_files_are_read(
     ways = "1 as arrow, 3 as jsonl (gzip), 3 as parquet"
     assert f"files of s: {ways}; 1 task" in said
     assert "validation tokens in 1 shard\n" in said
-
-
-def test_the_ending_is_that_of_splitext_whatever_the_dots() -> None:
-    def expected(name: str) -> str:
-        base, ending = os.path.splitext(name)
-        return (os.path.splitext(base)[1] if ending in COMPRESSION else ending).lower()
-
-    parts = ["", ".", "a", "/", ".gz", ".MD", "..", ".GZ"]
-    names = {"".join(some) for some in itertools.product(parts, repeat=4)}
-    assert [name for name in names if ending_of(name) != expected(name)] == []

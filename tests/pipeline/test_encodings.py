@@ -134,14 +134,6 @@ def test_an_unknown_encoding_is_refused(name: str, load: Any) -> None:
     assert any("sources.s.encoding: " in fault and "Python knows" in fault for fault in faults), faults
 
 
-def test_a_separator_that_the_encoding_has_not_is_refused(load: Any) -> None:
-    text = (
-        'name = "x"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["{folder}/a.txt"]\n[tokenizer]\nvocab_size = 300\n'
-    )
-    text = text.replace("weight", 'encoding = "latin-1"\nseparator = "€"\nweight')
-    assert [fault for fault in faults_of(load, text) if "sources.s.separator: cannot be written in latin-1" in fault]
-
-
 def test_its_names_are_one_key(source: Any) -> None:
     """UTF-8 under another name is the default, which no digest and no recipe.json has."""
     assert source("a", encoding="UTF8") == source("a", encoding="utf-8-sig") == source("a")

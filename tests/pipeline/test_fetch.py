@@ -392,23 +392,6 @@ def test_earlier_documents_that_are_altered_are_not_used(
     assert result.spans[0].documents == len(small.ids) - 1
 
 
-def test_a_file_that_rows_share_is_asked_for_once_and_used_twice(
-    small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any
-) -> None:
-    key = small.ids[0]
-    rows = tmp_path / "rows"
-    rows.mkdir()
-    for part in ("a", "b"):
-        pq.write_table(pa.table({"blob_id": [key, key.upper(), small.ids[1]]}), rows / f"{part}.parquet")
-    run = Run(rows, server, tmp_path / "work", monkeypatch)
-    result = run()
-    assert len(server.requests) == 2
-    assert [span.documents for span in result.spans] == [3, 3]
-    assert result.rows == 6
-    assert run.counts[0] == (4, 0)
-    assert run.counts[-1] == (6, 2)
-
-
 def test_json_lines_and_lists_name_files_too(small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any) -> None:
     keys = small.ids[:5]
     contents = [content_of(server, key).decode() for key in keys]
@@ -422,14 +405,3 @@ def test_json_lines_and_lists_name_files_too(small: Archive, server: Bucket, tmp
         run = Run(rows, server, tmp_path / f"work-{name}", monkeypatch, **more)
         (span,) = run.local(run()).spans
         assert [text for batch in read_span(run.source, span) for text in batch.text.to_pylist()] == contents
-
-
-def test_a_journal_is_kept_until_there_is_a_receipt(
-    small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any
-) -> None:
-    first = Run(small, server, tmp_path, monkeypatch)
-    first()
-    (first.folder / "receipt.json").unlink()
-    server.forget()
-    first()
-    assert len(server.requests) == 0, "the task was cut off before its receipt: nothing is asked for again"

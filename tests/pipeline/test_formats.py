@@ -23,7 +23,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.recipe.key_values import FormatName
-from pipeline.recipe.schema import SourceRecipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources import files
 from pipeline.sources.base import MALFORMED, SourceError, Span, TextBatch, split_groups
@@ -45,15 +44,6 @@ Write = Callable[[Path], Any]
 
 def test_recipes_name_the_formats_of_the_table() -> None:
     assert set(get_args(FormatName)) == {"auto", *FORMATS}
-
-
-def test_each_format_has_a_module_and_endings_of_its_own() -> None:
-    endings = [ending for format_ in FORMATS.values() for ending in format_.endings]
-    assert len(endings) == len(set(endings))
-    for name, format_ in FORMATS.items():
-        assert callable(format_.load().cut_file), name
-        assert callable(format_.load().read_span), name
-        assert set(format_.keys) <= SourceRecipe.model_fields.keys(), name
 
 
 def table() -> pa.Table:

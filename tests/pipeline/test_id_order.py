@@ -7,16 +7,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
 from pipeline.recipe.schema import TokenizerRecipe
-from pipeline.tokenizer import train
 from pipeline.tokenizer.encoder import Encoder
-from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, iter_sample
 from pipeline.tokenizer.train import build_tokenizer_json, train_merges
 from shards.format.tokenizer_json import make_plain
 from tests.support.builds import build_here, digests, real_documents
@@ -77,36 +74,6 @@ def test_transformers_reads_it(trained: tuple[str, str], tmp_path: Path) -> None
         assert ids == encoder.encode_reference(text)
         assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
     assert tokenizer.convert_tokens_to_ids(SPECIAL) == [0, 1, 2]
-
-
-def test_a_large_sample_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [f"{number} {text}" for number, text in enumerate(real_documents())]
-    sample = write_sample(tmp_path / "s", texts)
-    merges = train_merges(sample, 600, SPECIAL, "gpt2")
-    of_all = write(merges, "gpt2", "frequency", sample)
-    read = train._iter_counted  # pyright: ignore[reportPrivateUsage]
-    size = sample.stat().st_size
-    for block, counted in ((1000, size), (5000, size), (1000, size // 4), (100, size // 10), (size, size)):
-        monkeypatch.setattr(train, "_BLOCK_BYTES", block)
-        monkeypatch.setattr(train, "COUNTED_BYTES", counted)
-        step = -(-size // counted)
-        # A document is counted if the block in which it begins is: every `step`-th one.
-        starts = np.cumsum([0, *(len(text.encode()) + 1 for text in texts)])[:-1]
-        expected = [text for text, start in zip(texts, starts.tolist(), strict=True) if start // block % step == 0]
-        found = b"".join(read(sample))
-        assert found == b"".join(text.encode() + DOCUMENT_SEPARATOR for text in expected)
-        assert (expected == texts) == (step == 1)
-        assert (write(merges, "gpt2", "frequency", sample) == of_all) == (step == 1)
-    assert list(iter_sample(sample)) == texts
-
-
-def test_a_vocabulary_without_merges(tmp_path: Path) -> None:
-    sample = write_sample(tmp_path / "s", ["zzzz zz", "", "b"])
-    found = json.loads(write([], "gpt2", "frequency", sample))["model"]["vocab"]
-    by_id = {number: entry for entry, number in found.items()}
-    # The bytes of 256 and 257 are smaller than those of 3.
-    assert [by_id[number] for number in (0, 1, 2, 256, 257, 3)] == [*SPECIAL, "z", "b", "Ġ"]
-    assert len(found) == len(SPECIAL) + 256
 
 
 BY_MERGE = ("--set", "tokenizer.id_order=merge")

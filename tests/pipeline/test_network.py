@@ -19,7 +19,6 @@ import pytest
 from pipeline.recipe.predicates import parse_predicate
 from pipeline.sources.base import SourceError
 from pipeline.sources.formats.columns import test_predicates as count_rejected
-from pipeline.sources.network.range_cache import is_kept, keep_fetched
 from pipeline.sources.network.settings import Network, network_settings
 from shards.stores.cache import Cache
 from tests.support.hub_builds import ROOT, hub_recipe
@@ -72,15 +71,6 @@ def test_settings_travel_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         os.environ["TOKENMILL_CONNECTIONS"] = "many"
         with pytest.raises(SourceError, match="TOKENMILL_CONNECTIONS: expected int, got 'many'"):
             network_settings()
-
-
-def test_what_is_read_twice_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not is_kept()
-    with keep_fetched(), keep_fetched():
-        assert is_kept()
-    assert not is_kept()
-    monkeypatch.setenv("TOKENMILL_CACHE_ALL", "True")
-    assert is_kept()
 
 
 def test_the_cache_gives_back_what_was_put_and_nothing_else(tmp_path: Path) -> None:

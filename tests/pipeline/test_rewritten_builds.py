@@ -15,7 +15,6 @@ import xxhash
 from tokenizers import Tokenizer
 
 import shards
-from shards.convert.export import export_set
 from shards.torch import TokenWindows
 from shards.validation.files import check_set_files
 from shards.validation.shard_contents import find_shard_problems, shard_rules
@@ -191,12 +190,6 @@ def test_audit_and_report_know_bos(built: Path, tmp_path: Path) -> None:
     assert "of the text as the tokenizer rewrote it" in checks["bytes_per_token"]["summary"]
     assert call_here(main, *one_worker("report", built, "--out", tmp_path / "report")).returncode == 0
     assert "&lt;s&gt;" in (tmp_path / "report" / "index.html").read_text()
-
-
-def test_an_export_says_bos(built: Path, tmp_path: Path) -> None:
-    shard_set = shards.open_set(built)
-    export_set(shard_set, out=tmp_path / "gpt", layout="nanogpt")
-    assert json.loads((tmp_path / "gpt" / "export.json").read_text())["bos_id"] == BOS
 
 
 def test_windows_number_documents_by_eos_and_bos_begins_them(built: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
 from pipeline.recipe.schema import Recipe
 from pipeline.sources import files, selection
-from pipeline.sources.base import UNIT_BYTES, Span
+from pipeline.sources.base import Span
 from pipeline.sources.selection import Selection, open_sources
 from shards.format.reader import open_set
 from tests.support.builds import digests, list_spans_of
@@ -210,26 +209,6 @@ def test_what_is_taken_further_leaves_what_was_taken(load: Any) -> None:
     assert {span.name for span in every[:6]} != {span.name for span in sorted(every, key=lambda s: s.name)[:6]}
 
 
-def test_the_seed_and_the_files_decide_the_order(load: Any, corpus: Path, tmp_path: Path) -> None:
-    def order(source: Any, seed: int) -> list[str]:
-        found = Selection(0, source, seed=seed, tokens=1000)
-        found.take(10**12)
-        return [f"{span.name} {span.part}" for unit in found.units for span in unit.spans]
-
-    source = load().sources[0]
-    assert order(source, 11) == order(source, 11)
-    assert order(source, 11) != order(source, 12)
-    # A file more moves no other out of its turn.
-    shutil.copytree(corpus / "code", tmp_path / "code")
-    shutil.copy(corpus / "code" / "part-03.parquet", tmp_path / "code" / "part-99.parquet")
-    names = [file.name for group in selection._group_files(files.list_files(source), 11) for file in group]
-    grown = source.model_copy(update={"paths": [f"{tmp_path}/code/*.parquet"]})
-    ranked = sorted(files.list_files(grown), key=lambda file: selection.seeded_place(11, file.name))
-    old = sorted(files.list_files(source), key=lambda file: selection.seeded_place(11, file.name))
-    assert [file.name for file in ranked if file.name != "part-99.parquet"] == [file.name for file in old]
-    assert sorted(names) == sorted(file.name for file in old)
-
-
 def test_a_small_source_and_a_whole_build_read_all_in_order(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load()
     whole = open_sources(load("mix.tokens=max"))
@@ -289,9 +268,3 @@ def test_for_a_share_of_the_documents_more_is_read(load: Any, run: Any, opened: 
     assert short.validation.problems == []
     assert (short.manifest.sources[0].unread_bytes, short.manifest.sources[0].epochs > 1) == (0, True)
     assert short.stages["tokenizer"].ran == 0
-
-
-def test_part_sizes() -> None:
-    assert selection.part_bytes(0) == selection.LEAST_PART_BYTES
-    assert selection.part_bytes(64 * (1 << 20)) == selection.part_bytes(64 * (1 << 20) + 10**7) == 1 << 20
-    assert selection.part_bytes(10**15) == UNIT_BYTES

@@ -103,16 +103,6 @@ def test_row_groups(sizes: Any, texts: list[str], batch_bytes: int, unit_bytes: 
         assert read_cut(path)[0] == texts
 
 
-def test_cuts_lie_near_each_unit(sizes: Any, tmp_path: Path) -> None:
-    sizes(64, 1000)
-    texts = [f"document {index}" * 3 for index in range(500)]
-    (tmp_path / "a.txt").write_text("".join(text + "\n--\n" for text in texts))
-    found, spans = read_cut(tmp_path / "a.txt", separator="\n--\n")
-    size = (tmp_path / "a.txt").stat().st_size
-    assert found == texts
-    assert size // 1100 <= spans <= size // 1000 + 1
-
-
 def test_search_for_a_cut_holds_little(sizes: Any) -> None:
     """A document of any size is passed by in windows."""
     sizes(100, 10)

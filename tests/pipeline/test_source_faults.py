@@ -18,9 +18,7 @@ import pytest
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
 from pipeline.sources.formats import contract
-from pipeline.sources.formats.parquet import open_parquet
 from tests.support.builds import list_spans_of
-from tests.support.opened import no_more_files
 
 
 def resolve_error(recipe: Any) -> str:
@@ -137,12 +135,6 @@ def test_a_row_group_without_a_kept_row_leaves_its_text_alone(tmp_path: Path, so
         (0, [], {"not score > 0": 5}),
         (5, [5, 6, 7, 8, 9], {}),
     ]
-
-
-def test_a_file_that_the_process_may_not_open_is_not_said_to_be_truncated(tmp_path: Path, write_parquet: Any) -> None:
-    path = write_parquet(tmp_path / "a.parquet", ["some text"])
-    with pytest.raises(OSError, match="Too many open files"), no_more_files(), open_parquet(str(path), "a.parquet", ""):
-        pass
 
 
 def test_a_folder_of_mixed_schemas_names_all_bad_files(tmp_path: Path, source: Any, write_parquet: Any) -> None:

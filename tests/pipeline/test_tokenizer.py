@@ -133,14 +133,6 @@ def test_any_text_encodes_alike_and_decodes_back(name: str, trained: Any, encode
     assert bytes(values[character] for token in found for character in vocabulary[token]) == text.encode()
 
 
-def test_encodes_slices_and_empty_batches(encoders: Any, documents: list[str]) -> None:
-    whole = pa.array(documents, pa.large_string())
-    ids, offsets = encoders["gpt2"].encode(whole.slice(5, 7))
-    assert [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)] == encode(encoders["gpt2"], documents[5:12])
-    ids, offsets = encoders["gpt2"].encode(whole.slice(0, 0))
-    assert (len(ids), offsets.tolist()) == (0, [0])
-
-
 @pytest.mark.parametrize("token", ["the", "Ġthe", "a", "Ċ"])
 def test_a_special_token_that_is_an_ordinary_word(token: str) -> None:
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the")]
@@ -148,15 +140,6 @@ def test_a_special_token_that_is_an_ordinary_word(token: str) -> None:
         TokenizerError, match=r"tokenizer\.special_tokens: \[.*\] are ordinary words of this vocabulary\. "
     ):
         write_by_merge(merges, [token], "gpt2")
-
-
-def test_an_entry_that_two_merges_make_is_one() -> None:
-    """As in `tokenizers`, whose vocabulary is a map from the text."""
-    merges = [("a", "b"), ("b", "c"), ("ab", "c"), ("a", "bc"), ("abc", "d")]
-    data = json.loads(write_by_merge(merges, SPECIAL, "gpt2"))
-    assert len(data["model"]["vocab"]) == 3 + 256 + 4
-    assert sorted(data["model"]["vocab"].values()) == list(range(263))
-    assert encode(encoder_of(json.dumps(data)), ["abcd", "bcd"]) == [[262], [260, data["model"]["vocab"]["d"]]]
 
 
 @pytest.mark.parametrize("name", NAMES)

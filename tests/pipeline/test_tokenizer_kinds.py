@@ -197,19 +197,6 @@ def test_gigatoken_encodes_what_it_can(encoders: dict[str, Encoder]) -> None:
     assert "Unigram" in encoders["t5"].slow_because
 
 
-def test_a_pre_tokenizer_that_loses_more_than_the_normalizer_says_stops_the_build(kinds: dict[str, Any]) -> None:
-    stars = {"type": "Split", "pattern": {"String": "*"}, "behavior": "Isolated", "invert": False}
-    level = kinds["nfc"]["pre_tokenizer"]
-    data = kinds["nfc"] | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [stars, level]}}
-    encoder = Encoder(data)
-    assert encode(encoder, ["a*b e\u0301"])[1].rewritten == 1
-    assert encoder.kept is not None
-    array = pa.array(["a*b"], pa.large_string())
-    ids, offsets = encoder.encode(pa.array(["a*"], pa.large_string()))
-    with pytest.raises(TokenizerError, match=r"make 'a\*b' of a document, and its tokens say 'a\*'"):
-        encoder.kept.add(KeptText(), Documents(array, np.zeros(1, np.uint32)), ids, offsets)
-
-
 def test_unknown_tokens_over_the_limit_stop_the_build(encoders: dict[str, Encoder]) -> None:
     _, kept = encode(encoders["unigram"], ["plain words here", "some \u4e2d\u6587 words"])
     assert kept.unknown == 1
@@ -262,23 +249,3 @@ def test_what_a_file_asks_for_and_a_set_does_not_do_is_said(kinds: dict[str, Any
     )
     encoder = Encoder(data)
     assert encode(encoder, ["the set"])[0] == [reference(kinds["llama2"]).encode("the set").ids]
-
-
-@pytest.mark.parametrize(
-    ("message", "change"),
-    [
-        ("byte_fallback without all 256 bytes and no unknown", lambda d: d["model"].update(unk_token=None)),
-        (
-            "special token '<0x0A>' has the id of an ordinary word",
-            lambda d: d["added_tokens"][0].update(content="<0x0A>", id=13),
-        ),
-        ("model.dropout is 0.1", lambda d: d["model"].update(dropout=0.1)),
-    ],
-)
-def test_sentencepiece_files_that_are_refused(message: str, change: Any, kinds: dict[str, Any], tmp_path: Path) -> None:
-    data: dict[str, Any] = json.loads(json.dumps(kinds["llama2"]))
-    if "256" in message:
-        data["model"]["vocab"]["<0xZZ>"] = data["model"]["vocab"].pop("<0x0B>")
-    change(data)
-    with pytest.raises(TokenizerError, match=message):
-        load(data, tmp_path)

@@ -9,37 +9,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from pipeline.builder.alarms import check_encoded
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.tally import Tally
 from pipeline.sources.base import MALFORMED, SourceError
-from pipeline.sources.formats.encodings import explain_fault
 from tests.support import recipes
 from tests.support.builds import build_here, list_spans_of
 from tests.support.recipes import write_recipe
 
 web = functools.partial(recipes.source, "web")
 """The table of the source of these tests."""
-
-
-@pytest.mark.parametrize(
-    ("data", "encoding", "words"),
-    [
-        (b"caf\xe9", "utf-8", 'byte 0xe9 at 3 is not UTF-8: "caf\\xe9"'),
-        ("naïve €".encode()[:-1], "utf-8", "ends within a character of UTF-8, at byte 7"),
-        (b"na\xc3\xafve \xff!", "utf-8", 'byte 0xff at 7 is not UTF-8: "naïve \\xff!"'),
-        (b"a\xff81b", "cp1252", 'byte 0x81 does not decode in cp1252: "a\\x81b"'),
-        (b"x" * 10**6 + b" caf\xe9 \x1b[2J", "utf-8", 'at 1,000,004 is not UTF-8: "xxx'),
-    ],
-)
-def test_the_fault_is_shown(data: bytes, encoding: str, words: str) -> None:
-    found = explain_fault(data, encoding)
-    assert words in found
-    assert "\x1b" not in found
 
 
 def read(recipe: Any) -> DocumentStream:
@@ -125,15 +106,6 @@ def test_each_format_counts_and_shows_it(case: str, tmp_path: Path, source: Any)
         read(source(tmp_path / name, **keys))
 
 
-def test_parquet_that_holds_no_utf8(tmp_path: Path, source: Any) -> None:
-    texts = pa.array([b"one", b"caf\xe9", b"two"], pa.binary()).view(pa.string())
-    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
-    with pytest.raises(SourceError) as caught:
-        read(source(tmp_path / "a.parquet"))
-    assert "a.parquet rg0-1 row 1: byte 0xe9" in str(caught.value)
-    assert "repair the records, or set max_malformed = 0.3334" in str(caught.value)
-
-
 UTF_16 = {
     "a.jsonl": '{"text": "one"}\n',
     "a.txt": "two\n\ndocuments of ASCII",
@@ -165,15 +137,6 @@ def tally_of(*malformed: str, **dropped: int) -> Tally:
     tally = Tally.sum(Tally(malformed=[line]) for line in malformed)
     tally.drops.count_rows({names[key]: count for key, count in dropped.items()})
     return tally
-
-
-def test_both_kinds_of_malformed_records_have_one_limit(source: Any) -> None:
-    tally = tally_of("a: fault", "b: fault", malformed=4, invalid=6)
-    assert "10 of 100 records (10.00%) are malformed and dropped. Examples:\n  a: fault\n  b: fault" in "".join(
-        check_encoded(source("a", max_malformed=0.1), 90, tally)
-    )
-    with pytest.raises(SourceError, match=r"(?s)10 of 100.*encoding.*max_malformed = 0\.1 to go on .*encoded again"):
-        check_encoded(source("a", max_malformed=0.09), 90, tally)
 
 
 def test_records_without_text_have_a_limit(source: Any) -> None:
@@ -224,16 +187,3 @@ def test_what_drops_everything_is_said_first(tmp_path: Path, run_cli: Any) -> No
     assert f"error: source 'web': {why}tokenizer: no text is left to train on. Correct `keep`, `text`, " in said
     planned = run_cli("plan", "r.toml")
     assert (planned.returncode, planned.stderr) == (2, said[said.index("error: ") :])
-
-
-def test_a_sample_that_loses_most_says_so_before_its_size(tmp_path: Path, run_cli: Any) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "a document"}\n' + '{"text": null}\n' * 100)
-    write_recipe(tmp_path / "r.toml", web("*.jsonl"))
-    said = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
-    first = "error: source 'web': 100 of 101 records are dropped (text is null: 100).\ntokenizer.vocab_size: 300 is too"
-    assert first in said
-    few = ["--set", "tokenizer.vocab_size=258"]
-    said = build_here(tmp_path / "r.toml", tmp_path / "out", *few, expect=2)["stderr"]
-    drops = "of web, 100 of 101 records are dropped (text is null: 100)"
-    assert f"sampled 10 B of text, not 1.52 kB, by the sizes of the files: {drops}" in said
-    assert "100 of 101 records (99.01% of those that `keep` leaves) have no text" in said

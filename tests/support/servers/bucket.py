@@ -1,8 +1,8 @@
 """Software Heritage's bucket on loopback: `/content/<sha1>`, and path-style `/softwareheritage/content/<sha1>`.
 
 A body is the gzip of the bytes whose SHA-1 is the key, without a Content-Encoding, as the real one sends it; a missing
-key is 404 with S3's XML. Objects come from a folder (files named by key), from a tar (members `.../<sha1>`, sent from
-where they lie), or from memory. ETags are stable but not the MD5 that S3 would send; nothing can be listed or written.
+key is 404 with S3's XML. Objects come from a tar (members `.../<sha1>`, sent from where they lie), or
+from memory. ETags are stable but not the MD5 that S3 would send; nothing can be listed or written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Bucket(Server):
     """Serves objects; see the module's first lines. `url` is the endpoint, below which the keys are."""
 
     def __init__(self, source: Path | None = None) -> None:
-        """Index the objects of a folder or of a tar, and listen."""
+        """Index the objects of a tar, and listen."""
         self.objects: dict[str, bytes | FileSpan] = index(source) if source else {}
         super().__init__(self._route)
         (self.url,) = self.urls()
@@ -53,10 +53,7 @@ class Bucket(Server):
 
 
 def index(source: Path) -> dict[str, bytes | FileSpan]:
-    """Return the objects of a folder or an uncompressed tar, by key; the last of a tar's members of a name counts."""
-    if source.is_dir():
-        paths = [path for path in source.rglob("*") if SHA1.match(path.name)]
-        return {path.name: FileSpan(str(path), 0, path.stat().st_size) for path in paths}
+    """Return the objects of an uncompressed tar, by key."""
     with tarfile.open(source, "r:") as tar:
         members = [(member.name.rsplit("/", 1)[-1], member) for member in tar if member.isfile()]
     return {name: FileSpan(str(source), at.offset_data, at.size) for name, at in members if SHA1.match(name)}

@@ -1,7 +1,6 @@
 """Folders for the Hub and objects for the bucket, named and shaped like the real data sets that a build reads.
 
-From the corpora if `TOKENMILL_CORPORA` names their folder (linked, not copied, where the schema allows it), else a
-small set with the same names and schemas from Python's own texts, so that tests prove the same without the corpora.
+A small set with the same names and schemas, from Python's own texts. `find` names the folder of the real corpora.
 Not included: the other configurations of these repositories, and the `date` column of FineWeb-Edu's `default`.
 """
 
@@ -41,7 +40,7 @@ PYTHON_COLUMNS = {"blob_id": S, "repo_name": S, "path": S, "length_bytes": I64, 
 NESTED = ["dump", "url", "date", "file_path", "language", "language_score", "token_count", "score", "int_score"]
 STORIES_FILES = ("2d5a1467fff1081b", "5852b56a2bd28fd9", "a26307300439e943", "d243063613e5a057")
 PIECES = 3
-"""Files of each configuration of the small set; the corpora have one each."""
+"""Files of each configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,6 @@ class Corpora:
 
     root: Path
     objects: Path
-    real: bool
 
 
 def find() -> Path | None:
@@ -59,26 +57,18 @@ def find() -> Path | None:
     return folder.resolve() if (folder / "fineweb_edu").is_dir() else None
 
 
-def write(out: Path, corpora: Path | None = None) -> Corpora:
-    """Write the repositories below out/hub, from the corpora (see `find`), or the small set if None is given."""
+def write(out: Path) -> Corpora:
+    """Write the repositories below out/hub."""
     root, tar = out / "hub", out / "swh_content.tar"
     out.mkdir(parents=True, exist_ok=True)
-    web: Path | pa.Table
-    if corpora:
-        web, math, code, stories = (
-            corpora / f"{name}/part-00000.parquet" for name in ("fineweb_edu", "finemath", "python_edu", "tinystories")
-        )
-        tar.symlink_to(corpora / "python_edu/swh_content.tar")
-    else:
-        web, math, stories = small_web(), small_math(), small_stories()
-        code = small_code(tar)
-    pieces = 1 if corpora else PIECES
-    write_fineweb(root / FINEWEB, web, pieces)
-    write_finemath(root / FINEMATH, math, pieces)
-    write_smollm(root / SMOLLM, web, code, pieces)
-    write_stories(root / STORIES, stories)
-    write_climbmix(root / CLIMBMIX, web)
-    return Corpora(root, tar, corpora is not None)
+    web = small_web()
+    write_fineweb(root / FINEWEB, web)
+    write_finemath(root / FINEMATH, small_math())
+    write_smollm(root / SMOLLM, web, small_code(tar))
+    write_stories(root / STORIES, small_stories())
+    place(web.select(["text"]), [root / CLIMBMIX / f"shard_{index:05d}.parquet" for index in range(PIECES)])
+    write_card(root / CLIMBMIX, {})  # the shuffled mirror: files beside the card, and no configurations
+    return Corpora(root, tar)
 
 
 def changed(folder: Path, out: Path, changes: dict[str, bytes | None]) -> Path:
@@ -98,23 +88,20 @@ def changed(folder: Path, out: Path, changes: dict[str, bytes | None]) -> Path:
 # --- The repositories ---
 
 
-def write_fineweb(folder: Path, web: Path | pa.Table, pieces: int) -> None:
+def write_fineweb(folder: Path, web: pa.Table) -> None:
     """Write FineWeb-Edu: `default` in data/DUMP/, and three samples; here all hold the same documents."""
-    place(web, [folder / f"sample/10BT/{index:03d}_00000.parquet" for index in range(pieces)])
     paths = {"default": "data/*/*"} | {f"sample-{size}": f"sample/{size}/*" for size in ("10BT", "100BT", "350BT")}
-    for index in range(pieces):
-        source = folder / f"sample/10BT/{index:03d}_00000.parquet"
-        place(source, [folder / f"sample/100BT/{source.name}"])
-        place(source, [folder / f"sample/350BT/{source.name}"])
-        place(source, [folder / f"data/CC-MAIN-2013-20/train-{index:05d}-of-{pieces:05d}.parquet"])
+    for size in ("10BT", "100BT", "350BT"):
+        place(web, [folder / f"sample/{size}/{index:03d}_00000.parquet" for index in range(PIECES)])
+    place(web, [folder / f"data/CC-MAIN-2013-20/train-{index:05d}-of-{PIECES:05d}.parquet" for index in range(PIECES)])
     write_card(folder, {"pretty_name": "FineWeb-Edu"} | configs(paths))
 
 
-def write_finemath(folder: Path, math: Path | pa.Table, pieces: int) -> None:
+def write_finemath(folder: Path, math: pa.Table) -> None:
     """Write FineMath: two configurations of the same schema, with the `dataset_info` that the real card has."""
     names = ("finemath-3plus", "finemath-4plus")
     for name in names:
-        place(math, [folder / f"{name}/train-{index:05d}-of-{pieces:05d}.parquet" for index in range(pieces)])
+        place(math, [folder / f"{name}/train-{index:05d}-of-{PIECES:05d}.parquet" for index in range(PIECES)])
     rows = sum(pq.read_metadata(path).num_rows for path in (folder / names[0]).iterdir())
     features = [{"name": name, "dtype": dtype(kind)} for name, kind in FINEMATH_COLUMNS.items()]
     # The real card's num_bytes are fractions, too.
@@ -123,20 +110,18 @@ def write_finemath(folder: Path, math: Path | pa.Table, pieces: int) -> None:
     write_card(folder, {"dataset_info": info} | configs({name: f"{name}/train-*" for name in names}))
 
 
-def write_smollm(folder: Path, web: Path | pa.Table, code: Path | pa.Table, pieces: int) -> None:
+def write_smollm(folder: Path, web: pa.Table, code: pa.Table) -> None:
     """Write the SmolLM corpus: `python-edu` without text, and `fineweb-edu-dedup` with nested metadata."""
-    flat = web if isinstance(web, pa.Table) else pq.read_table(web)
-    flat = flat.append_column("date", pa.nulls(len(flat), pa.timestamp("s")))
+    flat = web.append_column("date", pa.nulls(len(web), pa.timestamp("s")))
     metadata = pa.StructArray.from_arrays([flat[name].combine_chunks() for name in NESTED], NESTED)
     nested = flat.select(["text", "id"]).append_column("metadata", metadata)
     for name, source in (("fineweb-edu-dedup", nested), ("python-edu", code)):
-        place(source, [folder / f"{name}/train-{index:05d}-of-{pieces:05d}.parquet" for index in range(pieces)])
+        place(source, [folder / f"{name}/train-{index:05d}-of-{PIECES:05d}.parquet" for index in range(PIECES)])
     write_card(folder, configs({name: f"{name}/train-*" for name in ("fineweb-edu-dedup", "python-edu")}))
 
 
-def write_stories(folder: Path, stories: Path | pa.Table) -> None:
+def write_stories(folder: Path, table: pa.Table) -> None:
     """Write TinyStories: two splits that only the files' names tell, for its card has no configurations."""
-    table = stories if isinstance(stories, pa.Table) else pq.read_table(stories)
     cut = len(table) * 9 // 10
     parts = len(STORIES_FILES)
     names = [f"train-{index:05d}-of-{parts:05d}-{mark}.parquet" for index, mark in enumerate(STORIES_FILES)]
@@ -145,26 +130,12 @@ def write_stories(folder: Path, stories: Path | pa.Table) -> None:
     write_card(folder, {"task_categories": ["text-generation"]})
 
 
-def write_climbmix(folder: Path, web: Path | pa.Table) -> None:
-    """Write ClimbMix's shuffled mirror: numbered files beside the card, with one column, and no configurations."""
-    table = web if isinstance(web, pa.Table) else pq.read_table(web, columns=["text"])
-    place(table.select(["text"]), [folder / f"shard_{index:05d}.parquet" for index in range(PIECES)])
-    write_card(folder, {})
-
-
-def place(source: Path | pa.Table, targets: list[Path]) -> None:
-    """Link a file to its one target, or cut a table into the targets, in order."""
-    for target in targets:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(source, Path) and len(targets) == 1:
-        targets[0].symlink_to(source.resolve())
-        return
-    table = pq.read_table(source) if isinstance(source, Path) else source
+def place(table: pa.Table, targets: list[Path]) -> None:
+    """Cut a table into the targets, in order."""
     size = -(-len(table) // len(targets))
     for index, target in enumerate(targets):
-        # Row groups of 1,000 rows as in the corpora, of 100 in the small set: several a file in both.
-        rows = 1000 if len(table) > 2500 else 100
-        pq.write_table(table.slice(index * size, size), target, row_group_size=rows, compression="zstd")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table.slice(index * size, size), target, row_group_size=100, compression="zstd")
 
 
 def configs(paths: dict[str, str]) -> dict[str, Any]:

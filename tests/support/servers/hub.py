@@ -4,14 +4,10 @@
 CDN: large files are redirected to a signed address of *another origin* (a second port), where clients must not send
 their token; the records show whether they did. With a `store` it can be written to (`hub_writes`). It has no Xet (set
 HF_HUB_DISABLE_XET=1 to upload), and tokens stand for users.
-
-    python -m tests.support.servers.hub --root DIR      prints its address; ends, with totals, when stdin closes
 """
 
 from __future__ import annotations
 
-import argparse
-import base64
 import hashlib
 import time
 import types
@@ -22,7 +18,7 @@ from urllib.parse import parse_qs, quote, unquote
 
 from tests.support.servers.http11 import FileSpan, Request, Response
 from tests.support.servers.hub_writes import WRITER, Writes, as_json, error, missing_repo
-from tests.support.servers.loopback import Server, serve_until_stdin_ends
+from tests.support.servers.loopback import Server
 from tests.support.servers.snapshots import DATE, Entry, Snapshot, expanded, snapshot_of
 
 if TYPE_CHECKING:
@@ -68,15 +64,13 @@ def use_hub(url: str, patch: pytest.MonkeyPatch) -> None:
 class Hub(Server):
     """Serves the repositories below root; see the module's first lines."""
 
-    def __init__(self, root: Path | None = None, *, page_size: int = 1000, store: Path | None = None) -> None:
+    def __init__(self, root: Path | None = None, *, store: Path | None = None) -> None:
         """Read (and hash) every repository below root, and listen.
 
         Args:
             root: a folder of OWNER/NAME/ folders; None: none yet, see `publish`.
-            page_size: entries in a page of the tree; the real Hub's is 1000.
             store: a folder for what is uploaded; None: nothing can be.
         """
-        self.page_size = page_size
         self.repos: dict[str, Repo] = {}
         self._blobs: dict[str, Entry] = {}
         self._tokens = {TOKEN, WRITER}
@@ -138,10 +132,6 @@ class Hub(Server):
         match parts:
             case ["api", "agent-harnesses"]:  # asked once a day by every installation
                 return as_json({"standardEnvVars": [], "harnesses": {}})
-            case ["api", "whoami-v2"]:
-                if token is None:
-                    return error(401, "Invalid username or password.")
-                return as_json({"type": "user", "name": "tester", "orgs": [], "auth": {"type": "access_token"}})
             case ["api", "datasets", owner, name, *rest]:
                 repo, verb, rest = f"{owner}/{name}", *(rest[:1] or ["info"]), rest[1:]
             case ["datasets", owner, name, "resolve", *rest] | ["api", "resolve-cache", "datasets", owner, name, *rest]:
@@ -161,7 +151,8 @@ class Hub(Server):
         if verb in ("info", "revision"):
             return as_json(self._info(repo, known, snapshot, parse_qs(request.query)))
         if verb == "tree":
-            return self._tree(request, snapshot, path)
+            below = snapshot.list_folder(path, recursive="recursive=true" in request.query.lower())
+            return as_json(below) if below else error(404, f"{path} does not exist", code="EntryNotFound")
         if verb == "paths-info":
             form = parse_qs(request.body.decode())
             found = [snapshot.tree[one] for one in form.get("paths", []) if one in snapshot.tree]
@@ -232,42 +223,3 @@ class Hub(Server):
             "usedStorage": sum(entry.size for entry in snapshot.files.values()),
             "cardData": snapshot.card, "siblings": siblings,
         }  # fmt: skip
-
-    def _tree(self, request: Request, snapshot: Snapshot, path: str) -> Response:
-        """List a folder, one page at a time; the next page's address is in the Link header."""
-        query = {name: values[0] for name, values in parse_qs(request.query).items()}
-        below = snapshot.list_folder(path, recursive=query.get("recursive", "false").lower() == "true")
-        if not below:
-            return error(404, f"{path} does not exist on {snapshot.commit}", code="EntryNotFound")
-        begin = int(base64.urlsafe_b64decode(query.get("cursor", "")) or 0)
-        limit = min(int(query.get("limit", self.page_size)), self.page_size)
-        page = below[begin : begin + limit]
-        if query.get("expand", "false").lower() == "true":
-            page = [expanded(entry, snapshot) for entry in page]
-        response = as_json(page)
-        if begin + limit < len(below):
-            query["cursor"] = base64.urlsafe_b64encode(str(begin + limit).encode()).decode()
-            link = f"{self.url}{request.target.partition('?')[0]}?" + "&".join(
-                f"{name}={quote(value)}" for name, value in query.items()
-            )
-            response.headers["Link"] = f'<{link}>; rel="next"'
-        return response
-
-
-def main() -> None:
-    """Serve a folder until stdin ends."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, required=True, help="folder of OWNER/NAME/ folders")
-    parser.add_argument("--page-size", type=int, default=1000, help="entries in a page of the tree")
-    parser.add_argument("--latency-ms", type=float, default=0.0, help="waited before every answer")
-    parser.add_argument("--fail-every", type=int, default=0, help="make every n-th request fail, in turning ways")
-    options = parser.parse_args()
-    with Hub(options.root, page_size=options.page_size) as hub:
-        hub.latency_s = options.latency_ms / 1000
-        if options.fail_every:
-            hub.faults.every(options.fail_every)
-        serve_until_stdin_ends(hub, hub.url)
-
-
-if __name__ == "__main__":
-    main()

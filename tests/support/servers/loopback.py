@@ -27,21 +27,16 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass(slots=True)
 class Record:
-    """What was asked and what was sent for it: `body_bytes` counts bytes given to the socket; status 0: no answer.
-
-    `received_bytes` is the size of the request's own body.
-    """
+    """What was asked and what was sent for it: `body_bytes` counts bytes given to the socket; status 0: no answer."""
 
     method: str
     path: str
     query: str
     range: str | None
     authorized: bool
-    agent: str
     fault: str | None
     status: int = 0
     body_bytes: int = 0
-    received_bytes: int = 0
 
 
 class Server:
@@ -163,7 +158,7 @@ class Server:
         if not self.faults.cuts_upload(path):
             return False
         with self._lock:
-            self._records.append(Record(method, path, "", None, False, "", "cut-upload"))
+            self._records.append(Record(method, path, "", None, False, "cut-upload"))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         return True
 
@@ -173,10 +168,7 @@ class Server:
         kind = fault.kind if fault else None
         get = request.headers.get
         authorized = "authorization" in request.headers
-        record = Record(
-            request.method, request.path, request.query, get("range"), authorized, get("user-agent", ""), kind
-        )
-        record.received_bytes = len(request.body)
+        record = Record(request.method, request.path, request.query, get("range"), authorized, kind)
         with self._lock:
             self._records.append(record)
             self._busy += 1
@@ -226,19 +218,5 @@ def fault_response(fault: Fault | None) -> Response | None:
     """Return the answer of a fault that is one: 429 or 503."""
     if fault is None or not fault.kind.isdigit():
         return None
-    headers = {"Content-Type": "application/json"}
-    if fault.retry_after_s is not None:
-        headers["Retry-After"] = str(fault.retry_after_s)
+    headers = {"Content-Type": "application/json", "Retry-After": "0"}
     return Response(int(fault.kind), headers, json.dumps({"error": REASONS[int(fault.kind)]}).encode())
-
-
-def serve_until_stdin_ends(server: Server, url: str) -> None:
-    """Print the address, wait for the end of stdin, then print the totals as one line of JSON."""
-    print(url, flush=True)
-    sys.stdin.buffer.read()
-    records = server.requests
-    statuses: dict[str, int] = {}
-    for record in records:
-        statuses[str(record.status)] = statuses.get(str(record.status), 0) + 1
-    total = {"requests": len(records), "body_bytes": sum(r.body_bytes for r in records), "statuses": statuses}
-    print(json.dumps(total), flush=True)

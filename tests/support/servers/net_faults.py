@@ -28,7 +28,6 @@ class Fault:
     """One failure about to happen."""
 
     kind: str
-    retry_after_s: int | None = 0
     stall_s: float = 1.0
 
 
@@ -74,7 +73,6 @@ class Faults:
         *kinds: str,
         match: str = "",
         most: int | None = None,
-        retry_after_s: int | None = 0,
         stall_s: float = 1.0,
     ) -> None:
         """Make every n-th request whose path matches fail, in the given kinds by turns (all of `KINDS` if none given).
@@ -84,16 +82,9 @@ class Faults:
             kinds: names of `KINDS`.
             match: a regular expression, searched in the path.
             most: how many times at most; None: without end.
-            retry_after_s: the Retry-After header of 429 and 503, in seconds; None: no such header.
             stall_s: how long a stall lasts, in seconds; the answer is complete after it.
-
-        Raises:
-            ValueError: n is below 1, or a kind is unknown.
         """
-        unknown = set(kinds) - set(KINDS)
-        if n < 1 or unknown:
-            raise ValueError(f"n={n} must be at least 1, and {sorted(unknown)} must be among {KINDS}")
-        shape = Fault("", retry_after_s, stall_s)
+        shape = Fault("", stall_s)
         with self._lock:
             self._every.append(_Every(n, kinds or KINDS, re.compile(match), most, shape))
 

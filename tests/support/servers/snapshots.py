@@ -7,7 +7,7 @@ Names come from content: a commit is the SHA-1 of the names, sizes and SHA-256 o
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,11 @@ class Entry:
 
 @dataclass
 class Snapshot:
-    """One commit: its files by path, README's YAML, and the listings that were asked for."""
+    """One commit: its files by path and README's YAML."""
 
     commit: str
     files: dict[str, Entry]
     card: dict[str, Any]
-    _listings: dict[tuple[str, bool], list[dict[str, Any]]] = field(default_factory=dict)
 
     @cached_property
     def tree(self) -> dict[str, dict[str, Any]]:
@@ -47,13 +46,10 @@ class Snapshot:
         return tree_of(self.files)
 
     def list_folder(self, path: str, *, recursive: bool) -> list[dict[str, Any]]:
-        """Return the entries below a folder; kept, since a listing of many pages asks for each."""
-        if (path, recursive) not in self._listings:
-            prefix = f"{path}/" if path else ""
-            below = [entry for entry in self.tree.values() if entry["path"].startswith(prefix)]
-            kept = [entry for entry in below if recursive or "/" not in entry["path"][len(prefix) :]]
-            self._listings[path, recursive] = kept
-        return self._listings[path, recursive]
+        """Return the entries below a folder."""
+        prefix = f"{path}/" if path else ""
+        below = [entry for entry in self.tree.values() if entry["path"].startswith(prefix)]
+        return [entry for entry in below if recursive or "/" not in entry["path"][len(prefix) :]]
 
 
 def snapshot_of(repo: str, folder: Path) -> Snapshot:
