@@ -54,17 +54,12 @@ tokens = 2_000_000
 class Archive:
     """A folder of metadata and the objects that it names."""
 
-    def __init__(self, folder: Path, objects: Path, tables: list[pa.Table]):
+    def __init__(self, folder: Path, objects: Path, table: pa.Table):
         folder.mkdir(exist_ok=True)
-        for index, table in enumerate(tables):
-            pq.write_table(table, folder / f"part-{index}.parquet", row_group_size=-(-len(table) // 2))
+        pq.write_table(table, folder / "part-0.parquet", row_group_size=-(-len(table) // 2))
         self.folder, self.objects = folder, objects
-        self.ids: list[str] = [key for table in tables for key in table["blob_id"].to_pylist()]
+        self.ids: list[str] = table["blob_id"].to_pylist()
         self.keys = dict.fromkeys(self.ids)
-
-    def not_utf8(self, server: Bucket) -> int:
-        """Count the rows whose object is not UTF-8."""
-        return sum(archive.decode_archived(content_of(server, key), None) is None for key in self.ids)
 
 
 def content_of(server: Bucket, key: str) -> bytes:
@@ -76,41 +71,17 @@ def content_of(server: Bucket, key: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Archive:
-    """The files of `small`, named by the rows of two files."""
-    folder = tmp_path_factory.mktemp("whole")
-    table = stand_ins.small_code(folder / "objects.tar")
-    half = len(table) // 2
-    return Archive(folder / "rows", folder / "objects.tar", [table.slice(0, half), table.slice(half)])
-
-
-@pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Archive:
     """About 120 files of the standard library; one is empty, one is Latin-1, one is named by two rows."""
     folder = tmp_path_factory.mktemp("small")
     table = stand_ins.small_code(folder / "objects.tar")
-    return Archive(folder / "rows", folder / "objects.tar", [table])
+    return Archive(folder / "rows", folder / "objects.tar", table)
 
 
 @pytest.fixture
 def server(small: Archive) -> Iterator[Bucket]:
     with Bucket(small.objects) as bucket:
         yield bucket
-
-
-@pytest.fixture(scope="module")
-def whole_server(whole: Archive) -> Iterator[Bucket]:
-    with Bucket(whole.objects) as bucket:
-        yield bucket
-
-
-@pytest.fixture
-def clean(whole_server: Bucket) -> Bucket:
-    """The server of the whole set, as new."""
-    whole_server.faults.off()
-    whole_server.latency_s = 0.0
-    whole_server.forget()
-    return whole_server
 
 
 def flags(server: Bucket, *options: str) -> list[str]:
@@ -144,76 +115,72 @@ def dropped(result: dict[str, Any]) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(
-    whole: Archive, whole_server: Bucket, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, Any], Path]:
+def undisturbed(small: Archive, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     """A build of the whole set by a network without fault."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    whole_server.faults.off()
-    whole_server.forget()
-    result = build(write_recipe(folder, whole), folder / "set", whole_server)
-    result["requests"] = len(whole_server.requests)
-    return result, folder / "set"
+    with Bucket(small.objects) as server:
+        result = build(write_recipe(folder, small), folder / "set", server)
+        return result | {"requests": len(server.requests)}, folder / "set"
 
 
 # --- All of it ---
 
 
 def test_every_file_is_fetched_once_and_used(
-    whole: Archive, whole_server: Bucket, undisturbed: tuple[dict[str, Any], Path]
+    small: Archive, server: Bucket, undisturbed: tuple[dict[str, Any], Path]
 ) -> None:
     result, out = undisturbed
-    assert (result["ran"]["fetch"], result["requests"]) == (1, len(whole.keys))
-    assert dropped(result) == {archive.NOT_UTF8: whole.not_utf8(whole_server)}
+    assert (result["ran"]["fetch"], result["requests"]) == (1, len(small.keys))
+    assert dropped(result) == {archive.NOT_UTF8: 1}
     texts: list[bytes] = []
     for path in sorted((out.with_name("set.work") / "fetch").glob("*/*.parquet")):
         texts += [text.as_py().encode() for batch in fetched_documents.read_file(path) for text in batch.text]
-    expected = [content_of(whole_server, key) for key in whole.ids]
+    expected = [content_of(server, key) for key in small.ids]
     assert sorted(texts) == sorted(text for text in expected if archive.decode_archived(text, None) is not None)
     assert not list((out.with_name("set.work") / "fetch").glob("*.journal"))
     assert "files/s)" in result["said"]
 
 
 def test_a_network_that_fails_leaves_the_same_bytes(
-    whole: Archive, clean: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
+    small: Archive, server: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:
-    clean.faults.every(5, stall_s=3)
-    result = build(write_recipe(tmp_path, whole), tmp_path / "set", clean, "--connections", "64")
+    server.faults.every(5, stall_s=3)
+    result = build(write_recipe(tmp_path, small), tmp_path / "set", server, "--connections", "64")
     assert digests(tmp_path / "set") == digests(undisturbed[1])
     assert dropped(result) == dropped(undisturbed[0])
-    assert len({record.fault for record in clean.requests}) == 8, "seven kinds of faults, and none"
+    assert len({record.fault for record in server.requests}) == 8, "seven kinds of faults, and none"
 
 
 def test_killed_half_way_it_asks_for_the_rest_only(
-    whole: Archive, clean: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
+    small: Archive, server: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:
-    recipe, out = write_recipe(tmp_path, whole), tmp_path / "set"
+    recipe, out = write_recipe(tmp_path, small), tmp_path / "set"
     total = undisturbed[0]["requests"]
-    clean.latency_s = 0.02
+    server.latency_s = 0.02
     options = ("--connections", "4")
     for part in (0.3, 0.6):
         started = subprocess.Popen(
-            command(recipe, out, clean, *options),
+            command(recipe, out, server, *options),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         deadline = time.monotonic() + 60
-        while len(clean.requests) < part * total:
+        while len(server.requests) < part * total:
             assert time.monotonic() < deadline
             assert started.poll() is None
             time.sleep(0.01)
         os.killpg(started.pid, signal.SIGKILL)
         started.wait(10)
-    clean.latency_s = 0.0
-    assert build(recipe, out, clean, *options)["ran"]["fetch"] >= 1
-    asked = [record.path for record in clean.requests]
+    server.latency_s = 0.0
+    assert build(recipe, out, server, *options)["ran"]["fetch"] >= 1
+    asked = [record.path for record in server.requests]
     in_flight = 2 * 2 * 2 * 4  # kills, workers, connections and as many answers not yet taken
     assert total <= len(asked) <= total + in_flight
     assert digests(out) == digests(undisturbed[1])
     before = len(asked)
-    assert build(recipe, out, clean)["tasks_run"] == 0
-    assert len(clean.requests) == before
+    assert build(recipe, out, server)["tasks_run"] == 0
+    assert len(server.requests) == before
 
 
 # --- What cannot be had ---

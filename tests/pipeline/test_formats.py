@@ -72,7 +72,6 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".zst": zstandard.ZstdCompressor().compress,
     ".bz2": bz2.compress,
 }
-ENDINGS = {"": bytes, **COMPRESS}
 LINES = [json.dumps(row).encode() + b"\n" for row in ROWS]
 JSON_LINES, HALVES = b"".join(LINES), (b"".join(LINES[:12]), b"".join(LINES[12:]))
 PARQUET_TYPES: dict[str, pa.DataType] = {
@@ -127,10 +126,8 @@ WRITERS: dict[str, Write] = {
 """A file of each format with columns, and of each variant, with the records `ROWS`."""
 SEPARATOR = "\n<<<document>>>\n"
 TEXTS: dict[str, Write] = {
-    **{
-        f"a.txt{end}": write_bytes(compress(SEPARATOR.join(row["text"] for row in ROWS).encode()))
-        for end, compress in ENDINGS.items()
-    },
+    f"a.txt{end}": write_bytes(compress(SEPARATOR.join(row["text"] for row in ROWS).encode()))
+    for end, compress in {"": bytes, **COMPRESS}.items()
 }
 """A file of each format without columns of a recipe's own, with the texts of `ROWS`."""
 UNCUT = (".gz", ".bz2", ".zst")

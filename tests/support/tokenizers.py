@@ -54,9 +54,9 @@ def train_llama2(texts: Iterable[str], *, vocab_size: int = 700, alphabet: int =
     return data
 
 
-def with_metaspace(data: dict[str, Any], scheme: str = "first") -> dict[str, Any]:
+def with_metaspace(data: dict[str, Any]) -> dict[str, Any]:
     """Return the same tokenizer as later versions of transformers write it: with a Metaspace pre-tokenizer."""
-    metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": scheme, "split": False}
+    metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": "first", "split": False}
     return data | {"normalizer": None, "pre_tokenizer": metaspace}
 
 
