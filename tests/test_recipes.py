@@ -114,22 +114,8 @@ def test_the_page_of_keys_is_what_the_command_prints() -> None:
     """Where this fails: tokenmill keys > docs/keys.md"""
     printed = call_here(main, "keys").stdout
     assert printed == (ROOT / "docs/keys.md").read_text(encoding="utf-8")
-    # A line is a heading, a row of four cells, the head of a table, or the title of a section.
-    lines = [line for line in printed.splitlines() if line]
-    assert all(line.startswith(("| `", "| key |", "|---|", "`[", "#")) for line in lines)
-    rows = [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in lines if line.startswith("| `")]
+    rows = [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in printed.splitlines() if line.startswith("| `")]
     assert all(len(row) == 4 and len(row[3]) > 10 for row in rows)
-    for line in (
-        "| `weight` | number > 0 | required |",
-        "| `zstd_level` | whole number, 1 to 19 | none |",
-        '| `sample_bytes` | bytes | `"1 GB"` |',
-        '| `when_short` | `"error"`, `"shrink"`, `"repeat"` | `"error"` |',
-        "| `seq_len` | whole number ≥ 1 | required |",
-        "| `betas` | list of 2 of number ≥ 0, < 1 | `[0.9, 0.95]` |",
-        "| `num_key_value_heads` | whole number ≥ 1 | from other keys |",
-        "| `until_mix_phase` | text or whole number ≥ 1 | none |",
-    ):
-        assert f"\n{line} " in printed
 
 
 def test_the_page_of_experiments_shows_the_shipped_experiment(tmp_path: Path) -> None:
@@ -177,18 +163,11 @@ def test_an_unknown_name_is_answered_with_the_names() -> None:
             ["build", "{train}", "--out", "{out}"],
             "this is a train recipe (it has [model], [train], [optimizer])",
         ),
-        (["plan", "{train}"], "is for `tokenmill train RECIPE --shards SET --run RUN`"),
         (
             ["train", "{data}", "--shards", "{out}", "--run", "{out}"],
             "this is a data recipe (it has [sources], [tokenizer]",
         ),
-        (["fit", "{data}", "--gpu-memory", "80GB"], "is for `tokenmill build RECIPE --out OUT`"),
-        (["bench", "{data}"], "expected a train recipe, which has [model], [train], [optimizer]"),
         (["plan", "gpt2-134m"], "the shipped recipe of this name is a train recipe."),
-        (
-            ["fit", "climbmix", "--gpu-memory", "80GB"],
-            "the shipped recipe of this name is a data recipe.",
-        ),
         (["plan", "min-words"], "the shipped recipe of this name is an experiment."),
     ],
 )

@@ -229,6 +229,7 @@ def test_a_refused_command_line_has_no_usage_and_is_json_too() -> None:
     done = call_here(main, "nonsense")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: no command 'nonsense'. `tokenmill --help` lists the commands.\n"
+    assert call_here(main, "buld").stderr == "error: no command 'buld'. Did you mean 'build'?\n"
     done = call_here(main, "validate", "--json")
     assert done.stderr == "error: missing: SET. `tokenmill validate --help` explains the arguments.\n"
     assert json.loads(done.stdout)["status"] == "refused"

@@ -3,7 +3,6 @@
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import io
 import itertools
 import json
 from collections.abc import Generator
@@ -101,19 +100,3 @@ def test_row_groups(sizes: Any, texts: list[str], batch_bytes: int, unit_bytes: 
         path = Path(folder, "a.parquet")
         pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), path, row_group_size=group)
         assert read_cut(path)[0] == texts
-
-
-def test_search_for_a_cut_holds_little(sizes: Any) -> None:
-    """A document of any size is passed by in windows."""
-    sizes(100, 10)
-
-    class Counting(io.BytesIO):
-        largest = 0
-
-        def read(self, size: int | None = -1) -> bytes:
-            self.largest = max(self.largest, size or 0)
-            return super().read(size)
-
-    raw = Counting(b"a" * 10_000 + b"--" + b"b" * 10)
-    assert list(blocks.find_boundaries(raw, len(raw.getvalue()), b"--", 10)) == [10_002]
-    assert raw.largest == 100

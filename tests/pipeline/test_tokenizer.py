@@ -104,6 +104,7 @@ def encode(encoder: Encoder, texts: list[str]) -> list[list[int]]:
 def test_encodes_as_tokenizers_does(name: str, trained: dict[str, str], encoders: Any, documents: list[str]) -> None:
     plain = Tokenizer.from_str(trained[name])
     plain.encode_special_tokens = True
+    assert encoders[name].slow_because == ""
     found = encode(encoders[name], documents)
     assert found == [encoding.ids for encoding in plain.encode_batch(documents, add_special_tokens=False)]
     assert found == [encoders[name].encode_reference(text) for text in documents]
@@ -133,7 +134,7 @@ def test_any_text_encodes_alike_and_decodes_back(name: str, trained: Any, encode
     assert bytes(values[character] for token in found for character in vocabulary[token]) == text.encode()
 
 
-@pytest.mark.parametrize("token", ["the", "Ġthe", "a", "Ċ"])
+@pytest.mark.parametrize("token", ["the", "Ċ"])
 def test_a_special_token_that_is_an_ordinary_word(token: str) -> None:
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the")]
     with pytest.raises(
@@ -183,17 +184,14 @@ def test_a_good_file(trained: dict[str, str], tmp_path: Path) -> None:
 FAULTY_FILES: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
     ("has the model 'WordPiece': its entries do not record the", lambda d: d["model"].update(type="WordPiece")),
     ("expected a byte-level or SentencePiece", lambda d: d.update(pre_tokenizer={"type": "Whitespace"})),
-    ("has no byte_fallback and no unknown token", lambda d: d.update(pre_tokenizer={"type": "Metaspace"})),
     ("no special token '<|endoftext|>' to end documents", lambda d: d.update(added_tokens=[])),
     ("its pre-tokenizer adds a space before each document", lambda d: d["pre_tokenizer"].update(add_prefix_space=True)),
     ("its pre-tokenizer does not split text into words", lambda d: d["pre_tokenizer"].update(use_regex=False)),
     ("special token '<|pad|>' has the id of an ordinary word", lambda d: d["added_tokens"][1].update(id=300)),
     ("model.dropout is 0.1", lambda d: d["model"].update(dropout=0.1)),
-    ("model.byte_fallback is True", lambda d: d["model"].update(byte_fallback=True)),
     ("has no entry for 1 of the 256 bytes, 0x7a first", lambda d: d["model"]["vocab"].pop("z")),
     ("entry 'a b' holds ' ', which is not in the byte-level", lambda d: d["model"]["vocab"].update({"a b": 9})),
     ("has ids of 16777216 and above", lambda d: d["model"]["vocab"].update(far=1 << 40)),
-    ("not a tokenizer.json with a vocabulary", lambda d: d.pop("model")),
     ("not a tokenizer.json with a vocabulary", lambda d: d["model"].update(vocab=[["a", 0]])),
 ]
 
@@ -233,10 +231,6 @@ def test_what_gigatoken_cannot_run_is_encoded_by_tokenizers(
     assert found == [encoding.ids for encoding in plain.encode_batch(texts, add_special_tokens=False)]
     assert plain.decode_batch(found, skip_special_tokens=False) == texts
     assert encode(encoder, []) == []
-
-
-def test_what_gigatoken_can_run_is_encoded_by_it(encoders: dict[str, Encoder]) -> None:
-    assert {encoder.slow_because for encoder in encoders.values()} == {""}
 
 
 def test_a_pre_tokenizer_that_loses_characters_is_refused(trained: dict[str, str]) -> None:

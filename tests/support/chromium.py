@@ -1,8 +1,7 @@
-"""A headless Chromium on a pipe: open a page at a width, read its log and its requests, measure and picture it."""
+"""A headless Chromium on a pipe: open a page at a width, and read its log and its requests."""
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -140,16 +139,3 @@ class Page:
             "Network.loadingFailed",
         )
         return [json.dumps(event["params"]) for event in self._browser.events if event["method"] in methods]
-
-    def picture(self, path: Path, *, top: float = 0, height: float | None = None) -> None:
-        """Write a PNG of the whole page, or of a part."""
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        height = size["height"] - top if height is None else min(height, size["height"] - top)
-        clip = {"x": 0, "y": top, "width": size["width"], "height": height, "scale": 1}
-        found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
-        path.write_bytes(base64.b64decode(found["data"]))
-
-    def pdf(self, path: Path) -> None:
-        """Write the page as PDF."""
-        found = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
-        path.write_bytes(base64.b64decode(found["data"]))

@@ -57,7 +57,7 @@ class Plan:
     epochs: dict[str, int]
 
 
-def plan_set(tokenizer: Tokenizer, folder: Path, *, train_tokens: int = 1_300_000, val_tokens: int = 40_000) -> Plan:
+def plan_set(tokenizer: Tokenizer, folder: Path, *, val_tokens: int = 40_000) -> Plan:
     """Mix the sources 3 to 1 into one val and two train shards, each cut at the boundary nearest to its target."""
     eos_id = tokenizer.token_to_id("<|endoftext|>")
     vocab_size = tokenizer.get_vocab_size()
@@ -72,7 +72,7 @@ def plan_set(tokenizer: Tokenizer, folder: Path, *, train_tokens: int = 1_300_00
         documents.sort(key=lambda document: document.hash)
         left = (_encode(tokenizer, document, eos_id) for document in documents)  # more than half of them are not needed
         document = next(left)
-        for split, total in (("val", val_tokens), ("train", train_tokens)):
+        for split, total in (("val", val_tokens), ("train", TRAIN_TOKENS)):
             number = len(shards[split])
             taken = 0
             for k in range(number):

@@ -73,9 +73,9 @@ PartitionName=main Nodes=ALL Default=YES State=UP OverSubscribe=NO MaxTime=60
 
 
 class SlurmCluster:
-    """A controller and two nodes with `cpus` CPUs each, between `with` and its end."""
+    """A controller and two nodes with a CPU each, between `with` and its end."""
 
-    def __init__(self, *, cpus: int = 1):
+    def __init__(self) -> None:
         self._packages = _unpack_packages()
         self.folder = Path(tempfile.mkdtemp(prefix="tokenmill-slurm-"))
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -83,7 +83,7 @@ class SlurmCluster:
         controller_port, *node_ports = find_free_ports(1 + len(_NODES))
         host = socket.gethostname().partition(".")[0]
         nodes = [
-            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=4000"
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1 RealMemory=4000"
             for name, port in zip(_NODES, node_ports, strict=True)
         ]
         config = _CONFIG.format(
