@@ -132,16 +132,6 @@ def test_a_package_of_the_same_name_is_named(own: Installed, project: Path) -> N
     assert "Traceback" not in done.stderr
 
 
-def test_a_package_found_elsewhere_is_named(own: Installed, project: Path, tmp_path: Path) -> None:
-    """As where another folder comes first on the path."""
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "shards.py").write_text("raise SystemExit('hijacked')\n")
-    (own.site / "first.pth").write_text(f"import sys; sys.path.insert(0, {str(elsewhere)!r})\n")
-    done = own.run(project, "tokenmill", "validate", "out/small", status=2)
-    assert f"`import shards` finds {elsewhere / 'shards.py'}; expected" in done.stderr
-
-
 def test_a_missing_extra_is_named(own: Installed, project: Path) -> None:
     (own.site / "torch.py").write_text("raise ModuleNotFoundError('not installed', name='torch')\n")
     own.run(project, "tokenmill", "build", "recipe.toml", "--out", "out/small")

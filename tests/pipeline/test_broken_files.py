@@ -47,12 +47,10 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         csv_of("text,n", "a,1", "b", "c,1"),
         r"a\.csv: record 1: 1 field, expected 2: b\. Repair",
     ),
-    "a.csv too many": (csv_of("text,n", "a,1,2"), "record 0: 3 fields, expected 2: a,1,2"),
     "a.csv open quote": (
         csv_of("text,n", "a,1", '"b,1', "c,1"),
         'a quote is never closed, in record 1 or after it: "b,1',
     ),
-    "a.csv cut short": (csv_of("text,n", 'a,"long')[:-3], "a quote is never closed"),
     "a.csv delimiter": (csv_of("text;n", "a;1"), "there are text;n. Correct `text` or `delimiter`"),
     "a.csv no header": (
         csv_of("a story,1", "b,2"),
@@ -63,7 +61,6 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "a.arrow file cut": (ipc_bytes(pa.ipc.new_file)[:-300], "not whole Arrow IPC.*Restore the file"),
     "a.arrow stream cut": (ipc_bytes(pa.ipc.new_stream)[:-300], "cut short"),
     "a.arrow end mark alone cut": (ipc_bytes(pa.ipc.new_stream)[:-8], "cut short"),
-    "a.arrow head alone": (b"ARROW1\0\0", "not whole Arrow IPC"),
     "a.arrow something else": (b"some text", "expected Arrow IPC"),
     "a.arrow.gz gzip": (gzip.compress(ipc_bytes(pa.ipc.new_stream)), "Decompress the file"),
     "a.json object": (
@@ -71,21 +68,16 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         "neither one object a line nor one array",
     ),
     "a.json cut": (json.dumps(ROWS).encode()[:-30], "cut short"),
-    "a.json cut after an element": (b'[{"text": "a"}, {"text": [1]', "cut short"),
-    "a.json.gz cut in gzip": (gzip.compress(json.dumps(ROWS).encode()[:-30]), "cut short"),
     "a.json no key": (b'[{"body": "a"}]', "there are body. Correct `text`."),
-    "a.json texts": (b'["a", "b"]', r"record 0: .*"),
     "a.json goes on": (b'[{"text": "a"}] [{"text": "b"}]', "goes on after the end of its array: "),
     "a.json no string": (b'[{"text": "a"}, {"text": 5}]', "record 1: "),
     "a.json line end in a string": (b'[{"text": "a"}, {"text": "b\nc"}]', "record 1: "),
     "a.jsonl.gz jsonl": (gzip.compress(RANDOM_LINES)[:20_000], "Truncated compressed stream"),
-    "a.py.gz a file": (gzip.compress(RANDOM_LINES)[:20_000], "Truncated compressed stream"),
     "a.parquet cut": (PARQUET[:-100], "not a whole parquet file"),
-    "a.parquet empty": (b"", "not a whole parquet file"),
     "a.parquet a page": (PARQUET[:100] + bytes(19_900) + PARQUET[20_000:], "row group 0 cannot be decoded"),
 }
 """By file and case: the bytes, and words of the message, a pattern."""
-ONCE_MALFORMED = ("a.csv ragged", "a.csv too many", "a.json texts", "a.json no string", "a.json line end in a string")
+ONCE_MALFORMED = ("a.csv ragged", "a.json no string", "a.json line end in a string")
 """Those whose records are counted if the recipe allows malformed ones."""
 
 
@@ -104,13 +96,11 @@ BAD_RECORDS = {
     "broken": (b'{"text": ', "Invalid value"),
     "number": (b'{"text": 1}', "changed from string to number"),
     "list": (b"[1]", "changed from object to array"),
-    "null": (b"null", "expected an object"),
-    "raw NUL": (b'{"text": "\x00"}', "JSON parse error"),
     "cut off": (b'{"text": "x', "JSON parse error"),
 }
 
 
-@pytest.mark.parametrize("record", [0, 1, 700])
+@pytest.mark.parametrize("record", [0, 700])
 @pytest.mark.parametrize("kind", BAD_RECORDS)
 def test_bad_json_names_file_and_record(kind: str, record: int, tmp_path: Path, source: Any, read_all: Any) -> None:
     lines = [json.dumps({"text": f"text {index} " + "x" * 200}).encode() for index in range(800)]

@@ -132,10 +132,3 @@ def test_an_unknown_encoding_is_refused(name: str, load: Any) -> None:
     text = 'name = "x"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["{folder}/a.py"]\n[tokenizer]\nvocab_size = 300\n'
     faults = faults_of(load, text.replace("weight", f'encoding = "{name}"\nweight'))
     assert any("sources.s.encoding: " in fault and "Python knows" in fault for fault in faults), faults
-
-
-def test_its_names_are_one_key(source: Any) -> None:
-    """UTF-8 under another name is the default, which no digest and no recipe.json has."""
-    assert source("a", encoding="UTF8") == source("a", encoding="utf-8-sig") == source("a")
-    assert "encoding" not in source("a").model_dump()
-    assert source("a", encoding="latin1") == source("a", encoding="ISO-8859-1") != source("a")

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,7 +24,7 @@ from hypothesis import strategies as st
 from pipeline.recipe.key_values import FormatName
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources import files
-from pipeline.sources.base import MALFORMED, SourceError, Span, TextBatch, split_groups
+from pipeline.sources.base import MALFORMED, Span, TextBatch, split_groups
 from pipeline.sources.formats import byte_io
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.kinds import list_files, list_spans
@@ -271,15 +270,6 @@ def csv_of(*lines: str) -> bytes:
     return "\n".join(lines).encode() + b"\n"
 
 
-def test_a_cut_batch_of_a_stream_is_refused_when_it_is_read(tmp_path: Path, source: Any) -> None:
-    data = bytearray(ipc_bytes(pa.ipc.new_stream))
-    place = data.index(np.array([0, 4, 6, 9, 13], np.int32).tobytes())  # of the first batch's texts
-    data[place + 4 : place + 8] = b"\xff" * 4
-    (tmp_path / "a.arrow").write_bytes(data)
-    with pytest.raises(SourceError, match="Restore the file"):
-        read_records(source(tmp_path / "a.arrow"))
-
-
 MALFORMED_FILES = {
     "a.csv": (csv_of("text,n", "a,1", "b", "c,1", "d,1,2", "e,x", '"f', 'g",3'), ["a", "c", "f\ng"], [1, 3, 4]),
     "a.json": (
@@ -370,15 +360,6 @@ def recipe_of(*lines: str) -> str:
     source = "\n".join(['[[sources]]\nname = "s"\nweight = 1', *lines])
     tail = "[split]\nval_tokens = 100\n[shards]\ntokens = 1000\n[tokenizer]\nvocab_size = 300\n"
     return f'name = "a"\n{source}\n{tail}'
-
-
-def test_a_plan_says_how_each_file_is_read(tmp_path: Path, run_cli: Any) -> None:
-    lines = ["text,n", *(f"{n} words,{n}" for n in range(200))]
-    (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-16")
-    (tmp_path / "b.csv.bz2").write_bytes(bz2.compress("\n".join(lines).encode("utf-16")))
-    (tmp_path / "r.toml").write_text(recipe_of('paths = ["*.csv*"]', 'encoding = "utf-16"'))
-    expected = "files of s: 1 as csv, 1 as csv (bz2); 1 task"
-    assert expected in run_cli("plan", "r.toml").stdout
 
 
 def test_excluded_files_are_left_out(tmp_path: Path, run_cli: Any, source: Any) -> None:

@@ -36,10 +36,6 @@ def test_a_kept_tokenizer_encodes_only_what_is_new(recipe: Path, tmp_path: Path)
     assert first["ran"]["encode"] == 2
     assert "tokenizer: trained on " in first["stderr"]
     trained = (out / "tokenizer.json").read_bytes()
-    same = build_here(recipe, out, "--keep-tokenizer")
-    assert same["tasks_run"] == 0
-    assert "encode: 2 of 2 units were already encoded" in same["stderr"]
-
     add_file(tmp_path / "data" / "growing-1.parquet", [NEW_TEXT * count for count in range(1, 200)])
     kept = build_here(recipe, out, "--keep-tokenizer")
     assert (out / "tokenizer.json").read_bytes() == trained
@@ -48,7 +44,6 @@ def test_a_kept_tokenizer_encodes_only_what_is_new(recipe: Path, tmp_path: Path)
     (folder,) = (tmp_path / "set.work" / "tokenizer").iterdir()
     assert f"tokenizer: kept from {folder}" in kept["stderr"]
     assert "encode: 1 of 2 units was already encoded" in kept["stderr"]
-    assert any("tokenizer: kept from" in note for note in kept["notes"])
 
     # The set's own recipe builds the same set in an empty place; training on these files gives another tokenizer.
     build_here(out / "recipe.json", tmp_path / "again")

@@ -19,7 +19,6 @@ import pytest
 from pipeline.recipe.predicates import parse_predicate
 from pipeline.sources.base import SourceError
 from pipeline.sources.formats.columns import test_predicates as count_rejected
-from pipeline.sources.network.settings import Network, network_settings
 from shards.stores.cache import Cache
 from tests.support.hub_builds import ROOT, hub_recipe
 from tests.support.servers.hub import Hub
@@ -56,21 +55,6 @@ def test_a_dead_network_is_said_within_seconds(fault: str, command: str, tmp_pat
     assert reason in line
     assert re.search(r"; trying again until \d\d:\d\d:\d\d$", line)
     assert seconds < 20  # 4.5 s of silence, and the start of the command on a busy machine
-
-
-def test_settings_travel_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith("TOKENMILL_"):
-            monkeypatch.delenv(name)
-    assert network_settings() == Network()
-    with monkeypatch.context() as context:
-        context.setattr(os, "environ", dict(os.environ))
-        settings = Network(timeout_s=1.5, connections=3, cache="/c", cache_all=True, cache_bytes=5)
-        settings.export()
-        assert network_settings() == settings
-        os.environ["TOKENMILL_CONNECTIONS"] = "many"
-        with pytest.raises(SourceError, match="TOKENMILL_CONNECTIONS: expected int, got 'many'"):
-            network_settings()
 
 
 def test_the_cache_gives_back_what_was_put_and_nothing_else(tmp_path: Path) -> None:

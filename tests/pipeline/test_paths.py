@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
 from pathlib import Path
 
 import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.recipe.paths import TypedPath, locate
 from pipeline.recipe.recipe_folder import RECIPE_FOLDER_FILE
 from pipeline.sources.kinds import list_files
 from shards.errors import InputError
@@ -120,28 +118,6 @@ def test_a_tokenizer_of_the_name_that_sets_give_it(project: Path) -> None:
     assert digests(project / "again")["train-00000.bin.zst"] == digests(project / "given")["train-00000.bin.zst"]
 
 
-@pytest.mark.parametrize(
-    ("path", "joined"),
-    [
-        ("a/*.txt", "/r/a/*.txt"),
-        ("../a.txt", "/a.txt"),
-        ("./a.txt", "/r/a.txt"),
-        ("/a.txt", "/a.txt"),
-        ("~/a.txt", "~/a.txt"),
-        ("https://x.org/a", "https://x.org/a"),
-    ],
-)
-def test_joining(path: str, joined: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    located = locate(Path("/r"), path)
-    assert (located, located.written) == (joined, path)
-    assert locate(Path("/x/y"), located.seen_from(Path("/x/y"))) == joined
-    assert pickle.loads(pickle.dumps(located)).written == path  # tasks are pickled
-    monkeypatch.chdir("/")
-    typed = locate(Path("/x/y"), TypedPath(path))
-    assert typed == locate(Path("/"), path)
-    assert locate(Path("/x/y"), typed.written) == typed
-
-
 def test_keys_that_a_tokenizer_file_makes_useless(project: Path) -> None:
     shutil.copy(project / "texts/a.jsonl", project / "recipes/tokenizer.json")
     keys = {"vocab_size": "300", "special_tokens": '["<|endoftext|>", "<|pad|>"]', "pretokenizer": '"llama3"'}
@@ -155,10 +131,3 @@ def test_keys_that_a_tokenizer_file_makes_useless(project: Path) -> None:
     defaults = 'file = "tokenizer.json"\npretokenizer = "gpt2"\neos_token = "<|pad|>"'
     (project / "recipes/a.toml").write_text(RECIPE.replace("vocab_size = 300", defaults))
     assert load_checked_recipe(project / "recipes/a.toml").tokenizer.file == str(project / "recipes/tokenizer.json")
-
-
-def test_a_mixed_folder_names_the_text_file_that_needs_a_separator(project: Path) -> None:
-    (project / "texts/b.txt").write_text("text")
-    (project / "recipes/a.toml").write_text(RECIPE.replace("*.jsonl", "*"))
-    said = faults_of(project / "recipes/a.toml")
-    assert f"sources.s.separator: required to cut {str(project / 'texts/b.txt')!r} into documents" in said

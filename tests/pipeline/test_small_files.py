@@ -125,27 +125,6 @@ def test_kept_spans_that_are_damaged_are_not_used(
     assert kept.read_bytes() == whole
 
 
-def test_kept_spans_are_of_one_way_to_read(files: Any, source: Any, tmp_path: Path) -> None:
-    glob = files("jsonl")
-    store = FolderStore(tmp_path / "work")
-    whole = source(glob)
-    kept = SpanCache(store)
-    spans = kept.list_spans(whole, list_files(whole))
-    kept.save()
-    for recipe, unit_bytes, expected in (
-        (whole, None, 0),
-        (source(glob, weight=2.0, name="other"), None, 0),
-        (source(glob, format="text", separator="\n"), None, 0),  # is not opened to be cut
-        (source(glob, keep={"text": "== document 1"}), None, FILES),
-        (whole, 1 << 20, FILES),
-    ):
-        with record_opened() as opened:
-            found = SpanCache(store).list_spans(recipe, list_files(recipe), unit_bytes)
-        assert sum(path.endswith(".jsonl") for path in opened) == expected
-        assert found == list_spans(recipe, list_files(recipe), unit_bytes)
-    assert spans == list_spans(whole, list_files(whole))
-
-
 def small(number: int, version: str = "1") -> Span:
     """Return the span of a small file."""
     return Span(f"/d/{number}", f"{number:06d}", version, "file", "file", 0, 600, 600, 1, 600)

@@ -7,7 +7,6 @@ import datetime
 import decimal
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
-from pipeline.sources.formats import contract
 from tests.support.builds import list_spans_of
 
 
@@ -154,13 +152,6 @@ def test_a_column_that_is_value_and_part(keep: dict[str, Any], tmp_path: Path, s
     assert "cannot be a value and a part of another column" in resolve_error(source(tmp_path / "a.jsonl", keep=keep))
 
 
-def test_predicate_on_the_text_itself(tmp_path: Path, source: Any, read_all: Any, write_parquet: Any) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
-    write_parquet(tmp_path / "b.parquet", ["a", "b"])
-    rows = read_all(source(tmp_path / "*.*", keep={"text": "!= 'a'"}))
-    assert [text for _, _, text in rows] == ["b", "b"]
-
-
 def test_a_file_that_changes_stops(tmp_path: Path, source: Any) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one--two")
@@ -177,15 +168,6 @@ def test_a_file_that_changes_stops(tmp_path: Path, source: Any) -> None:
     os.utime(path, ns=(1, 1))
     with pytest.raises(SourceError, match="changed while the build was running"):
         list(reading)
-
-
-@pytest.mark.parametrize("format_", ["text", "file"])
-def test_a_file_that_ends_early(tmp_path: Path, source: Any, format_: str) -> None:
-    (tmp_path / "a.md").write_text("one--two")
-    recipe = source(tmp_path / "a.md", separator="--", format=format_)
-    (span,) = list_spans_of(recipe)
-    with pytest.raises(SourceError, match=r"a\.md: ends 3 bytes early\. The file is truncated"):
-        list(contract.read_rows(recipe, replace(span, stop=span.stop + 3)))
 
 
 def test_a_file_that_goes_away(tmp_path: Path, source: Any) -> None:

@@ -244,14 +244,3 @@ def test_a_document_that_loses_characters_stops_the_build(trained: dict[str, str
     encoder = encoder_of(with_splitter(trained["gpt2"], stars))
     with pytest.raises(TokenizerError, match=r"a document of 6 bytes becomes tokens of 3 bytes\. It begins with 'a\*"):
         encode(encoder, ["kept", "a***bc"])
-
-
-def test_a_special_token_that_text_can_reach(trained: dict[str, str]) -> None:
-    def name_a_word(data: dict[str, Any]) -> None:
-        # With `ignore_merges`, as in Llama 3, a word that is an entry becomes it without any merge.
-        data["model"]["ignore_merges"] = True
-        data["model"]["vocab"]["unmerged"] = VOCAB_SIZE
-        data["added_tokens"].append(data["added_tokens"][1] | {"content": "unmerged", "id": VOCAB_SIZE})
-
-    with pytest.raises(TokenizerError, match="is an ordinary word of the vocabulary: text yields its id"):
-        encoder_of(changed(trained["gpt2"], name_a_word))

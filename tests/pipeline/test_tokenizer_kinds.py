@@ -204,7 +204,6 @@ def test_unknown_tokens_over_the_limit_stop_the_build(encoders: dict[str, Encode
     [
         (False, None),
         (True, 1),
-        ("<s>", 1),
         ("<unk>", 0),
         ("<bos>", "tokenizer.bos: no special token '<bos>'; there are"),
         ("</s>", "tokenizer.bos: '</s>' ends documents already"),

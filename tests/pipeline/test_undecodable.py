@@ -57,20 +57,6 @@ FORMATS: dict[str, tuple[str, bytes, dict[str, Any], str, str]] = {
         "text is not valid UTF-8",
         "a.txt b0-14 row 1: ",
     ),
-    "truncated": (
-        "a.txt",
-        "one\n\nnaïve €".encode()[:-1],
-        {"separator": "\n\n"},
-        "text is not valid UTF-8",
-        "a.txt b0-14 row 1: ends within a character",
-    ),
-    "in a stated encoding": (
-        "a.txt",
-        b"one\n\nc\x81\n\ntwo",
-        {"separator": "\n\n", "encoding": "windows-1252"},
-        "text is not valid cp1252",
-        "byte 0x81 does not decode in cp1252",
-    ),
     "JSON lines": (
         "a.jsonl",
         b'{"text": "one"}\n{"text": "caf\xe9"}\n',

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote
 
-import yaml
-
 from tests.support.servers.http11 import Request, Response
 from tests.support.servers.snapshots import Entry, blob_id, is_lfs, pointer, snapshot_from
 
@@ -49,7 +47,7 @@ class Writes:
             case ["lfs-upload", oid]:
                 return self._receive(oid, request)
             case ["api", "validate-yaml"]:
-                return check_card(json.loads(request.body)["content"])
+                return as_json({"errors": [], "warnings": []})
             case ["api", "repos", "create"]:
                 form = json.loads(request.body)
                 repo = f"{form.get('organization') or OWNER}/{form['name']}"
@@ -183,22 +181,6 @@ class Writes:
         sha256 = hashlib.sha256(content).hexdigest()
         self._path(sha256).write_bytes(content)
         return Entry(str(self._path(sha256)), len(content), sha256, blob_id(content), False)
-
-
-def check_card(content: str) -> Response:
-    """Answer as the Hub does to a README.md: its YAML must be a mapping; none at all is a warning."""
-    parts = content.split("---\n", 2)
-    if len(parts) < 3 or parts[0]:
-        return as_json({"errors": [], "warnings": [{"message": "empty or missing yaml metadata in repo card"}]})
-    try:
-        mapping = isinstance(yaml.safe_load(parts[1]), dict)
-    except yaml.YAMLError:
-        mapping = False
-    if mapping:
-        return as_json({"errors": [], "warnings": []})
-    bad = error(400, "Invalid metadata in README.md", code="")
-    bad.body = json.dumps({"error": "Invalid metadata", "errors": [{"message": "yaml is not a mapping"}]}).encode()
-    return bad
 
 
 def as_json(content: object) -> Response:
