@@ -13,12 +13,12 @@ import pytest
 
 from shards.errors import InputError
 from shards.eval_tasks.known import KNOWN_TASKS
-from shards.eval_tasks.own import OwnColumns
 from shards.eval_tasks.prompts import Item
 from shards.eval_tasks.read import read_items
 from shards.stores.cache import Cache
 from tests.support.eval_task_rows import ROWS, write_lines
 from tests.support.servers.hub import Hub, use_hub
+from trainer.eval_config import OwnColumns
 
 ITEMS = {
     "arc_easy": (["Question: What is 1 + 1?\nAnswer:"], ["one", "two"], 1, "What is 1 + 1? two"),

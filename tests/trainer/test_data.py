@@ -8,7 +8,7 @@ import torch
 
 from shards.format.document_table import read_sources
 from shards.format.windows.order import WindowOrder
-from shards.format.windows.token_account import account_tokens
+from shards.format.windows.window_reader import account_tokens
 from shards.torch.document_boundaries import number_documents
 from shards.trace.window_documents import find_window_documents
 from trainer.recipe import TrainConfig

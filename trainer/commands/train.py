@@ -159,7 +159,7 @@ def is_first_rank() -> bool:
 
 def describe_outcome(outcome: TrainingLoop, exit_status: int) -> Outcome:
     """Return how a run ended: its totals, then its phases and those of the set's mix."""
-    from shards.format.windows.token_account import account_tokens
+    from shards.format.windows.window_reader import account_tokens
     from trainer.evaluation.evaluate import describe_counts
     from trainer.evaluation.scores import show_score
     from trainer.phases.ledger import summarise_phases
