@@ -10,6 +10,7 @@ import pytest
 from tests.support.servers import corpora
 
 
+@pytest.mark.long
 @pytest.mark.skipif(corpora.find() is None, reason="no corpora; set TOKENMILL_CORPORA to their folder")
 def test_the_corpora_have_the_schemas_of_the_small_set(tmp_path: Path) -> None:
     folder = corpora.find()
