@@ -31,7 +31,6 @@ from shards.audit.check_result import Check, Example, worst_verdict
 from shards.audit.concentrated_documents import Concentrated, find_concentrated
 from shards.audit.document_checks import (
     check_lengths,
-    check_near_duplicates,
     check_overlap,
     check_repeats,
 )
@@ -45,7 +44,7 @@ from shards.audit.id_checks import (
     check_unknown,
 )
 from shards.audit.rules import Verdict, rare_below
-from shards.audit.shard_figures import NGRAM_RATE, SampleRates, ShardAudit, audit_shard
+from shards.audit.shard_figures import NGRAM_RATE, ShardAudit, audit_shard
 from shards.audit.tokens_table import TOKENS_FILE, write_token_counts
 from shards.audit.totals import Totals, join_ngrams
 from shards.format.reader import Shard, ShardSet
@@ -60,15 +59,13 @@ from shards.trace.excerpt import cut_excerpt
 from shards.trace.locate import Place, find_places
 from shards.validation.files import require_whole
 
-SAMPLED_DOCUMENTS = 1 << 15
-"""Documents compared for near-duplicates. A share of 1 % is then measured to within 0.06 %; 33 MB of sketches."""
 SAMPLED_VAL_TOKENS = 1 << 20
 """Validation tokens searched for in training, by one in four of their n-grams."""
 
 CONTEXT_TOKENS = 64
 """Tokens decoded on each side of an example."""
 
-AUDIT_VERSION = 4
+AUDIT_VERSION = 5
 """The version in audit.json. A report repeats an audit of another version."""
 
 REPORT_FILE = "audit.json"
@@ -85,7 +82,7 @@ class AuditResult:
     tokens: int
     documents: int
     rare_below: int
-    rates: SampleRates
+    val_rate: int
     checks: list[Check]
     concentrated: Concentrated | None
     seconds: float
@@ -114,8 +111,7 @@ class AuditResult:
             "documents": self.documents,
             "rare_below": self.rare_below,
             "one_in": {
-                "documents_for_near_duplicates": self.rates.documents,
-                "documents_of_validation": self.rates.val_documents,
+                "documents_of_validation": self.val_rate,
                 "ngrams_of_validation": NGRAM_RATE,
             },
             "checks": [check.to_dict() for check in self.checks],
@@ -153,11 +149,11 @@ def audit(
     check_outside(out, store)
     # A set that is not whole would give figures that nobody can explain.
     shard_set = require_whole(store)
-    unknown, rates = shard_set.vocabulary.unknown, choose_rates(shard_set)
+    unknown, val_rate = shard_set.vocabulary.unknown, choose_val_rate(shard_set)
     # The list of concentrated documents takes passes of its own; all are one progress.
     size, train = shard_set.shards.num_tokens, shard_set.splits["train"].num_tokens
     advance = count_up(progress, size if not block_list else 2 * size + train)
-    totals = _read_shards(shard_set, rates, workers, advance)
+    totals = _read_shards(shard_set, val_rate, workers, advance)
     tokens = totals.val.tokens + totals.train.tokens
     below = rare_below(totals.train.tokens) if rare is None else rare
     # In the order of the report: what nobody should train on comes first.
@@ -165,14 +161,13 @@ def audit(
         check_special(totals, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id),
         *([] if unknown is None else [check_unknown(totals, unknown)]),
         check_repeats(shard_set),
-        check_overlap(totals, rates),
+        check_overlap(totals, val_rate),
         check_concentrated(totals, below=below),
         check_never_seen(totals),
         check_rare(totals, below=below),
         check_bytes_per_token(totals),
         *([check_phases(totals)] if totals.phases else []),
         check_lengths(totals),
-        check_near_duplicates(totals, rates),
     ]
     concentrated = None
     if block_list:
@@ -186,7 +181,7 @@ def audit(
         tokens=tokens,
         documents=sum(int(split.lengths.sum()) for split in totals.both),
         rare_below=below,
-        rates=rates,
+        val_rate=val_rate,
         checks=checks,
         concentrated=concentrated,
         seconds=time.perf_counter() - began,
@@ -200,25 +195,17 @@ def audit(
     return report
 
 
-def choose_rates(shard_set: ShardSet) -> SampleRates:
-    """Choose the rates at which `audit` samples a set of this size: its samples have a fixed maximum size."""
-    splits = shard_set.manifest.splits
-    train, val = splits.get("train"), splits.get("val")
-    return SampleRates(
-        documents=_one_in(train.documents if train else 0, SAMPLED_DOCUMENTS),
-        val_documents=_one_in(val.tokens if val else 0, SAMPLED_VAL_TOKENS),
-    )
+def choose_val_rate(shard_set: ShardSet) -> int:
+    """Return the N of one in N validation documents that `audit` searches for: the size of the sample is bounded."""
+    val = shard_set.manifest.splits.get("val")
+    return max(1, -(-val.tokens // SAMPLED_VAL_TOKENS)) if val else 1
 
 
-def _one_in(have: int, want: int) -> int:
-    return max(1, -(-have // want))
-
-
-def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, advance: Advance) -> Totals:
+def _read_shards(shard_set: ShardSet, val_rate: int, workers: int, advance: Advance) -> Totals:
     """Read every shard, validation first, and add up."""
     totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocabulary)
     with tempfile.TemporaryDirectory(prefix="audit-") as scratch:
-        search = ShardAudit(shard_set, rates)
+        search = ShardAudit(shard_set, val_rate)
         for split in ("val", "train"):
             members = [number for number, shard in enumerate(shard_set.shards) if shard.entry.split == split]
             for number, figures in map_tasks(audit_shard, search, members, workers):

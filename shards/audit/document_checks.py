@@ -1,42 +1,33 @@
-"""The audit's checks of documents: lengths, near-duplicates, validation seen in training.
+"""The audit's checks of documents: lengths, repeats, validation seen in training.
 
-Lengths and exact repeats are judged over the whole set. The others compare samples (`shard.SampleRates`) chosen
-by content, so that equal things are sampled together. So a rate is unbiased for any size of set.
+Lengths and exact repeats are judged over the whole set. Validation is searched for by a sample of its documents and
+n-grams, chosen by content. So a share is unbiased for any size of set.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
 
 from shards.audit.check_result import Check, Example, Finding
 from shards.audit.histogram import bin_middles, coarsen, quantile
-from shards.audit.ngrams import resemblance
 from shards.audit.rules import (
-    BAD_DUPLICATE_SHARE,
     BAD_LEAKED_SHARE,
     LEAKED,
-    LOOK_DUPLICATE_SHARE,
     MAX_LONGEST_SHARE,
     MAX_SEEN_SHARE,
     MAX_SHORT_SHARE,
-    NEAR_DUPLICATE,
     SHORT_TOKENS,
     Verdict,
 )
-from shards.audit.shard_figures import NGRAM_TOKENS, SampleRates
-from shards.audit.totals import Sketch, Totals, find_firsts, join_ngrams
+from shards.audit.shard_figures import NGRAM_TOKENS
+from shards.audit.totals import Totals, find_firsts, join_ngrams
 from shards.errors import plural
 from shards.format.reader import ShardSet
 from shards.validation.duplicates import check_duplicates
 
 MAX_FINDINGS = 20
-
-MAX_COMPARED = 16
-"""Maximum documents that one document is compared with, among those with the same smallest n-gram hash. Otherwise
-boilerplate at the head of many documents would make the comparison quadratic."""
 
 
 def check_lengths(totals: Totals) -> Check:
@@ -84,54 +75,11 @@ def check_repeats(shard_set: ShardSet) -> Check:
     return Check("repeated_documents", "bad", summary, rows)
 
 
-def check_near_duplicates(totals: Totals, rates: SampleRates) -> Check:
-    """Find near-duplicates among training documents, in a sample that keeps such pairs together.
+def check_overlap(totals: Totals, val_rate: int) -> Check:
+    """Find validation documents that are not equal to a training document and share nearly all their n-grams.
 
-    Documents are sampled by their smallest n-gram hash. Two documents share it with a probability equal to their
-    resemblance, so a pair is found at about that rate (about half of the pairs just over the limit are missed). The
-    share that is found does not fall with the size of the set.
+    One in `val_rate` of the validation documents was searched for.
     """
-    groups: defaultdict[int, list[Sketch]] = defaultdict(list)
-    keys: set[int] = set()
-    for sketch in totals.train.sketches:
-        if sketch.key not in keys:  # a source's later epochs hold the very same documents
-            keys.add(sketch.key)
-            groups[int(sketch.hashes[0])].append(sketch)
-    # Only documents with the same smallest n-gram are compared.
-    pairs: list[tuple[float, Sketch, Sketch]] = []
-    for members in groups.values():
-        different: list[Sketch] = []
-        for sketch in members:
-            best = max(
-                ((resemblance(other.hashes, sketch.hashes), other) for other in different),
-                key=lambda pair: pair[0],
-                default=None,
-            )
-            # A near-duplicate is compared with nothing else: it counts once.
-            if best is not None and best[0] >= NEAR_DUPLICATE:
-                pairs.append((best[0], best[1], sketch))
-            elif len(different) < MAX_COMPARED:
-                different.append(sketch)
-    pairs.sort(key=lambda pair: (-pair[0], pair[2].shard, pair[2].document))
-    share = len(pairs) / max(1, len(keys))
-    rows = [
-        Finding(
-            {"resemblance": round(value, 3)},
-            [Example(one.shard, one.document), Example(other.shard, other.document)],
-        )
-        for value, one, other in pairs[:MAX_FINDINGS]
-    ]
-    verdict: Verdict = "bad" if share > BAD_DUPLICATE_SHARE else "look" if share > LOOK_DUPLICATE_SHARE else "ok"
-    sample = "every document" if rates.documents == 1 else f"1 in {rates.documents}"
-    summary = (
-        f"{share:.2%} of {plural(len(keys), 'training document')} ({sample}) nearly equal another: "
-        f"{plural(len(pairs), 'pair')}"
-    )
-    return Check("near_duplicates", verdict, summary, rows)
-
-
-def check_overlap(totals: Totals, rates: SampleRates) -> Check:
-    """Find validation documents that are not equal to a training document and share nearly all their n-grams."""
     ngrams, found = join_ngrams(totals.val.ngrams), join_ngrams(totals.train.ngrams)
     if not len(ngrams):
         return Check("validation_overlap", "ok", "no validation split, or none with a document of more than 16 tokens")
@@ -159,7 +107,7 @@ def check_overlap(totals: Totals, rates: SampleRates) -> Check:
         rows.append(Finding({"seen": round(float(shares[index]), 3)}, examples))
     share, total_seen = len(leaked) / len(begins), float(seen.mean())
     verdict: Verdict = "bad" if share > BAD_LEAKED_SHARE else "look" if rows or total_seen > MAX_SEEN_SHARE else "ok"
-    sample = "" if rates.val_documents == 1 else f" (1 in {rates.val_documents} searched for)"
+    sample = "" if val_rate == 1 else f" (1 in {val_rate} searched for)"
     summary = (
         f"{len(leaked):,} of {plural(len(begins), 'validation document')}{sample} "
         f"{'is a near-duplicate' if len(leaked) == 1 else 'are near-duplicates'} of training text: {LEAKED:.0%} of "

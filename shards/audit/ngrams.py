@@ -70,17 +70,3 @@ def finalize(values: UInt64s) -> UInt64s:
     mixed *= _MIX
     mixed ^= mixed >> np.uint64(32)
     return mixed
-
-
-SKETCH_SIZE = 128
-"""Smallest n-gram hashes kept for a document. Its resemblance to another is then measured to within about 0.04."""
-
-
-def resemblance(one: UInt64s, other: UInt64s) -> float:
-    """Estimate the Jaccard similarity of two documents from their smallest n-gram hashes, each sorted and distinct.
-
-    Source: Broder (1997), On the resemblance and containment of documents: among the smallest hashes of the two
-    together, the share that is in both.
-    """
-    both = np.union1d(one, other)[:SKETCH_SIZE]
-    return float((np.isin(both, one) & np.isin(both, other)).mean())

@@ -79,15 +79,6 @@ MAX_SHORT_SHARE = 0.05
 MAX_LONGEST_SHARE = 0.05
 """A source of 100 documents or more with a larger share of its tokens in one of them is worth a look."""
 
-NEAR_DUPLICATE = 0.5
-"""Two documents are near-duplicates when they share this much of their 16-token n-grams (Jaccard). One changed word
-undoes 16 of them, so this is about one change in 50 tokens."""
-
-LOOK_DUPLICATE_SHARE, BAD_DUPLICATE_SHARE = 0.001, 0.3
-"""Shares of near-duplicates among training documents. Models are trained on C4 with 3.0 % and RealNews with
-13.6 % (Lee et al. 2022, Deduplicating Training Data Makes Language Models Better), so these are worth a look; the bad
-limit is twice the worse of them, rounded up."""
-
 LEAKED = 0.8
 """A validation document counts as seen if this share of its n-grams is. Source: "dirty" at 80 % in Llama 2
 (arXiv:2307.09288, appendix A.6)."""
@@ -146,11 +137,6 @@ RULES = (
         "lengths",
         f"Worth a look: {MAX_SHORT_SHARE:.0%} of a source's documents under {SHORT_TOKENS} tokens, or "
         f"{MAX_LONGEST_SHARE:.0%} of its tokens in one document.",
-    ),
-    (
-        "near_duplicates",
-        f"Worth a look: more than {LOOK_DUPLICATE_SHARE:.1%} of the training documents share {NEAR_DUPLICATE:.0%} of "
-        f"their 16-token n-grams with another one. Bad: more than {BAD_DUPLICATE_SHARE:.0%}.",
     ),
 )
 """Each check's rule in a sentence or two, in the order of the report."""

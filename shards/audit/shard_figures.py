@@ -1,8 +1,8 @@
 """Audit one shard in one pass: counts, lengths, and samples of n-grams to compare between shards.
 
-Counts are exact. Documents and n-grams that must be compared across the whole set are sampled by a hash of their own
-content, so that equal ones are sampled together in every shard. The result of a shard has a fixed maximum size: a
-histogram for each source, and the samples, whose rates (`SampleRates`) depend on the size of the set.
+Counts are exact. N-grams that must be compared across the whole set are sampled by a hash of their own content, so that
+equal ones are sampled together in every shard. The result of a shard has a fixed maximum size: a histogram for each
+source, and the sample, whose rate depends on the size of validation.
 
 Cost a token on one core (measured on code): decompression and counts by source 6 ns, documents that hold each id 6,
 n-grams 12.
@@ -17,13 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from shards.audit.histogram import BINS, bin_lengths
-from shards.audit.ngrams import SKETCH_SIZE, finalize, hash_ngrams, token_values
+from shards.audit.ngrams import hash_ngrams, token_values
 from shards.audit.totals import (
     NGRAM_ROW,
     Figures,
-    Sketch,
     encode_place,
-    find_firsts,
     join_ngrams,
     make_figures,
 )
@@ -35,22 +33,8 @@ NGRAM_TOKENS = 16
 """Tokens in an n-gram: about the 13 words that GPT-3's authors compared (arXiv:2005.14165, appendix C)."""
 NGRAM_RATE = 4
 """One in four of the validation n-grams is searched for."""
-MIN_NGRAMS = 16
-"""A document with fewer n-grams than this is too short to count as a near-duplicate."""
 MAX_MISPLACED = 20
 BITMAP_BITS = 24
-
-
-class SampleRates(NamedTuple):
-    """Sampling rates, as one in N. Sampling is by content, so a rate holds over the set, not in each shard.
-
-    Attributes:
-        documents: documents whose n-gram sketch is kept, chosen by their smallest n-gram hash.
-        val_documents: validation documents searched for in training, chosen by content hash.
-    """
-
-    documents: int = 1
-    val_documents: int = 1
 
 
 class ShardAudit(NamedTuple):
@@ -58,12 +42,12 @@ class ShardAudit(NamedTuple):
 
     Attributes:
         shard_set: the set.
-        rates: the rates of its samples.
+        val_rate: one in so many validation documents is searched for in training, chosen by content hash.
         ngrams: the file of validation n-grams to search for, if any.
     """
 
     shard_set: ShardSet
-    rates: SampleRates
+    val_rate: int = 1
     ngrams: Path | None = None
 
 
@@ -74,7 +58,7 @@ def audit_shard(audit: ShardAudit, number: int) -> Figures:
         ShardSetError: the shard's files are not what the manifest says.
         OSError: a file cannot be read.
     """
-    shard_set, rates = audit.shard_set, audit.rates
+    shard_set = audit.shard_set
     sources, vocab_size = len(shard_set.manifest.sources), shard_set.vocab_size
     figures = make_figures(shard_set.shards[number].entry.split, sources, vocab_size)
     # An unknown token is special in most tokenizers, and stands for text.
@@ -86,14 +70,12 @@ def audit_shard(audit: ShardAudit, number: int) -> Figures:
     for block in iter_blocks(shard_set, number):
         _count(figures, block, sources, vocab_size)
         _find_misplaced(figures, block, special, shard_set)
-        # N-grams of 16 tokens are hashed once, for sketches and for the search of validation.
         ngrams = hash_ngrams(block.tokens, block.starts, block.ends, width=NGRAM_TOKENS, values=values)
         places = np.flatnonzero(ngrams & np.uint64(NGRAM_RATE - 1) == 0)  # NO_NGRAM is odd: never among them
         if figures.split == "train":
-            _take_sketches(figures, block, ngrams, rates)
             places = _find_validation(ngrams, places, audit.ngrams)
         else:
-            places = places[block.keys[block.rows_at(places)] % np.uint64(rates.val_documents) == 0]
+            places = places[block.keys[block.rows_at(places)] % np.uint64(audit.val_rate) == 0]
         found.append(_locate(block, ngrams[places], block.rows_at(places)))
     figures.add_ngrams(join_ngrams(found))
     figures.shards += figures.documents > 0
@@ -151,21 +133,8 @@ def _find_validation(ngrams: UInt64s, places: Int64s, wanted: Path | None) -> In
     return places[known[at] == hashes]
 
 
-def _take_sketches(figures: Figures, block: DocumentBlock, ngrams: UInt64s, rates: SampleRates) -> None:
-    smallest = np.minimum.reduceat(ngrams, block.starts)
-    long = block.lengths > NGRAM_TOKENS + MIN_NGRAMS
-    # Near-duplicates mostly share the smallest hash. Finalize it again, since small values are not evenly spread.
-    sampled = long & (finalize(smallest + np.uint64(1)) % np.uint64(rates.documents) == 0)
-    for row in np.flatnonzero(sampled).tolist():
-        own = np.sort(ngrams[block.starts[row] : block.ends[row] - NGRAM_TOKENS])
-        own = own[find_firsts(own)]  # np.unique hashes first: ten times as slow here
-        sketch = Sketch(int(block.keys[row]), block.shard, block.document + row, own[:SKETCH_SIZE].copy())
-        figures.sketches.append(sketch)
-
-
 def _locate(block: DocumentBlock, hashes: UInt64s, rows: Int64s) -> Rows:
     """Return n-grams of some rows of a block with their place, `NGRAM_ROW`."""
     found = np.empty(len(hashes), NGRAM_ROW)
-    found["hash"], found["document"], found["key"] = hashes, rows + block.document, block.keys[rows]
-    found["shard"] = block.shard
+    found["hash"], found["document"], found["shard"] = hashes, rows + block.document, block.shard
     return found

@@ -7,28 +7,18 @@ workers. Figures hold a histogram for each source, and samples; neither grows wi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from shards.audit.histogram import BINS
-from shards.format.arrays import Int32s, Int64s, Rows, UInt64s
+from shards.format.arrays import Int32s, Int64s, Rows
 from shards.format.manifest import Split
 from shards.format.vocabulary import Vocabulary
 
-NGRAM_ROW = np.dtype([("hash", "<u8"), ("document", "<i8"), ("key", "<u8"), ("shard", "<i4")])
-"""An n-gram's hash, the place of its document, and the first 64 bits of that document's hash."""
+NGRAM_ROW = np.dtype([("hash", "<u8"), ("document", "<i8"), ("shard", "<i4")])
+"""An n-gram's hash, and the place of its document."""
 
 MAX_MISPLACED = 100
-
-
-class Sketch(NamedTuple):
-    """The sampled n-grams of one document: its `SKETCH_SIZE` smallest hashes, ascending, and the document's place."""
-
-    key: int
-    shard: int
-    document: int
-    hashes: UInt64s
 
 
 @dataclass
@@ -46,7 +36,6 @@ class Figures:
         misplaced: the first few documents with a special id inside (EOS before the end, or any other): shard, document
             and id.
         ngrams: of validation, sampled n-grams; of training, the n-grams of validation that it has, each with one place.
-        sketches: the sketches of sampled training documents.
     """
 
     split: Split
@@ -59,7 +48,6 @@ class Figures:
     longest: Int64s
     misplaced: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     ngrams: list[Rows] = field(default_factory=list[Rows])
-    sketches: list[Sketch] = field(default_factory=list[Sketch])
 
     @property
     def id_counts(self) -> Int64s:
@@ -82,7 +70,6 @@ class Figures:
         np.minimum(self.shortest, other.shortest, out=self.shortest)
         np.maximum(self.longest, other.longest, out=self.longest)
         self.misplaced = (self.misplaced + other.misplaced)[:MAX_MISPLACED]
-        self.sketches += other.sketches
         for found in other.ngrams:
             self.add_ngrams(found)
 

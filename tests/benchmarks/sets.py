@@ -46,7 +46,7 @@ def bench_validate(work: Path, quick: bool) -> Figures:
 def bench_audit(work: Path, quick: bool) -> Figures:
     """Time the whole look at a shard, and searches, on one core; watch the memory of whole audits."""
     del quick
-    from shards.audit.shard_figures import SampleRates, ShardAudit, audit_shard
+    from shards.audit.shard_figures import ShardAudit, audit_shard
     from shards.format.reader import open_set
     from shards.trace.search import Query
     from shards.trace.trace import trace
@@ -55,7 +55,7 @@ def bench_audit(work: Path, quick: bool) -> Figures:
     shard_set = open_set(place)
     number, shard = next((n, s) for n, s in enumerate(shard_set.shards) if s.entry.split == "train")
     one = write_copies_of_shard(place, shard.name, work / "one", 1)
-    search = ShardAudit(shard_set, SampleRates(documents=64))
+    search = ShardAudit(shard_set)
     sides: dict[str, Callable[[], object]] = {
         "look": partial(audit_shard, search, number),
         "trace_text": partial(trace, one, Query("text", "PersonX")),

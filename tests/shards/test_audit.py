@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shards.audit.audit import audit, choose_rates
+from shards.audit.audit import audit, choose_val_rate
 from shards.audit.document_checks import check_lengths
 from shards.audit.histogram import BINS, bin_lengths, bin_middles, quantile
 from shards.audit.id_checks import check_never_seen, check_rare
-from shards.audit.ngrams import NO_NGRAM, hash_ngrams, resemblance, token_values
+from shards.audit.ngrams import NO_NGRAM, hash_ngrams, token_values
 from shards.audit.rules import expected_id_counts, rare_below
-from shards.audit.shard_figures import SampleRates, ShardAudit, audit_shard
 from shards.audit.totals import Totals
 from shards.errors import ShardSetError
 from shards.format import document_blocks
@@ -138,10 +137,9 @@ def test_lengths_and_bytes_by_source(good_audit, plan):
 
 
 def test_set_without_faults(good_audit):
-    for name in ("special_ids", "repeated_documents", "near_duplicates", "lengths", "rare"):
+    for name in ("special_ids", "repeated_documents", "lengths", "rare"):
         check = good_audit.check(name)
         assert check.verdict == "ok", check.summary
-    assert good_audit.check("near_duplicates").findings == []
     assert good_audit.check("validation_overlap").findings == []
     assert good_audit.verdict == "look"  # some merges are only ever parts of longer ones
 
@@ -265,31 +263,6 @@ def long_documents(small_plan, split, shard, least):
     return [n for n, document in enumerate(small_plan.documents[split][shard]) if len(document.tokens) >= least]
 
 
-def test_near_duplicate(small_plan, tmp_path):
-    first, second = long_documents(small_plan, "train", 0, 400)[0], long_documents(small_plan, "train", 1, 400)[1]
-    tokens = small_plan.documents["train"][0][first].tokens.copy()
-    tokens[len(tokens) // 2] ^= 1
-    change(small_plan, "train", 1, second, tokens)
-    check = write(small_plan, tmp_path).check("near_duplicates")
-    (row,) = check.findings
-    assert [(shown["shard"], shown["document"]) for shown in row.shown] == [
-        ("train-00000", first),
-        ("train-00001", second),
-    ]
-    assert row.values["resemblance"] > 0.85
-    assert "1 pair" in check.summary
-
-
-def test_repeats_that_epochs_allow_are_no_near_duplicates(small_plan, tmp_path):
-    small_plan.epochs |= {"prose": 2, "code": 2}
-    numbers = long_documents(small_plan, "train", 0, 200)[:30]
-    for number in numbers:
-        small_plan.documents["train"][1][number] = small_plan.documents["train"][0][number]
-    report = write(small_plan, tmp_path)
-    assert report.check("repeated_documents").verdict == "ok"
-    assert report.check("near_duplicates").findings == []
-
-
 def test_validation_seen_in_training(small_plan, tmp_path):
     leaked, copy = long_documents(small_plan, "val", 0, 300)[0], long_documents(small_plan, "train", 1, 300)[0]
     tokens = small_plan.documents["val"][0][leaked].tokens.copy()
@@ -319,41 +292,12 @@ def test_source_the_tokenizer_does_not_know_is_named(small_plan, tmp_path):
     assert (check.verdict, "code" in check.summary) == ("look", True)
 
 
-def test_sampled_share_of_near_duplicates_is_that_of_all(plan, tmp_path):
-    numbers = long_documents(plan, "train", 0, 250)[:200]
-    for number in numbers:
-        tokens = plan.documents["train"][0][number].tokens.copy()
-        tokens[100] ^= 1
-        change(plan, "train", 1, number, tokens)
-    write_set(tmp_path / "set", plan)
-
-    def count(rate):
-        shard_set = open_set(tmp_path / "set")
-        sketches = [s for k in (0, 1) for s in audit_shard(ShardAudit(shard_set, SampleRates(rate)), k).sketches]
-        twins = {}
-        for sketch in sketches:
-            twins.setdefault(int(sketch.hashes[0]), []).append(sketch)
-        pairs = [pair for pair in twins.values() if len(pair) == 2 and resemblance(*(s.hashes for s in pair)) > 0.5]
-        return len(pairs), len(sketches)
-
-    pairs, documents = count(1)
-    assert 150 <= pairs <= 200
-    some_pairs, some = count(4)
-    assert documents / 6 < some < documents / 2.8
-    assert some_pairs / some == pytest.approx(pairs / documents, rel=0.35)
-
-
-def test_rates_bound_the_samples(good_set):
+def test_the_rate_bounds_the_sample_of_validation(good_set):
     shard_set = open_set(good_set)
-    assert choose_rates(shard_set) == SampleRates()
-    train = shard_set.manifest.splits["train"]
-    large = train.model_copy(update={"tokens": 30 * 10**9, "documents": 30 * 10**6})
-    val = train.model_copy(update={"tokens": 10**8})
-    manifest = shard_set.manifest.model_copy(update={"splits": {"train": large, "val": val}})
-    vars(shard_set)["manifest"] = manifest
-    rates = choose_rates(shard_set)
-    assert 30 * 10**6 / rates.documents <= 1 << 15
-    assert 10**8 / rates.val_documents <= 1 << 20
+    assert choose_val_rate(shard_set) == 1
+    val = shard_set.manifest.splits["val"].model_copy(update={"tokens": 10**8})
+    vars(shard_set)["manifest"] = shard_set.manifest.model_copy(update={"splits": {"val": val}})
+    assert 10**8 / choose_val_rate(shard_set) <= 1 << 20
 
 
 def test_stretches_are_whole_documents(good_set, plan, monkeypatch):
