@@ -162,7 +162,7 @@ def _find_hash(options: argparse.Namespace) -> Outcome:
     """Return where the document is, or why it is not in the set."""
     from shards.format.content_hash import hash_document
     from shards.format.reader import open_set
-    from shards.trace.find_hash import DIGITS, check_unique, describe_found_hash, find_hash, parse_hash
+    from shards.trace.trace import DIGITS, check_unique, describe_found_hash, find_hash, parse_hash
 
     text = None if options.document is None else _read_text(options.document)
     digits = parse_hash(options.hash) if text is None else hash_document(text).hex()
@@ -202,7 +202,7 @@ def _ask(
     """Return what the build's work folder says; or None, and what a person can do about it."""
     from shards.terminal.progress import show_progress
     from shards.trace.explain_entry_point import Question, load_explain
-    from shards.trace.find_hash import hash_bounds
+    from shards.trace.trace import hash_bounds
 
     explain = load_explain()
     if explain is None:

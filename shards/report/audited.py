@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, audit
-from shards.audit.tokens_table import TOKENS_FILE, read_values
+from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, TOKENS_FILE, audit, read_values
 from shards.format.reader import ShardSet
 from shards.terminal.display import Table
 from shards.terminal.reporter import Progress, no_progress

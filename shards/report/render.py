@@ -3,26 +3,31 @@
 A page has no script and loads nothing. Its content security policy allows its one style sheet, which it names by its
 hash, and nothing else, so that even markup that was not escaped could neither run nor make a request. The
 cleaning pages of a build are rendered in the same environment.
+
+The header of a card, which the Hub reads, has only facts of the set: no language is guessed, and a licence is named
+only if the recipe names one for every source. The recipe is a JSON object that others may have written: a value of an
+unexpected type is left out, never guessed.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
 
 import jinja2
+import yaml
 from markupsafe import Markup
 
 from shards.audit.rules import VERDICT_ADVICE, VERDICT_WORDS
-from shards.format.manifest import Manifest
-from shards.report import card, visible_text
+from shards.format.manifest import BLOCK_LIST_REASON, Manifest, MixEntry, SourceCounts, SourceEntry
+from shards.report import visible_text
 from shards.report.audited import rows_of
-from shards.report.facts import SourceFacts
 from shards.report.plots import MAX_ROWS, Chart, plot_id_frequencies, plot_lengths
 from shards.report.shown_documents import ShownDocument
 from shards.terminal.amounts import compact, format_size
@@ -118,7 +123,7 @@ def render_page(report: Report) -> str:
 
 def render_card(report: Report) -> str:
     """Return the data card: Markdown under the header that the Hub reads."""
-    header = card.card_header(report.manifest, report.sources)
+    header = card_header(report.manifest, report.sources)
     return header + make_render_environment().get_template("card.md.jinja").render(_values(report))
 
 
@@ -181,8 +186,8 @@ def make_render_environment(*folders: Path) -> jinja2.Environment:
         "plain": visible_text.plain_span,
         "sentence": visible_text.sentence,
         "fence": visible_text.fence,
-        "public_place": card.public_place,
-        "public_reason": card.public_reason,
+        "public_place": public_place,
+        "public_reason": public_reason,
         "literal": ascii,
         "compact": compact,
         "shown": format_value,
@@ -201,3 +206,155 @@ def _percent(share: float, digits: int = 2) -> str:
 
 def _signed(number: int) -> str:
     return f"{number:+,}" if number else "0"
+
+
+# fmt: off
+HUB_LICENSES = frozenset((
+    "afl-3.0", "agpl-3.0", "apache-2.0", "artistic-2.0", "bsd", "bsd-2-clause", "bsd-3-clause", "bsl-1.0",
+    "cc", "cc-by-2.0", "cc-by-2.5", "cc-by-3.0", "cc-by-4.0", "cc-by-nc-2.0", "cc-by-nc-3.0", "cc-by-nc-4.0",
+    "cc-by-nc-nd-3.0", "cc-by-nc-nd-4.0", "cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0",
+    "cc-by-nd-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0", "cc0-1.0", "cdla-permissive-1.0", "cdla-permissive-2.0",
+    "cdla-sharing-1.0", "ecl-2.0", "epl-2.0", "eupl-1.1", "gfdl", "gpl", "gpl-2.0", "gpl-3.0", "isc", "lgpl",
+    "lgpl-2.1", "lgpl-3.0", "mit", "mpl-2.0", "ms-pl", "odbl", "odc-by", "osl-3.0", "pddl", "unlicense",
+    "wtfpl", "zlib",
+))
+"""Identifiers that the Hub accepts for a licence; it refuses a card with any other."""
+# fmt: on
+
+_SCALES = {3: "1K", 4: "10K", 5: "100K", 6: "1M", 7: "10M", 8: "100M", 9: "1B", 10: "10B", 11: "100B", 12: "1T"}
+"""Numbers of rows in the Hub's words, by the power of ten."""
+
+
+def card_header(manifest: Manifest, sources: Sequence[SourceFacts]) -> str:
+    """Return the header of a data card between its two lines; ASCII only, so that every character is exact and visible.
+
+    Rows, for the Hub, are documents.
+    """
+    # The Hub calls validation by its whole name.
+    names = {"train": "train", "val": "validation"}
+    files = [{"split": names[split], "path": f"{split}-*.docs.parquet"} for split in manifest.splits]
+    repositories = list(dict.fromkeys(source.repository for source in sources if source.repository))
+    keys: dict[str, Any] = {
+        "pretty_name": manifest.name,
+        **_license([source.license for source in sources]),
+        "task_categories": ["text-generation"],
+        "tags": ["tokenmill", "tokenized", "pretraining"],
+        "size_categories": [size_category(sum(shard.documents for shard in manifest.shards))],
+        **({"source_datasets": repositories} if repositories else {}),
+        "configs": [{"config_name": "documents", "data_files": files}],
+    }
+    body = yaml.safe_dump(keys, sort_keys=False, allow_unicode=False, default_flow_style=False, width=1 << 30)
+    return f"---\n{body}---\n"
+
+
+def size_category(documents: int) -> str:
+    """Return the size category of a card, in the Hub's words, for a number of rows."""
+    digits = min(len(str(documents)), 12)
+    return "n<1K" if digits < 4 else f"{_SCALES[digits - 1]}<n<{_SCALES[digits]}"
+
+
+def public_place(place: str) -> str:
+    """Return a place of the recipe as the published card shows it; for a local path, only the file's name.
+
+    The folders of an absolute path, a home path or a parent path may name a person or a machine. Paths below the
+    working directory stay as they are, and so do URLs.
+    """
+    scheme, is_url, path = place.rpartition("://")
+    if is_url and scheme not in ("file", "local") and "::" not in place:
+        return place
+    parts = PurePosixPath(path).parts
+    # Folders outside the working directory may name a person or a machine.
+    leads_out = is_url or path.startswith(("/", "~")) or ".." in parts
+    return f"…/{parts[-1]}" if leads_out and parts else place
+
+
+def public_reason(reason: str) -> str:
+    """Return the reason for dropped documents as the card shows it; a block list is named by `public_place`."""
+    if not reason.startswith(BLOCK_LIST_REASON):
+        return reason
+    return BLOCK_LIST_REASON + public_place(reason.removeprefix(BLOCK_LIST_REASON))
+
+
+def _license(stated: list[str | None]) -> dict[str, Any]:
+    names = list(dict.fromkeys(name for name in stated if name is not None))
+    if not names or None in stated:
+        return {"license": "unknown"}
+    # The Hub refuses a card with any other identifier.
+    known = [name.lower() for name in names]
+    if all(name in HUB_LICENSES for name in known):
+        return {"license": known[0] if len(known) == 1 else known}
+    return {"license": "other", "license_name": ", ".join(names)}
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """One source: what the manifest counts, and what the recipe states.
+
+    Attributes:
+        name: its name.
+        entry: what the build found.
+        share: its row of the mix.
+        train, val: tokens (EOS included) and documents in each split.
+        kind: its kind in the recipe; empty if the recipe states none.
+        repository: its repository on the Hub, if it is from there.
+        places: paths, or the repository with its configuration and split, as the recipe states them.
+        license: as the recipe states it.
+    """
+
+    name: str
+    entry: SourceEntry
+    share: MixEntry
+    train: SourceCounts
+    val: SourceCounts
+    kind: str
+    repository: str | None
+    places: list[str]
+    license: str | None
+
+
+def describe_sources(manifest: Manifest, recipe_text: str) -> list[SourceFacts]:
+    """Return the facts of the sources."""
+    try:
+        recipe = _table(json.loads(recipe_text))
+    except (ValueError, RecursionError):  # the format requires JSON only because readers of sources need it
+        recipe = {}
+    listed = recipe.get("sources")
+    tables = [_table(item) for item in cast("list[Any]", listed)] if isinstance(listed, list) else []
+    stated = {name: table for table in tables if (name := _text(table.get("name")))}
+    mix = {row.source: row for row in manifest.mix}
+    facts: list[SourceFacts] = []
+    for entry in manifest.sources:
+        own = stated.get(entry.name, {})
+        # A manifest that validation would refuse may lack a row of the mix.
+        share = MixEntry(source=entry.name, requested=0.0, achieved=0.0, requested_tokens=0, achieved_tokens=0)
+        facts.append(
+            SourceFacts(
+                entry.name,
+                entry,
+                mix.get(entry.name, share),
+                manifest.count("train", entry.name),
+                manifest.count("val", entry.name),
+                kind=_text(own.get("kind")) or "",
+                repository=_text(own.get("repo")),
+                places=_places(own),
+                license=_text(own.get("license")),
+            )
+        )
+    return facts
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _places(source: dict[str, Any]) -> list[str]:
+    paths = source.get("paths")
+    places = [path for path in cast("list[Any]", paths) if isinstance(path, str)] if isinstance(paths, list) else []
+    if repo := _text(source.get("repo")):
+        parts = [part for key in ("config", "split") if (part := _text(source.get(key)))]
+        places.append(f"{repo} ({', '.join(parts)})" if parts else repo)
+    return places
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -16,8 +16,7 @@ from typing import Any
 
 from shards.format.manifest import MANIFEST_FILE
 from shards.report.audited import describe_vocabulary, find_or_audit
-from shards.report.facts import describe_sources
-from shards.report.render import Report, render_card, render_page
+from shards.report.render import Report, describe_sources, render_card, render_page
 from shards.report.shown_documents import draw_shown_places, read_shown_document
 from shards.stores.files import atomic_open
 from shards.stores.open import AnyPath, open_store

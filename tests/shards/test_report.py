@@ -21,9 +21,8 @@ from shards.format.manifest import Manifest, read_metadata
 from shards.format.reader import open_set
 from shards.report import write
 from shards.report.audited import find_or_audit, is_audited
-from shards.report.card import size_category
 from shards.report.plots import decade_ticks, doubling_ticks, fit
-from shards.report.render import render_card, render_page
+from shards.report.render import render_card, render_page, size_category
 from shards.report.visible_text import code_cell, code_span, fence, sentence
 from shards.report.write import report_to_dict, write_report
 from shards.stores.store import local_file
