@@ -27,24 +27,21 @@ from typing import Any, cast
 
 import numpy as np
 
-from shards.audit.check_result import Check, Example, worst_verdict
-from shards.audit.concentrated_documents import Concentrated, find_concentrated
-from shards.audit.document_checks import (
-    check_lengths,
-    check_overlap,
-    check_repeats,
-)
-from shards.audit.id_checks import (
+from shards.audit.checks import (
     check_bytes_per_token,
     check_concentrated,
+    check_lengths,
     check_never_seen,
+    check_overlap,
     check_phases,
     check_rare,
+    check_repeats,
     check_special,
     check_unknown,
     concentration,
 )
-from shards.audit.rules import Verdict, rare_below
+from shards.audit.concentrated_documents import Concentrated, find_concentrated
+from shards.audit.rules import Check, Example, Verdict, rare_below, worst_verdict
 from shards.audit.shard_figures import NGRAM_RATE, ShardAudit, audit_shard
 from shards.audit.totals import Totals, join_ngrams
 from shards.format.reader import Shard, ShardSet
@@ -260,7 +257,7 @@ def write_token_counts(path: Path, totals: Totals) -> None:
     """Write `tokens.parquet`: the counts, one row for each id, in order of ids.
 
     Columns: `id`, `bytes`, `text` (U+FFFD for bytes that are not UTF-8 alone), `special`; of training `count`,
-    `documents` and `shards` that hold it, `document_bits` and `source_bits` (`id_checks.check_concentrated`); of
+    `documents` and `shards` that hold it, `document_bits` and `source_bits` (`checks.check_concentrated`); of
     validation `val_count`; and `count_SOURCE` of training for each source.
     """
     import pyarrow as pa

@@ -20,8 +20,8 @@ from shards.terminal.program import Outcome, Shown
 
 if TYPE_CHECKING:
     from shards.audit.audit import AuditResult
-    from shards.audit.check_result import Check, Finding
     from shards.audit.concentrated_documents import Concentrated
+    from shards.audit.rules import Check, Finding
 
 _SHOWN_CHARACTERS = 60
 _STYLES = {"ok": "green", "look": "yellow", "bad": "bold red"}

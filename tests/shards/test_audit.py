@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.audit.audit import audit, choose_val_rate
-from shards.audit.document_checks import check_lengths
+from shards.audit.checks import check_lengths, check_never_seen, check_rare
 from shards.audit.histogram import BINS, bin_lengths, bin_middles, quantile
-from shards.audit.id_checks import check_never_seen, check_rare
 from shards.audit.ngrams import NO_NGRAM, hash_ngrams, token_values
 from shards.audit.rules import expected_id_counts, rare_below
 from shards.audit.totals import Totals
