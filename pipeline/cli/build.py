@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
 
 def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
     """Return the result of `build` as it is displayed with `--json`."""
-    from shards.cli.mix_table import mix_warnings
+    from shards.cli.inspect_set import mix_warnings
 
     manifest = report.manifest
     return {
@@ -147,7 +147,7 @@ def print_forecast(end: DryRunEnd) -> None:
 def print_build(report: BuildResult, out: str, work: str) -> None:
     """Print the achieved mix next to the requested one, the drops by reason, and the folders."""
     from pipeline.sources.selection import describe_empty
-    from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
+    from shards.cli.inspect_set import mix_rows, mix_warnings, phase_rows
 
     manifest = report.manifest
     print_rows(mix_rows(manifest), title=f"{manifest.name}: the mix")

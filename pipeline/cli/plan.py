@@ -156,7 +156,7 @@ def _lines(recipe: Recipe, estimate: Estimate) -> Iterator[str]:
 def _source_lines(recipe: Recipe, source: SourceEstimate, val_tokens: int) -> Iterator[str]:
     """Yield how a source's files are read, what is dropped of it, and what a person should change."""
     from pipeline.sources.selection import describe_empty
-    from shards.cli.mix_table import VALIDATION_PART
+    from shards.cli.inspect_set import VALIDATION_PART
 
     ways = Counter(file.way for file in source.read_files)
     kinds = ", ".join(f"{count:,} as {way}" for way, count in sorted(ways.items()))

@@ -156,11 +156,6 @@ def print_lines(lines: Iterable[str]) -> None:
             console.print(line, soft_wrap=max(map(len, line.split()), default=0) > console.width)
 
 
-def show_values(values: dict[str, Any]) -> str:
-    """Return values with their names in one line for display, as JSON."""
-    return ", ".join(f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in values.items())
-
-
 def describe_shown(shown: int, total: int) -> str:
     """Return the end of a sentence that a command displays: how many of all are shown; nothing if all are."""
     return "" if shown == total else f", the first {shown:,} of {total:,} shown"

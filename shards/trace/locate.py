@@ -1,4 +1,4 @@
-"""Find the place of tokens in a set: their document with its source, unit and row, and the text around them.
+"""Find the place of tokens or windows in a set: their document with its source, unit and row, and text around them.
 
 Costs one pass over the document table of each shard involved, up to the last row needed.
 """
@@ -6,7 +6,7 @@ Costs one pass over the document table of each shard involved, up to the last ro
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from shards.errors import set_error
 from shards.format.document_table import iter_documents
 from shards.format.reader import Shard
+from shards.format.windows.order import Window, WindowOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +112,19 @@ def find_holders(shard: Shard, ranges: Sequence[tuple[int, int]]) -> list[list[P
             raise set_error("document_table", shard.name, f"{message}. Validate the set.")
         found.append(held)
     return found
+
+
+def find_window_documents(
+    shards: Sequence[Shard], order: WindowOrder, first: int, count: int
+) -> Iterator[tuple[Window, list[Place]]]:
+    """Yield the windows [first, first + count), each with the documents of its tokens, in order.
+
+    Raises:
+        ShardSetError: a document table is not what the manifest says.
+    """
+    for visit, _, starts in order.group_by_visit(np.arange(first, first + count)):
+        # A window has one token more than its inputs: the last target.
+        ranges = [(start, start + order.seq_len + 1) for start in starts.tolist()]
+        holders = find_holders(shards[visit.shard], ranges)
+        for (start, stop), places in zip(ranges, holders, strict=True):
+            yield Window(visit.epoch, visit.shard, start, stop), places

@@ -10,7 +10,7 @@ from shards.format.document_table import read_sources
 from shards.format.windows.order import WindowOrder
 from shards.format.windows.window_reader import account_tokens
 from shards.torch.document_boundaries import number_documents
-from shards.trace.window_documents import find_window_documents
+from shards.trace.locate import find_window_documents
 from trainer.recipe import TrainConfig
 from trainer.train.step import open_training_windows
 

@@ -15,8 +15,7 @@ from shards.format.reader import ShardSet
 from shards.format.windows.order import Window, order_split
 from shards.terminal.program import Row
 from shards.trace.excerpt import Excerpt, read_excerpt
-from shards.trace.locate import Place
-from shards.trace.window_documents import find_window_documents
+from shards.trace.locate import Place, find_window_documents
 from trainer.checkpoint.folders import CheckpointError, CheckpointState, list_checkpoints, read_state
 from trainer.metrics import METRICS_FILE, read_metrics
 from trainer.recipe import FIXED_BY_CHECKPOINT, TrainConfig, find_changes, load_train_recipe, parse_recipe

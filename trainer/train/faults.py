@@ -21,8 +21,7 @@ import torch.distributed as dist
 
 from shards.errors import plural
 from shards.torch import TokenWindows
-from shards.trace.locate import Place
-from shards.trace.window_documents import find_window_documents
+from shards.trace.locate import Place, find_window_documents
 from trainer.device import autocast
 from trainer.metrics import Record
 from trainer.recipe import TrainConfig

@@ -14,7 +14,7 @@ window is in one shard, so the order crosses from one phase to the next between 
 
 `WindowOrder` maps a global window number to (epoch, shard, first token) from the manifest's token counts alone. The
 number of windows consumed is therefore all the state a training run has of its data: resume at any number, with any
-batch size, and the same windows follow. `shards.trace.window_documents` finds the documents of a window.
+batch size, and the same windows follow. `shards.trace.locate` finds the documents of a window.
 """
 
 from __future__ import annotations
