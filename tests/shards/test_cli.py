@@ -11,11 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shards.errors import plural
-from shards.format.manifest import Manifest, read_metadata
-from shards.format.writer import write_manifest
-from shards.stores.store import local_file
-from shards.terminal import display
 from shards.terminal.display import printable
 from shards.terminal.exit_status import run_command
 from tests.support.builds import call_here
@@ -49,16 +44,6 @@ def test_validate_names_problems(good_set, tmp_path):
     report = json.loads(run("validate", folder, "--json").stdout)
     assert {problem["kind"] for problem in report["problems"]} == {"file_missing", "file_foreign"}
     assert "evil\x1b[2J.txt" in {problem["where"] for problem in report["problems"]}
-
-
-def test_manifest_missing_is_a_problem_and_folder_missing_is_not(tmp_path):
-    result = run("validate", tmp_path)
-    assert result.returncode == 1
-    assert result.stdout.startswith("error: manifest.json: no manifest.json among 0 entries")
-    assert "tokens/s" not in result.stdout
-    result = run("validate", tmp_path / "absent")
-    assert (result.returncode, result.stdout) == (2, "")
-    assert "no such folder" in result.stderr
 
 
 COMMANDS = {
@@ -96,22 +81,6 @@ def test_inspect_prints_tables(good_set):
     assert described["shards"][0]["compression_ratio"] > 1
 
 
-def test_inspect_tells_what_was_not_read(good_set, tmp_path, capsys):
-    assert main(["inspect", str(good_set)]) == 0
-    assert "unread" not in capsys.readouterr().out
-    manifest = read_metadata(Manifest, local_file(good_set / "manifest.json"))
-    prose, code = manifest.sources
-    sources = [prose, code.model_copy(update={"unread_files": 1_234, "unread_bytes": 5_678_901})]
-    copy = Path(shutil.copytree(good_set, tmp_path / "set"))
-    write_manifest(copy, manifest.model_copy(update={"sources": sources}))
-    assert main(["inspect", str(copy)]) == 0
-    lines = [re.split(r" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
-    table = {cells[0]: cells for cells in lines}
-    assert table["source"][-2:] == ["unread files", "unread bytes"]
-    assert table["code"][-2:] == ["1,234", "5,678,901"]
-    assert table["prose"][-2:] == ["0", "0"]
-
-
 @pytest.mark.parametrize("shard", ["train-00001", "1"])
 def test_inspect_prints_a_document(good_set, plan, shard):
     document = plan.documents["train"][1][6]
@@ -146,13 +115,6 @@ def test_document_cannot_control_the_terminal(plan, tokenizer, tmp_path):
 def test_inspect_says_what_it_cannot_find(good_set, capsys, arguments):
     assert main(["inspect", str(good_set), *map(str, arguments)]) == 2
     assert "error: " in capsys.readouterr().err
-
-
-def test_inspect_of_a_broken_set_names_the_problem(good_set, tmp_path, capsys):
-    folder = shutil.copytree(good_set, tmp_path / "set")
-    (folder / "manifest.json").write_text("{}")
-    assert main(["inspect", str(folder)]) == 1
-    assert "[manifest_invalid]" in capsys.readouterr().err
 
 
 def test_schema_has_the_keys_of_both_files(good_set):
@@ -193,24 +155,6 @@ def test_printable():
     assert printable("naïve 中文 🙂") == "naïve 中文 🙂"
     assert printable("a\nb\tc", keep="\n\t") == "a\nb\tc"
     assert printable("a\nb\x1b\x7f\u2028\udc80") == "a\\nb\\x1b\\x7f\\u2028\\x80"
-
-
-def test_one_is_singular():
-    assert [plural(number, "shard") for number in (0, 1, 2)] == ["0 shards", "1 shard", "2 shards"]
-    assert [plural(number, "hash") for number in (1, 2000)] == ["1 hash", "2,000 hashes"]
-    words = ("entry", "key", "batch", "epoch", "process")
-    assert [plural(2, word) for word in words] == ["2 entries", "2 keys", "2 batches", "2 epochs", "2 processes"]
-
-
-def test_rows_are_printed_as_people_read_them(capsys):
-    rows = [{"name": "a :smile: [red]\x1b", "tokens_used": 1_234_567, "loss": 3.14159, "met": True, "each": {"x": 1}}]
-    display.print_rows(rows, title="\x1btitle")
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == ["\\x1btitle"]
-    assert lines[2] == ["name", "tokens", "used", "loss", "met", "each"]
-    assert lines[4] == ["a", ":smile:", "[red]\\x1b", "1,234,567", "3.142", "yes", "x", "1"]
-    display.print_rows([])
-    assert capsys.readouterr().out == ""
 
 
 def test_what_the_process_lacks_is_said_with_the_remedy(tmp_path, capsys):

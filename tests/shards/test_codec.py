@@ -90,17 +90,6 @@ def test_any_range_with_any_threads(long_file, data, threads):
     assert read_range(local_file(path), table, start, stop, threads=threads) == content[start:stop]
 
 
-def test_range_reads_only_the_frames_it_touches(long_file, tmp_path):
-    path, content = long_file
-    table = codec.read_seek_table(local_file(path))
-    broken = bytearray(path.read_bytes())
-    broken[table[2].file_start + 100] ^= 1
-    (tmp_path / "broken").write_bytes(broken)
-    assert read_range(local_file(tmp_path / "broken"), table, 0, 2 * FRAME) == content[: 2 * FRAME]
-    with pytest.raises(codec.CodecError, match="frame at byte"):
-        read_range(local_file(tmp_path / "broken"), table, 2 * FRAME, 2 * FRAME + 1)
-
-
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (0, 8 * FRAME), (4 * FRAME, 4 * FRAME)])
 def test_range_outside_the_content_is_refused(long_file, start, stop):
     path, _ = long_file

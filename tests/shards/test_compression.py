@@ -70,18 +70,6 @@ def test_the_choices_keep_their_order_and_the_default_its_bound(text, dtype, req
     assert balanced < fast < 1.15 * level
 
 
-def test_balanced_is_level_3_where_its_own_parameters_give_too_much(prose, code):
-    assert sizes_of("balanced", code) == sizes_of(3, code)
-    assert sizes_of("balanced", prose) != sizes_of(3, prose)
-
-
-def test_the_first_frame_decides_for_the_file(prose, code):
-    first = code[: FRAME // 2]
-    mixed = np.concatenate([first, prose])
-    assert len(first) == FRAME // 2
-    assert sizes_of("balanced", mixed) == sizes_of(3, mixed)
-
-
 GOLDEN = {
     ("fast", 2): "5793b5b26d6008d9372594e1325b4ddd390d5d6d88162e5426d6329ecdbf8715",
     ("balanced", 2): "505871b8aba36d2c98bf413869ac048ee65e793fea492db39636d2332bb4ce39",

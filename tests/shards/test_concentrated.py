@@ -125,43 +125,6 @@ def test_ids_and_documents_are_those_of_plain_loops(flooded, found, plain):
     assert flood == listed.keys()
 
 
-def test_listed_documents_say_where_they_are_from_and_why(flooded, found, plain):
-    folder, plan = flooded
-    documents = {d.hash: d for parts in plan.documents.values() for s in parts for d in s}
-    tokens = Counter()
-    for document in found.documents:
-        own, place = documents[bytes.fromhex(document.place.hash)], document.place
-        assert (place.source, place.unit, place.tokens) == (own.source, own.unit, len(own.tokens))
-        tokens[own.source] += len(own.tokens)
-        held = plain[1][own.hash]
-        assert [times for _, times in document.reasons] == [times for _, times in held.most_common(3)]
-        assert all(held[token] == times for token, times in document.reasons)
-    assert {row.id: row.listed for row in found.ids if row.listed} == sum(plain[1].values(), Counter())
-    sources = {row["source"]: row for row in found.sources()}
-    entries = {source.name: 0 for source in open_set(folder).manifest.sources}
-    for parts in plan.documents.values():
-        for document in (document for shard in parts for document in shard):
-            entries[document.source] += len(document.tokens)
-    for name, row in sources.items():
-        assert (row["tokens"], row["share"]) == (tokens[name], tokens[name] / entries[name])
-    large = {name for name, row in sources.items() if row["share"] > 0.01}
-    assert large
-    assert {warning.split(" tokens of ")[1].split(",")[0] for warning in found.warnings()} == large
-
-
-def test_workers_do_not_change_the_list(flooded, found, tmp_path):
-    assert audit(flooded[0], out=tmp_path, rare=BELOW, block_list=True, workers=2).concentrated == found
-
-
-def test_a_set_without_a_flood_has_no_list_and_the_audit_files_stay(good_set, tmp_path):
-    plain = audit(good_set, out=tmp_path / "plain")
-    listed = audit(good_set, out=tmp_path / "listed", block_list=True)
-    assert plain.concentrated is None
-    for name in ("audit.json", "tokens.parquet"):
-        assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "listed" / name).read_bytes()
-    assert len(listed.concentrated.documents) <= 2
-
-
 @settings(deadline=None)
 @given(
     st.lists(

@@ -5,12 +5,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.format import equal_hashes
-from shards.format.equal_hashes import HashRange, cover_hashes, divide_hashes, find_copies, find_hashes, sort_hashes
+from shards.format.equal_hashes import HashRange, cover_hashes, find_copies, find_hashes, sort_hashes
 
 TOP = (1 << 64) - 1
 HALVES = st.one_of(st.sampled_from([0, 1, 1 << 54, 1 << 63, TOP]), st.integers(0, TOP))
@@ -47,11 +45,3 @@ def test_hashes_are_found_in_a_list(hashes: list[tuple[int, int]], listed: list[
     listed = sorted(set(listed))
     found = find_hashes(*split(hashes), *split(listed))
     assert found.tolist() == [listed.index(one) if one in listed else -1 for one in hashes]
-
-
-@pytest.mark.parametrize(("hashes", "ranges"), [(0, 1), (100, 1), (101, 2), (201, 4), (1000, 16)])
-def test_ranges_hold_at_most_so_many_hashes(hashes: int, ranges: int) -> None:
-    found = divide_hashes(hashes, 100)
-    assert len(found) == ranges
-    whole = (1 << (1 << equal_hashes._COVERAGE_BITS)) - 1  # pyright: ignore[reportPrivateUsage]
-    assert sum(part.coverage for part in found) == whole

@@ -105,13 +105,7 @@ def test_own_columns(columns, row, answer, tmp_path):
         ),
         ({}, {"question": "q", "choices": ["a", "b"], "answer": "c"}, "the answer 'c' is none of the choices"),
         ({}, {"question": "q", "choices": ["a", "b"], "answer": 2}, "the answer is 2; expected a place from 0 to 1"),
-        (
-            {},
-            {"question": "q", "choices": ["a", "b"], "answer": None},
-            "the answer is None; expected a place from 0 to 1",
-        ),
         ({}, {"question": "q", "choices": "ab", "answer": 0}, "column 'choices' holds 'ab'; expected a list of two"),
-        ({}, {"question": "q", "choices": ["a", None], "answer": 0}, "a question or a choice is not text"),
         (
             {"labels": "l"},
             {"question": "q", "choices": ["a", "b"], "l": ["A", "B"], "answer": "C"},
@@ -131,8 +125,6 @@ def test_rows_that_are_refused(columns, row, fault, tmp_path):
     ("content", "fault"),
     [
         (b"", "holds no item"),
-        (b"\n\n", "holds no item"),
-        (b'{"text": 1}', "line 1: "),
         (
             b'{"passage": "a b"}',
             "line 1: no column 'text'; found ['passage']. Expected an item of eval task 'lambada': correct",
@@ -141,7 +133,6 @@ def test_rows_that_are_refused(columns, row, fault, tmp_path):
         (b"[1]", "line 1: expected an object, found list: [1]. Expected an object with the columns of an item on each"),
         (b'{"text": "a b"}\n{', "line 2: not valid JSON at character 2: '{'. Expected an object"),
         (b"[" * 200_000, "line 1: not valid JSON: a number too long, or lists too deep: '[[["),
-        (b'{"text": ' + b"1" * 5000, "line 1: not valid JSON: a number too long"),
         (b'{"text": "caf\xe9"}', "line 1: not text: expected UTF-8, found b'\\xe9"),
         (gzip.compress(b'{"text": "a b"}', mtime=0), "line 1: not text: expected UTF-8, found b'\\x8b"),
     ],
@@ -157,38 +148,20 @@ def test_files_that_are_refused(content, fault, tmp_path):
     [
         # Texts.
         ("lambada", {"text": "a \ud800"}, "a question or a choice is not text: text = 'a \\ud800'"),
-        ("piqa", {"sol2": "\udfff"}, "not text: sol2 = '\\udfff'"),
         ("arc_easy", {"question": None}, "not text: question = None"),
-        ("openbookqa", {"question_stem": {"a": 1}}, "not text: question_stem = {'a': 1}"),
-        ("piqa", {"goal": float("nan")}, "not text: goal = nan"),
-        ("sciq", {"question": None}, "not text: question = None"),
         ("sciq", {"support": 1}, "not text: support = 1"),
-        ("hellaswag", {"activity_label": None}, "not text: activity_label = None"),
         ("winogrande", {"sentence": "no place"}, "the sentence 'no place' has no blank `_`"),
-        ("winogrande", {"option1": ["a"]}, "not text: option1 = ['a']"),
-        ("own", {"question": None}, "not text: question = None"),
-        ("own", {"question": "\ud800"}, "not text: question = '\\ud800'"),
         ("own", {"question": ["x" * 500] * 9}, f"not text: question = ['{'x' * 40}"),
         # Answers.
         ("piqa", {"label": True}, "the answer is True; expected a place from 0 to 1. Expected an item of eval task"),
         ("piqa", {"label": "0"}, "the answer is '0'; expected a place from 0 to 1"),
-        ("piqa", {"label": float("inf")}, "the answer is inf; expected a place from 0 to 1"),
-        ("piqa", {"label": -1}, "the answer is -1; expected a place from 0 to 1"),
-        ("hellaswag", {"label": ""}, "the answer is ''; expected a place from 0 to 1"),
         ("hellaswag", {"label": float("inf")}, "the answer is inf; expected a place from 0 to 1"),
-        ("own", {"answer": True}, "the answer is True; expected a place from 0 to 1"),
-        ("openbookqa", {"answerKey": None}, "a column has another type than expected: {'answerKey': None"),
         ("arc_easy", {"choices": "ab"}, "a column has another type than expected: {'answerKey': "),
         # Choices and their labels.
         ("arc_easy", {"choices": {"text": "ab", "label": ["1", "2"]}}, "column 'choices.text' holds 'ab'; expected"),
-        ("arc_easy", {"choices": {"text": ["a"], "label": ["2"]}}, "holds ['a']; expected a list of two choices or"),
         ("arc_easy", {"choices": {"text": ["a", "b"], "label": ["2"]}}, "the labels are ['2']; expected a list of 2"),
-        ("openbookqa", {"choices": {"text": ["a", "b"], "label": "AB"}}, "the labels are 'AB'; expected a list of 2"),
-        ("openbookqa", {"choices": {"text": ["a", 1], "label": ["A", "B"]}}, "not text: choices.text = 1"),
-        ("hellaswag", {"endings": "ab"}, "column 'endings' holds 'ab'; expected a list of two choices or more"),
         ("hellaswag", {"endings": ["a"], "label": "0"}, "column 'endings' holds ['a']; expected a list of two"),
         ("labelled", {"labels": ["A", "B", "C"]}, "the labels are ['A', 'B', 'C']; expected a list of 2, one for"),
-        ("labelled", {"labels": None}, "the labels are None; expected a list of 2"),
         ("labelled", {"labels": [0, 1], "answer": True}, "the answer True is none of the labels [0, 1]"),
     ],
 )
@@ -207,21 +180,14 @@ def test_values_that_are_refused(task, changes, fault, tmp_path):
     ("name", "fault"),
     [
         ("{}/text.parquet", "text.parquet: not a parquet file, or damaged: "),
-        ("{}/pages.parquet", "pages.parquet: not a parquet file, or damaged: "),
         ("{}/rows.parquet", "rows.parquet: row 1, counted from 0: the answer is 2; expected a place from 0 to 1. "),
         ("{}", "cannot be read: Is a directory. `files` names local files, one by one: correct it."),
         ("{}/a\0b.jsonl", "/a\\x00b.jsonl': not the path of a file: "),
-        ("{}/*.jsonl", "*.jsonl: cannot be read: No such file or directory. `files` names local files"),
     ],
 )
 def test_files_that_cannot_be_read(name, fault, tmp_path):
     (tmp_path / "text.parquet").write_bytes(b"no parquet")
     pq.write_table(pa.Table.from_pylist([ROWS["piqa"], ROWS["piqa"] | {"label": 2}]), tmp_path / "rows.parquet")
-    table = pa.Table.from_pylist([ROWS["piqa"] | {"goal": f"goal {number}"} for number in range(1000)])
-    pq.write_table(table, tmp_path / "pages.parquet")
-    content = bytearray((tmp_path / "pages.parquet").read_bytes())
-    content[4:2000] = bytes(1996)
-    (tmp_path / "pages.parquet").write_bytes(content)
     with pytest.raises(InputError, match=re.escape(fault)) as refused:
         read_items(KNOWN_TASKS["piqa"], files=[Path(name.format(tmp_path))])
     assert "\n" not in str(refused.value)

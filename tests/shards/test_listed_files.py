@@ -12,12 +12,9 @@ import numpy as np
 import pytest
 
 from shards import ShardSet, ShardSetError, open_set
-from shards.audit.audit import audit
 from shards.errors import InputError
 from shards.format.codec import SeekableWriter
-from shards.format.listed_files import MOST_PROBLEMS, Verify
 from shards.format.token_set import write_token_set
-from shards.report.write import write_report
 from shards.torch import TokenStream, TokenWindows
 from shards.trace.search import Query
 from shards.trace.trace import trace
@@ -94,34 +91,6 @@ def test_a_shard_of_another_size_or_none_is_told_when_the_set_is_opened(damaged,
     assert not [path for path in opened if path.endswith((".zst", ".parquet"))]  # no shard is read for it
 
 
-@pytest.mark.parametrize("write", [audit, write_report])
-def test_audit_and_report_refuse_it_too(damaged, tmp_path, write):
-    with pytest.raises(ShardSetError, match=r"^train-00001\.bin\.zst: "):
-        write(damaged[0], out=tmp_path / "out")
-
-
-def test_the_files_that_differ_are_named_and_the_rest_is_counted(good_set, tmp_path):
-    folder = write_token_set(tmp_path / "set", {"train": [np.array([1, 2, EOS_ID], np.uint16)] * 8}).path
-    for path in folder.glob("train-*.docs.parquet"):
-        path.unlink()
-    for path in folder.glob("train-*.bin.zst"):
-        path.write_bytes(b"")
-    (folder / "recipe.json").unlink()
-    with pytest.raises(ShardSetError) as caught:
-        open_set(folder)
-    problems = caught.value.problems
-    assert [problem.where for problem in problems[:3]] == [
-        "recipe.json",
-        "train-00000.bin.zst",
-        "train-00000.docs.parquet",
-    ]
-    assert len(problems) == MOST_PROBLEMS + 1
-    assert str(problems[-1]) == (
-        "train-00007.docs.parquet: the last of 7 more files that are missing or have another size in "
-        f"{folder}. [file_missing]"
-    )
-
-
 def test_a_set_on_the_hub_is_compared_with_its_listing(damaged, monkeypatch):
     folder, damage = damaged
     with Hub() as server:
@@ -191,19 +160,6 @@ def test_a_digest_finds_what_a_size_does_not(same_size, reads):
     strict.shards[0].read()
     with pytest.raises(ShardSetError, match=r"^train-00001\.\S+: sha256 is \w+; expected \w+ by the manifest\. Copy"):
         READS[reads](strict)
-
-
-def test_a_shard_is_hashed_once(good_set):
-    def opens(verify: Verify) -> int:
-        shard = open_set(good_set, verify=verify).shards[0]
-        with record_opened() as opened:
-            shard.read()
-            shard.documents()
-            shard.read()
-            shard.documents()
-        return len(opened)
-
-    assert opens("sha256") - opens("size") <= 4
 
 
 def test_verify_is_one_of_two_words_and_an_open_set_has_its_own(good_set):

@@ -7,7 +7,6 @@ import pytest
 
 from shards.audit.audit import audit
 from shards.format.manifest import MANIFEST_FILE
-from shards.format.reader import open_set
 from shards.trace.search import Query
 from shards.trace.trace import trace
 from shards.validation.validate import validate
@@ -40,10 +39,3 @@ def test_the_manifest_is_not_read_again_however_many_shards_there_are(many, tmp_
     names = Counter(Path(path).name for path in opened if Path(path).parent == many)
     assert 1 <= names[MANIFEST_FILE] <= 2  # once to read it, once for its digest
     assert names["tokenizer.json"] <= 2
-
-
-def test_a_shard_is_found_by_its_name(many):
-    shard_set = open_set(many)
-    assert [shard_set.shard(shard.name) for shard in shard_set.shards] == list(shard_set.shards)
-    with pytest.raises(KeyError, match=r"no shard 'train-00016' in .*; there are train-00000, train-00001, "):
-        shard_set.shard("train-00016")

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from shards.terminal import progress
-from shards.terminal.amounts import format_amount, format_speed
-from shards.terminal.progress import Meter, format_time_left, show_progress
+from shards.terminal.progress import Meter, show_progress
 from tests.support.terminal import run_in_terminal
 
 SCRIPT = """
@@ -60,15 +59,6 @@ def test_lines_without_a_terminal(monkeypatch, capsys):
     ]
 
 
-def test_lines_come_every_few_seconds(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.2)
-    with show_progress("export") as report:
-        for done in range(50):
-            report(done, 50)
-            time.sleep(0.01)
-    assert 1 <= len(capsys.readouterr().err.splitlines()) <= 1 + int((time.monotonic() - report.started) / 0.2)
-
-
 @pytest.mark.parametrize(
     ("done", "total", "expected"),
     [
@@ -85,17 +75,3 @@ def test_only_what_is_known_is_said(done, total, expected, monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: 10.0)
     meter(done, total)
     assert ", ".join(filter(None, meter.describe())) == expected
-
-
-def test_amounts_speeds_and_times():
-    assert [format_amount(count, "tokens") for count in (12_345, 2_000_000, 3.21e9)] == [
-        "12.3 K tokens",
-        "2 M tokens",
-        "3.21 B tokens",
-    ]
-    assert [format_speed(*given, "tokens") for given in ((0, 5), (5, 0), (1, 9), (30_000, 1))] == [
-        *[""] * 3,
-        "30 K tokens/s",
-    ]
-    times = [format_time_left(seconds) for seconds in (-1, 0, 0.2, 89, 200, 7_300, 500_000)]
-    assert times == ["", ""] + [f"about {time} left" for time in ("1 s", "89 s", "3 min", "2 h", "6 days")]

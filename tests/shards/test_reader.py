@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 from pathlib import Path
 
@@ -12,15 +11,9 @@ import pytest
 import zstandard
 
 import shards
-from shards import ShardSet, ShardSetError, open_set
-from shards.errors import remedy_of
+from shards import ShardSetError, open_set
 from shards.format.document_table import document_schema, iter_documents
-from shards.stores.store import FolderStore
-from shards.validation.files import ListedEntry
-from shards.validation.shard_contents import find_shard_problems, shard_rules
 from tests.support.faults import plant
-from tests.support.opened import no_more_files
-from tests.support.servers.hub import Hub, use_hub
 
 
 def test_facade(good_set, plan):
@@ -41,19 +34,6 @@ def test_names_of_the_facade():
     assert dir(shards) == sorted(shards.__all__)
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         _ = shards.absent
-
-
-def test_what_a_prompt_shows_of_a_set_is_one_line(good_set):
-    shard_set, closed = open_set(good_set), ShardSet(FolderStore(good_set))
-    train, val = (shard_set.splits[split] for split in ("train", "val"))
-    tokens, documents = (sum(getattr(shard, key) for shard in train) for key in ("num_tokens", "num_documents"))
-    summary = f"'good': train {tokens:,} tokens in 2 shards, val {val[0].num_tokens:,} tokens in 1 shard"
-    assert repr(shard_set) == f"<ShardSet at {good_set}: {summary}>"
-    assert repr(shard_set.manifest) == str(shard_set.manifest) == f"<Manifest of {summary}>"
-    assert repr(train) == f"<2 shards: {tokens:,} tokens in {documents:,} documents>"
-    assert repr(val[0]) == f"<Shard val-00000: {val[0].num_tokens:,} tokens in {val[0].num_documents} documents>"
-    assert repr(closed) == f"<ShardSet at {good_set}>"  # reads no file, which may be damaged
-    assert "manifest" not in closed.__dict__
 
 
 def test_tokens_are_the_documents_end_to_end(good_set, plan):
@@ -129,30 +109,3 @@ def test_a_damaged_document_table_is_an_error_with_its_remedy(good_set, tmp_path
     for read in (shard.documents, lambda: list(iter_documents(shard, ["length"]))):
         with pytest.raises(ShardSetError, match=rf"{found}.*Copy, pull or build it again; tokenmill validate {folder}"):
             read()
-
-
-def test_a_remedy_for_a_remote_set_is_one_that_helps_there(good_set, tmp_path, monkeypatch):
-    folder = Path(shutil.copytree(good_set, tmp_path / "set"))
-    plant("bit_flipped_in_first_frame", folder)
-    with Hub() as server:
-        server.publish("tester/set", folder)
-        use_hub(server.url, monkeypatch)
-        with pytest.raises(ShardSetError, match=r"Push or build it again; tokenmill validate hf://datasets/tester/set"):
-            open_set("hf://datasets/tester/set").shard("train-00000").read()
-
-
-def test_a_file_that_the_process_may_not_open_is_not_said_to_be_damaged(good_set):
-    shard = open_set(good_set).shards[0]
-    shard.documents()
-    for read in (shard.read, shard.documents, lambda: list(iter_documents(shard, ["start"]))):
-        with pytest.raises(OSError, match="Too many open files") as caught, no_more_files():
-            read()
-        said = ". This process has too many files open. Raise its limit: ulimit -n 65536."
-        assert (caught.value.errno, remedy_of(caught.value)) == (errno.EMFILE, said)
-    rules = shard_rules(open_set(good_set))
-    with no_more_files():
-        listing = {file.path: ListedEntry(file.bytes) for file in shard.entry.files.entries}
-        found = find_shard_problems(shard, rules, listing)
-        problems = found.problems
-    assert {problem.kind for problem in problems} == {"file_unreadable"}
-    assert all(problem.message.endswith("ulimit -n 65536.") for problem in problems)

@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import shards
 from shards.errors import ShardSetError
-from shards.stores import retry
 from shards.stores.object_store import open_objects
 from shards.validation.validate import validate
 from tests.support.builds import one_worker
@@ -58,14 +56,6 @@ def run(capsys, *arguments: str | Path) -> tuple[int, str, str]:
     return status, captured.out, captured.err
 
 
-def test_tokens_and_documents_are_those_of_the_folder(remote, good_set):
-    there, here = shards.open_set(remote), shards.open_set(good_set)
-    assert there.manifest_sha256 == here.manifest_sha256
-    for one, other in zip(there.shards, here.shards, strict=True):
-        assert np.array_equal(one.read(100, 5000), other.read(100, 5000))
-        assert one.documents().equals(other.documents())
-
-
 @pytest.mark.parametrize("fault", FAULTS[::7], ids=[fault.name for fault in FAULTS[::7]])
 def test_fault_is_named(fault: Fault, good_set, plan, tmp_path, server):
     folder = tmp_path / "set"
@@ -81,11 +71,6 @@ def test_fault_is_named(fault: Fault, good_set, plan, tmp_path, server):
     upload(folder)
     problems = validate(PLACE, level="full", threads=2).problems
     assert {problem.kind for problem in problems} == set(fault.kinds.split()), problems
-
-
-def test_a_folder_among_the_files_is_foreign(remote):
-    open_objects(remote).put("extra/file", b"1")
-    assert [(p.kind, p.where) for p in validate(remote).problems] == [("file_foreign", "extra")]
 
 
 def test_validation_makes_few_requests_and_survives_failures(remote, server, monkeypatch):
@@ -154,33 +139,6 @@ def test_commands_print_what_they_print_for_a_folder(place, good_set, tmp_path, 
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
     pages = [(tmp_path / name / "report" / "index.html").read_text(encoding="utf-8") for name in ("here", "there")]
     assert pages[0].replace(str(good_set), "SET") == pages[1].replace(remote, "SET")
-
-
-@pytest.mark.parametrize("place", ["hub", "bucket"])
-def test_a_program_that_opens_a_slow_set_prints_nothing_and_a_reporter_is_told(
-    place, good_set, server, monkeypatch, capfd
-):
-    """A set whose server is silent for longer than a reporter waits."""
-    with Hub() if place == "hub" else Proxy(server) as slow:
-        if isinstance(slow, Hub):
-            slow.publish("tester/good", good_set)
-            address = "hf://datasets/tester/good"
-        else:
-            aws_environment(monkeypatch, slow.url)
-            upload(good_set, address := f"s3://{BUCKET}/sets/slow")
-        use_hub(slow.url, monkeypatch)
-        monkeypatch.setattr(retry, "GIVE_UP_S", 60.0)
-        slow.latency_s = 1.2
-        shards.open_set(address)
-        told: list[str] = []
-        before = shards.report_to(told.append)
-        try:
-            shards.open_set(address)
-        finally:
-            shards.report_to(before)
-    assert capfd.readouterr() == ("", "")
-    assert told
-    assert all(address in line and "no answer for" in line and "the server is silent" in line for line in told)
 
 
 def test_what_needs_a_folder_says_so(remote, capsys):

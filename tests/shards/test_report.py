@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,20 +12,17 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from tokenizers import Tokenizer
 
 from shards.audit.audit import AUDIT_VERSION
 from shards.format import writer
 from shards.format.manifest import Manifest, read_metadata
 from shards.format.reader import open_set
-from shards.report import write
+from shards.format.vocabulary import read_vocabulary
 from shards.report.audited import find_or_audit, is_audited
-from shards.report.plots import decade_ticks, doubling_ticks, fit
-from shards.report.render import render_card, render_page, size_category
+from shards.report.render import render_card, render_page
 from shards.report.visible_text import code_cell, code_span, fence, sentence
 from shards.report.write import report_to_dict, write_report
 from shards.stores.store import local_file
-from shards.terminal.amounts import compact, format_size
 from shards.terminal.display import printable
 from shards.validation.validate import validate
 from tests.support.chromium import Page, find_chromium, run_chromium
@@ -66,8 +62,8 @@ def write_hostile_set(folder, plan: Plan):
     """Write the good set with hostile names of set, source, token, recipe and units, and hostile documents."""
     vocabulary = json.loads(plan.tokenizer)
     vocabulary["added_tokens"][1]["content"] = HOSTILE_TOKEN
-    codec = Tokenizer.from_str(plan.tokenizer)
-    table = {bytes_: token for token, bytes_ in enumerate(byte_entries(codec)) if len(bytes_) == 1}
+    entries = read_vocabulary(plan.tokenizer.encode()).entries
+    table = {bytes_: token for token, bytes_ in enumerate(entries) if len(bytes_) == 1}
     attack = np.array([table[bytes([byte])] for byte in HOSTILE_TEXT], "<u2")
     documents = {}
     for split, shards in plan.documents.items():
@@ -101,13 +97,6 @@ def write_hostile_set(folder, plan: Plan):
     writer.write_manifest(folder, manifest)
 
 
-def byte_entries(codec):
-    """Return each id's bytes."""
-    from shards.format.vocabulary import read_vocabulary
-
-    return read_vocabulary(codec.to_str().encode()).entries
-
-
 ALLOWED = """
     a article blockquote body circle code dd desc details div dl dt em figcaption figure footer h1 h2 h3 head header
     html i li line link main mark meta nav ol p path pre rect section span style summary svg table tbody td text tfoot
@@ -139,17 +128,12 @@ def test_facts_are_the_manifests(report, good_set, plan):
     facts = report_to_dict(report)
     assert (facts["name"], facts["tokens"]) == ("good", sum(shard.tokens for shard in manifest.shards))
     assert facts["bytes"] == sum(file.stat().st_size for file in good_set.iterdir())
-    for stated, source, row in zip(facts["sources"], report.sources, manifest.mix, strict=True):
-        train, val = (manifest.splits[split].sources[row.source] for split in ("train", "val"))
-        assert (source.share, source.train, source.val) == (row, train, val)
+    for stated, row in zip(facts["sources"], manifest.mix, strict=True):
         assert (stated["name"], stated["places"], stated["license"]) == (row.source, [f"{row.source}-*.json"], None)
         own = [d for part in plan.documents["train"] for d in part if d.source == row.source]
         text, tokens = sum(len(d.text) for d in own), sum(len(d.tokens) for d in own)
         assert facts["bytes_per_token"]["sources"][row.source] == pytest.approx(text / tokens)
     counts = np.bincount(np.concatenate([d.tokens for part in plan.documents["train"] for d in part]), minlength=300)
-    longest = facts["longest_entries"][0]
-    assert longest["bytes"] == max(len(entry) for entry in byte_entries(Tokenizer.from_str(plan.tokenizer))[:298])
-    assert longest["count"] == counts[longest["id"]]
     curve = report.vocabulary
     assert curve["counts"][0] == counts.max()
     assert curve["ranks"][-1] == curve["seen"] == (counts > 0).sum()
@@ -179,18 +163,6 @@ def test_same_set_gives_same_bytes(report, good_set, tmp_path):
         assert (again.out / name).read_bytes() == (report.out / name).read_bytes()
     assert sorted(path.name for path in again.out.iterdir()) == ["README.md", "index.html"]
     assert validate(copy, level="quick").ok
-
-
-def test_audit_of_another_set_is_not_shown(report, good_set, tmp_path):
-    shutil.copytree(report.out.parent / "audit", tmp_path / "audit")
-    path = tmp_path / "audit/audit.json"
-    held = json.loads(path.read_text())
-    path.write_text(json.dumps(held | {"verdict": "bad"}))
-    first = write_report(good_set, out=tmp_path / "report", audit=tmp_path / "audit")
-    assert first.audit["verdict"] == "bad"
-    path.write_text(json.dumps(held | {"verdict": "bad", "manifest_sha256": "0" * 64}))
-    second = write_report(good_set, out=tmp_path / "report", audit=tmp_path / "audit")
-    assert second.audit["verdict"] == held["verdict"] == json.loads(path.read_text())["verdict"]
 
 
 def test_hostile_page_holds_nothing_foreign(hostile):
@@ -261,30 +233,15 @@ def test_command_line(report, good_set, tmp_path, capsys):
     audited = ["--audit", str(report.out.parent / "audit"), "--workers", "1"]
     assert main(["report", str(good_set), "--out", str(tmp_path / "out"), *audited, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed["name"] == "good"
-    assert printed["out"] == str(tmp_path / "out")
-    assert set(printed["checks"]) == {
-        c["name"] for c in json.loads((report.out.parent / "audit" / "audit.json").read_text())["checks"]
-    }
+    assert (printed["name"], printed["out"]) == ("good", str(tmp_path / "out"))
     assert main(["report", str(good_set), *audited, "--out", str(good_set / "report")]) == 2
-    (tmp_path / "broken").mkdir()
-    assert main(["report", str(tmp_path / "broken")]) == 1
-    assert main(["report", str(tmp_path / "absent")]) == 2
 
 
 @pytest.mark.parametrize("name", ["README.md", "index.html"])
 def test_files_that_are_not_a_reports_stay(report, good_set, tmp_path, capsys, name):
     out = shutil.copytree(report.out, tmp_path / "out")
-    arguments = [
-        "report",
-        str(good_set),
-        "--out",
-        str(out),
-        "--audit",
-        str(report.out.parent / "audit"),
-        "--workers",
-        "1",
-    ]
+    audit = str(report.out.parent / "audit")
+    arguments = ["report", str(good_set), "--out", str(out), "--audit", audit, "--workers", "1"]
     assert main(arguments) == 0
     (out / name).write_text("# my own project\n")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
@@ -335,49 +292,12 @@ def test_any_text_stays_text_in_markdown(text):
     assert (block.type, block.info, block.content) == ("fence", "text", printable(text, keep="\n\t\u200c\u200d") + "\n")
 
 
-def test_numbers_and_ticks():
-    assert [compact(n) for n in (7, 999, 1000, 5_760_057, 30.6e9)] == ["7", "999", "1 K", "5.76 M", "30.6 B"]
-    assert [format_size(n) for n in (12, 999_700, 9_066_216, 1.5e12)] == ["12 B", "1 MB", "9.07 MB", "1.5 TB"]
-    assert decade_ticks(1, 2e5) == [1, 10, 100, 1000, 10_000, 100_000]
-    assert doubling_ticks(10, 300, 3) == [16, 64, 256]
-    assert (size_category(999), size_category(14_003), size_category(10**12)) == ("n<1K", "10K<n<100K", "100B<n<1T")
-    assert fit("short", 200) == "short"
-    assert 10 <= len(fit("x" * 500, 100)) <= 15
-    assert 5 <= len(fit("中" * 500, 100)) <= 8
-
-
-def contrast(one, other):
-    """Return the contrast of two colours as WCAG 2 defines it."""
-
-    def luminance(colour):
-        colour = colour.lstrip("#") if len(colour) == 7 else "".join(2 * digit for digit in colour.lstrip("#"))
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_colours_have_contrast():
-    style = (Path(write.__file__).parent / "templates/style.css").read_text(encoding="utf-8")
-    schemes = [
-        dict(re.findall(r"--([\w-]+): (#[0-9a-f]+);", block)) for block in re.findall(r":root \{(.*?)\}", style, re.S)
-    ]
-    assert len(schemes) == 3  # light, dark, paper
-    for colours in schemes:
-        for name in ("ink", "soft", "accent", "goal", "ok", "look", "bad"):
-            for ground in ("paper", "panel"):
-                assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground, colours)
-        assert contrast(colours["ink"], colours["hit"]) >= 4.5
-        assert contrast(colours["accent-pale"], colours["paper"]) >= 3  # a bar, not a text
-
-
 def test_audit_of_other_rules_is_made_again(good_set, tmp_path):
     shard_set = open_set(good_set)
     find_or_audit(shard_set, tmp_path, workers=1)
     assert is_audited(shard_set, tmp_path)
     stored = json.loads((tmp_path / "audit.json").read_text())
-    for version in (None, AUDIT_VERSION - 1):
-        (tmp_path / "audit.json").write_text(json.dumps(stored | {"audit_version": version}))
+    others = [{"audit_version": None}, {"audit_version": AUDIT_VERSION - 1}, {"manifest_sha256": "0" * 64}]
+    for other in others:
+        (tmp_path / "audit.json").write_text(json.dumps(stored | other))
         assert not is_audited(shard_set, tmp_path)

@@ -1,7 +1,5 @@
 """The one policy for failures that may pass: how long, how often, and what the user is told meanwhile."""
 
-import subprocess
-import sys
 import threading
 import time
 import types
@@ -17,7 +15,6 @@ from shards.stores.retry import (
     count_retries,
     parse_retry_after,
     retry,
-    stop_on,
 )
 from shards.terminal import waiting
 from shards.terminal.waiting import REPEAT_S, SILENT_S, Watcher
@@ -102,55 +99,6 @@ def test_the_smaller_bound_counts_and_is_the_time_that_the_user_is_told(own, cal
     assert until in {time.strftime("%H:%M:%S", time.localtime(began + 1.2 + late)) for late in (0, 0.1)}
 
 
-def test_what_failed_is_told_also_where_it_is_a_part_of_something_larger(monkeypatch):
-    """A file is tried again as a whole, and each of its requests too: only a request knows what failed."""
-
-    def attempt():
-        raise TransientError("GET /x: HTTP 503")
-
-    told = []
-    monkeypatch.setattr(retry_module.random, "uniform", lambda low, high: min(high, 0.1))
-    monkeypatch.setattr(waiting, "SILENT_S", 0.3)
-    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(waiting, "_watcher", Watcher(told.append))
-    with pytest.raises(StoreError):
-        retry("the file x", lambda: retry("GET /x", attempt, give_up_s=1), give_up_s=60)
-    assert len(told) == 1
-    assert "GET /x: no answer" in told[0]
-    assert "the last one: HTTP 503" in told[0]
-
-
-def test_a_failure_that_passes_after_one_that_would_not_gets_all_the_time():
-    failures = [TransientError("nothing answers", give_up_s=0.5), *[TransientError("HTTP 503", retry_after_s=0.3)] * 3]
-
-    def attempt():
-        if failures:
-            raise failures.pop(0)
-        return "answer"
-
-    assert retry("GET /x", attempt, give_up_s=60) == "answer"
-
-
-def test_an_error_that_is_final_is_not_tried_again(pauses):
-    def attempt():
-        raise InputError("HTTP 404")
-
-    with pytest.raises(InputError, match="HTTP 404"):
-        retry("GET /x", attempt)
-    assert pauses == []
-
-
-def test_a_request_that_nobody_needs_is_not_made_again():
-    stop = threading.Event()
-
-    def attempt():
-        stop.set()
-        raise TransientError("HTTP 503", retry_after_s=60)
-
-    with stop_on(stop), pytest.raises(InputError, match="stopped"):
-        retry("GET /x", attempt)
-
-
 # --- What the user is told ---
 
 
@@ -170,68 +118,6 @@ def test_one_slow_answer_among_many_is_not_silence():
     assert "the server is silent" in told[0]
     watcher.look(time.monotonic() + 1000)
     assert len(told) == 2
-
-
-def test_silence_is_told_within_five_seconds_and_by_one_thread(monkeypatch):
-    assert SILENT_S + waiting.LOOK_EVERY_S < 5
-    monkeypatch.setattr(waiting, "SILENT_S", 0.05)
-    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.01)
-    told, failed, threads = threading.Event(), [], threading.active_count()
-    monkeypatch.setattr(threading, "excepthook", lambda hook: failed.append(str(hook.exc_value)))
-    reporters = [lambda line: told.set()]
-
-    def tell(line):
-        if reporters:
-            reporters.pop()
-            raise OSError("no space left on the log")
-        told.set()
-
-    monkeypatch.setattr(waiting, "_watcher", Watcher(tell))
-    for _ in range(2):  # the first report fails, which ends the thread and nothing else
-        retry("GET /x", lambda: told.wait(0.5))
-        assert threading.active_count() <= threads + 1
-    assert told.is_set()
-    assert failed == ["no space left on the log"]
-
-
-def test_a_request_is_made_without_room_for_a_thread_and_a_later_one_is_watched(monkeypatch):
-    monkeypatch.setattr(waiting, "SILENT_S", 0.05)
-    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.01)
-    told = threading.Event()
-    monkeypatch.setattr(waiting, "_watcher", Watcher(lambda line: told.set()))
-
-    def refuse(thread):
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as full:
-        full.setattr(threading.Thread, "start", refuse)
-        assert retry("GET /x", lambda: "answer") == "answer"
-    assert retry("GET /y", lambda: told.wait(60))
-
-
-def test_a_forked_child_watches_its_requests():
-    script = """
-import os, threading
-from shards.terminal import waiting
-from shards.stores.retry import retry
-waiting.SILENT_S = 0.05
-waiting.LOOK_EVERY_S = 0.01
-def ask():
-    told = threading.Event()
-    waiting.report_to(lambda line: line.startswith("GET /x") and told.set())
-    retry("GET /x", lambda: told.wait(60) or os._exit(1))
-ended = threading.Event()
-ask()  # the watcher's thread runs
-threading.Thread(target=retry, args=("GET /y", lambda: ended.wait(60))).start()
-child = os.fork()
-if not child:
-    ask()
-    os._exit(0)
-status = os.waitpid(child, 0)[1]
-ended.set()
-raise SystemExit(os.waitstatus_to_exitcode(status))
-"""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=100)
 
 
 def test_a_program_is_told_nothing_unless_it_gives_a_reporter(monkeypatch, capfd):

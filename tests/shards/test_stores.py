@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -49,15 +48,6 @@ def test_a_file_is_written_whole_and_replaced(store, tmp_path):
     after = {file.name: file.version for file in store.list()}
     assert after["a/b/one"] == before["a/b/one"]
     assert after["two"] != before["two"]
-
-
-def test_a_child_is_the_store_of_a_folder(store):
-    child = store.child("a/b")
-    assert listing(child) == {}
-    child.put("one", b"1")
-    assert listing(store) == {"a/b/one": 1}
-    assert store.child("a").read("b/one") == b"1"
-    assert str(child) == f"{store}/a/b"
 
 
 def test_one_of_many_creators_wins_and_its_content_stays(store):
@@ -112,14 +102,6 @@ def test_a_store_is_its_address_and_can_be_sent_to_a_process(store):
     assert len(sent) < 500
     assert pickle.loads(sent).read("one") == b"1"
     assert open_writable_store(str(store)) == store
-
-
-def test_a_folder_stays_the_same_for_a_process_that_works_elsewhere(tmp_path, monkeypatch):
-    (tmp_path / "set").mkdir()
-    monkeypatch.chdir(tmp_path)
-    sent = pickle.dumps(FolderStore(Path("set")))
-    monkeypatch.chdir("/")
-    assert pickle.loads(sent).folder == tmp_path / "set"
 
 
 def test_the_probe_finds_that_a_store_can_do_all_and_leaves_nothing(store):

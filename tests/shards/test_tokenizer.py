@@ -7,22 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import pre_tokenizers
 
 from shards.errors import ShardSetError
 from shards.format.reader import open_set
-from shards.format.tokenizer_json import byte_characters, parse_tokenizer
+from shards.format.tokenizer_json import byte_characters
 from shards.format.vocabulary import read_vocabulary
 from shards.stores.files import hash_file
-
-
-def test_alphabet_is_that_of_tokenizers():
-    assert set(byte_characters()) == set(pre_tokenizers.ByteLevel.alphabet())
-    assert len(set(byte_characters())) == 256
-    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    for character in ("\x00", " ", "\n", "é", "中", "🙂", "\u00ad"):
-        expected = "".join(byte_characters()[byte] for byte in character.encode())
-        assert split.pre_tokenize_str(character)[0][0] == expected
 
 
 @settings(max_examples=200, deadline=None)
@@ -87,9 +77,3 @@ def test_holes_are_empty():
 def test_what_is_no_byte_level_tokenizer_is_refused(data, message):
     with pytest.raises(ValueError, match=message):
         read_vocabulary(data)
-
-
-def test_vocabulary_and_added_tokens(tokenizer):
-    parsed = parse_tokenizer(tokenizer.to_str().encode())
-    assert len(parsed.vocabulary) == 298
-    assert parsed.added == parsed.special == {"<|endoftext|>": 298, "<|pad|>": 299}

@@ -90,20 +90,3 @@ def end_at_once(shared, status):
 def test_a_worker_that_is_killed_is_an_error_with_a_remedy():
     with pytest.raises(ChildProcessError, match=r"a worker process died .* fewer --workers"):
         list(map_tasks(end_at_once, None, [9, 9], 2))
-
-
-class Unopenable:
-    """What tasks share, which another process cannot open."""
-
-    def __reduce__(self):
-        return open_nothing, ()
-
-
-def open_nothing():
-    """Fail as a set does that has changed since."""
-    raise ValueError("the set has changed")
-
-
-def test_an_error_of_opening_what_tasks_share_is_that_error():
-    with pytest.raises(ValueError, match="the set has changed"):
-        list(map_tasks(sleep_or_fail, Unopenable(), [0.01, 0.01], 2))
