@@ -15,9 +15,7 @@ from shards.audit.audit import audit
 from shards.audit.concentrated_documents import add_up, find_halves
 from shards.audit.histogram import BINS, bin_lengths
 from shards.audit.rules import LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
-from shards.errors import InputError
 from shards.format.reader import open_set
-from shards.trace.block_list import check_block_list_path
 from tests.support.shard_sets import write_set
 from tokenmill.__main__ import main
 
@@ -74,7 +72,7 @@ def plain_search(plan, vocabulary):
 
     Returns:
         ids: `plain_half` of each concentrated id.
-        listed: the occurrences of each id, by the hash of each listed document.
+        listed: the hash of each listed document.
     """
     train = [document for shard in plan.documents["train"] for document in shard]
     lengths = {number: len(document.tokens) for number, document in enumerate(train)}
@@ -90,7 +88,7 @@ def plain_search(plan, vocabulary):
         judged = whole and token not in special and BELOW <= half[0] <= most_occurrences(of)
         if judged and is_concentrated(half[3], half[4], of=of):
             ids[token] = half
-    listed = {}
+    listed = set()
     for document in (document for parts in plan.documents.values() for shard in parts for document in shard):
         tokens = document.tokens.tolist()
         times = Counter(token for token in tokens if token in ids)
@@ -100,29 +98,23 @@ def plain_search(plan, vocabulary):
             if token not in ids and token not in special
         )
         if times.total() >= MIN_LISTED and times.total() >= LISTED_SHARE * (times.total() + others):
-            listed[document.hash] = times
+            listed.add(document.hash)
     return ids, listed
 
 
-@pytest.fixture(scope="module")
-def plain(flooded):
-    """Return what plain loops find."""
-    return plain_search(flooded[1], open_set(flooded[0]).vocabulary)
-
-
-def test_ids_and_documents_are_those_of_plain_loops(flooded, found, plain):
-    _, plan = flooded
-    ids, listed = plain
+def test_ids_and_documents_are_those_of_plain_loops(flooded, found):
+    folder, plan = flooded
+    ids, listed = plain_search(plan, open_set(folder).vocabulary)
     assert {row.id: (row.count, row.documents, row.half_documents, row.half_tokens) for row in found.ids} == {
         token: (*half[:3], half[4]) for token, half in ids.items()
     }
     held = [row.listed for row in found.ids]
     assert held == sorted(held, reverse=True)
     assert held[0] > held[-1]
-    assert {bytes.fromhex(document.place.hash) for document in found.documents} == listed.keys()
+    assert {bytes.fromhex(document.place.hash) for document in found.documents} == listed
     flood = {d.hash for parts in plan.documents.values() for s in parts for d in s if d.text.count(b"qzxj") > 9}
     assert len(flood) == 24
-    assert flood == listed.keys()
+    assert flood == listed
 
 
 @settings(deadline=None)
@@ -185,8 +177,3 @@ def test_no_other_file_is_overwritten(flooded, tmp_path, capsys):
     assert "is not a block list" in capsys.readouterr().err
     assert notes.read_text() == "my notes\n"
     assert not (tmp_path / "audit").exists(), "refused before anything is read"
-    notes.write_text("")
-    check_block_list_path(notes, None)
-    notes.write_text("0123456789abcdef0123456789abcdef\n")
-    with pytest.raises(InputError, match="is not a block list"):
-        check_block_list_path(notes, None)

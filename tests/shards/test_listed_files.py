@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import shutil
 from collections.abc import Callable
@@ -112,16 +111,6 @@ def test_a_shard_that_changes_after_the_opening_is_told_when_it_is_first_read(go
     (folder / "train-00001.docs.parquet").unlink()
     with pytest.raises(ShardSetError, match=r"docs\.parquet: in the manifest, but not in .* Copy, pull or build it"):
         shard.documents()
-
-
-def test_another_process_compares_a_shard_when_it_reads_it_and_not_all_of_them_again(good_set, tmp_path):
-    folder = Path(shutil.copytree(good_set, tmp_path / "set"))
-    content = pickle.dumps(TokenWindows(folder, seq_len=SEQ_LEN, verify="sha256"))
-    replaced(folder)
-    windows: TokenWindows = pickle.loads(content)
-    assert windows.shard_set.verify == "sha256"
-    with pytest.raises(ShardSetError, match=told(replaced, folder)):
-        windows.read(range(len(windows)))
 
 
 def incompressible(seed: int) -> np.ndarray:

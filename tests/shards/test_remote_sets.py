@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -64,8 +63,8 @@ def test_fault_is_named(fault: Fault, good_set, plan, tmp_path, server):
         write_set(folder, plan)
     else:
         fault.damage(shutil.copytree(good_set, folder))
-    if any(path.is_symlink() or not (path.is_file() and os.access(path, os.R_OK)) for path in folder.iterdir()):
-        pytest.skip("a bucket has no links, modes or folders")
+    if any(path.is_symlink() or not path.is_file() for path in folder.iterdir()):
+        pytest.skip("a bucket has no links or folders")
     if any(path.stat().st_size > 1 << 26 for path in folder.iterdir()):
         pytest.skip("a file of hundreds of megabytes is sent by test_object_store")
     upload(folder)
@@ -87,8 +86,9 @@ def test_validation_makes_few_requests_and_survives_failures(remote, server, mon
         assert "503" in {record.fault for record in proxy.requests}
 
 
-@pytest.mark.parametrize("name", ["train-00000.json", "train-00000.bin.zst", "train-00000.docs.parquet"])
-def test_a_file_that_vanishes_during_validation_is_named(remote, server, monkeypatch, name):
+def test_a_file_that_vanishes_during_validation_is_named(remote, server, monkeypatch):
+    name = "train-00000.bin.zst"
+
     class Vanishing(Proxy):
         def _pass_on(self, request: Request) -> Response:
             gone = request.method == "GET" and request.target.endswith(f"/{name}")

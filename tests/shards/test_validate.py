@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import shutil
-import time
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +21,11 @@ from tests.support.faults import FAULTS, Fault, edit, flip
 from tests.support.shard_sets import write_set
 
 
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("level", ["quick", "full"])
-def test_good_set_has_no_problem(good_set, level, threads):
+def test_good_set_has_no_problem(good_set, level):
     seen = []
-    report = validate(good_set, level=level, threads=threads, progress=lambda done, total: seen.append((done, total)))
-    assert report.problems == []
-    assert report.ok
+    report = validate(good_set, level=level, progress=lambda done, total: seen.append((done, total)))
+    assert (report.problems, report.ok) == ([], True)
     manifest = shards.open_set(good_set).manifest
     tokens = sum(split.tokens for split in manifest.splits.values())
     assert (report.shards, report.level, report.tokens) == (3, level, tokens)
@@ -112,25 +108,6 @@ def test_quick_level_opens_no_contents(good_set, tmp_path):
     assert validate(folder, level="quick").problems == []
 
 
-def test_absurd_sizes_cost_neither_memory_nor_time(good_set, tmp_path):
-    folder = shutil.copytree(good_set, tmp_path / "set")
-
-    def claim(manifest):
-        for shard in manifest["shards"]:
-            shard.update(tokens=10**15, documents=10**15)
-
-    edit(folder, claim)
-    validate(folder, level="full")  # imports and caches
-    tracemalloc.start()
-    start = time.perf_counter()
-    problems = validate(folder, level="full").problems
-    seconds, peak = time.perf_counter() - start, tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert {"seek_table", "totals_mismatch", "document_table"} <= {p.kind for p in problems}
-    assert seconds < 5
-    assert peak < 50e6
-
-
 def test_a_folder_of_links_is_a_set(good_set, tmp_path):
     """As in the Hub's cache, whose snapshots are links into its folder of blobs."""
     folder = tmp_path / "snapshots" / "0123abcd"
@@ -167,14 +144,12 @@ def test_duplicates_are_found_in_partitions_too(good_set, plan, tmp_path, monkey
         for documents in (val, train):
             documents[k] = dataclasses.replace(documents[k], hash=bytes([8 * k, *range(15)]))
     write_set(tmp_path / "set", plan)
-    whole = validate(tmp_path / "set", level="full").problems
-    monkeypatch.setattr(duplicates, "PARTITION_DOCUMENTS", 100)
-    parts = validate(tmp_path / "set", level="full").problems
-    assert len(whole) == duplicates.MAX_REPORTED + 1
-    assert "30 documents in all" in whole[-1].message
-    assert {p.kind for p in parts} == {"split_leak"}
-    assert len(parts) == len(whole)
-    assert "30 documents in all" in parts[-1].message
+    for documents_of_a_part in (duplicates.PARTITION_DOCUMENTS, 100):
+        monkeypatch.setattr(duplicates, "PARTITION_DOCUMENTS", documents_of_a_part)
+        found = validate(tmp_path / "set", level="full").problems
+        assert {problem.kind for problem in found} == {"split_leak"}
+        assert len(found) == duplicates.MAX_REPORTED + 1
+        assert "30 documents in all" in found[-1].message
 
 
 def test_uint32_set_is_whole(plan, tmp_path):
