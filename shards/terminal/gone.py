@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 _JOIN = "join the set's document tables with the source: recipes/README.md#back-to-the-source-urls-ids-scores"
+_ARMS = "give `arms`; `--dry-run` says how many trainings they take, and of how many tokens"
 
 GONE: dict[str, str] = {
     "--against-sources": _JOIN,
@@ -18,7 +19,8 @@ GONE: dict[str, str] = {
     "members": "unpack the archive, and choose its files by `paths` and `exclude`",
     "tar": "unpack the archive (`tar -xf`), and name the files that it holds",
     "order_version": "there is one order of the data (docs/order.md); leave the key out",
-    "budget_usd": "give `budget_tokens`; `tokenmill bench` and `tokenmill cost` say what tokens cost",
+    "budget_tokens": _ARMS,
+    "budget_usd": _ARMS,
     "false_end": "an eval set is scored in bits per byte",
     "prune": "`tokenmill build --prune` deletes from the work folder what that build did not use",
     "--compare": "build a set with each tokenizer: their reports have the bytes per token",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
-from tokenmill.experiments.differences import MOST_SEEDS, POWER, count_seeds, find_difference, find_visible_effect
+from tokenmill.experiments.differences import POWER, count_seeds, find_difference
 
 
 def test_interval_is_that_of_students_paired_test() -> None:
@@ -27,20 +25,18 @@ def test_equal_arms_are_told_apart_one_time_in_twenty() -> None:
     assert 0.035 < np.mean(seen) < 0.065
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 10])
-def test_a_visible_difference_is_seen_as_often_as_said(seeds: int) -> None:
-    effect = find_visible_effect(seeds)
-    draw = np.random.default_rng(seeds)
-    seen = [bool(find_difference([0.0] * seeds, draw.normal(effect, 1.0, seeds).tolist()).is_seen) for _ in range(600)]
-    assert np.mean(seen) == pytest.approx(POWER, abs=0.04)
-
-
 @pytest.mark.parametrize("effect", [0.1, 0.5, 1.0, 3.0, 20.0])
 def test_seeds_needed_are_the_fewest_that_see_a_difference(effect: float) -> None:
     seeds = count_seeds(effect * 0.01, 0.01)
     assert seeds is not None
-    assert find_visible_effect(seeds) <= effect
-    assert seeds == 2 or find_visible_effect(seeds - 1) > effect
+
+    def see(seeds: int) -> float:
+        """Return how often so many seeds see the difference, by simulation."""
+        pairs = np.random.default_rng(1).normal(effect, 1.0, (600, seeds)).tolist()
+        return float(np.mean([bool(find_difference([0.0] * seeds, one).is_seen) for one in pairs]))
+
+    assert see(seeds) > POWER - 0.04
+    assert seeds == 2 or see(seeds - 1) < POWER + 0.04
 
 
 def test_edges() -> None:
@@ -52,4 +48,3 @@ def test_edges() -> None:
     assert count_seeds(0.0, 0.01) is None
     assert count_seeds(1e-6, 1.0) is None
     assert count_seeds(0.5, 0.0) == 2
-    assert math.isfinite(find_visible_effect(MOST_SEEDS))

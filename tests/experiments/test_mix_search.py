@@ -73,10 +73,9 @@ def open_search(file: Path, out: Path) -> MixSearch:
     return MixSearch(file, out, LocalExecutor(1), Progress(quiet=True))
 
 
-def test_tokens_say_how_many_arms(tmp_path: Path) -> None:
+def test_trainings_and_the_real_run_are_counted(tmp_path: Path) -> None:
     # 9 trainings: the recipe's mix with two seeds, the winner with two, five others with one.
-    search = open_search(write_search(tmp_path, arms=None, budget_tokens=9 * 1536 + 100), tmp_path / "out")
-    assert search.arms == 7
+    search = open_search(write_search(tmp_path), tmp_path / "out")
     assert count_trainings(search.config, 7) == 9
     # The real run is that of the recipe, unless the file says otherwise.
     assert search.target == 15360
@@ -107,8 +106,7 @@ def test_shipped_searches_load(file: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"arms": None}, "expected one of arms, budget_tokens; found none"),
-        ({"budget_tokens": 3000}, "expected one of arms, budget_tokens; found arms and budget_tokens"),
+        ({"arms": None}, "arms: required key is missing"),
         ({"bounds": {"sums": [0.5, 0.1]}}, "bounds.sums = [0.5, 0.1]: the least share is above the greatest."),
         ({"bounds": {"sums": [0.5]}}, "bounds.sums: expected a list of 2"),
         ({"bounds": {"sum": [0.0, 0.5]}}, "bounds.sum: no such source. Did you mean 'sums'?"),
@@ -125,12 +123,10 @@ def test_shipped_searches_load(file: Path) -> None:
         ({"objective": {"held_out_bpb": 0.0}}, "objective.held_out_bpb: expected more than 0"),
         ({"objective": {}}, "objective: an empty list"),
         ({"arms": 4}, "4 arms: the fit of 2 shares has 3 parameters: it takes at least 5 arms"),
-        ({"arms": None, "budget_tokens": "10M"}, "6,508 arms are paid, and 1,000 are the most"),
-        ({"arms": None, "budget_tokens": 7000}, "7,000: a training takes 1,536, so that 4 are paid"),
         ({"target_tokens": None}, 'target_tokens: required key is missing: the data recipe has mix.tokens = "max"'),
         ({"target_tokens": 1000}, "tokens = 1,536: more than the 1,000 of the real run"),
         ({"target_tokens": 1_000_000}, "bounds: 'sums' has about"),
-        ({"budget_usd": 3.0}, "budget_usd: unknown key. 'budget_usd' is gone: give `budget_tokens`"),
+        ({"budget_usd": 3.0}, "budget_usd: unknown key. 'budget_usd' is gone: give `arms`"),
         ({"seeds": [1, 1]}, "seeds: [1, 1]: expected each seed once"),
     ],
 )

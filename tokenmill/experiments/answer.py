@@ -24,8 +24,8 @@ def answer_ablation(ablation: Ablation) -> Row:
     Returns:
         `name`: that of the ablation.
         `scores`: for each score and arm its `score`, `arm`, `values` by seed, `mean`, `spread` (the standard deviation
-            over seeds), and from the first arm the `difference`, its interval `low` to `high`, `p`, the smallest
-            difference `visible` with these seeds, `seeds_needed` for the difference that was asked for, and `answer`.
+            over seeds), and from the first arm the `difference`, its interval `low` to `high`, `p`, `seeds_needed` for
+            the difference that was asked for, and `answer`.
         `costs`: for each arm its `trainings` that did not fail, their `tokens`, how many of these were `repeated`,
             `hours` and `dollars`.
         `changes`: for each key that an arm changes, its `arm`, `key` and `value`.
@@ -61,7 +61,7 @@ def _compare_arms(ablation: Ablation, score: str) -> Iterator[Row]:
             "mean": statistics.fmean(known) if known else None,
             "spread": statistics.stdev(known) if len(known) > 1 else None,
         }
-        row |= dict.fromkeys(("difference", "low", "high", "p", "visible", "seeds_needed"))
+        row |= dict.fromkeys(("difference", "low", "high", "p", "seeds_needed"))
         row["answer"] = "the first arm" if arm is first else None
         if arm is not first:
             both = zip([_value(result, score) for result in base], values, strict=True)
@@ -88,16 +88,15 @@ def _describe_pairs(
     # The paired difference, and whether its interval leaves out 0.
     found = find_difference([a for a, _ in pairs], [b for _, b in pairs])
     row: Row = {"difference": found.mean, "low": found.low, "high": found.high, "p": found.p}
-    row["visible"] = found.visible
     if found.is_seen is None:
         return row | {"answer": "one seed: what chance does is not known"}
     if found.is_seen:
         better = (found.mean < 0) == (unit_of(score) in LOSS_UNITS)
         return row | {"answer": "better" if better else "worse"}
-    return row | _describe_unseen(found, ablation.config.smallest_difference)
+    return row | _describe_unseen(found, ablation.config.smallest_difference, len(pairs))
 
 
-def _describe_unseen(found: Difference, smallest: float | None) -> Row:
+def _describe_unseen(found: Difference, smallest: float | None, pairs: int) -> Row:
     """Return the answer if the interval holds 0: how many seeds would show the difference that matters."""
     size = abs(found.mean) if smallest is None else smallest
     if found.spread == 0:
@@ -105,7 +104,7 @@ def _describe_unseen(found: Difference, smallest: float | None) -> Row:
     seeds = count_seeds(size, found.spread or 0.0)
     if seeds is None and smallest is None:
         return {"answer": "no difference seen"}
-    if smallest is not None and found.visible is not None and found.visible <= smallest:
+    if smallest is not None and seeds is not None and seeds <= pairs:
         return {"seeds_needed": seeds, "answer": f"no difference seen; one of {smallest:g} would show"}
     # Without a smallest difference, the one that was measured is asked for.
     needed = "more than 10,000 seeds" if seeds is None else plural(seeds, "seed")

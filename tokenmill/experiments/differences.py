@@ -9,7 +9,7 @@ import bisect
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -30,8 +30,6 @@ class Difference(NamedTuple):
     """How often equal arms would differ at least as much."""
     spread: float | None
     """The standard deviation of the differences over the seeds."""
-    visible: float | None
-    """The smallest difference that this many seeds show in 80 % of all such ablations."""
 
     @property
     def is_seen(self) -> bool | None:
@@ -51,29 +49,14 @@ def find_difference(first: Sequence[float], other: Sequence[float]) -> Differenc
     differences = [b - a for a, b in zip(first, other, strict=True)]
     mean = statistics.fmean(differences)
     if len(differences) < 2:
-        return Difference(mean, None, None, None, None, None)
+        return Difference(mean, None, None, None, None)
     spread = statistics.stdev(differences)
     if spread == 0:  # equal to the last bit with every seed
-        return Difference(mean, mean, mean, 1.0 if mean == 0 else 0.0, 0.0, 0.0)
+        return Difference(mean, mean, mean, 1.0 if mean == 0 else 0.0, 0.0)
     freedom, error = len(differences) - 1, spread / math.sqrt(len(differences))
     low, high = stats.t.interval(CONFIDENCE, freedom, mean, error)
     p = 2 * stats.t.sf(abs(mean) / error, freedom)
-    return Difference(mean, float(low), float(high), float(p), spread, find_visible_effect(len(differences)) * spread)
-
-
-def find_visible_effect(seeds: int) -> float:
-    """Return the smallest difference, in spreads, that `seeds` pairs show with the power `POWER`."""
-    from scipy import optimize
-
-    high = 1.0
-    while _find_power(high, seeds) < POWER:
-        high *= 2
-
-    def exceed(effect: float) -> float:
-        return _find_power(effect, seeds) - POWER
-
-    found: Any = optimize.brentq(exceed, 0.0, high)
-    return float(found)
+    return Difference(mean, float(low), float(high), float(p), spread)
 
 
 def count_seeds(difference: float, spread: float) -> int | None:

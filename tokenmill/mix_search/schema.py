@@ -15,7 +15,6 @@ from tokenmill.experiments.schema import ExperimentConfig, Seed
 Share = Annotated[float, Field(ge=0, le=1)]
 MOST_ARMS = 1000
 """More arms than that say less than more tokens for each."""
-BUDGETS = ("arms", "budget_tokens")
 
 
 class MixSearchConfig(ExperimentConfig):
@@ -34,10 +33,8 @@ class MixSearchConfig(ExperimentConfig):
     objective: Annotated[dict[str, PositiveFloat], Field(min_length=1)]
     """Scores with their weights: `{ web_bpb = 2, maths_bpb = 1 }`. The search lowers their weighted mean. All are bits
     per byte."""
-    arms: Annotated[int, Field(ge=1, le=MOST_ARMS)] | None = None
+    arms: Annotated[int, Field(ge=1, le=MOST_ARMS)]
     """How many mixes are trained: the recipe's own and the winner are among them."""
-    budget_tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
-    """Instead of `arms`: tokens that all trainings may take."""
     rounds: Annotated[int, Field(ge=1, le=20)] = 3
     """Rounds of arms: the first fills the space within the bounds, each later one is nearer to the best of the fit."""
     design_seed: Seed = 0
@@ -62,10 +59,6 @@ def load_mix_search(path: Path) -> MixSearchConfig:
 
 def _check_keys(tables: dict[str, Any]) -> Iterator[str]:
     """Yield the faults between the keys of the raw file of a mix search."""
-    given = [key for key in BUDGETS if key in tables]
-    if len(given) != 1:
-        found = " and ".join(given) or "none"
-        yield f"expected one of {', '.join(BUDGETS)}; found {found}. It says when the search ends."
     for key in ("seeds", "final_seeds"):
         seeds = tables.get(key)
         if isinstance(seeds, list) and len(set(map(str, seeds))) < len(seeds):  # pyright: ignore[reportUnknownArgumentType]

@@ -25,7 +25,7 @@ from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import AblationConfig, ArmConfig
 from tokenmill.mix_search.fit import SearchFit, count_parameters, fit_scores
 from tokenmill.mix_search.repetition import find_target, measure_sources
-from tokenmill.mix_search.schema import MOST_ARMS, MixSearchConfig, load_mix_search
+from tokenmill.mix_search.schema import MixSearchConfig, load_mix_search
 from tokenmill.mix_search.space import DECIMALS, Shares, draw_near, find_space, list_candidates, spread_out
 from trainer.results.curves import unit_of
 
@@ -74,7 +74,7 @@ class MixSearch:
         self.candidates = list_candidates(self.space, self.config.design_seed)
         own = self._open_mixes({OWN: self.space.own})
         self.own = own.arms[0]
-        self.arms = count_arms(file, self.config, own)
+        self.arms = self.config.arms
         self._check_arms()
 
     @property
@@ -278,39 +278,6 @@ def count_trainings(config: MixSearchConfig, arms: int) -> int:
     # The winner has the last seeds alone; the recipe's own mix has those and the others.
     own = len({*config.seeds, *config.last_seeds})
     return own + (arms - 2) * len(config.seeds) + len(config.last_seeds)
-
-
-def count_arms(file: Path, config: MixSearchConfig, own: Ablation) -> int:
-    """Return the arms of a search.
-
-    Args:
-        file: the file of the search.
-        config: what it says.
-        own: the ablation with the recipe's own mix.
-
-    Raises:
-        InputError: the budget pays not one arm, or too many.
-    """
-    if config.arms is not None:
-        return config.arms
-    # How many trainings the budget pays.
-    tokens = own.arms[0].tokens
-    assert config.budget_tokens is not None  # the file has one of both
-    trainings = config.budget_tokens // tokens
-    shown = f"budget_tokens = {config.budget_tokens:,}: a training takes {tokens:,}"
-    # The recipe's own mix and the winner come first; others take one training for each seed.
-    arms = 2 + (trainings - count_trainings(config, 2)) // len(config.seeds)
-    if arms < 3:
-        raise InputError(
-            f"{file}: {shown}, so that {trainings:,} are paid: {count_trainings(config, 2):,} of the recipe's own mix "
-            "and the winner, and not one other arm. Give more, fewer tokens to each, or fewer seeds."
-        )
-    if arms > MOST_ARMS:
-        raise InputError(
-            f"{file}: {shown}: {plural(arms, 'arm')} are paid, and {MOST_ARMS:,} are the most. Give less, or more "
-            "tokens to each training."
-        )
-    return arms
 
 
 def split_rounds(arms: int, rounds: int, parameters: int) -> list[int]:
