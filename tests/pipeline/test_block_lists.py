@@ -14,14 +14,13 @@ import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.encode.run import HashKey, RunList
-from pipeline.mix.block_lists import Blocked, BlockList, describe_use, open_lists
+from pipeline.mix.block_lists import Blocked, BlockList, open_lists
 from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
 from pipeline.mix.index import Index
 from pipeline.recipe.paths import RecipePath, locate
 from pipeline.recipe.recipe_folder import state_recipe_folder
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
-from shards.format.manifest import BlockListEntry
 from shards.stores.store import FolderStore
 from tests.support.good_recipe import GOOD, faults_of
 from tests.support.runs import Document, make_recipe, write_runs
@@ -133,21 +132,6 @@ def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path) -> None:
     listed.write()
     with pytest.raises(InputError, match="it was changed, or is another list"):
         mix_runs(tmp_path, MixTask(recipe, tuple(open_lists(recipe)), listed.address), None)
-
-
-@pytest.mark.parametrize(
-    ("found", "words"),
-    [
-        (("a.txt", 60, 60, 61), "60 of 60 hashes of a.txt found, 61 documents dropped"),
-        (("a.txt", 60, 0, 0), "0 of 60 hashes of a.txt found; no document read has one"),
-        (("a.txt", 0, 0, 0), "a.txt holds no hash"),
-        (("\x1b[2J", 0, 0, 0), "\\x1b[2J holds no hash"),
-    ],
-)
-def test_what_was_found_is_said_in_words(found: tuple[str, int, int, int], words: str) -> None:
-    file, hashes, hits, documents = found
-    use = BlockListEntry(file=file, sha256="0" * 64, hashes=hashes, found=hits, documents=documents)
-    assert words in describe_use(use)
 
 
 Load = Callable[..., Recipe]

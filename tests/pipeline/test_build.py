@@ -74,13 +74,6 @@ def test_every_document_decodes_to_its_text(corpus: Path, built: Path) -> None:
     assert any(b"<|endoftext|>" in text for _, _, _, text in found), "special tokens in text stay text"
 
 
-def test_drops_are_counted_by_reason(built: Path) -> None:
-    dropped = {source.name: source.dropped for source in shards.open_set(built).manifest.sources}
-    assert dropped["prose"]["not score >= 1"] > 50
-    assert dropped["docs"] == {"duplicate": 1, "duplicate of another source": 8}
-    assert dropped["code"] == {"text is empty": 1, "text is not valid UTF-8": 1}
-
-
 def test_a_tokenizer_that_gigatoken_cannot_run(recipe: Path, corpus: Path, built: Path, tmp_path: Path) -> None:
     tokenizer = json.loads((built / "tokenizer.json").read_text())
     digits = {"type": "Digits", "individual_digits": True}
@@ -156,24 +149,6 @@ def test_an_altered_shard_is_written_again(recipe: Path, tmp_path: Path) -> None
     again = build_here(recipe, out)
     assert again["ran"]["assemble"] == 1
     assert digests(out) == before
-
-
-def test_a_short_source_is_an_error_or_repeated(recipe: Path, tmp_path: Path) -> None:
-    out = tmp_path / "set"
-    refused = build_here(recipe, out, "--set", "mix.when_short=error", "--set", "mix.tokens=10_000_000", expect=2)
-    assert "the sources are too small" in refused["stderr"]
-    assert "'code'" in refused["stderr"]
-    assert not list(out.glob("*")), "nothing is published"
-    options = ["--set", "mix.when_short=repeat", "--set", "mix.tokens=160_000", "--set", "mix.max_epochs=20"]
-    report = build_here(recipe, out, *options)
-    epochs = {source["name"]: source["epochs"] for source in report["sources"]}
-    assert max(epochs.values()) > 1
-    assert not report["problems"]
-    counts: dict[bytes, int] = {}
-    for split, _, digest, _ in decoded_documents(shards.open_set(out)):
-        if split == "train":
-            counts[digest] = counts.get(digest, 0) + 1
-    assert max(counts.values()) == max(epochs.values())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.arrow_arrays import as_large_binary
 from pipeline.clean.malformed import NULL
 from pipeline.clean.steps import EMPTY, LONG, SHORT, clean_batch
 from pipeline.clean.tally import Tally
@@ -20,7 +19,6 @@ from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import TextBatch
 
 INVALID = "text is not valid UTF-8"
-INVALID_TEXTS = [b"\xff", b"caf\xe9", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\xaf", b"ok \xe2\x82"]
 
 
 def recipe(**keys: Any) -> SourceRecipe:
@@ -60,21 +58,6 @@ def test_reasons(type_: pa.DataType) -> None:
     assert dropped == {NULL: 2, EMPTY: 1, INVALID: 1, SHORT: 1, LONG: 2}
 
 
-@pytest.mark.parametrize("value", INVALID_TEXTS, ids=repr)
-def test_invalid_utf8(value: bytes) -> None:
-    assert clean([b"a", value, "é".encode()], pa.binary()) == ([(100, b"a"), (102, "é".encode())], {INVALID: 1})
-
-
-def test_two_invalid_rows_that_would_be_valid_together() -> None:
-    first, second = "é".encode()[:1], "é".encode()[1:]
-    assert clean([b"a", first, second, b"b"], pa.binary()) == ([(100, b"a"), (103, b"b")], {INVALID: 2})
-
-
-def test_nothing_is_left() -> None:
-    assert clean([None, b"", b"\xff"], pa.binary()) == ([], {NULL: 1, EMPTY: 1, INVALID: 1})
-    assert clean([], pa.binary()) == ([], {})
-
-
 TEXTS = st.text(max_size=6).map(lambda text: text.encode("utf-8", "replace"))
 
 
@@ -102,11 +85,3 @@ def reason_of(value: bytes | None) -> str | None:
     if not value:
         return EMPTY
     return SHORT if len(value) < 2 else LONG if len(value) > 4 else None
-
-
-def test_text_is_not_copied() -> None:
-    text = pa.array(["some text"] * 100, pa.large_string())
-    documents = clean_batch(recipe(), TextBatch(text, np.arange(100, dtype=np.uint32)), Tally())
-    assert documents.text.buffers()[2].address == text.buffers()[2].address
-    strings = pa.array(["some text"] * 100, pa.string())
-    assert as_large_binary(strings).buffers()[2].address == strings.buffers()[2].address

@@ -89,17 +89,6 @@ def test_too_much_that_falls_when_mixing_stops_the_build(built: dict[str, Any], 
     build_here(folder / "recipe.toml", folder / "set")
 
 
-def test_the_alarm_comes_before_the_shortage_that_it_causes(built: dict[str, Any], folder: Path) -> None:
-    strict = ["--set", f"{MOVE}=100000", "--set", "sources.prose.clean.gopher.max_dropped=0.9"]
-    refused = build_here(folder / "recipe.toml", folder / "set", *strict, expect=2)["stderr"]
-    assert "(100.00%), more than max_dropped = 0.9 allows" in refused
-    assert "set max_dropped = 1.0 next to them, in [sources.clean.gopher] or" in refused
-    refused = build_here(folder / "recipe.toml", folder / "set", *strict[:2], expect=2)["stderr"]
-    assert "source 'prose': no document is left to mix (" in refused
-    assert "Move the limits of `clean`" in refused
-    assert build_here(folder / "recipe.toml", folder / "set")["ran"]["encode"] == 0
-
-
 def report(place: Path, *options: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
     done = call_here(main, "clean-report", place, *options)
     assert done.returncode == expect, done.stderr + done.stdout

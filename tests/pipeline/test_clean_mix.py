@@ -11,12 +11,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.builder.clean_report import list_other_values
 from pipeline.clean.drops import DUPLICATE, ELSEWHERE, SourceDrops
 from pipeline.encode.run import Run
-from pipeline.mix import index as index_module
 from pipeline.mix import partitions as partitions_module
-from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cuts import cut_sources
 from pipeline.mix.evidence import find_reasons, read_evidence
 from pipeline.mix.index import Index, open_limits
@@ -107,17 +104,6 @@ def test_what_falls_is_what_plain_code_finds(seed: int, size: int, tmp_path: Pat
             assert asdict(index.drops[number].steps[preset].found) == count(every)
 
 
-@pytest.mark.parametrize(
-    ("value", "others"),
-    [
-        *((50, [25, 38, 75]), (3, [2, 4]), (2, [1, 3]), (0, [1, 2, 5]), (1, [0, 2])),
-        *((0.1, [0.05, 0.075, 0.15]), (0.8, [0.4, 0.6]), (2.5, [1.25, 1.88, 3.75])),
-    ],
-)
-def test_the_other_values_of_a_limit_are_round_and_may_be_set(value: float, others: list[float]) -> None:
-    assert list_other_values(value) == others
-
-
 def count(documents: list[Document]) -> dict[str, int]:
     return {"documents": len(documents), "tokens": sum(document.length for document in documents)}
 
@@ -132,24 +118,6 @@ def check_limits(drops: SourceDrops, recipe: Recipe, documents: list[Document], 
         assert drop["every"] == count([document for document, reasons in broken if reason in reasons])
         assert drop["first"] == count([document for document, reasons in broken if reasons[:1] == [reason]])
         assert drop["alone"] == count([document for document, reasons in broken if reasons == [reason]])
-
-
-def hex_of(document: Document) -> str:
-    return f"{document.key[0]:016x}{document.key[1]:016x}"
-
-
-def test_partitions_blocks_and_runs_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = corpus(1, 600)
-    plain = make_index(tmp_path / "plain", sources, [[], [], []])
-    monkeypatch.setattr(partitions_module, "PARTITION_DOCUMENTS", 50)
-    monkeypatch.setattr(index_module, "SUM_DOCUMENTS", 5)
-    for size in (1 << 16, 7):
-        monkeypatch.setattr(index_module, "BLOCK_DOCUMENTS", size)
-        index = make_index(tmp_path / f"cut-{size}", sources, [[3, 4, 100], [50], [10, 300, 301]])
-        assert index.bits > plain.bits
-        assert index.drops == plain.drops
-        assert index.documents.tolist() == plain.documents.tolist()
-        assert index.longest.max(axis=0).tolist() == plain.longest.max(axis=0).tolist()
 
 
 def test_the_evidence_says_why_and_draws_the_lowest_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,22 +145,6 @@ def test_the_evidence_says_why_and_draws_the_lowest_hashes(tmp_path: Path, monke
         assert len(every) > 5
         assert [runs[number].hash_key(place) for number, place, _ in drawn] == sorted(every)[:5]
         assert {row["dropped"] for _, _, row in drawn} == {reason}
-
-
-def test_a_listed_document_counts_for_its_list_alone(tmp_path: Path) -> None:
-    sources = corpus(3, 300)
-    recipe = recipe_of(CLEAN)
-    falls = next(document for document in sources[0] if reasons_of(document, recipe, 0))
-    (tmp_path / "block.txt").write_text(hex_of(falls) + "\n")
-    index = index_of(
-        recipe,
-        runs_of(tmp_path, recipe, sources, [[], [], []]),
-        Blocked([BlockList("block.txt", tmp_path / "block.txt")]),
-    )
-    copies = sources[0].count(falls)
-    assert index.drops[0].dropped()["in block list block.txt"] == copies
-    assert index.drops[0].steps["gopher"].came.documents == 300 - copies
-    assert index.documents[0] + sum(index.drops[0].dropped().values()) == 300
 
 
 def test_equal_documents_in_sources_with_other_limits(tmp_path: Path) -> None:

@@ -103,15 +103,6 @@ def test_what_falls_never_becomes_an_entry(tmp_path: Path) -> None:
     assert garbage(tmp_path / "set")
 
 
-def test_the_build_says_what_the_sample_lost(tmp_path: Path) -> None:
-    recipe = write_words(tmp_path, max_dropped=1)
-    text = (tmp_path / "a.jsonl").read_text()
-    lines = [line for line in text.splitlines() if "zqxjkv" in line] * 3 + text.splitlines()
-    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
-    said = build_here(recipe, tmp_path / "set")["stderr"]
-    assert "clean leaves 57.14% of what was read of s out of the sample" in said
-
-
 def test_a_sample_of_which_nothing_is_left(tmp_path: Path) -> None:
     recipe = write_words(tmp_path, max_longest_line_bytes=10, max_dropped=1)
     count = len((tmp_path / "a.jsonl").read_text().splitlines())

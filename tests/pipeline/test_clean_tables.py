@@ -114,17 +114,6 @@ def test_what_decides_what_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert changed == [name in equal[0] for equal in EQUAL], "a change of the code encodes again"
 
 
-def test_the_sample_is_cleaned_by_the_recipe_s_limits_of_the_mix() -> None:
-    for keys in ({}, {"min_words": 3}, {"min_words": "off"}, {"max_dropped": 0.9}):
-        clean = source_of({"gopher": keys}).clean
-        assert clean.for_sample(clean.mix_presets()).limits("encode") == clean.limits("mix")
-    own = source_of({"gopher": {"min_words": 3, "when": "encode"}}).clean
-    assert not own.mix_presets()
-    assert own.for_sample(own.mix_presets()).limits("encode")[0].value == 3
-    none = source_of({}).clean
-    assert not none.for_sample(none.mix_presets())
-
-
 def test_limits_of_the_sample_that_do_not_fit_the_source_are_refused(load: Any) -> None:
     on = GOOD.replace("[tokenizer]", "[clean.gopher]\nmin_words = 3\n[tokenizer]")
     key = "tokenizer.sample_limits.prose"

@@ -165,15 +165,6 @@ def test_without_datatrove_the_extra_is_named(recipe: Callable[..., Path], monke
         load_checked_recipe(path)
 
 
-def test_a_source_turns_the_filters_of_the_recipe_off(recipe: Callable[..., Path]) -> None:
-    text = recipe("[sources.clean]\ndatatrove = []", ["text"]).read_text()
-    path = recipe("", ["text"])
-    path.write_text(text + '\n[[clean.datatrove]]\nfilter = "C4ParagraphFilter"\n')
-    assert not load_checked_recipe(path).sources[0].clean
-    path.write_text(text.replace("datatrove = []", "") + '\n[[clean.datatrove]]\nfilter = "C4ParagraphFilter"\n')
-    assert [item.filter for item in load_checked_recipe(path).sources[0].clean.datatrove or []] == ["C4ParagraphFilter"]
-
-
 def test_a_filter_that_fails_stops_with_the_place(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     path = recipe('[[sources.clean.datatrove]]\nfilter = "GopherRepetitionFilter"', ["fine " * 20, "\x1b[2J bad", "x"])
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import random
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +22,12 @@ from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.receipts import RECEIPT_FILE, Result, TaskOutput, WorkFileDamagedError, read_receipt, write_receipt
 from pipeline.engine.stage_progress import Progress
-from pipeline.engine.tasks import Call, JsonText, Task, digest_of, run_call
-from pipeline.engine.timer import Timer
+from pipeline.engine.tasks import JsonText, Task, digest_of
 from shards.errors import InputError, RunError
 from shards.stores.files import host_name, lock_folder, unique_name
-from shards.stores.open import open_writable_store
 from shards.stores.store import FolderStore
 from tests.support import stage_tasks
-from tests.support.servers.objects import ObjectServer, aws_environment
 from tests.support.stage_tasks import make_calls
-
-WRITE_FILE = "tests.support.stage_tasks:write_file"
 
 
 def task(name: str, text: str = "some text", **more: Any) -> Task:
@@ -82,19 +75,6 @@ def test_only_what_is_missing_runs(run: Any, tmp_path: Path) -> None:
     assert run(task("a"), task("b", "other"), task("d"))[1] == ["d", "b"]
 
 
-def test_a_timer_tells_work_from_waiting() -> None:
-    timer = Timer()
-    time.sleep(0.2)
-    timer.lap("wait_s")
-    begun = time.process_time()
-    while time.process_time() < begun + 0.1:
-        pass
-    timer.lap("work_s")
-    assert timer.core_seconds["wait_s"] < 0.1 <= timer.core_seconds["work_s"]
-    assert timer.seconds["wait_s"] >= 0.2
-    assert timer.seconds["work_s"] >= 0.09
-
-
 def truncate(file: Path) -> None:
     before = file.stat()
     file.write_bytes(file.read_bytes()[:-1])
@@ -138,17 +118,6 @@ def test_another_time_with_the_same_content_is_whole(run: Any, tmp_path: Path) -
     assert read_receipt(FolderStore(folder)) is not None
     shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
     assert read_receipt(FolderStore(tmp_path / "copy")) is not None
-
-
-def test_files_outside_the_task_s_folder(run: Any, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    only = task("a")
-    run(only, outputs=out)
-    assert run(only, outputs=out)[1] == []
-    (out / "a.bin").write_text("altered!!")
-    os.utime(out / "a.bin", ns=(5, 5))
-    assert run(only, outputs=out)[1] == ["a"]
 
 
 def test_a_task_that_fails_leaves_nothing(run: Any, tmp_path: Path) -> None:
@@ -220,22 +189,6 @@ def test_a_race_of_many_attempts_has_one_winner(before: str, tmp_path: Path) -> 
     assert (tmp_path / "stage" / task("a").digest / "a.bin").read_text() == "some text"
 
 
-def test_nothing_to_do_opens_each_receipt_once(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = [task(str(number)) for number in range(20)]
-    results = run(*tasks)[0].results
-    opened: list[str] = []
-    read = FolderStore.read
-
-    def count(store: FolderStore, name: str) -> bytes:
-        opened.append(str(store.folder.relative_to(tmp_path) / name))
-        return read(store, name)
-
-    monkeypatch.setattr(FolderStore, "read", count)
-    again, ran = run(*tasks)
-    assert (ran, again.results) == ([], results)
-    assert sorted(opened) == sorted(f"stage/{own.digest}/{RECEIPT_FILE}" for own in tasks)
-
-
 def test_a_damaged_file_is_made_anew_once(tmp_path: Path) -> None:
     """The first time the receipt goes; a disk that damages the new file, too, ends the build."""
     driver = Driver(FolderStore(tmp_path), LocalExecutor(1), Progress())
@@ -293,62 +246,6 @@ def test_a_task_that_dies_twice_ends_well(pool: LocalExecutor, tmp_path: Path) -
     assert done == dict.fromkeys(range(8), (2, 1))
 
 
-def test_a_fork_server_that_ends_is_a_lost_worker(tmp_path: Path) -> None:
-    """The server of this process lives already, so another program tries: one module of the server's ends it."""
-    (tmp_path / "ends_the_server.py").write_text("import os\n\nos.abort()\n")
-    program = """
-import sys
-from pathlib import Path
-from pipeline.engine import executors
-from pipeline.engine.executors import LocalExecutor
-from shards.errors import RunError
-from pipeline.engine.tasks import Call, Task
-from shards.stores.store import FolderStore
-
-stage = FolderStore(Path(sys.argv[1]))
-function = "tests.support.stage_tasks:die_or_write"
-calls = [Call(function, Task(name, None, 1, name), stage, None) for name in ("t0", "t1")]
-executors._PRELOADED.append("ends_the_server")
-try:
-    LocalExecutor(2).run(calls, print)
-except RunError as error:
-    print(error)
-"""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])}
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
-    assert " task t0: its worker process died 3 times" in ended.stdout
-
-
-def test_a_task_has_its_turn_while_it_works_and_not_while_its_files_are_sent(tmp_path: Path) -> None:
-    stage, outputs = FolderStore(tmp_path / "stage"), FolderStore(tmp_path / "set")
-    sent: list[list[str]] = []
-
-    @contextmanager
-    def turn() -> Iterator[None]:
-        stage_tasks.CALLS.clear()
-        yield
-        sent.append([*stage_tasks.CALLS, *(file.name for file in outputs.list())])
-
-    outputs.folder.mkdir()
-    assert run_call(Call(WRITE_FILE, task("a"), stage, outputs), lambda *_: None, turn()) == (9, 1)
-    assert sent == [["a"]]
-    assert [file.name for file in outputs.list()] == ["a.bin"]
-
-
-def test_a_bucket_has_processes_for_files_that_are_sent(tmp_path: Path, moto: ObjectServer, monkeypatch: Any) -> None:
-    aws_environment(monkeypatch, moto.url)
-    bucket = open_writable_store(f"{moto.empty_bucket()}/stage")
-    others = bucket.child("others")
-    with closing(LocalExecutor(2)) as executor:
-        for store, processes in ((FolderStore(tmp_path / "stage"), 2), (bucket, 3), (others, 3)):
-            calls = [Call(WRITE_FILE, task(name), store, None) for name in "abcdef"]
-            executor.run(calls, lambda *_: None)
-            assert executor._pool is not None
-            assert executor._pool._max_workers == processes
-            assert len([file for file in store.list() if file.name.endswith(RECEIPT_FILE)]) == 6
-
-
 def test_a_folder_that_another_process_holds(tmp_path: Path) -> None:
     code = "import sys, pathlib\nfrom shards.stores.files import lock_folder\n"
     code += "with lock_folder(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
@@ -379,13 +276,6 @@ def test_ranges_are_compared_with_the_blocks_of_their_receipt(tmp_path: Path) ->
     assert part.read(20_000, 131_072) == data[20_000:131_072]
     with pytest.raises(WorkFileDamagedError, match="bytes from 147,456 on differ"):
         part.read(131_000, 200_000)
-
-
-def test_receipts_are_json(run: Any, tmp_path: Path) -> None:
-    run(task("a"))
-    data = json.loads((tmp_path / "stage" / task("a").digest / RECEIPT_FILE).read_text())["result"]
-    assert data["name"] == "a"
-    assert data["files"]["a.bin"]["bytes"] == 9
 
 
 def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_path: Path) -> None:

@@ -10,14 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.clean.drops import DUPLICATE, ELSEWHERE
 from pipeline.encode import run as run_module
-from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, Run, count_below
+from pipeline.encode.run import END_HASH, FIRST_HASH, Run
 from pipeline.engine.checksums import seal, unseal
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import Blocked, BlockList
@@ -27,7 +26,6 @@ from pipeline.mix.index import Axis, Index
 from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.partitions import Partitions
 from pipeline.recipe.schema import Recipe
-from pipeline.recipe.shares import Shares
 from shards.errors import InputError, RunError
 from shards.format.manifest import block_list_reason
 from shards.stores.store import FolderStore
@@ -163,33 +161,6 @@ def check_shares(plan: MixPlan, kept: list[list[Document]], shards: Any, weights
                 assert abs(sum(held[: k + 1]) - share * (k + 1) / number) <= longest + 2
 
 
-@settings(max_examples=25)
-@example(corpus_of(2097153, 3, 64), [1, 1, 1], [[[], [], []], [[], [], []]], 100)  # a shard would be empty
-@given(sources=CORPORA, weights=WEIGHTS, cuts=st.lists(CUTS, min_size=2, max_size=2), shard=st.integers(100, 900))
-def test_partitions_and_runs_change_nothing(
-    sources: list[list[Document]], weights: list[float], cuts: list[list[list[int]]], shard: int
-) -> None:
-    recipe = make_recipe(weights[: len(sources)], val_tokens=60, shard_tokens=shard, when_short="shrink")
-    found: list[Any] = []
-    for documents, group in ((1, 7), (4, 1 << 20), (1 << 20, 1)):
-        for places in cuts:
-            with pytest.MonkeyPatch.context() as patch, temporary_folder() as folder:
-                patch.setattr(partitions_module, "PARTITION_DOCUMENTS", documents)
-                patch.setattr(partitions_module, "GROUP_DOCUMENTS", group)
-                result = planned(folder, sources, recipe, places)
-                found.append(
-                    result
-                    and (
-                        result[1].documents.tolist(),
-                        result[0].epochs,
-                        result[0].train_tokens,
-                        result[0].notes,
-                        result[2],
-                    )
-                )
-    assert all(item == found[0] for item in found)
-
-
 def deduplicate(sources: list[list[Document]], listed: set[Any]) -> tuple[list[list[bool]], list[Counter[str]]]:
     """Reference: which documents are kept, in the order given, and how many are dropped for each reason."""
     owners: dict[Any, int] = {}
@@ -304,16 +275,6 @@ def runs_of(tmp_path: Path) -> Any:
     return make
 
 
-def test_rows_below_hashes_are_counted_also_where_first_halves_are_equal() -> None:
-    generator = random.Random(3)
-    keys = sorted((generator.randrange(6) << 60, generator.randrange(50)) for _ in range(200))
-    rows = np.zeros(len(keys), DOCUMENT_DTYPE)
-    rows["hash_hi"], rows["hash_lo"] = np.array(keys, np.uint64).T
-    edges = [FIRST_HASH, END_HASH, *keys[::7], *((hi, lo + 1) for hi, lo in keys[::9]), (5 << 60, 99)]
-    assert count_below(rows, edges).tolist() == [sum(key < edge for key in keys) for edge in edges]
-    assert count_below(rows[:0], edges).tolist() == [0] * len(edges)
-
-
 def test_duplicates_are_counted_by_where_the_kept_one_is(runs_of: Any) -> None:
     first, second = spread(20), spread(20, start=100)
     runs = runs_of([*first, first[3], first[3]], [*second, first[5], second[0], first[3]])
@@ -407,15 +368,3 @@ def test_validation_ends_near_its_share(tmp_path: Path, before: int, straddling:
     assert sum(item[3] for name, items in placed.items() if name[0] == "val" for item in items) == taken
     train = sum(item[3] for name, items in placed.items() if name[0] == "train" for item in items)
     assert train == sum(lengths) - taken
-
-
-def test_shares_are_exact() -> None:
-    shares = Shares((87.0, 10.0, 3.0, 0.1))
-    assert sum(shares.fractions) == 1
-    assert shares.fractions[3] == Fraction(1, 1001)
-    total = 10**15 + 7
-    for source in range(4):
-        targets = shares.targets(source, total, 7)
-        assert targets[0] == 0
-        assert targets == sorted(targets)
-        assert 0 <= shares.fractions[source] * total - targets[-1] < 1

@@ -23,60 +23,10 @@ from pipeline.mix.near_duplicates import pairs as pairs_module
 from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandsTask, bands_digest, write_bands
 from pipeline.mix.near_duplicates.drop import SimilarDocuments, choose_dropped
 from pipeline.mix.near_duplicates.pairs import CENTERS, PairsTask, find_pairs, read_pairs
-from pipeline.mix.near_duplicates.signatures import BANDS, hash_shingles, make_signatures
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SimilarTask, compare_pairs
-from shards.audit.ngrams import token_values
 from shards.stores.store import FolderStore
-from tests.support.near_duplicates import EOS, jaccard, write_token_run
+from tests.support.near_duplicates import jaccard, write_token_run
 from tests.support.runs import Document, kept_of, write_runs
-
-VALUES = token_values(1000)
-Tokens = st.lists(st.integers(1, 4), min_size=1, max_size=30)
-
-
-def hashes_of(documents: list[list[int]]) -> list[Any]:
-    """Return the hashes of each document's shingles."""
-    tokens = np.array([token for document in documents for token in [*document, EOS]], np.uint16)
-    lengths = np.array([len(document) + 1 for document in documents])
-    hashes, counts = hash_shingles(tokens, lengths, VALUES)
-    assert counts.sum() == len(hashes)
-    return np.split(hashes, np.cumsum(counts)[:-1])
-
-
-@given(st.lists(Tokens, min_size=1, max_size=12))
-def test_hashes_are_those_of_the_slow_reference(documents: list[list[int]]) -> None:
-    """Equal 5-grams have equal hashes in every document, and others have others."""
-    name: dict[tuple[int, ...], int] = {}
-    for document, hashes in zip(documents, hashes_of(documents), strict=True):
-        grams = [tuple(document[place : place + 5]) for place in range(max(1, len(document) - 4))]
-        assert len(hashes) == len(grams)
-        for gram, value in zip(grams, hashes.tolist(), strict=True):
-            assert name.setdefault(gram, value) == value
-    assert len(set(name.values())) == len(name)
-
-
-@given(Tokens, Tokens)
-def test_similarity_is_that_of_the_slow_reference(first: list[int], second: list[int]) -> None:
-    a, b = (np.unique(hashes) for hashes in hashes_of([first, second]))
-    expected = jaccard(first, second)
-    found = similar.jaccard(a, b)
-    assert found == expected or (found == 0 and expected < similar.FLOOR)
-
-
-@pytest.mark.parametrize("size", [40, 1000])
-def test_signatures_agree_as_often_as_theory_says(size: int) -> None:
-    """Slots agree with probability J, bands with J^8; short documents, most of whose slots are filled, too."""
-    generator, pairs = np.random.default_rng(size), 1500
-    for wanted in (0.6, 0.85):
-        common = round(2 * size * wanted / (1 + wanted))
-        exact = common / (2 * size - common)
-        draws = generator.integers(0, 2**64, (pairs, 2 * size - common), np.uint64)
-        first, second = draws[:, :size], np.concatenate([draws[:, :common], draws[:, size:]], axis=1)
-        counts = np.full(pairs, size)
-        a, b = (make_signatures(np.ascontiguousarray(own).ravel(), counts) for own in (first, second))
-        assert (a == b).mean() == pytest.approx(exact, abs=0.015)
-        found = (a == b).reshape(pairs, BANDS, -1).all(axis=2).any(axis=1).mean()
-        assert found == pytest.approx(1 - (1 - exact**8) ** BANDS, abs=0.04)
 
 
 def make_documents(seed: int, count: int = 200) -> list[list[int]]:

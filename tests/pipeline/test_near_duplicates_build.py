@@ -177,29 +177,6 @@ def test_a_report_keeps_every_document(small: Corpus) -> None:
     assert shown.count("    similar by ") >= 4
 
 
-def test_the_report_shows_pairs(small: Corpus) -> None:
-    done = call_here(main, "clean-report", small.folder / "set.work", "--examples", "5", "--json")
-    report = json.loads(done.stdout)
-    assert report["near_duplicates"]["min_jaccard"] == 0.8
-    twins = {row["hash"]: row for row in read_twins(small.folder / "set.work")}
-    rows = [row for row in report["rows"] if row["step"] == "near-duplicate"]
-    assert sum(row["documents"] for row in rows) == len(twins) > 40
-    assert {row["source"] for row in rows} == {"odd", "even"}
-    texts = {xxhash.xxh3_128_hexdigest(text.encode()): text for text in small.planted.documents}
-    lines = {name: (small.folder / f"{name}.jsonl").read_text().splitlines() for name in ("odd", "even")}
-    for row in rows:
-        own = sorted(digest for digest, twin in twins.items() if twin["dropped"] == row["reason"])
-        own = [digest for digest in own if twins[digest]["source"] == row["source"]]
-        assert [document["hash"] for document in row["examples"]] == own[:5], "those of the lowest hashes"
-        for document in row["examples"]:
-            assert document["twin"]["hash"] == twins[document["hash"]]["twin"]["hash"]
-            assert document["text"] != document["twin"]["text"], "from shortly before the first difference"
-            for end in (document, document["twin"]):
-                text = texts[end["hash"]]
-                assert text[document["start"] :].startswith(end["text"])
-                assert json.loads(lines[end["place"].partition(".jsonl@")[0]][end["row"]])["text"] == text
-
-
 def test_too_many_near_duplicates_stop_the_build(small: Corpus) -> None:
     with pytest.raises(InputError) as raised:
         small.build("alarm", 'clean.near_duplicates={action = "drop", max_dropped = 0.05}')

@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.engine.lease import Lease
-from pipeline.engine.receipts import read_receipt
 from shards.errors import InputError, RunError
 from shards.stores.files import unique_name
 from shards.stores.open import open_writable_store
-from shards.validation.validate import validate
 from tests.support.builds import build_here, command, digests, digests_in, run_build, wait_until
 from tests.support.servers.objects import ObjectServer, Proxy, aws_environment, rclone_store
 
@@ -85,12 +83,6 @@ def test_one_of_both_in_a_bucket(
     assert build_here(recipe, places["out"], "--work", places["work"])["tasks_run"] == 0
 
 
-def test_scratch_apart_from_folders(recipe: Path, expected: dict[str, str], tmp_path: Path) -> None:
-    build_here(recipe, tmp_path / "set", "--scratch", str(tmp_path / "scratch"))
-    assert digests(tmp_path / "set") == expected
-    assert build_here(recipe, tmp_path / "set")["tasks_run"] == 0
-
-
 def test_a_smaller_set_takes_the_place_of_a_larger_one(recipe: Path, built: str, tmp_path: Path) -> None:
     smaller = ["--set", "mix.tokens=20000", "--set", "shards.tokens=8000"]
     before = digests_in(built)
@@ -111,25 +103,6 @@ def test_damaged_objects_are_made_again(recipe: Path, expected: dict[str, str], 
     open_writable_store(built).delete_all()
     said = build_here(recipe, built)["stderr"]
     assert said.count("is made again") == 2
-    assert digests_in(built) == expected
-
-
-def test_damage_in_a_bucket_is_found(built: str) -> None:
-    store = open_writable_store(built)
-    tokens = bytearray(store.read("train-00000.bin.zst"))
-    tokens[len(tokens) // 2] ^= 1
-    store.put("train-00000.bin.zst", bytes(tokens))
-    store.put("train-00001.docs.parquet", store.read("val-00000.docs.parquet"))
-    store.delete("val-00000.json")
-    expected = validate(built, level="full")
-    kinds = {problem.kind for problem in expected.problems}
-    assert {"file_missing", "file_size", "file_checksum"} <= kinds
-
-
-def test_what_a_killed_probe_leaves_is_no_strange_file(recipe: Path, expected: dict[str, str], built: str) -> None:
-    for place in (built, f"{built}.work"):
-        open_writable_store(place).put(".tokenmill-probe.0123456789abcdef.tmp", b"0123456789")
-    build_here(recipe, built)
     assert digests_in(built) == expected
 
 
@@ -205,14 +178,3 @@ def test_fetched_files_need_a_folder(recipe: Path, bucket: str) -> None:
     refused = build_here(fetching, f"{bucket}/set", expect=2)
     assert "which must be a folder of this machine" in refused["stderr"]
     assert not list(open_writable_store(bucket).list())
-
-
-def test_receipts_name_the_attempt_that_counts(recipe: Path, built: str) -> None:
-    work = open_writable_store(f"{built}.work")
-    (mix,) = {file.name.split("/")[0] for file in work.child("mix").list()}
-    home = work.child("mix").child(mix)
-    home.put("elsewhere-12345678-7-0123456789ab/kept.bin", b"of an attempt that was lost")
-    result = read_receipt(home)
-    assert result is not None
-    build_here(recipe, built, "--prune")
-    assert {file.name.split("/")[0] for file in home.list()} == {"receipt.json", result.folder}

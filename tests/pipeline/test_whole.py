@@ -13,7 +13,6 @@ import re
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from shards.convert.export import export_set
 from shards.format.content_hash import hash_document
 from shards.validation.validate import validate
 from tests.support.builds import Built, build_here, call_here, digests, digests_in, one_worker, run_build
-from tests.support.cleaned_recipe import PHASES, language_model
+from tests.support.cleaned_recipe import language_model
 from tests.support.provenance import compare_with_sources
 from tests.support.recipes import overrides
 from tests.support.started import attempts, kill_in
@@ -36,7 +35,6 @@ from tokenmill.__main__ import main
 
 EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
 STAGES = ("evaluations", "tokenizer", "encode", "bands", "pairs", "similar", "mix", "assemble")
-SHARES = {"main": Fraction(9, 10), "last": Fraction(1, 10)}
 
 
 def rows_of(shard_set: ShardSet) -> list[dict[str, Any]]:
@@ -82,40 +80,6 @@ def test_every_document_read_is_left_or_counted_as_dropped(whole: Built) -> None
     prose = next(source for source in whole.result["sources"] if source["name"] == "prose")
     read = pq.read_metadata(whole.recipe.parent / "prose.parquet").num_rows
     assert prose["documents_available"] + sum(prose["dropped"].values()) == read
-
-
-def test_no_text_of_the_set_holds_a_dropped_item(whole: Built) -> None:
-    shard_set = open_set(whole.out)
-    text = "".join(shard_set.tokenizer().decode(shard.read().tolist()) for shard in shard_set.shards)
-    found: dict[str, list[bool]] = {}
-    for name in ("dropped", "reported"):
-        lines = (whole.recipe.parent / f"{name}.jsonl").read_text().splitlines()
-        found[name] = [json.loads(line)["question"] in text for line in lines]
-    assert (any(found["dropped"]), any(found["reported"])) == (False, True)
-
-
-def test_the_manifest_and_each_shard_say_phases(whole: Built) -> None:
-    for split, phase in (("train", "main"), ("val", None)):
-        sidecar = json.loads((whole.out / f"{split}-00000.json").read_text())
-        assert sidecar.get("phase") == phase
-
-
-def test_every_phase_and_shard_has_its_shares_of_what_cleaning_leaves(whole: Built) -> None:
-    shard_set = open_set(whole.out)
-    rows = [row for shard in shard_set.splits["train"] for row in shard.documents().to_pylist()]
-    longest = {name: max(row["length"] for row in rows if row["source"] == name) for name in PHASES["main"]}
-    requested = shard_set.manifest.splits["train"].requested_tokens
-    counted = count_tokens(shard_set)
-    assert {name: len(shards) > 1 for name, shards in counted.items()} == {"main": True, "last": True}
-    for name, shards in counted.items():
-        for source, weight in PHASES[name].items():
-            target = SHARES[name] * requested * weight / sum(PHASES[name].values())
-            assert abs(sum(held[source] for held in shards) - target) <= longest[source] + 2
-            for held in shards:
-                assert abs(held[source] - target / len(shards)) <= longest[source] + 2
-    assert len({row["hash"] for row in rows}) == len(rows), "a document is in one phase only, and once"
-    order = [shard.entry.phase for shard in shard_set.splits["train"]]
-    assert order == sorted(order, reverse=True)
 
 
 def test_documents_lead_back_to_rows_and_members(whole: Built) -> None:
@@ -200,12 +164,6 @@ def test_an_export_has_phases(whole: Built, tmp_path: Path) -> None:
 
 
 # What validation finds.
-
-
-def copied(whole: Built, folder: Path) -> Path:
-    for path in whole.out.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    return folder
 
 
 MANIFEST_FAULTS: list[tuple[str, Callable[[Any], Any]]] = [

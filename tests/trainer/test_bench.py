@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ import torch
 
 from shards.errors import InputError
 from tests.benchmarks import on_gpu
-from trainer.commands import bench, fit
+from trainer.commands import fit
 from trainer.commands.bench_steps import time_steps, write_made_up_set
 from trainer.eval_config import EvalSetConfig
 from trainer.model.decoder import count_parameters, flops_per_token
@@ -62,33 +59,6 @@ def test_eval_sets_and_tasks_are_not_opened(recipe, tmp_path):
     assert time_steps(sets, tmp_path / "set", 1)["tokens_per_s"] > 0
 
 
-def test_the_shipped_recipes_with_goals_are_measured_by_default(trainer, monkeypatch):
-    asked: list[TrainRecipe] = []
-    failed = {"recipe": "any", "error": "not measured"}
-    monkeypatch.setattr(bench, "bench", lambda recipe, _: asked.append(recipe) or failed)
-    assert trainer.run("bench").returncode == 1
-    assert [recipe.name for recipe in asked] == list(bench.GOALS)
-
-
-def test_the_made_up_set_is_whole(recipe, tmp_path):
-    from shards.validation.validate import validate
-
-    assert validate(write_made_up_set(recipe, tmp_path), level="full").problems == []
-
-
-def test_a_signal_ends_it_at_once_and_leaves_nothing(trainer, recipe_file, tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with trainer.start("bench", recipe_file, *OVERRIDES, "--steps", 10**7, "--json") as process:
-        assert "10,000,000 steps after the warm-up" in process.stderr.readline()
-        while not list(tmp_path.glob("trainer-bench-*/run/recipe.json")):  # its process begins to train
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)  # to it alone
-        assert json.loads(process.stdout.read())["status"] == "interrupted"
-    assert process.returncode == 130
-    assert list(tmp_path.glob("trainer-bench-*")) == []  # what torch keeps of its compiler may stay
-
-
 def test_a_loss_that_is_not_finite_is_no_figure(trainer, recipe_file):
     done = trainer.run("bench", recipe_file, *OVERRIDES, "--steps", 1, "--json", "--set", "optimizer.lr=1e30")
     assert done.returncode == 1
@@ -108,24 +78,6 @@ def test_out_of_memory_says_what_to_do(trainer, recipe_file, monkeypatch):
 def run_out_of_memory(*_: Any) -> Any:
     """Raise what torch raises, in the process that measures."""
     raise torch.OutOfMemoryError("CUDA out of memory")
-
-
-def test_a_gpu_that_is_absent_is_refused_as_in_train(recipe, tmp_path):
-    asked = recipe.model_copy(update={"train": recipe.train.model_copy(update={"device": "cuda"})})
-    with pytest.raises(InputError, match=r"train\.device = 'cuda': torch finds \d+ GPUs, expected 1") as refused:
-        time_steps(asked, tmp_path, 1)
-    # It comes from another process whole.
-    assert pickle.loads(pickle.dumps(refused.value)).problems == refused.value.problems
-
-
-def test_a_recipe_without_a_vocabulary_size_is_measured(trainer, shard_set, monkeypatch):
-    """As the shipped demo recipe: its vocabulary size is that of the set it is trained on."""
-    demo = Path(__file__).parents[2] / "recipes/train/demo.toml"
-    asked: list[TrainRecipe] = []
-    monkeypatch.setattr(bench, "bench", lambda recipe, _: asked.append(recipe) or {"recipe": "demo"})
-    assert trainer.run("bench", demo, "--shards", shard_set.path).stderr == ""
-    assert "demo: no model.vocab_size; 50,257 ids are assumed, as GPT-2 has" in trainer.run("bench", demo).stderr
-    assert [recipe.model.vocab_size for recipe in asked] == [shard_set.vocab_size, 50_257]
 
 
 def test_what_cannot_be_measured_is_refused(trainer, recipe_file, monkeypatch):

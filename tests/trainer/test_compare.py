@@ -13,8 +13,7 @@ import pytest
 
 from trainer.recipe import load_train_recipe
 from trainer.results.comparison import compare_runs
-from trainer.results.comparison_plot import choose_axes, draw_runs, list_panels
-from trainer.results.runs import TrainingRun, read_runs
+from trainer.results.runs import read_runs
 
 STEPS = 24
 """Steps of the recipe of `recipe_file`."""
@@ -139,33 +138,6 @@ def test_keys_that_differ_are_shown_with_the_value_of_every_run(make_run):
     assert comparison["notes"] == []
 
 
-def test_tables_of_recipes_are_compared_by_name(make_run):
-    smoke, long = '{name="smoke", until_step=8}', '{name="long", until_step=24}'
-    goal = '{name="smoke", until_step=8, goal="val_loss < 4.0"}'
-    runs = [make_run("a", f"phases=[{smoke}]"), make_run("b", f"phases=[{goal}, {long}]")]
-    assert compare_runs(read_runs(runs))["changes"] == [
-        {"key": "phases.smoke.goal", "a": None, "b": "val_loss < 4.0"},
-        {"key": "phases.long.until_step", "a": None, "b": 24},
-    ]
-
-
-def test_cut_lines_are_counted_and_damaged_ones_refused(make_run, trainer):
-    runs = [make_run("a"), make_run("b")]
-    lines = (runs[1] / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (runs[1] / "metrics.jsonl").write_text("".join([*lines[:5], lines[5][:20] + "\n", *lines[6:], '{"ste']))
-    assert "b has 2 lines of metrics.jsonl that are cut off, and left out" in trainer.run("compare", *runs).stdout
-    for damage in (
-        '{"step": 30, "scores": 3}',
-        '{"step": 30, "scores": {"a_bpb": 1.0}}',
-        '{"step": 30, "loss": "x"}',
-        '{"step": 2}',
-    ):
-        (runs[1] / "metrics.jsonl").write_text("".join(lines) + damage + "\n")
-        refused = trainer.run("compare", *runs)
-        assert refused.returncode == 2
-        assert f"b/metrics.jsonl: line {len(lines) + 1}: " in refused.stderr
-
-
 def test_runs_that_do_not_compare_are_refused_with_every_reason(make_run, trainer, tmp_path):
     one = make_run("a")
     (empty := make_run("empty")).joinpath("metrics.jsonl").write_text("")
@@ -198,37 +170,6 @@ def test_the_picture_and_the_page_need_nothing_else(make_run, trainer, tmp_path)
     assert [name for name, _ in pictures] == ["steps", "tokens", "time", "dollars"]
     assert all(b"<svg" in base64.b64decode(picture) for _, picture in pictures)
     assert text.count('type="radio"') == 4
-
-
-def draw(runs: list[TrainingRun]) -> Any:
-    return draw_runs(runs, list_panels(runs), list(choose_axes(runs).values()), width=9)
-
-
-def test_each_score_is_drawn_over_steps_tokens_time_and_dollars(make_run):
-    score = {"web_bpb": {"value": 1.5, "stderr": 0.1}}
-    runs = read_runs([make_run("a", scores=score), make_run("b", level=2.0, steps=10)])
-    axes = draw(runs).axes
-    assert len(axes) == 4 * 4  # training loss, validation loss, bits per byte, web_bpb
-    labels = [axis.get_ylabel() for axis in axes[::4]]
-    assert labels == [
-        "training loss\nnats per token",
-        "validation loss\nnats per token",
-        "validation\nbits per byte",
-        "web_bpb\nbits per byte",
-    ]
-    assert [axis.get_xlabel() for axis in axes[-4:]] == ["steps", "tokens", "minutes", "US dollars"]
-    assert [list(axis.lines[0].get_xdata()) for axis in axes[4:8]] == [
-        [8, 16, 24],
-        [2048, 4096, 6144],
-        pytest.approx([17 / 60, 33 / 60, 49 / 60]),
-        [4.0, 8.0, 12.0],
-    ]
-    assert list(axes[5].lines[1].get_xdata()) == [2048]
-    assert len({line.get_color() for line in axes[0].lines}) == 2
-    legend = axes[0].figure.legends[0]
-    assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
-    assert len(axes[12].collections) == 2  # the band, and the bar at the last point
-    assert len(axes[4].collections) == 0
 
 
 def test_real_runs_are_compared_at_once_after_a_resume_and_a_fork(trainer, shard_set, recipe_file, tmp_path):

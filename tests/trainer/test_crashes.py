@@ -8,7 +8,6 @@ import os
 import random
 import re
 import resource
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -104,34 +103,6 @@ def test_a_file_size_limit_met_in_a_save_leaves_the_previous_checkpoint(trainer,
     assert done.returncode == 1
     assert re.search("step-0000000[89]", done.stderr)  # the best validation so far, or the next checkpoint
     assert_goes_on(trainer, arguments, tmp_path)
-
-
-@pytest.fixture
-def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system of 12 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", folder]).returncode:
-        pytest.skip("mounting is not permitted here")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
-@pytest.mark.parametrize("checked", [True, False])
-def test_a_full_disk_leaves_the_previous_checkpoint(trainer, shard_set, recipe_file, small_disk, monkeypatch, checked):
-    run, filler = small_disk / "run", small_disk / "filler"
-    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", run)
-    assert trainer.run(*arguments, "--set", "train.steps=6").returncode == 0
-    free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
-    filler.write_bytes(b"x" * (free - 500_000))
-    if not checked:  # so that the disk fills while the checkpoint is written
-        monkeypatch.setattr("trainer.checkpoint.tensors.check_disk", lambda *_: None)
-        monkeypatch.setattr("trainer.session.check_disk", lambda *_: None)
-    done = trainer.run(*arguments)
-    assert done.returncode == (2 if checked else 1)
-    assert re.search("MB are needed" if checked else "step-0000000[89]", done.stderr)
-    filler.unlink()
-    assert_goes_on(trainer, arguments, run)
 
 
 def test_a_disk_too_small_for_one_checkpoint_is_refused_before_the_first_step(

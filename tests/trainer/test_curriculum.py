@@ -173,34 +173,6 @@ def test_the_log_and_the_metrics_of_a_run_show_the_border(curriculum, given, rea
     assert labels == {*SOURCES, "in the mix of main", "in the mix of last"}
 
 
-def test_the_torch_datasets_take_the_phases_in_order_on_any_ranks(curriculum):
-    from shards.torch import TokenStream, TokenWindows
-
-    windows = TokenWindows(curriculum, seq_len=32)
-    shards, order = curriculum.splits["train"], order_split(curriculum, seq_len=32, seed=1337)
-    places = [order.locate(number) for number in range(len(windows))]
-    assert [shards[place.shard].entry.phase for place in places] == [
-        phase.name for phase in order.phases for _ in range(phase.stop - phase.first)
-    ]
-    tokens = [shard.read() for shard in shards]
-    for number, place in enumerate(places):
-        expected = tokens[place.shard][place.start : place.start + 32].tolist()
-        assert windows[number]["input_ids"].tolist() == expected
-
-    # One rank until shortly before the border, then three ranks until after it.
-    whole = [window["input_ids"].tolist() for window in TokenStream(curriculum, seq_len=32, rank=0, world_size=1)]
-    stop = order.phases[0].stop - 4
-    state = TokenStream(curriculum, seq_len=32, rank=0, world_size=1).state_dict() | {"samples": stop}
-    parts: list[list[list[int]]] = []
-    for rank in range(3):
-        stream = TokenStream(curriculum, seq_len=32, rank=rank, world_size=3)
-        stream.load_state_dict(state)
-        parts.append([window["input_ids"].tolist() for window in stream])
-    rest = whole[stop:]
-    assert sorted(map(tuple, rest)) == sorted(tuple(row) for part in parts for row in part)
-    assert all(part[:2] == [rest[rank], rest[3 + rank]] for rank, part in enumerate(parts))
-
-
 def pin(recipe_file: Path, order: WindowOrder, *overrides: str) -> tuple[TrainRecipe, list[str]]:
     """Return the recipe with its pins, and what is printed of them."""
     said: list[str] = []

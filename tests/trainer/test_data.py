@@ -10,7 +10,6 @@ from shards.format.document_table import read_sources
 from shards.format.windows.order import WindowOrder
 from shards.format.windows.window_reader import account_tokens
 from shards.torch.document_boundaries import number_documents
-from shards.trace.locate import find_window_documents
 from trainer.recipe import TrainConfig
 from trainer.train.step import open_training_windows
 
@@ -30,14 +29,6 @@ def test_windows_equal_the_tokens_read_straight(shard_set):
                 straight = shards[place.shard].read(place.start, place.start + 33).tolist()
                 assert batch["input_ids"][row].tolist() == straight[:-1]
                 assert batch["labels"][row].tolist() == straight[1:]
-
-
-def test_short_shards_are_counted_and_never_visited():
-    order = WindowOrder([100, 10, 0, 100, 11], seq_len=10, seed=1)
-    assert order.short_shards == [1, 2]
-    assert order.windows.tolist() == [8, 0, 0, 8, 1]
-    assert order.cropped == 221 - 170
-    assert {order.locate(number).shard for number in range(3 * order.per_epoch)} == {0, 3, 4}
 
 
 @pytest.mark.parametrize("epochs", [0.0, 0.05, 0.1, 0.17, 0.5, 1.0, 1.04, 2.6, 4.3])
@@ -62,17 +53,3 @@ def test_every_token_is_accounted_for(shard_set, epochs):
     assert account["tokens_repeated"] == repeated.sum()
     if epochs == 1:
         assert account["tokens_cropped_per_epoch"] == sum(int((~mask).sum()) for mask in seen)
-
-
-def test_documents_of_a_sample_are_those_that_its_tokens_lie_in(shard_set):
-    shards = shard_set.splits["train"]
-    order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
-    found = list(find_window_documents(shards, order, 5, 280))
-    assert len(found) == 280
-    for number, (window, places) in enumerate(found, start=5):
-        place = order.locate(number)
-        shard = shards[place.shard]
-        assert (window.shard, window.start, window.stop) == (place.shard, place.start, place.stop)
-        rows = shard.documents(["start", "length", "source", "row"]).to_pylist()
-        inside = [r for r in rows if r["start"] < place.stop and r["start"] + r["length"] > place.start]
-        assert [(own.source, own.row) for own in places] == [(row["source"], row["row"]) for row in inside]

@@ -122,14 +122,6 @@ def test_eval_sets_and_tasks_are_shown_together_and_a_set_may_be_named_as_a_spli
     assert shown.stdout.count("# val: ") > 15
 
 
-def test_what_is_scored_can_be_another_recipe(trainer, trained, shard_set, tmp_path):
-    recipe = tmp_path / "other.toml"
-    recipe.write_text(f'[[eval.sets]]\nname = "other"\nshards = "{shard_set.path}"\nmax_tokens = 500\n')
-    found = evaluate(trainer, trained, "--recipe", recipe, "--set", "eval.sets.other.max_tokens=300")
-    assert list(found["scores"]) == ["other_bpb"]
-    assert found["score_notes"]["other"]["tokens"] <= 300
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -134,15 +134,6 @@ def test_the_same_text_is_encoded_once_and_changed_text_again(evaluated, text_fi
     assert open_eval_set(text_set(path), evaluated, no_note).notes["documents"] == 21
 
 
-def test_whole_documents_are_scored_up_to_max_tokens(evaluated, shard_set):
-    config = EvalSetConfig(name="val", shards=str(shard_set.path), max_tokens=300)
-    eval_set = open_eval_set(config, evaluated, no_note)
-    total = sum(shard.num_documents for shard in shard_set.splits["val"])
-    assert 0 < eval_set.notes["tokens"] <= 300
-    assert eval_set.notes["past_max_tokens"] == total - eval_set.notes["documents"] > 0
-    assert open_eval_set(config.model_copy(update={"max_tokens": 1}), evaluated, no_note).notes["documents"] == 1
-
-
 def test_the_standard_error_is_that_of_a_jackknife_over_documents():
     rng = np.random.default_rng(1)
     sizes = rng.lognormal(5, 1, 400)
@@ -167,21 +158,6 @@ def test_a_set_with_another_tokenizer_is_refused(evaluated, shard_set):
     config = EvalSetConfig(name="mine", shards=str(shard_set.path))
     with pytest.raises(InputError, match=r"eval\.sets\.mine: .* expected the model's, 44136f.* Give its text as"):
         open_eval_set(config, replace(evaluated, tokenizer_json=b"{}"), no_note)
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"txt": "body"}, r"eval\.sets\.web\.txt: unknown key"),
-        ({"text": "absent"}, r"absent"),
-        ({"paths": ["/nowhere/*.jsonl"]}, r"eval\.sets\.web\.paths.*/nowhere"),
-        ({"weight": 2}, r"eval\.sets\.web\.weight: unknown key"),
-    ],
-)
-def test_keys_that_the_pipeline_refuses_are_named(evaluated, text_file, keys, message):
-    with pytest.raises(InputError, match=message) as refused:
-        open_eval_set(text_set(text_file, **keys), evaluated, no_note)
-    assert "eval.sets.web" in str(refused.value)
 
 
 def test_each_problem_of_a_build_is_told_in_one_line_with_the_keys_of_the_train_recipe(evaluated, tmp_path):
@@ -220,11 +196,6 @@ def test_dropped_records_of_text_are_counted_by_reason(evaluated, texts, text_fi
     eval_set = open_eval_set(text_set(path, max_malformed=0.1), evaluated, said.append)
     assert eval_set.notes["dropped"] == {"duplicate": 1, "malformed record": 1}
     assert said[-1].endswith(", 2 records dropped (duplicate: 1, malformed record: 1)")
-
-
-def test_a_place_without_a_set_is_refused(evaluated, tmp_path):
-    with pytest.raises(InputError, match=r"eval\.sets\.none\.shards = .*manifest\.json"):
-        open_eval_set(EvalSetConfig(name="none", shards=str(tmp_path)), evaluated, no_note)
 
 
 @pytest.mark.parametrize(

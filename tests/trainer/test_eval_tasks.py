@@ -7,7 +7,6 @@ import json
 import math
 import shutil
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,11 +14,10 @@ from shards import open_set
 from shards.errors import InputError
 from shards.eval_tasks.read import read_items
 from shards.format.manifest import EvalTaskEntry
-from shards.terminal.reporter import no_note, no_progress
+from shards.terminal.reporter import no_note
 from tests.support.eval_task_rows import write_lines
 from trainer.eval_config import EvalTaskConfig
-from trainer.evaluation.eval_tasks import judge_items, open_eval_task
-from trainer.evaluation.likelihoods import measure_likelihoods
+from trainer.evaluation.eval_tasks import open_eval_task
 from trainer.evaluation.validation import EvaluatedModel
 from trainer.model.decoder import build_model
 from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe
@@ -71,18 +69,6 @@ def test_a_run_scores_its_tasks_and_its_goal_may_name_one(
     assert f"\nown: 40 items of {item_file}, held by training: not known, because {why}\n" in done.stdout
     assert "own acc " in " ".join(done.stdout.split())
     assert "score notes" not in done.stdout
-
-
-def test_scores_are_means_with_their_standard_errors(evaluated, item_file):
-    config = EvalTaskConfig(name="own", files=[str(item_file)])
-    task = open_eval_task(config, evaluated, no_note)
-    scores = task.score(evaluated, no_progress)
-    likelihoods = measure_likelihoods(evaluated.model, task.groups, precision="fp32", batch_tokens=100)
-    columns = judge_items("own", task.items, likelihoods).T
-    for name, values in zip(("acc", "acc_norm", "bpb"), columns, strict=True):
-        score = scores[f"own_{name}"]
-        assert score["value"] == pytest.approx(values.mean())
-        assert score["stderr"] == pytest.approx(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def test_items_that_training_holds_are_counted_where_the_manifest_knows_them(evaluated, tmp_path):

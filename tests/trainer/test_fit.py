@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.commands.fit import CONTEXT_BYTES, Points, estimate_memory, measure_memory, measure_step
+from trainer.commands.fit import Points, estimate_memory, measure_memory, measure_step
 from trainer.model.decoder import build_model, count_parameters, padded_vocab_size
 from trainer.recipe import TrainRecipe, load_train_recipe
 
@@ -71,15 +71,6 @@ def test_the_estimate_is_what_the_allocator_hands_out(kind, choice, points):
     assert row["activations"] + row["logits"] == pytest.approx(trace_allocator(recipe, 16, choice), rel=0.1)
 
 
-def test_what_does_not_depend_on_the_batch(points):
-    recipe = make_recipe()
-    parameters = count_parameters(recipe.model, VOCAB_SIZE)
-    result = estimate_memory(recipe, 10**12, points["llama"])
-    assert (result["weights"], result["gradients"], result["optimizer"]) == tuple(parameters * n for n in (4, 4, 8))
-    row = find_row(result, 4)
-    assert row["total"] == pytest.approx(16 * parameters + CONTEXT_BYTES + row["activations"] + row["logits"], abs=2)
-
-
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_muon_has_one_momentum_for_the_layers_matrices(kind, points):
     recipe = make_recipe(kind, optimizer="muon")
@@ -120,15 +111,6 @@ def test_the_largest_that_fits_without_recomputation_is_recommended(points):
     need = find_row(roomy, 12)["total"]
     for memory, best in ((need / 0.95 - 10_000, 8), (need / 0.95 + 10_000, 12)):
         assert estimate_memory(recipe, int(memory), points["llama"])["recommended"]["micro_batch"] == best
-
-
-def test_recomputation_is_recommended_where_nothing_else_fits(points):
-    recipe = make_recipe()
-    one = find_row(estimate_memory(recipe, 10**12, points["llama"]), 1)["total"]
-    result = estimate_memory(recipe, int(one / 0.95) - 100_000, points["llama"])
-    assert result["recommended"]["activation_checkpointing"] == "selective"
-    assert not find_row(result, 1)["fits"]
-    assert estimate_memory(recipe, 10**8, points["llama"])["recommended"] is None
 
 
 def test_the_command(trainer, recipe_file, monkeypatch):

@@ -6,18 +6,15 @@ import itertools
 import math
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
-from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask
 
 from shards.torch.document_boundaries import number_documents
-from trainer.model.attention import KeyValueCache, attend, document_mask, rotary_tables, rotate
+from trainer.model.attention import KeyValueCache, attend, document_mask, rotary_tables
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token, padded_vocab_size
 from trainer.recipe import ModelConfig, load_train_recipe
 
@@ -53,21 +50,6 @@ def test_a_later_token_does_not_change_earlier_logits():
     assert (before[:, 10:] - after[:, 10:]).abs().amax(dim=(0, 2)).min() > 1e-4
 
 
-def test_a_compiled_model_computes_the_rotary_tables_once():
-    targets = list[str]()
-
-    def keep_targets(graph: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> Callable[..., object]:
-        targets.extend(str(node.target) for node in graph.graph.nodes)
-        return graph.forward
-
-    model = build_model(make_config(num_hidden_layers=3), VOCAB_SIZE, seed=1)
-    ids = make_ids(2, 16)
-    compiled = torch.compile(model, backend=keep_targets, fullgraph=True)
-    torch.testing.assert_close(compiled(ids), model(ids))
-    assert sum("rotary_tables" in target for target in targets) == 1
-    assert not any("cos" in target or "sin" in target for target in targets)
-
-
 def test_a_model_that_is_not_compiled_loads_no_compiler():
     program = """
 import sys, torch
@@ -82,20 +64,6 @@ print("torch._dynamo" in sys.modules)
 """
     ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert ran.stdout == "False\n"
-
-
-def test_rotation_is_the_half_rotation_of_transformers():
-    config = make_config(hidden_size=16, num_attention_heads=4, num_key_value_heads=4)
-    cos, sin = rotary_tables(torch.tensor([5]), config.head_dim, config.rope_theta)
-    x = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    low, high = 5.0, 5.0 / 100.0  # angles at position 5: theta ** 0, theta ** -(2/4)
-    expected = [
-        1 * math.cos(low) - 3 * math.sin(low),
-        2 * math.cos(high) - 4 * math.sin(high),
-        3 * math.cos(low) + 1 * math.sin(low),
-        4 * math.cos(high) + 2 * math.sin(high),
-    ]
-    torch.testing.assert_close(rotate(x.view(1, 1, 1, 4), cos, sin).flatten(), torch.tensor(expected))
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -152,24 +120,6 @@ def test_a_layer_that_begins_with_zeros_passes_on_the_residual_stream_and_learns
     model(ids[:, :-1], ids[:, 1:]).backward()
     gradients = {name: weight.grad for name, weight in model.named_parameters()}
     assert all(gradients[f"model.layers.0.{name}.weight"].any() for name in ("self_attn.o_proj", "mlp.down_proj"))
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_saved_and_loaded_weights_give_equal_logits(tmp_path, tied, kind):
-    model = build_model(make_config(kind=kind, num_key_value_heads=4, tie_word_embeddings=tied), VOCAB_SIZE, seed=1)
-    safetensors.torch.save_file(model.state_dict(), tmp_path / "model.safetensors")
-    # Built without memory, as loaders elsewhere do: whatever is not in the file would be garbage.
-    with torch.device("meta"):
-        loaded = LanguageModel(make_config(kind=kind, num_key_value_heads=4, tie_word_embeddings=tied), VOCAB_SIZE)
-    loaded.to_empty(device="cpu")
-    for parameter in loaded.parameters():
-        nn.init.constant_(parameter, math.nan)
-    loaded.load_state_dict(safetensors.torch.load_file(tmp_path / "model.safetensors"))
-    ids = make_ids(2, 16)
-    with torch.no_grad():
-        assert torch.equal(model(ids), loaded(ids))
-    assert not list(loaded.buffers())
 
 
 def test_padded_ids_are_in_no_logits_and_no_loss():
@@ -254,30 +204,3 @@ def test_activation_checkpointing_changes_no_gradient_and_keeps_less(kind, choic
     assert gradients[0].keys() == gradients[1].keys()
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_under_autocast_the_residual_stream_is_bf16_too(kind):
-    model, ids = build_model(make_config(kind=kind, num_key_value_heads=4), VOCAB_SIZE, seed=1), make_ids(4, 32)
-    streams: list[torch.Tensor] = []
-    for layer in model.model.layers:
-        layer.register_forward_hook(lambda _layer, arguments, out: streams.extend((arguments[0], out)))
-    with torch.no_grad():
-        expected = model(ids[:, :-1], ids[:, 1:])
-        assert {stream.dtype for stream in streams} == {torch.float32}
-        streams.clear()
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = model(ids[:, :-1], ids[:, 1:])
-    assert {stream.dtype for stream in streams} == {torch.bfloat16}
-    torch.testing.assert_close(loss, expected, rtol=1e-3, atol=0)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["llama"])
-def test_lengths_that_are_compiled_as_dynamic_break_no_graph(kind):
-    model, ids = build_model(make_config(kind=kind, num_key_value_heads=4), VOCAB_SIZE, seed=1), make_ids(4, 32)
-    expected = [model(ids[:, : length - 1], ids[:, 1:length]) for length in (32, 17)]
-    torch.compiler.reset()
-    model.compile(backend="aot_eager", fullgraph=True, dynamic=True)
-    for length, loss in zip((32, 17), expected, strict=True):
-        torch.testing.assert_close(model(ids[:, : length - 1], ids[:, 1:length]), loss)

@@ -113,27 +113,6 @@ def test_money_spent_on_steps_that_a_crash_lost_is_counted(trainer, shard_set, r
     assert min(line["seconds"] for line in lines if "loss" in line and line["step"] > 6) > 5_000
 
 
-@pytest.mark.parametrize("branch", [True, False])
-def test_a_run_without_the_lines_of_its_past_goes_on(trainer, shard_set, recipe_file, tmp_path, branch):
-    """A branch in another folder takes them along; where metrics.jsonl was lost, the phase is not judged."""
-    phases = "phases=[{name='a', until_step=6, goal='val_loss < 9'}, {name='b', until_step=12, goal='loss < 9'}]"
-    arguments = ("train", recipe_file, "--shards", shard_set.path, "--set", phases, "--json")
-    run = tmp_path / "run"
-    short = ("--set", "train.steps=7", "--set", "schedule.warmup_steps=2", "--set", "phases=[]")
-    assert trainer.run(*arguments, "--run", run, *short).returncode == 0
-    if branch:
-        arguments += ("--resume", run / "checkpoints/step-00000007")
-        run = tmp_path / "other"
-    else:
-        (run / "metrics.jsonl").unlink()
-    done = trainer.run(*arguments, "--run", run)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["phases"]
-    assert [row["phase"] for row in rows] == (["a", "b"] if branch else ["b"])
-    assert rows[-1]["steps"] == 6
-    assert rows[-1]["goal_met"]
-
-
 def test_the_best_validation_is_kept_though_no_checkpoint_was_due(trainer, shard_set, recipe_file, tmp_path):
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", "eval.every_steps=5")
     arguments += ("--set", "checkpoint.every_steps=100", "--set", "checkpoint.keep_last=1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -58,32 +57,6 @@ def test_every_number_has_its_curve_and_its_panel_in_words():
     assert list(validation.get_xdata()) == [10, 20, 30, 40, 50]
 
 
-def test_validation_loss_is_drawn_by_source_with_the_last_figures():
-    records = make_records(20)
-    for step in (10, 20):
-        by_source = {"_a $5 source": 6 / step, "prose": 7 / step, "late": 1.0} if step == 20 else {"prose": 7 / step}
-        records.append({"step": step, "val_loss": 6 / step, "val_loss_by_source": by_source})
-    figure = draw_run(records, [], title="run")
-    panel = figure.axes[1]
-    assert panel.get_ylabel() == "validation loss\nby source, nats per token"
-    assert [text.get_text() for text in panel.get_legend().get_texts()] == [
-        "1.000  late",
-        "0.350  prose",
-        "0.300  _a $5 source",
-    ]
-    assert [list(line.get_xdata()) for line in panel.lines] == [[20], [10, 20], [20]]
-    figure.savefig(io.BytesIO())  # a dollar begins no formula
-
-
-def test_scores_of_each_unit_have_a_panel():
-    records = make_records(20)
-    scores = {"web_bpb": 1.5, "quiz_acc": 0.5}
-    records.append({"step": 20, "scores": {name: {"value": value, "stderr": None} for name, value in scores.items()}})
-    panels = {axis.get_ylabel(): axis.lines[0].get_ydata() for axis in draw_run(records, [], title="run").axes}
-    assert panels["eval sets and tasks\nbits per byte"] == [1.5]
-    assert panels["eval tasks\naccuracy"] == [0.5]
-
-
 def test_goals_are_drawn_over_their_phase_with_their_outcome():
     phases = [
         PhaseConfig(name="smoke", until_step=10, goal="val_loss < 1.0"),
@@ -99,16 +72,6 @@ def test_goals_are_drawn_over_their_phase_with_their_outcome():
     goals = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
     assert [list(line.get_xdata()) for line in goals] == [[0, 10], [10, 40], [40, 50]]
     assert [line.get_ydata()[0] for line in goals] == [1.0, 0.1, 0.1]
-
-
-def test_phases_reached_are_marked_and_those_begun_are_named():
-    figure = draw_run(make_records(), PHASES, title="run")
-    for axis in figure.axes:
-        assert [line.get_xdata()[0] for line in axis.lines if line.get_linestyle() == "--"] == [10, 40]
-    assert [text.get_text() for text in figure.axes[0].texts] == ["smoke", "long", "later"]
-    assert [text.xy[0] for text in figure.axes[0].texts] == [5, 25, 45]
-    early = draw_run(make_records(8), PHASES, title="run")
-    assert [text.get_text() for text in early.axes[0].texts] == ["smoke"]
 
 
 def test_nothing_logged_is_nothing_to_draw():

@@ -163,16 +163,6 @@ def test_a_run_goes_on_where_the_set_lies_now(
     assert weights(run) == weights(from_disk)
 
 
-def test_another_set_at_the_address_is_refused(
-    trainer: Command, make_set: Callable[..., ShardSet], recipe_file: Path, from_disk: Path, hub: Hub, tmp_path: Path
-):
-    other = make_set(tmp_path / "other", shard_tokens={"train": [3_000], "val": [1_500]}, seed=5)
-    hub.publish("tester/set", other.path)
-    done = trainer.run("train", recipe_file, "--shards", URL, "--run", from_disk)
-    assert done.returncode == 2
-    assert f"{URL} has {other.manifest_sha256}. Use the set it was trained on." in done.stderr
-
-
 def test_a_network_that_is_gone_ends_the_run_in_a_clear_error_and_the_next_one_resumes(
     trainer: Command,
     shard_set: ShardSet,

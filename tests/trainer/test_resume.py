@@ -128,17 +128,6 @@ def test_a_validation_that_a_crash_prevented_is_made_up_for(
     assert_same(run, whole_run, read_lines)
 
 
-def test_a_checkpoint_can_be_continued_in_another_run(trainer, shard_set, recipe_file, whole_run, read_lines, tmp_path):
-    chosen = whole_run / "checkpoints/step-00000021"
-    arguments = ("train", recipe_file, "--shards", shard_set.path, "--resume", chosen)
-    refused = trainer.run(*arguments, "--run", whole_run)
-    assert refused.returncode == 2
-    assert "holds later checkpoints" in refused.stderr
-    done = trainer.run(*arguments, "--run", tmp_path / "branch")
-    assert done.returncode == 0, done.stderr
-    assert read_lines(tmp_path / "branch") == read_lines(whole_run)  # its past came along
-
-
 def test_never_refuses_a_run_that_has_checkpoints(trainer, shard_set, recipe_file, whole_run):
     before = sorted(whole_run.rglob("*"))
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", whole_run, "--resume", "never")

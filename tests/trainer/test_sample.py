@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from trainer.commands.trained_model import load_training_run
-from trainer.model.attention import KeyValueCache
 from trainer.model.decoder import LanguageModel, build_model
 from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts, iter_tokens
 from trainer.recipe import ModelConfig
@@ -68,42 +67,11 @@ def continue_all(model: LanguageModel, prompts: list[list[int]], options: Sampli
     return rows
 
 
-@torch.no_grad()
-def test_cached_logits_equal_uncached_ones(model):
-    ids = torch.randint(0, VOCAB_SIZE, (3, 24), generator=torch.Generator().manual_seed(5))
-    cache = KeyValueCache()
-    parts = [model(ids[:, :9], cache=cache)]
-    parts += [model(ids[:, at : at + 1], cache=cache) for at in range(9, 24)]
-    torch.testing.assert_close(torch.cat(parts, dim=1), model(ids), rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("options", [GREEDY, SamplingOptions(max_new_tokens=40, temperature=1.0, top_k=20)])
 def test_a_batch_gives_each_prompt_the_tokens_it_has_alone(model, options):
     together = continue_all(model, PROMPTS, options)
     assert together == [continue_all(model, [prompt], options)[0] for prompt in PROMPTS]
     assert len({tuple(row) for row in together}) > 1
-
-
-def test_a_compiled_model_is_not_compiled_anew_for_each_token():
-    model, compiled = make_model("llama"), list[Any]()
-
-    def backend(graph: Any, _inputs: Any) -> Any:
-        compiled.append(graph)
-        return graph
-
-    expected = continue_all(model, PROMPTS, GREEDY)
-    model.compile(backend=backend)
-    assert continue_all(model, PROMPTS, GREEDY) == expected
-    assert not compiled
-    model(torch.tensor([PROMPTS[1]]))
-    assert compiled  # as in training
-
-
-def test_several_texts_are_those_of_each_prompt_alone(loaded):
-    prompts, options = ["the mill", "", "def grind ( grain )"], SamplingOptions(max_new_tokens=20)
-    assert generate_texts(loaded, prompts, options) == [
-        generate_texts(loaded, [prompt], options)[0] for prompt in prompts
-    ]
 
 
 def test_streamed_pieces_are_the_text_in_whole_characters(loaded, monkeypatch):

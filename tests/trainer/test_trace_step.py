@@ -94,20 +94,6 @@ def test_block_list_and_counts_are_of_all_documents_whatever_is_shown(run, trace
     assert {name: counts["documents"] for name, counts in found["sources"].items()} == by_source
 
 
-def test_tables_say_where_each_row_is_from(run, small_set, trace, capsys):
-    _, found, _ = trace(run[0], "--step", 3, "--row", 5)
-    assert main(["trace-step", str(run[0]), "--step", "3", "--row", "5"]) == 0
-    shown = capsys.readouterr().out
-    first = found["shown"][0]
-    assert shown.startswith(
-        f"row 5: {first['shard']} tokens {first['window_start']} to {first['window_start'] + 32}, epoch 0\n"
-    )
-    for document in found["shown"]:
-        assert f"source {document['source']}, unit unit, row {document['row']}, hash {document['hash']}" in shown
-        assert f">>>{document['hit']}<<<{document['after']}" in shown
-    assert f"step 3 of {run[0]}: 1 row, 33 tokens of {found['documents']} document" in shown
-
-
 def test_a_step_that_is_not_taken_yet_is_told(copied_run, trace):
     recipe = json.loads((copied_run / "recipe.json").read_text())
     recipe["train"]["steps"] = STEPS + 1
@@ -123,20 +109,6 @@ def test_a_step_that_is_not_taken_yet_is_told(copied_run, trace):
     recipe["train"]["steps"] = 4
     (copied_run / "recipe.json").write_text(json.dumps(recipe))
     assert trace(copied_run, "--step", STEPS)[0] == 0
-
-
-def test_a_corrupt_checkpoint_is_noted_and_the_one_before_it_used(copied_run, trace):
-    newest = copied_run / "checkpoints" / f"step-{STEPS:08d}" / "state.json"
-    newest.write_text(newest.read_text()[:200])
-    status, found, err = trace(copied_run, "--step", 1)
-    assert (status, len(found["notes"])) == (0, 1)
-    assert f"{newest}" in err
-    assert "The checkpoint before it is used" in err
-    for state in copied_run.glob("checkpoints/step-*/state.json"):
-        state.write_text("{}")
-    status, _, err = trace(copied_run, "--step", 1)
-    assert status == 2
-    assert "no checkpoint is left" in err
 
 
 def test_another_set_is_refused(run, shard_set, small_set, trace):
@@ -165,21 +137,6 @@ def test_a_set_that_has_moved_is_named(copied_run, small_set, trace, tmp_path):
     assert status == 2
     assert f"was trained on {tmp_path / 'gone'}, which is not there. Add --shards SET." in err
     assert trace(copied_run, "--step", 1, "--shards", small_set.path) == (0, expected, "")
-
-
-def change_recipe(run: Path, key: str, value: object) -> None:
-    """Give the run's recipe another value."""
-    recipe = json.loads((run / "recipe.json").read_text())
-    recipe["train"][key] = value
-    (run / "recipe.json").write_text(json.dumps(recipe))
-
-
-@pytest.mark.parametrize(("key", "value"), [("seq_len", 16), ("seed", 1), ("global_batch", 4)])
-def test_a_recipe_that_is_not_the_checkpoints_is_refused(copied_run, trace, key, value):
-    change_recipe(copied_run, key, value)
-    status, _, err = trace(copied_run, "--step", 1)
-    assert status == 2
-    assert f"recipe.json: train.{key} is {value}; the checkpoint of step {STEPS} was trained with" in err
 
 
 def test_what_cannot_be_traced_is_said(run, trace, tmp_path):

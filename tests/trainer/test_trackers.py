@@ -19,8 +19,7 @@ from typing import Any
 
 import pytest
 
-from trainer.recipe import load_train_recipe
-from trainer.train.trackers import open_events, open_trackers
+from trainer.train.trackers import open_events
 
 PROJECT = 'log.wandb_project="mill"'
 BLOCK = 32768
@@ -117,21 +116,6 @@ def test_a_resumed_run_goes_on_in_its_run_of_wandb_with_every_number_of_the_metr
 
 
 @needs_wandb
-def test_a_run_that_is_asked_to_stop_saves_and_sends_all(tmp_path, shard_set, recipe_file):
-    run = tmp_path / "run"
-    process = start(run, shard_set, recipe_file, "--set", "train.steps=2000")
-    while not (run / "checkpoints").is_dir():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-    (sent,) = read_sent(run).values()
-    assert sent[-1]["step"] == last["step"]
-
-
-@needs_wandb
 def test_a_failed_connection_is_said_once_and_stops_nothing(tmp_path, shard_set, recipe_file):
     nobody = {"WANDB_MODE": "online", "WANDB_BASE_URL": "http://127.0.0.1:1", "WANDB_API_KEY": "a" * 40}
     run = tmp_path / "run"
@@ -145,49 +129,6 @@ def test_a_failed_connection_is_said_once_and_stops_nothing(tmp_path, shard_set,
     assert process.returncode == 0, err
     (sent,) = read_sent(run).values()
     assert [line["step"] for line in sent if "loss" in line] == list(range(1, 27))
-
-
-class Wandb(types.ModuleType):
-    """A stand-in for the package, of which a call fails."""
-
-    def __init__(self, failing: str):
-        super().__init__("wandb")
-        self.failing, self.calls = failing, list[str]()
-
-    def _call(self, name: str) -> None:
-        self.calls.append(name)
-        if name == self.failing:
-            raise RuntimeError(f"{name} failed\nat length")
-
-    def init(self, **_: Any) -> Wandb:
-        self._call("init")
-        return self
-
-    def define_metric(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def log(self, _: dict[str, float]) -> None:
-        self._call("log")
-
-    def finish(self, *, exit_code: int) -> None:
-        self._call(f"finish {exit_code}")
-
-
-@pytest.mark.parametrize(
-    ("failing", "calls", "said"),
-    [
-        ("init", ["init"], "log.wandb_project: nothing goes to Weights & Biases, only to metrics.jsonl: init failed"),
-        ("log", ["init", "log", "finish 0"], "Weights & Biases gets no more from step 1 on: log failed"),
-        ("finish 0", ["init", "log", "log", "finish 0"], "Weights & Biases may lack the last lines: finish 0 failed"),
-    ],
-)
-def test_every_failure_of_wandb_is_said_once(tmp_path, monkeypatch, recipe_file, failing, calls, said):
-    module, told = Wandb(failing), list[str]()
-    monkeypatch.setitem(sys.modules, "wandb", module)
-    with open_trackers(tmp_path, load_train_recipe(recipe_file, [PROJECT]), [], told.append) as track:
-        for step in (1, 2):
-            track({"step": step, "loss": 1.0})
-    assert (module.calls, told) == (calls, [said])
 
 
 def test_without_the_package_a_run_says_so_once_and_trains(tmp_path, monkeypatch, trainer, shard_set, recipe_file):

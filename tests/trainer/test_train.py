@@ -58,14 +58,6 @@ def test_a_tiny_model_overfits_one_shard(open_run, make_set, tmp_path):
     assert outcome.log.last("loss")["loss"] < 0.4
 
 
-@pytest.mark.parametrize("micro_batch", [1, 2, 8])
-def test_accumulation_gives_the_gradient_of_the_whole_batch(open_run, micro_batch):
-    whole = take_steps(open_run("train.micro_batch=8"), 3)
-    parts = take_steps(open_run(f"train.micro_batch={micro_batch}", name="parts"), 3)
-    for key in ("loss", "grad_norm"):
-        assert [step[key] for step in parts] == pytest.approx([step[key] for step in whole], rel=1e-4)
-
-
 def test_weight_decay_is_for_matrices_only(open_run):
     session = open_run()
     (optimizer,) = session.optimizers
