@@ -166,10 +166,8 @@ def test_the_picture_and_the_page_need_nothing_else(make_run, trainer, tmp_path)
     assert "<script" not in text
     assert "b&lt;script&gt;" in text
     assert not re.search(r"""(?:src|href)=["'](?!data:)""", text)
-    pictures = re.findall(r'<img class="(\w+)" src="data:image/svg\+xml;base64,([^"]+)"', text)
-    assert [name for name, _ in pictures] == ["steps", "tokens", "time", "dollars"]
-    assert all(b"<svg" in base64.b64decode(picture) for _, picture in pictures)
-    assert text.count('type="radio"') == 4
+    (picture,) = re.findall(r'<img class="curves" src="data:image/svg\+xml;base64,([^"]+)"', text)
+    assert b"<svg" in base64.b64decode(picture)
 
 
 def test_real_runs_are_compared_at_once_after_a_resume_and_a_fork(trainer, shard_set, recipe_file, tmp_path):

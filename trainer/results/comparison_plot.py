@@ -136,8 +136,8 @@ def label_axis(axis: Axes, against: Against) -> None:
     axis.xaxis.set_major_formatter(formats[key])
 
 
-COLUMN_INCHES, PAGE_INCHES = 3.6, 9.0
-"""Widths of a column of the picture, and of a picture of the page."""
+COLUMN_INCHES = 3.6
+"""The width of a column of the picture."""
 
 
 def write_comparison(
@@ -156,16 +156,13 @@ def write_comparison(
         OSError: a file cannot be written.
     """
     panels, axes = list_panels(runs), choose_axes(runs)
-    # The picture shows what the page lets its reader choose: all that numbers are drawn over, side by side.
     figure = draw_runs(runs, panels, list(axes.values()), width=1 + COLUMN_INCHES * len(axes))
-    pictures = {
-        name: render_figure(draw_runs(runs, panels, [against], width=PAGE_INCHES)) for name, against in axes.items()
-    }
     names = [run.name for run in runs]
     values: Row = {
         "title": " and ".join(names if len(runs) < 4 else [names[0], f"{len(runs) - 1} more"]),
         "notes": comparison["notes"],
-        "pictures": {name: base64.b64encode(picture).decode("ascii") for name, picture in pictures.items()},
+        "over": list(axes),
+        "picture": base64.b64encode(render_figure(figure)).decode("ascii"),
     }
     values |= {"command": name, "answers": {}} | show_tables(comparison) | (shown or {})
     page = render_results(Path(__file__).parent / "templates", "compare", values)
