@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import socket
 from collections import Counter
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,7 +17,15 @@ from shards.errors import InputError, RunError
 from shards.stores.address import ObjectAddress
 from shards.stores.object_client import Connection
 from shards.stores.object_errors import NoCredentialsError, StoreError, to_store_error
+from shards.terminal.waiting import report_to
 from tests.support.stage_tasks import make_calls
+
+
+@pytest.fixture(autouse=True)
+def no_reporter_stays() -> Iterator[None]:
+    """Take back what `run_on_node` sets, which has a process of its own on a cluster."""
+    yield
+    report_to(None)
 
 
 def test_a_worker_with_the_packages_of_the_driver() -> None:
