@@ -144,7 +144,7 @@ def read_build(work: WritableStore) -> Build:
 
 @contextmanager
 def stored_build_errors() -> Generator[None]:
-    """Say that a build repairs damage to a work folder, if the command that found the damage cannot.
+    """Say that a build makes again what is damaged in a work folder, if the command that found the damage cannot.
 
     Raises:
         RunError: in the place of a WorkFileDamagedError.
@@ -153,7 +153,7 @@ def stored_build_errors() -> Generator[None]:
         yield
     except WorkFileDamagedError as error:
         raise RunError(
-            f"{error.where}: {error.reason}. Run the build command again: it repairs what is missing or damaged."
+            f"{error.where}: {error.reason}. Run the build command again: it makes again what is missing or damaged."
         ) from error
 
 
