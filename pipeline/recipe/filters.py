@@ -146,7 +146,3 @@ def distinct_filters(filters: list[DatatroveFilter]) -> list[DatatroveFilter]:
     """Return the filters of a recipe, or refuse a list that has one twice."""
     distinct([item.filter for item in filters])
     return filters
-
-
-FILTERS: dict[str, type[Filter]] = {filter_.name: filter_ for filter_ in (PersonalData, Language, DatatroveFilter)}
-"""Table in `clean` -> model of every filter."""
