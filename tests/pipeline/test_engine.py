@@ -286,3 +286,30 @@ def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_pat
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert "too long a path for the socket of the workers" in done.stderr
     assert "Set TMPDIR to a folder with a shorter path, or give --workers 1." in done.stderr
+
+
+def test_a_fork_server_that_ends_is_a_lost_worker(tmp_path: Path) -> None:
+    """The server of this process lives already, so another program tries: one module of the server's ends it."""
+    (tmp_path / "ends_the_server.py").write_text("import os\n\nos.abort()\n")
+    program = """
+import sys
+from pathlib import Path
+from pipeline.engine import executors
+from pipeline.engine.executors import LocalExecutor
+from shards.errors import RunError
+from pipeline.engine.tasks import Call, Task
+from shards.stores.store import FolderStore
+
+stage = FolderStore(Path(sys.argv[1]))
+function = "tests.support.stage_tasks:die_or_write"
+calls = [Call(function, Task(name, None, 1, name), stage, None) for name in ("t0", "t1")]
+executors._PRELOADED.append("ends_the_server")
+try:
+    LocalExecutor(2).run(calls, print)
+except RunError as error:
+    print(error)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])}
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert " task t0: its worker process died 3 times" in ended.stdout
