@@ -32,8 +32,8 @@ val_tokens = 100_000
 def bench_bare(work: Path, quick: bool) -> Figures:
     """Build both ways by turns; with `quick` 1.2 GB once, else 2.4 GB too, with the prefix `large_`.
 
-    `core_ratio` and `wall_ratio` are medians of ours divided by the script's of the same turn, with `pyarrow_` to the
-    script that reads with pyarrow; `core_seconds` are those of the last build, by step.
+    `core_ratio` and `wall_ratio` are medians of ours divided by the script's of the same turn; `core_seconds` are those
+    of the last build, by step.
     """
     figures = _compare(work, COPIES[0], rounds=1 if quick else ROUNDS)
     large = {} if quick else _compare(work, COPIES[1], rounds=ROUNDS)
@@ -45,26 +45,25 @@ def _compare(work: Path, copies: int, *, rounds: int) -> Figures:
     tokenizer = write_tokenizer(corpus, work / "tokenizer.json")
     files = write_copies(corpus, work / "copies", copies)
     recipe = RECIPE.format(folder=work / "copies", tokenizer=tokenizer)
-    readers = {reader: partial(_run_script, work, tokenizer, files, reader) for reader in ("pyarrow", "gigatoken")}
-    found = alternate(rounds, {**readers, "ours": partial(build, work, recipe, name="bare")})
+    script, ours = partial(_run_script, work, tokenizer, files), partial(build, work, recipe, name="bare")
+    found = alternate(rounds, {"script": script, "ours": ours})
     _check_tokens(work)
     figures: Figures = {"text_mb": text_bytes(files) / MB}
-    for name, side in (("ours", "ours"), ("script", "gigatoken")):
-        figures[f"{name}_core_s"] = median([usage.core_seconds for usage in found[side]])
-        figures[f"{name}_s"] = median([usage.seconds for usage in found[side]])
-    for prefix, side in (("", "gigatoken"), ("pyarrow_", "pyarrow")):
-        pairs = list(zip(found["ours"], found[side], strict=True))
-        figures[f"{prefix}core_ratio"] = median([ours.core_seconds / bare.core_seconds for ours, bare in pairs])
-        figures[f"{prefix}wall_ratio"] = median([ours.seconds / bare.seconds for ours, bare in pairs])
+    for name, usages in found.items():
+        figures[f"{name}_core_s"] = median([usage.core_seconds for usage in usages])
+        figures[f"{name}_s"] = median([usage.seconds for usage in usages])
+    pairs = list(zip(found["ours"], found["script"], strict=True))
+    figures["core_ratio"] = median([ours.core_seconds / bare.core_seconds for ours, bare in pairs])
+    figures["wall_ratio"] = median([ours.seconds / bare.seconds for ours, bare in pairs])
     figures["core_seconds"] = _divide_core_seconds(work / "bare.work", found["ours"][-1].core_seconds)
     remove(work, "copies", "bare", "bare.work", "script")
     return figures
 
 
-def _run_script(work: Path, tokenizer: Path, files: list[Path], reader: str) -> Usage:
+def _run_script(work: Path, tokenizer: Path, files: list[Path]) -> Usage:
     remove(work, "script")
     script = str(Path(__file__).with_name("bare_script.py"))
-    usage, _ = run_python([script, str(tokenizer), str(work / "script"), *map(str, files), "--reader", reader])
+    usage, _ = run_python([script, str(tokenizer), str(work / "script"), *map(str, files)])
     return usage
 
 

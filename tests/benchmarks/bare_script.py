@@ -3,10 +3,9 @@
 As a person writes it who knows gigatoken and wants to train today. It does not hash, sort, deduplicate, mix, shuffle,
 compress, checksum or validate, and nothing tells afterwards where a document begins or came from.
 
-    python tests/benchmarks/bare_script.py TOKENIZER.json OUT FILE.parquet... [--reader pyarrow]
+    python tests/benchmarks/bare_script.py TOKENIZER.json OUT FILE.parquet...
 
-gigatoken reads Parquet itself, which is the fastest way; `--reader pyarrow` reads with pyarrow and encodes lists of
-texts, as a script does that looks at the rows first.
+gigatoken reads Parquet itself, which is the fastest way.
 """
 
 import argparse
@@ -15,25 +14,21 @@ from pathlib import Path
 
 import gigatoken
 import numpy as np
-import pyarrow.parquet as pq
 
 EOS = "<|endoftext|>"
 
 
-def load(path, reader):
+def load(path):
     """Load the tokenizer, once a process."""
-    global tokenizer, eos_id, read_with
+    global tokenizer, eos_id
     tokenizer = gigatoken.Tokenizer.from_json(Path(path).read_text())
-    eos_id, read_with = tokenizer.encode(EOS)[0], reader
+    eos_id = tokenizer.encode(EOS)[0]
 
 
 def encode_file(job):
     """Encode one file: its documents' tokens, EOS after each, as uint16."""
     source, target = job
-    if read_with == "gigatoken":
-        encoded = tokenizer.encode_files(gigatoken.ParquetFileSource([source], column="text"))
-    else:
-        encoded = tokenizer.encode_batch(pq.read_table(source, columns=["text"])["text"].to_pylist())
+    encoded = tokenizer.encode_files(gigatoken.ParquetFileSource([source], column="text"))
     ids, offsets = np.asarray(encoded.layout.content.data), np.asarray(encoded.layout.offsets)
     tokens = np.insert(ids, offsets[1:], eos_id).astype(np.uint16)
     tokens.tofile(target)
@@ -45,9 +40,8 @@ if __name__ == "__main__":
     parser.add_argument("tokenizer")
     parser.add_argument("out", type=Path)
     parser.add_argument("files", nargs="+")
-    parser.add_argument("--reader", default="gigatoken", choices=["gigatoken", "pyarrow"])
     flags = parser.parse_args()
     flags.out.mkdir(parents=True)
     jobs = [(file, flags.out / f"{number:05d}.bin") for number, file in enumerate(flags.files)]
-    with Pool(2, load, [flags.tokenizer, flags.reader]) as pool:
+    with Pool(2, load, [flags.tokenizer]) as pool:
         print(sum(pool.imap_unordered(encode_file, jobs)))

@@ -7,7 +7,6 @@ it checks nothing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,6 @@ from tests.benchmarks.harness import (
     median,
     remove,
     run_python,
-    timed,
     watch_build,
 )
 from tests.benchmarks.material import corpus_files, corpus_folder, text_bytes, write_copies, write_tokenizer
@@ -141,46 +139,3 @@ def bench_memory(work: Path, quick: bool) -> Figures:
     for name, few, many in zip(("command", "worker"), small, large, strict=True):
         figures |= {f"{name}_mb": few / MB, f"large_{name}_mb": many / MB, f"{name}_ratio": many / few}
     return figures
-
-
-def bench_stages(work: Path, quick: bool) -> Figures:
-    """Split the time of a build in one process, by stage and step, in ms for each MB of text.
-
-    The figures are the build's own laps, from its work folder's build.json. Compression and hashing are steps inside
-    `shards.format.writer`, so both are timed once more, alone, on the tokens of the finished set.
-    """
-    files = corpus_files("bulk_prose")[: 1 if quick else None]
-    wall = build(work, prose_recipe(work, files=files), "--workers", "1", name="stages").seconds
-    report = json.loads((work / "stages.work" / "build.json").read_text())
-    seconds: dict[str, float] = {}
-    for stage, facts in report["stages"].items():
-        for step, spent in facts["detail"].items():
-            seconds[f"{stage}: {step.removesuffix('_s')}"] = spent
-        seconds[f"{stage}: around its tasks"] = facts["seconds"] - sum(facts["detail"].values())
-    in_stages = sum(facts["seconds"] for facts in report["stages"].values())
-    seconds["validation, recipe, manifest"] = report["seconds"] - in_stages
-    seconds["process start and end"] = wall - report["seconds"]
-    size = text_bytes(files) / MB
-    seconds |= _time_writer_steps(work / "stages")
-    return {
-        "text_mb": size,
-        "total_ms_per_mb": 1000 * wall / size,
-        "ms_per_mb": {name: 1000 * spent / size for name, spent in seconds.items()},
-    }
-
-
-def _time_writer_steps(folder: Path) -> dict[str, float]:
-    import zstandard
-
-    import shards
-    from shards.format.codec import FRAME_BYTES
-
-    compress = zstandard.ZstdCompressor(level=3, write_checksum=True).compress
-    spent = {"(alone) compress": 0.0, "(alone) sha256 of the tokens": 0.0}
-    for shard in shards.open_set(folder).shards:
-        content = memoryview(shard.read()).cast("B")
-        for start in range(0, len(content), FRAME_BYTES):
-            frame = content[start : start + FRAME_BYTES]
-            for name, step in zip(spent, (compress, hashlib.sha256), strict=True):
-                spent[name] += timed(partial(step, frame))[0].seconds
-    return spent

@@ -1,4 +1,4 @@
-"""`TokenWindows` and `TokenStream` through a DataLoader beside a memory map of the same tokens.
+"""`TokenWindows` through a DataLoader beside a memory map of the same tokens.
 
 Each loader runs in a process of its own, without workers, and they take turns.
 """
@@ -16,7 +16,6 @@ from tests.benchmarks.harness import MB, Figures, alternate, run_module
 BATCH, SEQ_LEN = 64, 512
 ROUNDS = 3
 """Each loader runs this often, in turns, and its best round counts: a shared machine only ever makes it slower."""
-OURS = ("tokenmill", "tokenmill_stream")
 
 
 def bench_loader(work: Path, quick: bool) -> Figures:
@@ -28,7 +27,7 @@ def bench_loader(work: Path, quick: bool) -> Figures:
     rounds = 1 if quick else ROUNDS
     shard_set = open_set(write_set(work))
     train = shard_set.splits["train"]
-    places = dict.fromkeys(OURS, work / "set") | {"memory_map": work / "exports"}
+    places = {"tokenmill": work / "set", "memory_map": work / "exports"}
     if not places["memory_map"].exists():
         export_set(shard_set, places["memory_map"], layout="nanogpt", splits=("train",))
     tokens = sum(shard.num_tokens for shard in train)
@@ -61,6 +60,6 @@ def bench_loader(work: Path, quick: bool) -> Figures:
 
 def _train_files(kind: str, place: Path) -> list[Path]:
     """Return the files that a loader reads tokens from, and their indices."""
-    if kind in OURS:
+    if kind == "tokenmill":
         return [place / "manifest.json", *place.glob("train-*.bin.zst")]
     return [place / "train.bin"]

@@ -32,7 +32,7 @@ RUNS, BAND_ROWS = 5, 50 * MB
 
 
 def bench_near_duplicates(work: Path, quick: bool) -> Figures:
-    """Measure signatures of a megabyte of text, pairs of many band rows and of one bucket, and datatrove beside ours.
+    """Measure signatures of a megabyte of text, pairs of many band rows, and datatrove beside ours.
 
     `ours_s` are our stages up to the mix; `_command_s` both commands whole, of which ours assembles and validates the
     set. `_recall` is the share of the planted pairs at 0.85 and above that was found, `_dropped_of_apart` how many of
@@ -42,7 +42,6 @@ def bench_near_duplicates(work: Path, quick: bool) -> Figures:
     tokenizer = write_tokenizer(files, work / "tokenizer.json")
     figures = _bench_signatures(files, tokenizer)
     figures |= _bench_pairs(work, BAND_ROWS // 10 if quick else BAND_ROWS)
-    figures |= _bench_bucket(work, MB // 10 if quick else MB)
     return figures | _bench_datatrove(work, files, tokenizer, quick=quick)
 
 
@@ -78,23 +77,6 @@ def _bench_pairs(work: Path, rows: int) -> Figures:
     }
 
 
-def _bench_bucket(work: Path, documents: int) -> Figures:
-    """Find the pairs of one bucket of so many documents."""
-    folder = work / "bucket"
-    rows = np.zeros(documents, bands.BAND_DTYPE)
-    rows["key"], rows["index"], rows["hash"] = 99, np.arange(documents), np.arange(documents)
-    rows["length"] = np.random.default_rng(1).permutation(documents)
-    found = in_process(_find_pairs, folder, [_write_rows(folder, 0, rows)], documents)
-    shutil.rmtree(folder)
-    return {
-        "bucket_documents": documents,
-        "bucket_wall_s": found["wall_s"],
-        "bucket_pairs": found["pairs"],
-        "bucket_left_out": found["left_out"],
-        "bucket_resident_mb": found["resident_mb"],
-    }
-
-
 def _random_rows(rows: int, seed: int) -> Any:
     generator = np.random.default_rng(seed)
     found = np.zeros(rows, bands.BAND_DTYPE)
@@ -126,14 +108,13 @@ def _find_pairs(folder: Path, runs: list[Run], rows: int) -> Figures:
     listed = RunList(FolderStore(folder), runs)
     listed.write()
     ranges = pairs.count_ranges(rows, pairs.RANGE_ROWS)
-    begun, found, left_out = time.perf_counter(), 0, 0
+    begun, found = time.perf_counter(), 0
     for number in range(ranges):
         own = folder / f"range-{number}"
         own.mkdir()
         task = pairs.PairsTask(listed.address, f"{folder}/bands", number, ranges)
-        result = pairs.find_pairs(own, task, lambda done, made: None)
-        found, left_out = found + result.pairs, left_out + result.cut["pairs"]
-    return {"wall_s": time.perf_counter() - begun, "pairs": found, "left_out": left_out}
+        found += pairs.find_pairs(own, task, lambda done, made: None).pairs
+    return {"wall_s": time.perf_counter() - begun, "pairs": found}
 
 
 def _bench_datatrove(work: Path, files: list[Path], tokenizer: Path, *, quick: bool) -> Figures:

@@ -35,17 +35,6 @@ def read_tokenmill(path: Path, samples: int, batch: int, seq_len: int) -> Callab
     return batches
 
 
-def read_stream(path: Path, samples: int, batch: int, seq_len: int) -> Callable[[], Batches]:
-    """Read the same windows with `TokenStream`, which makes the batches, through a DataLoader."""
-    from shards.torch import TokenStream
-
-    def batches() -> Batches:
-        for part in DataLoader(TokenStream(path, seq_len=seq_len, samples=samples, batch_size=batch), batch_size=None):
-            yield part["input_ids"], part["labels"]
-
-    return batches
-
-
 def read_memory_map(path: Path, samples: int, batch: int, seq_len: int) -> Callable[[], Batches]:
     """Read random slices of a memory map. Source: get_batch in karpathy/nanoGPT's train.py."""
 
@@ -63,7 +52,6 @@ def read_memory_map(path: Path, samples: int, batch: int, seq_len: int) -> Calla
 
 READERS = {
     "tokenmill": read_tokenmill,
-    "tokenmill_stream": read_stream,
     "memory_map": read_memory_map,
 }
 

@@ -1,4 +1,4 @@
-"""What mixing, assembling and opening cost with as many documents, runs and shards as a large corpus has.
+"""What mixing costs with as many documents and runs as a large corpus has, and a stage with nothing to do.
 
 The runs are synthetic: real receipts, checksums, sorted hashes and lengths, and no text. Every measurement is a process
 of its own; its seconds are processor seconds where others share the machine, its peaks are the kernel's.
@@ -11,67 +11,45 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import pickle
 import shutil
-import time
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeline.assemble.assemble import AssembleResult, AssembleTask, assemble_shards
-from pipeline.builder.stages.assemble import group_assembled_shards
 from pipeline.encode.encode import EncodeResult
-from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run, RunList, load_runs
-from pipeline.engine.checksums import WrittenFile, checksum_file, seal, write_checksummed
+from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run, RunList
+from pipeline.engine.checksums import WrittenFile, write_checksummed
 from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, write_receipt
+from pipeline.engine.receipts import RECEIPT_FILE, write_receipt
 from pipeline.engine.stage_progress import Progress
-from pipeline.engine.tasks import Call, Task
-from pipeline.mix.cuts import MixResult, MixTask, mix_runs
-from pipeline.mix.mix_plan import ShardPlan
+from pipeline.engine.tasks import Task
+from pipeline.mix.cuts import MixTask, mix_runs
 from pipeline.recipe.schema import Recipe
-from shards.format.manifest import MANIFEST_FILE
-from shards.format.reader import open_set
-from shards.format.writer import SetProperties
 from shards.stores.store import FolderStore
-from shards.validation.validate import validate
 from tests.benchmarks.harness import MB, Figures, TopicSkippedError, count_usage, in_process, remove
-from tests.benchmarks.sets import write_copies_of_shard, write_sample_set
 
 DOCUMENTS_A_RUN = 62_500
 """A unit of 64 MB with the usual kilobyte a document."""
 TOKENS_A_DOCUMENT = 1000
 WEIGHTS = (87, 10, 3)
-FEW_RUNS = 100
-"""Of the set with which the assembling of many runs is compared: 2 MB a run and shard."""
 MIX_DOCUMENTS, TASKS = (4_000_000, 8_000_000), 2000
-ASSEMBLE: list[tuple[int, int]] = []
-"""Runs and shards of the sets to assemble."""
-OPEN_SHARDS: list[int] = []
-"""Shards of the sets to open."""
 COPIES = 0.05
 """The share of the documents that are drawn from few, and so have copies in other runs and sources."""
 
 
 def bench_scale(work: Path, quick: bool) -> Figures:
-    """Measure mixes of two sizes, and a stage with nothing to do; and what `ASSEMBLE` and `OPEN_SHARDS` ask for."""
+    """Measure mixes of two sizes, and a stage with nothing to do."""
     few, many = (number // 8 if quick else number for number in MIX_DOCUMENTS)
     small, large = (_bench_mix(work, documents) for documents in (few, many))
     figures = {f"mix_{few}_{name}": value for name, value in small.items()}
     figures |= {f"mix_{many}_{name}": value for name, value in large.items()}
     figures["mix_growth"] = large["cpu_s"] / small["cpu_s"] / (many / few)
-    figures |= {f"nothing_{name}": value for name, value in _bench_nothing(work, 500 if quick else TASKS).items()}
-    for runs, shards in ASSEMBLE:
-        found = _bench_assemble(work, runs, shards)
-        figures |= {f"assemble_{runs}_{shards}_{name}": value for name, value in found.items()}
-    for shards in OPEN_SHARDS:
-        figures |= {f"open_{shards}_{name}": value for name, value in _bench_open(work, shards).items()}
-    return figures
+    nothing = _bench_nothing(work, 500 if quick else TASKS)
+    return figures | {f"nothing_{name}": value for name, value in nothing.items()}
 
 
 @contextlib.contextmanager
@@ -105,86 +83,6 @@ def _mix(folder: Path, runs: list[Run], shard_tokens: int) -> Figures:
         "files_bytes": sum(path.stat().st_size for path in folder.iterdir()),
         "shards": len(result.plan.shards) if result.plan else 0,
     }
-
-
-def _bench_assemble(work: Path, runs: int, shards: int) -> Figures:
-    """Assemble one task's shards, from the middle of a set of so many shards of 100 million tokens.
-
-    It is compared with as many bytes from `FEW_RUNS`, in the same process. All runs of a set have the same tokens,
-    random and spread as words are, in one file under many names. Figures are for each shard; `overhead` is the part by
-    which `cpu_s` is more than from few runs, `kb_a_run` what a task takes of each run.
-    """
-    few_shards = min(shards, FEW_RUNS)
-    needed = (shards + few_shards) * 4 * MB + few_shards * 240 * MB // FEW_RUNS + 10_000 * MB
-    with _scratch(work, needed) as folder:
-        for name, own_runs, own_shards in (("few", FEW_RUNS, few_shards), ("many", runs, shards)):
-            documents = own_shards * 100 * MB // TOKENS_A_DOCUMENT
-            tokens = write_tokens(folder / name, documents // own_runs)
-            written = write_runs(folder / name / "encode", documents, documents // own_runs, tokens=tokens)
-            in_process(_mix, folder / name / "mix", written, 100 * MB)
-        return in_process(_assemble, folder / "many", folder / "few")
-
-
-def _assemble(many: Path, few: Path) -> Figures:
-    began = time.perf_counter()
-    runs = load_runs(str(many / LIST_FILE))
-    loaded = time.perf_counter() - began
-    groups = _group(many)
-    group = groups[len(groups) // 2]
-    others = [shards for shards in _group(few) if shards[0].split == "train"][: max(2, len(group) // 4)]
-    _assemble_group(few, others[0])  # loads libraries
-
-    def measure(folder: Path, chosen: list[tuple[ShardPlan, ...]]) -> tuple[Figures, tuple[Task, Figures]]:
-        """Return what a shard takes, and the last task with its result."""
-        load_runs(str(folder / LIST_FILE))  # a process keeps one list
-        used = count_usage()
-        *_, last = [_assemble_group(folder, shards) for shards in chosen]
-        return {name: value / sum(map(len, chosen)) for name, value in used().items()}, last
-
-    half = len(others) // 2
-    first, _ = measure(few, others[:half])  # before and after: the load of others changes
-    used, (task, result) = measure(many, [group])
-    second, _ = measure(few, others[half : 2 * half])
-    few_cpu_s = (first["cpu_s"] + second["cpu_s"]) / 2
-    taken: list[int] = []
-    for run in runs:
-        slices = [part for shard in group for part in shard.slices if part.source == run.source]
-        _, rows = run.read_between(slices[0].start, slices[-1].stop)
-        start, stop = run.token_range(rows)
-        taken.append(stop - start)
-    call = Call("pipeline.assemble.assemble:assemble_shards", task, FolderStore(many), FolderStore(many))
-    return {
-        "shards_a_task": len(group),
-        "load_runs_s": loaded,
-        **used,
-        "few_cpu_s": few_cpu_s,
-        "overhead": used["cpu_s"] / few_cpu_s - 1,
-        "kb_a_run": sum(taken) / len(taken) / 1000,
-        "least_kb_a_run": min(taken) / 1000,
-        "control_bytes": (len(pickle.dumps(call)) + len(seal(result))) / len(group),
-    }
-
-
-def _group(folder: Path) -> list[tuple[ShardPlan, ...]]:
-    plan = TaskOutput(FolderStore(folder / "mix"), MixResult).result.plan
-    assert plan is not None
-    runs = load_runs(str(folder / LIST_FILE))
-    documents = 100 * MB // TOKENS_A_DOCUMENT
-    return group_assembled_shards(plan.shards, runs=len(runs), shard_bytes=200 * MB, shard_documents=documents)
-
-
-def _assemble_group(folder: Path, shards: tuple[ShardPlan, ...]) -> tuple[Task, AssembleResult]:
-    names = tuple(f"s{number}" for number in range(len(WEIGHTS)))
-    properties = SetProperties(32_000, 0, "0" * 64)
-    payload = AssembleTask(shards, str(folder / LIST_FILE), str(folder / "mix"), names, 0, properties)
-    return Task("0" * 32, payload, 0), assemble_shards(_new_folder(folder), payload, lambda done, tokens: None)
-
-
-def _new_folder(folder: Path) -> Path:
-    own = folder / "set"
-    shutil.rmtree(own, ignore_errors=True)
-    own.mkdir()
-    return own
 
 
 LIST_FILE = "runs.json"
@@ -222,39 +120,6 @@ def write_one(folder: Path, _payload: None, _report: Callable[[int, int], None])
     return EncodeResult(documents=0, files={DOCUMENTS_FILE: write_checksummed(folder / DOCUMENTS_FILE, b"")})
 
 
-def _bench_open(work: Path, shards: int) -> Figures:
-    """Open and check a set of so many shards at the quick level: one small shard's files under many names."""
-    with _scratch(work) as folder:
-        write_sample_set(folder / "one")
-        write_copies_of_shard(folder / "one", "train-00000", folder / "many", shards)
-        return in_process(_open, folder / "many")
-
-
-def _open(folder: Path) -> Figures:
-
-    before = count_usage()
-    opened = open_set(folder)
-    open_s = before()["cpu_s"]
-    checked = validate(folder, level="quick", threads=1)
-    return {
-        "manifest_bytes": (folder / MANIFEST_FILE).stat().st_size,
-        "shards": len(opened.shards),
-        "problems": len(checked.problems),
-        "open_s": open_s,
-        "validate_s": before()["cpu_s"] - open_s,
-    }
-
-
-def write_tokens(folder: Path, documents: int) -> Path:
-    """Write tokens for a run of so many documents, more frequent ones at lower ids."""
-    folder.mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    path = folder / "tokens.bin"
-    number = int(documents * TOKENS_A_DOCUMENT * 1.2)
-    path.write_bytes(np.minimum(rng.zipf(1.1, number), 31_999).astype("<u2").tobytes())
-    return path
-
-
 def make_recipe(shard_tokens: int) -> Recipe:
     """Return a recipe of three sources, 87/10/3, which takes all that they have."""
 
@@ -271,18 +136,9 @@ def make_recipe(shard_tokens: int) -> Recipe:
     )
 
 
-def write_runs(folder: Path, documents: int, documents_a_run: int, *, tokens: Path | None = None) -> list[Run]:
-    """Write runs as the encode stage does, without text.
-
-    Args:
-        folder: the stage's folder.
-        documents: of all runs.
-        documents_a_run: of each.
-        tokens: a file of tokens that every run links to; None: a hole of the right size, which a mix does not read.
-    """
-
+def write_runs(folder: Path, documents: int, documents_a_run: int) -> list[Run]:
+    """Write runs as the encode stage does to its folder, without text; tokens are a hole, which a mix does not read."""
     number = -(-documents // documents_a_run)
-    shared = checksum_file(tokens) if tokens else None
     runs: list[Run] = []
     for index in range(number):
         own = folder / f"{index:032x}"
@@ -290,13 +146,9 @@ def write_runs(folder: Path, documents: int, documents_a_run: int, *, tokens: Pa
         rows = _draw_documents(index, documents_a_run, documents)
         header = _npy_header(rows)
         files = {DOCUMENTS_FILE: write_checksummed(own / DOCUMENTS_FILE, header + rows.tobytes())}
-        if tokens and shared:
-            os.link(tokens, own / TOKENS_FILE)
-            files[TOKENS_FILE] = replace(shared)
-        else:
-            (own / TOKENS_FILE).touch()
-            os.truncate(own / TOKENS_FILE, size := 2 * int(rows["length"].sum()))
-            files[TOKENS_FILE] = WrittenFile(size)
+        (own / TOKENS_FILE).touch()
+        os.truncate(own / TOKENS_FILE, size := 2 * int(rows["length"].sum()))
+        files[TOKENS_FILE] = WrittenFile(size)
         source = int(np.searchsorted(np.cumsum(WEIGHTS) / sum(WEIGHTS), index / number, "right"))
         label = f"data/part-{index:05d}.parquet@{index:016x}#rg0-1"
         result = EncodeResult(labels=[label], documents=len(rows), files=files)

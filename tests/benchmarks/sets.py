@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sysconfig
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -128,30 +127,3 @@ def write_copies_of_shard(set_path: Path, name: str, folder: Path, count: int) -
     update = {"splits": {"train": split}, "shards": entries, "mix": mix, "sources": epochs}
     write_manifest(folder, given.model_copy(update=update))
     return folder
-
-
-def write_sample_set(folder: Path) -> None:
-    """Write a set of the standard library's source in one shard."""
-    import numpy as np
-    from tokenizers import Tokenizer
-
-    from tests.benchmarks.material import SPECIAL_TOKENS, train_with_tokenizers
-    from tests.support.shard_sets import Document, Plan, write_set
-
-    files = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
-    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if "site-packages" not in file.parts]
-    texts = [text for text in dict.fromkeys(texts) if text]
-    folder.mkdir(parents=True)
-    train_with_tokenizers(texts, folder / "tokenizer.json")
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.encode_special_tokens = True
-    eos_id = tokenizer.token_to_id(SPECIAL_TOKENS[0])
-    encoded = tokenizer.encode_batch_fast(texts)
-    documents = [
-        Document(text.encode(), np.array([*item.ids, eos_id], "<u2"), "stdlib", "stdlib", row)
-        for row, (text, item) in enumerate(zip(texts, encoded, strict=True))
-    ]
-    vocab_size = tokenizer.get_vocab_size()
-    names = {"stdlib": 1.0}
-    plan = Plan({"train": [documents]}, tokenizer.to_str(), eos_id, vocab_size, names, "{}", {"stdlib": 1})
-    write_set(folder, plan)
