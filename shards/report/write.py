@@ -4,19 +4,26 @@ They are written next to the set (`DIR.report`), whose own folder holds only the
 equal audits give equal bytes: they contain no time and no host. The card is
 published, so it shows only the file's name of a local path that is absolute or leads to a parent folder.
 
-Runs the audit if none is stored for this set; the rest takes a few seconds. Memory does not grow with the set.
+The stored audit is used if it is of this very set by the current rules, else a new one is made; the rest takes a few
+seconds. Memory does not grow with the set.
 
 A report judges nothing that the audit does not judge, and uploads nothing.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, TOKENS_FILE, read_values
+from shards.audit.audit import audit as audit_set
 from shards.format.manifest import MANIFEST_FILE
-from shards.report.audited import describe_vocabulary, find_or_audit
-from shards.report.render import Report, describe_sources, render_card, render_page
+from shards.format.reader import ShardSet
+from shards.report.render import Report, describe_sources, render_card, render_page, rows_of
 from shards.report.shown_documents import draw_shown_places, read_shown_document
 from shards.stores.files import atomic_open
 from shards.stores.open import AnyPath, open_store
@@ -30,6 +37,9 @@ _MARKS = {PAGE_FILE: b": a token set</title>", CARD_FILE: b"| manifest, SHA-256 
 
 SAMPLES = 2
 """Maximum documents shown of each source."""
+
+SHOWN_ENTRIES = 12
+"""Maximum entries of the vocabulary shown in each table."""
 
 
 def report_to_dict(report: Report) -> dict[str, Any]:
@@ -128,3 +138,69 @@ def _check_replaceable(out: Path) -> None:
             raise FileExistsError(
                 f"{out / name}: not written by a report, so not replaced. Give another --out, or move it."
             )
+
+
+def find_or_audit(
+    shard_set: ShardSet, folder: Path, *, workers: int, progress: Progress = no_progress
+) -> dict[str, Any]:
+    """Return the audit of a set, as audit.json has it. Make it now unless `folder` has one of this very set.
+
+    Raises:
+        ShardSetError: the set is not whole.
+        InputError: the tokenizer is not byte-level.
+        OSError: a file cannot be read or written.
+    """
+    if not is_audited(shard_set, folder):
+        audit_set(shard_set.store.folder or str(shard_set.store), out=folder, workers=workers, progress=progress)
+    return json.loads((folder / REPORT_FILE).read_bytes())
+
+
+def is_audited(shard_set: ShardSet, folder: Path) -> bool:
+    """Return whether a folder holds a whole audit of this very set: audit.json is written after the counts."""
+    expected = {"manifest_sha256": shard_set.manifest_sha256, "audit_version": AUDIT_VERSION}
+    try:
+        found: Any = json.loads((folder / REPORT_FILE).read_bytes())
+        fits = isinstance(found, dict) and "checks" in found and expected.items() <= found.items()
+        return fits and len(read_values(folder / TOKENS_FILE, "documents")) == shard_set.vocab_size
+    except (ValueError, KeyError, OSError):  # Arrow's errors of a damaged file are one of these
+        return False
+
+
+def describe_vocabulary(found: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return how training uses the vocabulary, from an audit: its audit.json, and its folder.
+
+    Returns:
+        seen: ids that occur; `never_seen` counts those that do not, except special ids and single bytes.
+        rare: ids that occur fewer than `rare_below` times; they are among `seen`.
+        longest: the longest entries by bytes, without special ids: id, text, bytes and count of each. The text has lone
+            surrogates for bytes that are not UTF-8.
+        rarest: the rarest entries in the audit, rarest first.
+
+    Raises:
+        OSError: the audit's files cannot be read.
+    """
+    path = folder / TOKENS_FILE
+    counts = np.from_dlpack(read_values(path, "count")).astype(np.int64)
+    special = np.array(read_values(path, "special").to_pylist(), np.bool_)
+    entries: list[bytes] = list(read_values(path, "bytes").to_pylist())
+    lengths = np.array([len(entry) for entry in entries], np.int64)
+    below = int(found["rare_below"])
+    by_length: list[int] = np.argsort(-np.where(special, -1, lengths), kind="stable")[:SHOWN_ENTRIES].tolist()
+    rarest: list[int] = [row["id"] for row in rows_of(found, "rare")[:SHOWN_ENTRIES]]
+    shown: dict[int, dict[str, Any]] = {
+        token: {
+            "id": token,
+            "text": entries[token].decode("utf-8", "surrogateescape"),
+            "bytes": len(entries[token]),
+            "count": int(counts[token]),
+        }
+        for token in [*by_length, *rarest]
+    }
+    return {
+        "seen": int((counts > 0).sum()),
+        "never_seen": int(((counts == 0) & ~special & (lengths != 1)).sum()),
+        "rare": int(((counts > 0) & (counts < below) & ~special).sum()),
+        "rare_below": below,
+        "longest": [shown[token] for token in by_length if lengths[token] and not special[token]],
+        "rarest": [shown[token] for token in rarest],
+    }
