@@ -5,7 +5,6 @@ Widths are in features, lengths in tokens, batches in sequences. Torch is not im
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -35,8 +34,6 @@ Size = Annotated[int, Field(ge=1, le=1 << 24)]
 """A dimension of a model; bounded so that the number of weights of a matrix fits in 64 bits."""
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["auto", "fp32", "bf16"]
-MixPhase = Annotated[str, Field(min_length=1)] | PositiveInt
-"""A phase of the set's mix: its name, or its number from 1."""
 
 
 def _default_feed_forward(model: dict[str, Any]) -> int:
@@ -98,11 +95,8 @@ class TrainConfig(Settings):
     micro_batch: PositiveInt
     """Sequences in one forward pass of a rank; gradients accumulate until the global batch, of which they
     must be a whole part on each rank, is full."""
-    steps: Annotated[int, Field(ge=0)] = 0
-    """Optimizer steps. Required, unless `until_mix_phase` gives it."""
-    until_mix_phase: MixPhase | None = None
-    """A phase of the set's mix, by name or by number from 1, instead of `steps`: the last step is the last one whose
-    batch has no window after that phase."""
+    steps: PositiveInt
+    """Optimizer steps."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: a GPU if there is one."""
     precision: Precision = "auto"
@@ -158,12 +152,8 @@ class ScheduleConfig(Settings):
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Learning rate of the last step, as a fraction of the peak."""
     decay_steps: Annotated[int, Field(ge=0)] | None = None
-    """Steps of the cool-down, which `wsd` requires without `decay_from_mix_phase`; 0 for a run that cool-downs
+    """Steps of the cool-down, which `wsd` requires; 0 for a run that cool-downs
     [fork from](../docs/guide.md#one-long-training-run-several-budgets)."""
-    decay_from_mix_phase: MixPhase | None = None
-    """A phase of the set's mix, by name or by number from 1, instead of `decay_steps`: the first step below the peak is
-    the first one whose batch has a window of it. It may not begin before the warm-up ends, and the run may not go on
-    into the next epoch."""
     decay_shape: Literal["1-sqrt", "linear"] = "1-sqrt"
     """Shape of the cool-down ([Hägele et al.](https://arxiv.org/abs/2405.18392) found `1-sqrt` over a fifth of the
     steps the best)."""
@@ -208,11 +198,8 @@ class PhaseConfig(Settings):
 
     name: Annotated[str, Field(min_length=1)]
     """The name of the phase in messages and in the ledger."""
-    until_step: Annotated[int, Field(ge=0)] = 0
-    """The last step of the phase. Required, unless `until_mix_phase` gives it."""
-    until_mix_phase: MixPhase | None = None
-    """A phase of the set's mix, by name or by number from 1, instead of `until_step`: until the last step whose batch
-    has no window of the mix after that phase. The recipe in the run folder has both keys, and they must agree."""
+    until_step: PositiveInt
+    """The last step of the phase."""
     budget_usd: PositiveFloat | None = None
     """The run stops when the phase has cost more than this; needs `cost.gpu_usd_per_hour`."""
     goal: Annotated[str, in_form(_GOAL, 'a score, <, <=, > or >=, and a number, such as "val_loss < 4.0"')] | None = (
@@ -275,12 +262,7 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
         sizes = f"train.seq_len = {length} with model.max_position_embeddings = {context}"
         yield f"{sizes}: sequences must fit in the model's context. Raise max_position_embeddings or lower seq_len."
 
-    # A phase of the mix gives the number of steps when the set is known, and then these rules are applied again. Until
-    # then it is NaN: no comparison with it is true.
-    steps = train.steps or math.nan
-    if train.steps == 0 and train.until_mix_phase is None:
-        yield "train.steps: required key is missing. Give it, or until_mix_phase."
-    yield from _check_schedule(read_partly(ScheduleConfig, tables.get("schedule")), steps=steps)
+    yield from _check_schedule(read_partly(ScheduleConfig, tables.get("schedule")), steps=train.steps)
 
     if optimizer.kind == "adamw" and optimizer.muon_lr is not None:
         yield 'optimizer.muon_lr: optimizer.kind = "adamw" has no Muon. Leave it out, or choose kind = "muon".'
@@ -290,7 +272,7 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
     phases: Any = tables.get("phases")
     if isinstance(phases, list):
         price = read_partly(CostConfig, tables.get("cost")).gpu_usd_per_hour
-        yield from _check_phases(cast("list[Any]", phases), steps=steps, price=price)
+        yield from _check_phases(cast("list[Any]", phases), steps=train.steps, price=price)
         yield from _check_goals(cast("list[Any]", phases), read_partly(EvalConfig, tables.get("eval")))
 
 
@@ -310,17 +292,16 @@ def _check_heads(model: ModelConfig) -> Iterator[str]:
         yield f"{sizes}: the key/value heads must divide the attention heads. Choose a number that divides them."
 
 
-def _check_schedule(schedule: ScheduleConfig, *, steps: float) -> Iterator[str]:
+def _check_schedule(schedule: ScheduleConfig, *, steps: int) -> Iterator[str]:
     # Which keys belong to which kind, then whether warm-up and decay fit.
     warmup_steps, decay_steps = schedule.warmup_steps, schedule.decay_steps
     place = f"schedule.warmup_steps = {warmup_steps} with train.steps = {steps}"
-    given = [key for key in ("decay_steps", "decay_from_mix_phase") if getattr(schedule, key) is not None]
-    if schedule.kind == "cosine" and given:
-        yield f'schedule.{given[0]}: a cosine decays from the warm-up on. Leave it out, or choose kind = "wsd".'
-    elif schedule.kind == "wsd" and not given:
+    if schedule.kind == "cosine" and decay_steps is not None:
+        yield 'schedule.decay_steps: a cosine decays from the warm-up on. Leave it out, or choose kind = "wsd".'
+    elif schedule.kind == "wsd" and decay_steps is None:
         yield (
             'schedule.decay_steps: is missing, and kind = "wsd" needs it. Choose about a fifth of train.steps, or 0 '
-            "for a training run whose checkpoints others begin from (`train --from`), or give decay_from_mix_phase."
+            "for a training run whose checkpoints others begin from (`train --from`)."
         )
     if warmup_steps > steps:
         yield f"{place}: the warm-up must end within the training run. Lower warmup_steps or raise steps."
@@ -329,28 +310,23 @@ def _check_schedule(schedule: ScheduleConfig, *, steps: float) -> Iterator[str]:
         yield f"{place} and schedule.decay_steps = {decay_steps}: both must fit in the training run. {remedy}."
 
 
-def _check_phases(tables: list[Any], *, steps: float, price: float) -> Iterator[str]:
-    begin: float = 0
+def _check_phases(tables: list[Any], *, steps: int, price: float) -> Iterator[str]:
+    begin = 0
     for table in filter(lambda table: isinstance(table, dict), tables):  # the model reports what is no table
         # Each phase begins where the one before it ends.
         phase = read_partly(PhaseConfig, table)
-        end: float = phase.until_step
+        end = phase.until_step
         place = f"phases.{phase.name}"
         if phase.budget_usd is not None and price == 0:
             yield f"{place}.budget_usd: a budget needs a price. Set cost.gpu_usd_per_hour."
-        if end == 0 and phase.until_mix_phase is not None:
-            begin, end = 0, steps  # known when the set is
-        elif end == 0:
-            yield f"{place}.until_step: required key is missing. Give it, or until_mix_phase."
-            continue
-        elif end <= begin:
+        if end <= begin:
             yield f"{place}.until_step = {end}: expected more than {begin}, where the phase begins."
         last = min(end, steps)
         milestones: Any = phase.milestones  # not a list if it was refused
         for step in cast("list[Any]", milestones) if isinstance(milestones, list) else []:
             if step <= begin or step > last:
                 yield f"{place}.milestones: {step}: expected a step of the phase, after {begin} and until {last}."
-        begin = phase.until_step
+        begin = end
 
 
 def _check_goals(tables: list[Any], config: EvalConfig) -> Iterator[str]:

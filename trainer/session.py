@@ -43,7 +43,6 @@ from trainer.evaluation.validation import EvaluatedModel, find_text_scales, find
 from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token
 from trainer.optim import build_optimizers
-from trainer.phases.pins import pin_to_mix
 from trainer.recipe import TrainRecipe
 from trainer.resume import check_resume_fits, find_resume_checkpoint, find_resume_start
 from trainer.run_folder import RECIPE_FILE, SET_FILE, START_FILE, TOKENIZER_FILE, SetRecord, StartRecord
@@ -94,12 +93,6 @@ class Session:
             self.shard_set.bos_id,
             self.shard_set,
         )
-
-    @property
-    def mix_phases(self) -> dict[str, dict[str, int]]:
-        """Tokens of each phase of the set's mix by source; empty for a set without phases."""
-        phases = self.shard_set.manifest.phases
-        return {phase.name: {row.source: row.achieved_tokens for row in phase.mix} for phase in phases}
 
     @cached_property
     def peak_tokens_per_s(self) -> float | None:
@@ -199,7 +192,6 @@ def open_session(
             resources.enter_context(lock_folder(_make_run_folder(run)))
         found = find_resume_checkpoint(run, resume, say) if start is None else find_resume_start(run, start, say)
         order = _plan_windows(shard_set, recipe, ranks, say)
-        recipe = pin_to_mix(recipe, order, say)
         if found is not None:
             check_resume_fits(found, recipe, shard_set, say)
         # So far no file of an earlier run has changed. Wait until the other ranks have read theirs, too.

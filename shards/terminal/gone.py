@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 _JOIN = "join the set's document tables with the source: recipes/README.md#back-to-the-source-urls-ids-scores"
+_MIX_STEPS = "`train` prints at its start the step in which each phase of the mix ends: give that step"
 _ARMS = "give `arms`; `--dry-run` says how many trainings they take, and of how many tokens"
 
 GONE: dict[str, str] = {
@@ -36,6 +37,8 @@ GONE: dict[str, str] = {
     "--slurm": "give it to sbatch: `sbatch --time=2:00:00 recipes/slurm/build.sbatch RECIPE --out PLACE`",
     "--slurm-elements": "`sbatch --nodes=N recipes/slurm/build.sbatch RECIPE --out PLACE` takes N nodes",
     "--slurm-setup": "put the command into your copy of recipes/slurm/build.sbatch",
+    "until_mix_phase": _MIX_STEPS,
+    "decay_from_mix_phase": _MIX_STEPS,
     "card_number": "card numbers are not looked for; `drop_if_matches` drops documents with numbers of a known form",
 }
 """Keys, values, flags (`--flag`), commands and extras that are gone, as a user writes them: what to do instead."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shards.errors import InputError, RunError
-from trainer.phases.ledger import summarise_phases
+from trainer.ledger import summarise_phases
 from trainer.recipe import PhaseConfig, load_train_recipe
 from trainer.session import Session, open_session
 from trainer.train.loop import run_training

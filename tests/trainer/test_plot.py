@@ -8,24 +8,30 @@ from typing import Any
 
 import pytest
 
-from shards.errors import InputError
 from trainer.recipe import PhaseConfig, load_train_recipe
 from trainer.results.curves import smooth
-from trainer.results.run_plot import draw_run
+from trainer.results.picture import draw_run
+from trainer.results.runs import read_run
 
 ENDS = {"smoke": 10, "long": 40, "later": 90}
 PHASES = [PhaseConfig(name=name, until_step=step) for name, step in ENDS.items()]
 
 
-def make_records(steps: int = 50, **changes: Any) -> list[dict[str, Any]]:
-    records: list[dict[str, Any]] = []
-    for step in range(1, steps + 1):
+@pytest.fixture
+def run_folder(recipe_file, tmp_path) -> Path:
+    """Return the folder of a run of 50 steps with phases and two sources."""
+    lines: list[dict[str, Any]] = []
+    for step in range(1, 51):
         figures = {"step": step, "tokens": step * 100, "loss": 5 / step, "lr": 1e-3}
-        figures |= {"tokens_per_s": 1000.0 + step, "usd": step * 0.01}
-        records.append({key: value for key, value in (figures | changes).items() if value is not None})
+        lines.append(figures | {"tokens_per_s": 1000.0 + step, "usd": step * 0.01})
         if step % 10 == 0:
-            records.append({"step": step, "val_loss": 6 / step})
-    return records
+            lines.append({"step": step, "val_loss": 6 / step, "val_loss_by_source": {"a": 5 / step, "step": 7 / step}})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    recipe = load_train_recipe(recipe_file, ["train.steps=90"]).model_dump(mode="json")
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe | {"phases": [phase.model_dump() for phase in PHASES]}))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "set.json").write_text('{"path": "/set", "manifest_sha256": "0"}')
+    return tmp_path
 
 
 def list_labels(figure: Any) -> list[str]:
@@ -33,72 +39,47 @@ def list_labels(figure: Any) -> list[str]:
     return [text.get_text() for axis in figure.axes for text in axis.get_legend().get_texts()]
 
 
-def test_every_number_has_its_curve_and_its_panel_in_words():
-    figure = draw_run(make_records(), [], title="run")
+def test_every_number_has_its_curve_and_its_panel_in_words(run_folder):
+    figure = draw_run(read_run(run_folder))
     assert list_labels(figure) == [
-        "training loss, each step",
         "training loss, mean of 10 steps",
-        "validation loss",
-        "learning rate",
-        "throughput, each step",
-        "throughput, mean of 10 steps",
-        "cost so far: $0.50",
+        "validation loss: 0.1200",
+        "a: 0.1000",
+        "step: 0.1400",
+        "learning rate: 0.0010",
+        "tokens per second, mean of 10 steps",
+        "US dollars: 0.5000",
     ]
     assert [axis.get_ylabel() for axis in figure.axes] == [
-        "loss, nats per token",
+        "loss\nnats per token",
+        "validation loss by source\nnats per token",
         "learning rate",
         "tokens per second",
         "US dollars",
     ]
-    raw, smoothed, validation = figure.axes[0].lines
+    raw, smoothed, validation, *ends = figure.axes[0].lines
     assert list(raw.get_ydata()) == [5 / step for step in range(1, 51)]
     assert raw.get_alpha() < 1
     assert list(smoothed.get_ydata()) == pytest.approx(smooth([5 / step for step in range(1, 51)], 10))
     assert list(validation.get_xdata()) == [10, 20, 30, 40, 50]
+    # The phases that have ended are marked.
+    assert [line.get_xdata()[0] for line in ends] == [10, 40]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["smoke", "long"]
 
 
-def test_goals_are_drawn_over_their_phase_with_their_outcome():
-    phases = [
-        PhaseConfig(name="smoke", until_step=10, goal="val_loss < 1.0"),
-        PhaseConfig(name="long", until_step=40, goal="loss <= 0.1"),
-        PhaseConfig(name="later", until_step=90, goal="val_loss < 0.1"),
-    ]
-    figure = draw_run(make_records(), phases, title="run")
-    assert [label for label in list_labels(figure) if label.startswith("goal")] == [
-        "goal of smoke:\nvalidation loss < 1.0, met",
-        "goal of long:\ntraining loss <= 0.1, missed",
-        "goal of later:\nvalidation loss < 0.1, open",
-    ]
-    goals = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
-    assert [list(line.get_xdata()) for line in goals] == [[0, 10], [10, 40], [40, 50]]
-    assert [line.get_ydata()[0] for line in goals] == [1.0, 0.1, 0.1]
-
-
-def test_nothing_logged_is_nothing_to_draw():
-    with pytest.raises(InputError, match="nothing to draw"):
-        draw_run([], [], title="run")
-
-
-def test_the_command_draws_a_run_and_refuses_what_is_none(trainer, recipe_file, tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in make_records()))
-    recipe = load_train_recipe(recipe_file, ["train.steps=90"]).model_dump(mode="json")
-    (tmp_path / "recipe.json").write_text(json.dumps(recipe | {"phases": [phase.model_dump() for phase in PHASES]}))
-    (tmp_path / "tokenizer.json").write_text("{}")
-    (tmp_path / "set.json").write_text('{"path": "/set", "manifest_sha256": "0"}')
-    done = trainer.run("plot", tmp_path, "--json")
+def test_the_command_draws_a_run_and_refuses_what_is_none(trainer, run_folder):
+    done = trainer.run("plot", run_folder, "--json")
     assert done.returncode == 0, done.stderr
     paths = json.loads(done.stdout)["plots"]
     assert [Path(path).name for path in paths] == ["metrics.png", "metrics.svg"]
-    assert all(Path(path).stat().st_size > 10_000 for path in paths)
     assert Path(paths[0]).read_bytes().startswith(b"\x89PNG")
     assert "<svg" in Path(paths[1]).read_text()
-    done = trainer.run("plot", tmp_path, "--out", tmp_path / "new/plots")
-    assert done.stdout.split() == [str(tmp_path / "new/plots" / f"metrics.{suffix}") for suffix in ("png", "svg")]
-    refused = trainer.run("plot", tmp_path / "absent")
+    done = trainer.run("plot", run_folder, "--out", run_folder / "new/plots")
+    assert done.stdout.split() == [str(run_folder / "new/plots" / f"metrics.{suffix}") for suffix in ("png", "svg")]
+    refused = trainer.run("plot", run_folder / "absent")
     assert refused.returncode == 2
     assert "metrics.jsonl: is missing" in refused.stderr
-    for content in ("[]", "{", '{"phases": 3}', '{"phases": [{}]}', "\xff"):
-        (tmp_path / "recipe.json").write_bytes(content.encode("latin-1"))
-        refused = trainer.run("plot", tmp_path, "--json")
-        assert refused.returncode == 2
-        assert "recipe.json" in json.loads(refused.stdout)["problems"][0]
+    (run_folder / "recipe.json").write_bytes(b"\xff")
+    refused = trainer.run("plot", run_folder, "--json")
+    assert refused.returncode == 2
+    assert "recipe.json" in json.loads(refused.stdout)["problems"][0]

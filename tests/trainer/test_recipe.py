@@ -113,10 +113,10 @@ def test_a_recipe_of_another_version_is_refused(recipe):
     with pytest.raises(InputError) as caught:
         parse_recipe(tables)
     assert caught.value.problems == [
+        "recipe of the checkpoint: train.steps: required key is missing.",
         "recipe of the checkpoint: train.stepz: unknown key. Did you mean 'steps'?",
         "recipe of the checkpoint: train.global_batch = 8 with train.micro_batch = 3: the global batch must be "
         "whole micro-batches. Choose a micro_batch that divides it.",
-        "recipe of the checkpoint: train.steps: required key is missing. Give it, or until_mix_phase.",
     ]
 
 
@@ -162,7 +162,7 @@ def test_the_learning_rate_stays_at_the_peak_until_the_cool_down(recipe_file, sh
     [
         (['schedule.kind="wsd"'], "schedule.decay_steps: is missing"),
         (["schedule.decay_steps=4"], "schedule.decay_steps: a cosine decays from the warm-up on"),
-        (["schedule.decay_from_mix_phase=2"], "schedule.decay_from_mix_phase: a cosine decays from the warm-up on"),
+        (["schedule.decay_steps=2"], "schedule.decay_steps: a cosine decays from the warm-up on"),
         (['schedule.kind="wsd"', "schedule.decay_steps=23"], "decay_steps = 23: both must fit in the training run"),
     ],
 )

@@ -149,9 +149,7 @@ def _make_proxy(recipe: TrainRecipe, ablation: AblationConfig) -> TrainRecipe:
             raise InputError(
                 f"tokens = {ablation.tokens:,}: one step takes {step:,} (global_batch * seq_len). Give more."
             )
-        train = train.model_copy(update={"steps": ablation.tokens // step, "until_mix_phase": None})
-    if train.steps == 0:
-        raise InputError("train.steps: required key is missing. Give tokens in the ablation.")
+        train = train.model_copy(update={"steps": ablation.tokens // step})
     if recipe.schedule.warmup_steps > train.steps:
         found = f"schedule.warmup_steps = {recipe.schedule.warmup_steps} of {plural(train.steps, 'step')}"
         raise InputError(f"{found}: the warm-up must end within the training run. Give more tokens, or lower it.")

@@ -11,8 +11,7 @@ from shards.stores.files import write_text
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 from shards.terminal.program import Outcome, Row
 from tokenmill.experiments.ablation import Ablation, Training
-from trainer.results.comparison import compare_runs
-from trainer.results.comparison_plot import write_comparison
+from trainer.results.comparison import compare_runs, write_comparison
 from trainer.results.runs import TrainingRun, read_run
 
 

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Compare the runs; draw them if asked to."""
-    from trainer.results.comparison import compare_runs
+    from trainer.results.comparison import compare_runs, write_comparison
     from trainer.results.runs import read_runs
 
     if len(options.runs) < 2:
@@ -32,8 +32,6 @@ def run(options: argparse.Namespace) -> Outcome:
     runs = read_runs(options.runs)
     data = compare_runs(runs) | {"files": list[str]()}
     if options.out is not None:
-        from trainer.results.comparison_plot import write_comparison
-
         data["files"] = [str(path) for path in write_comparison(runs, data, options.out)]
     return Outcome(data, _show(data))
 

@@ -36,11 +36,6 @@ def run(options: argparse.Namespace) -> Outcome:
 
     recipe = load_train_recipe(options.recipe)
     train = recipe.train
-    if train.steps == 0:
-        raise InputError(
-            f"{options.recipe}: train.until_mix_phase = {train.until_mix_phase!r}: only a set says how many steps that "
-            "is. Give the recipe train.steps instead, or take the recipe.json of a training run."
-        )
     tokens = train.steps * train.global_batch * train.seq_len
     costs = sorted((price(text, recipe, tokens) for text in options.gpu), key=lambda c: c["usd_per_billion_tokens"])
     title = f"{plural(train.steps, 'step')}, {plural(tokens, 'token')}"

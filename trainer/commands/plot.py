@@ -1,9 +1,8 @@
 """Draw a run from its metrics.jsonl, as PNG and SVG.
 
-Training loss, smoothed with the raw one behind it, and validation loss with the phases and their goals; validation loss
-and bits per byte by source, and in the mix of each phase of the set; scores of eval sets and tasks; learning rate,
-throughput and dollars. The set's phases are marked in every panel. Works while the run is going on. About a second.
-`compare` draws several runs.
+Training loss, smoothed with the raw one behind it, and validation loss; validation loss and bits per byte by source;
+scores of eval sets and tasks; learning rate, throughput and dollars; where each phase of the run ends. Works while the
+run is going on. About a second. `compare` draws several runs.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -25,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Draw the plots and return their paths."""
-    from trainer.results.run_plot import draw_run
+    from trainer.results.picture import draw_run
     from trainer.results.runs import read_run
 
     found = read_run(options.run)
-    figure = draw_run(found.records, found.recipe.phases, title=found.recipe.name)
+    figure = draw_run(found)
     folder: Path = options.out or found.folder
     folder.mkdir(parents=True, exist_ok=True)
     paths = [str(folder / "metrics.png"), str(folder / "metrics.svg")]

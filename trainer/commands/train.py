@@ -158,12 +158,11 @@ def is_first_rank() -> bool:
 
 
 def describe_outcome(outcome: TrainingLoop, exit_status: int) -> Outcome:
-    """Return how a run ended: its totals, then its phases and those of the set's mix."""
+    """Return how a run ended: its totals, then its phases."""
     from shards.format.windows.window_reader import account_tokens
     from trainer.evaluation.evaluate import describe_counts
     from trainer.evaluation.scores import show_score
-    from trainer.phases.ledger import summarise_phases
-    from trainer.phases.mix_phases import summarise_mix
+    from trainer.ledger import summarise_phases
 
     session = outcome.session
     # The end in numbers: steps and tokens, then the last losses.
@@ -187,12 +186,9 @@ def describe_outcome(outcome: TrainingLoop, exit_status: int) -> Outcome:
         "off_ramp": outcome.off_ramp,
     }
     phases = summarise_phases(session.recipe.phases, outcome.log.records)
-    mix = summarise_mix(outcome.log.records)
-    data = {**result, "phases": phases} | ({"mix_phases": mix} if mix else {})
     # A table has a row for each score, with its error; below it is what was counted.
     scores = {name: show_score(**score) for name, score in result.get("scores", {}).items()}
     cells = {name: value for name, value in result.items() if name not in ("scores", "score_notes")} | scores
     totals = [{"name": name.replace("_", " "), "value": value} for name, value in cells.items() if value is not None]
-    by_mix = [{key: value for key, value in row.items() if not key.endswith("_by_source")} for row in mix]
     counts = describe_counts(result.get("score_notes", {}))
-    return Outcome(data, [session.recipe.name, totals, *counts, phases, by_mix], exit_status)
+    return Outcome({**result, "phases": phases}, [session.recipe.name, totals, *counts, phases], exit_status)

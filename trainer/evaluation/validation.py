@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -115,38 +114,20 @@ def find_text_scales(shard_set: ShardSet) -> dict[str, float]:
     return {name: own.text_bytes / own.token_bytes for name, own in counted.items() if own and own.token_bytes}
 
 
-def summarise_evaluation(sums: Sums, mixes: Mapping[str, Mapping[str, int]] | None = None) -> Row:
-    """Return the fields of a validation line in metrics.jsonl; bits per byte are None if no bytes are known.
-
-    Args:
-        sums: what `evaluate` returns.
-        mixes: tokens by source of each phase of the set's mix. Its loss is the mean of the sources' in these shares,
-            so that losses before and after a border can be compared; None if a source of it was not evaluated.
-    """
+def summarise_evaluation(sums: Sums) -> Row:
+    """Return the fields of a validation line in metrics.jsonl; bits per byte are None if no bytes are known."""
     total = sum(sums.values(), start=np.zeros(3))
-    found: Row = {"val_tokens": int(total[1]), "val_loss": _loss(total), "val_bits_per_byte": _bits(total)}
-    in_mix = {name: _mix_sums(sums, tokens) for name, tokens in (mixes or {}).items()}
-    for group, rows in (("source", sums), ("mix", in_mix)):
-        if rows:
-            found[f"val_loss_by_{group}"] = {name: _loss(row) for name, row in rows.items()}
-            found[f"val_bits_per_byte_by_{group}"] = {name: _bits(row) for name, row in rows.items()}
-    return found
+    return {
+        "val_tokens": int(total[1]),
+        "val_loss": float(total[0] / total[1]),
+        "val_bits_per_byte": _bits(total),
+        "val_loss_by_source": {name: float(row[0] / row[1]) for name, row in sums.items()},
+        "val_bits_per_byte_by_source": {name: _bits(row) for name, row in sums.items()},
+    }
 
 
-def _loss(row: npt.NDArray[np.float64] | None) -> float | None:
-    return None if row is None else float(row[0] / row[1])
-
-
-def _bits(row: npt.NDArray[np.float64] | None) -> float | None:
-    return None if row is None or not row[2] else float(row[0] / math.log(2) / row[2])
-
-
-def _mix_sums(sums: Sums, tokens: Mapping[str, int]) -> npt.NDArray[np.float64] | None:
-    """Return the sums of as many targets of each source as a mix has tokens; None if a source has no targets."""
-    taken = {name: count for name, count in tokens.items() if count}
-    if not taken or taken.keys() - sums.keys():
-        return None
-    return sum((sums[name] * (count / sums[name][1]) for name, count in taken.items()), start=np.zeros(3))
+def _bits(row: npt.NDArray[np.float64]) -> float | None:
+    return float(row[0] / math.log(2) / row[2]) if row[2] else None
 
 
 @torch.no_grad()

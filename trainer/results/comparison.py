@@ -1,17 +1,25 @@
-"""Several runs compared: their last scores and the differences from the first run, what they took, what differs."""
+"""Several runs compared: their last scores and the differences from the first run, what they took, what differs.
+
+`write_comparison` writes this with the runs' curves as a page that needs no network, and the picture as PNG and SVG.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from shards.report.render import TEMPLATES, make_render_environment, read_style
+from shards.stores.files import atomic_open
 from shards.terminal.program import Row
 from trainer.evaluation.scores import show_score
 from trainer.metrics import last_record
 from trainer.recipe import list_keys
 from trainer.results.curves import TOKENIZER_UNIT, VALIDATION_SCORES, read_curve, unit_of
+from trainer.results.picture import choose_axes, draw_runs, render_figure
 from trainer.results.runs import TrainingRun
 
 OTHER_TOKENIZER, OTHER_TEXT = "other tokenizer", "other text"
@@ -155,3 +163,41 @@ def name_once(rows: Sequence[Row], key: str) -> list[Row]:
     """Return rows of a table, of which those with the same name as the row before have an empty one."""
     before = [None, *(row[key] for row in rows)]
     return [row | {key: "" if row[key] == name else row[key]} for row, name in zip(rows, before, strict=False)]
+
+
+def write_comparison(
+    runs: Sequence[TrainingRun], comparison: Row, out: Path, *, name: str = "compare", shown: Row | None = None
+) -> list[Path]:
+    """Write NAME.html, NAME.png and NAME.svg to a folder, and return their paths.
+
+    Args:
+        runs: the runs.
+        comparison: what `compare_runs` says of them.
+        out: the folder.
+        name: the name of the files, and of the command that wrote them.
+        shown: another `title` and `notes`, and tables that come first, `answers` by their titles.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    axes, names = choose_axes(runs), [run.name for run in runs]
+    figure = draw_runs(runs, list(axes.values()))
+    picture = render_figure(figure, "svg")
+    values: Row = {
+        "title": " and ".join(names if len(runs) < 4 else [names[0], f"{len(runs) - 1} more"]),
+        "notes": comparison["notes"],
+        "over": list(axes),
+        "picture": base64.b64encode(picture).decode("ascii"),
+        "command": name,
+        "answers": {},
+    }
+    values |= show_tables(comparison) | (shown or {})
+    templates = Path(__file__).parent / "templates"
+    values |= read_style(TEMPLATES / "style.css", templates / "compare.css")
+    page = make_render_environment(templates).get_template("compare.html.jinja").render(values)
+    contents = {"html": page.encode(), "png": render_figure(figure, "png"), "svg": picture}
+    out.mkdir(parents=True, exist_ok=True)
+    for suffix, content in contents.items():
+        with atomic_open(out / f"{name}.{suffix}") as file:
+            file.write(content)
+    return [out / f"{name}.{suffix}" for suffix in contents]

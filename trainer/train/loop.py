@@ -40,11 +40,10 @@ from trainer.device import wait_for_ranks
 from trainer.evaluation.evaluate import evaluate_scores
 from trainer.evaluation.scores import show_score
 from trainer.evaluation.validation import evaluate, summarise_evaluation
+from trainer.ledger import summarise_phases
 from trainer.metrics import MetricsLog, Record, describe_step, last_record
 from trainer.model.decoder import count_parameters
 from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts
-from trainer.phases.ledger import summarise_phases
-from trainer.phases.mix_phases import describe_borders
 from trainer.run_folder import SAMPLES_FOLDER
 from trainer.session import Session
 from trainer.train.faults import REMEDY, describe_out_of_memory, find_loss_fault, rank_batch_documents
@@ -259,8 +258,6 @@ class TrainingLoop:
             fault = find_loss_fault(record, self.log.records, train, vocab_size, go_on=self.go_on, say=self.say)
             if fault is not None:
                 self._fail(record["step"], fault)
-            for line in describe_borders(record, self.log.last("loss")):
-                self.say(line)
             self.log.write({**record, **throughput})
         self.progress(session.step, train.steps, describe_step(self.log.records[-1]))
         self.taken = []
@@ -315,7 +312,7 @@ class TrainingLoop:
         """Validate, log and print the result; return whether it is the best so far."""
         session, recipe = self.session, self.session.recipe
         sums = evaluate(session.evaluated, session.shard_set, recipe.eval.max_tokens)
-        found = summarise_evaluation(sums, session.mix_phases)
+        found = summarise_evaluation(sums)
         scores = evaluate_scores(session.scorers, session.evaluated, self._show_scoring)
         best = all(found["val_loss"] < record.get("val_loss", math.inf) for record in self.log.records)
         self.log.write({"step": session.step, **found, **scores, **self._timing()})
@@ -323,9 +320,6 @@ class TrainingLoop:
         per_byte = f" ({bits:.3f} bits per byte)" if bits is not None else ""
         sources = ", ".join(f"{name} {loss:.3f}" for name, loss in found["val_loss_by_source"].items())
         self.say(f"step {session.step}  val loss {found['val_loss']:.3f}{per_byte}  {sources}")
-        mixes = [f"{name!r} {loss:.3f}" for name, loss in found.get("val_loss_by_mix", {}).items() if loss is not None]
-        if mixes:
-            self.say(f"step {session.step}  val loss in the mix of {', '.join(mixes)}")
         if scores:
             shown = ", ".join(f"{name} {show_score(**score)}" for name, score in scores["scores"].items())
             self.say(f"step {session.step}  {shown}")

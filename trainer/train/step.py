@@ -44,8 +44,7 @@ def take_step(session: Session, windows: TokenWindows) -> Record:
 
     Returns:
         `step` (from 1), `tokens` (targets so far), `loss` (of this rank, in nats) and `grad_norm` (before clipping),
-        which are still tensors on the device, `lr`, `data_wait_ms` (time that the step waited for the loader), and of
-        a set with phases `mix_phases`: its windows by phase, in order.
+        which are still tensors on the device, `lr`, and `data_wait_ms` (time that the step waited for the loader).
 
     Raises:
         ShardSetError: a shard is corrupt.
@@ -72,7 +71,6 @@ def take_step(session: Session, windows: TokenWindows) -> Record:
     for optimizer in session.optimizers:
         optimizer.step()  # pyright: ignore[reportUnknownMemberType]
         optimizer.zero_grad(set_to_none=True)
-    mix_phases = session.order.count_by_phase(session.windows, train.global_batch)
     session.step += 1
     return {
         "step": session.step,
@@ -81,7 +79,6 @@ def take_step(session: Session, windows: TokenWindows) -> Record:
         "lr": lr,
         "grad_norm": grad_norm,
         "data_wait_ms": round(waited * 1000, 3),
-        **({"mix_phases": mix_phases} if mix_phases else {}),
     }
 
 

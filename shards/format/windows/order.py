@@ -156,18 +156,6 @@ class WindowOrder:
         found = f"{len(self.short_shards)} of {plural(len(shards), 'shard')} {verb} shorter than one window"
         return f"{found} of {self.seq_len} + 1 tokens: not read ({names})"
 
-    def count_by_phase(self, first: int, count: int) -> list[tuple[str, int]]:
-        """Return how many of the windows [first, first + count) each phase has, in order; nothing without phases."""
-        counts: list[tuple[str, int]] = []
-        stop = first + count
-        while self.phases and first < stop:
-            epoch, position = divmod(first, self.per_epoch)
-            phase = next(phase for phase in self.phases if position < phase.stop)
-            last = min(stop, epoch * self.per_epoch + phase.stop)
-            counts.append((phase.name, last - first))
-            first = last
-        return counts
-
     def visit(self, window: int) -> Visit:
         """Return the visit that contains a window."""
         epoch, position = divmod(window, self.per_epoch)

@@ -1,0 +1,182 @@
+"""Pictures of runs: a row of panels for each number, a column for each thing that it is drawn over.
+
+`plot` draws all numbers of one run over its steps. `compare` draws the losses and scores of several runs over steps,
+tokens, time and dollars.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shards.errors import plural
+from trainer.evaluation.scores import show_score
+from trainer.metrics import Record
+from trainer.results.curves import VALIDATION_SCORES, Curve, read_curve, smooth, unit_of
+from trainer.results.runs import TrainingRun
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
+"""Told apart by colour-blind readers too. Source: Okabe and Ito."""
+STYLES = tuple(itertools.product(("-", "--", ":", "-."), COLOURS))
+"""The style of line and the colour of each curve of a panel; curves beyond the colours take the next style."""
+SMOOTHED = ("loss", "tokens_per_s")
+"""Numbers of each step, which are drawn as the mean of some steps, and in a panel of few curves each step behind it."""
+SMOOTHED_FROM_STEPS, SMOOTHED_PARTS = 40, 100
+"""A curve of at least so many steps is smoothed, by the mean of this part of them."""
+NAMES = {"loss": "training loss", "val_loss": "validation loss", "val_bits_per_byte": "validation"}
+"""The words for a number; a score of an eval set or task has its own name."""
+SIZES = {"lr": "learning rate", "tokens_per_s": "tokens per second", "usd": "US dollars"}
+"""Numbers of each step that begin at 0, and the words for them."""
+
+Against = tuple[str, float, str]
+"""What numbers are drawn over: its key in metrics.jsonl, how many of its units are one of the axis, the label."""
+STEPS: Against = ("step", 1, "steps")
+
+
+class Panel(NamedTuple):
+    """The curves of one number, or of numbers with one unit."""
+
+    label: str
+    unit: str
+    lines: dict[str, tuple[list[Record], str]]
+    """By its name, the lines of the metrics and the key of each curve."""
+
+
+def draw_run(run: TrainingRun) -> Figure:
+    """Draw all numbers of a run over its steps, and where its phases end."""
+    figure = draw_panels([panel for panel in _list_numbers(run.records) if panel.lines], [STEPS])
+    for phase in run.recipe.phases:
+        if phase.until_step <= run.records[-1]["step"]:
+            for axis in figure.axes:
+                axis.axvline(phase.until_step, color="0.5", linestyle="--", linewidth=0.8)
+            top = figure.axes[0]
+            place: dict[str, Any] = {"xycoords": top.get_xaxis_transform(), "ha": "right", "va": "bottom"}
+            top.annotate(phase.name, (phase.until_step, 1.0), fontsize="small", **place)
+    size = f"{plural(run.records[-1]['step'], 'step')}, {plural(int(run.last('tokens') or 0), 'token')}"
+    figure.suptitle(f"{run.recipe.name}: {size}", x=0.01, ha="left", fontweight="bold")
+    return figure
+
+
+def _list_numbers(records: list[Record]) -> Iterator[Panel]:
+    losses = [key for key in ("loss", "val_loss") if any(key in record for record in records)]
+    yield Panel("loss\nnats per token", "nats per token", {NAMES[key]: (records, key) for key in losses})
+    for key in VALIDATION_SCORES:
+        by_source = f"{key}_by_source"
+        found = [
+            record | {"scores": {name: {"value": loss, "stderr": None} for name, loss in record[by_source].items()}}
+            for record in records
+            if by_source in record
+        ]
+        names = dict.fromkeys(name for record in found for name in record["scores"])
+        yield Panel(f"{NAMES[key]} by source\n{unit_of(key)}", unit_of(key), {name: (found, name) for name in names})
+    scores = dict.fromkeys(name for record in records for name in record.get("scores", {}))
+    for unit in ("bits per byte", "accuracy"):
+        lines = {name: (records, name) for name in scores if unit_of(name) == unit}
+        yield Panel(f"eval sets and tasks\n{unit}", unit, lines)
+    for key, label in SIZES.items():
+        yield Panel(label, "", {label: (records, key)} if any(record.get(key) for record in records) else {})
+
+
+def draw_runs(runs: Sequence[TrainingRun], axes: Sequence[Against]) -> Figure:
+    """Draw the training loss and every score of several runs, each with a colour for each run."""
+    keys = ["loss", *dict.fromkeys(score for run in runs for score in run.scores)]
+    panels = [
+        Panel(f"{NAMES.get(key, key)}\n{unit_of(key)}", unit_of(key), {run.name: (run.records, key) for run in runs})
+        for key in keys
+    ]
+    return draw_panels(panels, axes)
+
+
+def choose_axes(runs: Sequence[TrainingRun]) -> dict[str, Against]:
+    """Return what the numbers of runs can be drawn over; dollars only if a run has a price."""
+    hours = max(run.last("seconds") or 0.0 for run in runs) >= 3600
+    axes: dict[str, Against] = {
+        "steps": STEPS,
+        "tokens": ("tokens", 1, "tokens"),
+        "time": ("seconds", 3600, "hours") if hours else ("seconds", 60, "minutes"),
+    }
+    if any(run.last("usd") for run in runs):
+        axes["dollars"] = ("usd", 1, "US dollars")
+    return axes
+
+
+def draw_panels(panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
+    """Return a figure with a row for each panel and a column for each thing that it is drawn over."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, StrMethodFormatter
+
+    # Names come from recipes: `$` must not start a formula.
+    with mpl.rc_context({"text.parse_math": False, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(7 + 3.6 * (len(axes) - 1), 0.8 + 2.1 * len(panels)), layout="constrained")
+        sharing: dict[str, Any] = {"sharex": "col", "sharey": "row", "squeeze": False}
+        grid = figure.subplots(len(panels), len(axes), **sharing)
+        for row, panel in zip(grid, panels, strict=True):
+            for axis, (key, scale, label) in zip(row, axes, strict=True):
+                for (name, (records, number)), (style, colour) in zip(
+                    panel.lines.items(), itertools.cycle(STYLES), strict=False
+                ):
+                    curve = read_curve(records, number, key)
+                    curve = curve._replace(x=[moment / scale for moment in curve.x])
+                    raw = number not in SMOOTHED or len(panel.lines) < 3
+                    _draw_curve(axis, curve, name, smoothed=number in SMOOTHED, raw=raw, color=colour, linestyle=style)
+                _scale(axis, panel.unit)
+                axis.grid(visible=True, alpha=0.25)
+                axis.set_xlim(left=0)
+                axis.xaxis.set_major_formatter(
+                    EngFormatter(sep=" ") if key == "tokens" else StrMethodFormatter("{x:,g}")
+                )
+                if panel is panels[-1]:
+                    axis.set_xlabel(label)
+            row[0].set_ylabel(panel.label)
+            row[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small")
+        figure.align_ylabels()
+    return figure
+
+
+def _draw_curve(axis: Axes, curve: Curve, name: str, *, smoothed: bool, raw: bool, **style: Any) -> None:
+    """Draw a number of each step, smoothed; or a score, with its last value and a band of one standard error."""
+    if not curve.y:
+        return
+    if smoothed and len(curve.y) >= SMOOTHED_FROM_STEPS:
+        if raw:
+            axis.plot(curve.x, curve.y, alpha=0.25, linewidth=0.8, rasterized=True, **style)
+        width = max(10, len(curve.y) // SMOOTHED_PARTS)
+        axis.plot(curve.x, smooth(curve.y, width), label=f"{name}, mean of {plural(width, 'step')}", **style)
+        return
+    label = f"{name}: {show_score(curve.y[-1], curve.stderr[-1])}"
+    axis.plot(curve.x, curve.y, label=label, marker="o", markersize=3.5, clip_on=False, **style)
+    y, stderr = np.asarray(curve.y), np.asarray(curve.stderr, np.float64)  # an unknown error is NaN, and not drawn
+    if not np.isnan(stderr).all():
+        axis.fill_between(curve.x, y - stderr, y + stderr, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def _scale(axis: Axes, unit: str) -> None:
+    """Scale an axis by its unit: losses by their logarithms, so that a fall from 3.0 to 2.9 shows after one from 10."""
+    from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
+
+    if unit == "accuracy":
+        axis.yaxis.set_major_formatter(PercentFormatter(xmax=1.0))
+    elif unit:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10]))
+        axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axis.set_ylim(bottom=0)
+
+
+def render_figure(figure: Figure, suffix: str) -> bytes:
+    """Return a picture as a file, `svg` or `png`."""
+    file = io.BytesIO()
+    figure.savefig(file, format=suffix, dpi=120)
+    return file.getvalue()
