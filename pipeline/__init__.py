@@ -10,7 +10,7 @@ Names are loaded when first used, so that `tokenmill --help` need not wait for p
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.builder.python_api import SetProblemsError, build_set, load_recipe
+    from pipeline.builder.build import SetProblemsError, build_set, load_recipe
     from pipeline.plan.plan import plan_set
 
 __all__ = ["SetProblemsError", "build_set", "load_recipe", "plan_set"]
@@ -19,10 +19,10 @@ __all__ = ["SetProblemsError", "build_set", "load_recipe", "plan_set"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'pipeline' has no attribute {name!r}")
-    from pipeline.builder import python_api
+    from pipeline.builder import build
     from pipeline.plan import plan
 
-    return getattr(plan if name == "plan_set" else python_api, name)
+    return getattr(plan if name == "plan_set" else build, name)
 
 
 def __dir__() -> list[str]:

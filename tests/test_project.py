@@ -123,7 +123,7 @@ def test_help_names_the_command_and_loads_nothing_heavy(name: str) -> None:
 
 def test_a_build_starts_without_what_its_workers_alone_need() -> None:
     heavy = ["pyarrow.compute", "awkward", "gigatoken", "tokenizers"]
-    done = _python("-c", f"import sys, pipeline.builder.python_api; print(sorted(set({heavy}) & set(sys.modules)))")
+    done = _python("-c", f"import sys, pipeline.builder.build; print(sorted(set({heavy}) & set(sys.modules)))")
     assert done.stdout == "[]\n", done.stdout + done.stderr
 
 

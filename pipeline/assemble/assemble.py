@@ -27,8 +27,7 @@ from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, HashKey, Run, count_below, load_runs, token_dtype
 from pipeline.engine.checksums import WrittenFile
 from pipeline.engine.receipts import Result
-from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, last_part, to_json_values
-from pipeline.engine.timer import Timer
+from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Timer, last_part, to_json_values
 from pipeline.mix.evidence import read_evidence
 from pipeline.mix.mix_plan import ShardPlan, Slice
 from shards.format.content_hash import join_hashes

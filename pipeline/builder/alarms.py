@@ -22,9 +22,9 @@ from pipeline.clean.malformed import (
 )
 from pipeline.clean.patterns import SHOWN_MATCHES, find_excess_of_patterns, pattern_reason
 from pipeline.clean.tally import SHOWN, TEXT_CHARACTERS, DroppedDocument, Tally
-from pipeline.encode.run_text import read_run_start
+from pipeline.encode.run import read_run_start
 from pipeline.mix.evidence import find_reasons, read_evidence
-from pipeline.recipe.filters import Filter
+from pipeline.recipe.clean_recipe import Filter
 from pipeline.recipe.presets import Preset
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError

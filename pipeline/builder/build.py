@@ -5,42 +5,55 @@
 
 The set's bytes depend on the recipe and the data alone: not on the number of workers, on interruptions, or on time.
 The stages are in `pipeline.builder.stages`; only the work folder's build.json holds times.
+
+`build_set` is what `tokenmill build` does, for Python programs. Errors are exceptions, results are objects, and nothing
+is printed unless `progress=True`. The environment, the signal handlers and the main module of the program stay as they
+are: a script needs no `if __name__ == "__main__"`, and a notebook works. One build or plan at a time in a process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.builder.places import check_places, hold_places
 from pipeline.builder.publish import publish
-from pipeline.builder.running_build import DryRunEnd, RunningBuild
+from pipeline.builder.running_build import DryRunEnd as DryRunEnd
+from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.assemble import run_assemble
 from pipeline.builder.stages.evaluations import run_evaluations
 from pipeline.builder.stages.fetch import run_fetch
 from pipeline.builder.stages.mix import run_encode_and_mix
 from pipeline.builder.stages.tokenizer import run_tokenizer
+from pipeline.engine.attempts import default_scratch
 from pipeline.engine.driver import Driver, StageResult
-from pipeline.engine.executors import Executor
+from pipeline.engine.executors import Executor, LocalExecutor
 from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.stage_progress import Progress
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
+from pipeline.sources.network.settings import Network, network_settings
 from pipeline.sources.selection import Unread, open_sources
 from pipeline.sources.span_cache import SpanCache
-from shards.errors import plural
+from shards.errors import InputError, RunError, plural
 from shards.format.manifest import Manifest
-from shards.stores.open import open_writable_store
-from shards.validation.validate import Level, ValidationResult, validate
+from shards.stores.open import absolute_place, open_writable_store
+from shards.stores.store import WritableStore
+from shards.validation.validate import Level, ValidationResult
+from shards.validation.validate import validate as validate_set
 
 SUMMARY_FILE = "build.json"
 """Of the last build: its times, and the SHA-256 of the manifest of the set that it found valid in full."""
+
+AnyRecipe: TypeAlias = "str | Path | dict[str, Any] | Recipe"
+"""A recipe's file, the name of a shipped recipe, a recipe's tables, or a recipe."""
 
 
 @dataclass(frozen=True)
@@ -74,85 +87,118 @@ class BuildResult:
         return sum(result.text_bytes for result in self.stages["encode"].results)
 
 
-def build(
-    recipe: Recipe,
+class SetProblemsError(RunError):
+    """A set that was built, but in which validation found problems. `result` is what `build_set` would return
+    otherwise."""
+
+    def __init__(self, result: BuildResult):
+        super().__init__(result.validation.problems)
+        self.result = result
+
+
+def build_set(
+    recipe: AnyRecipe,
     *,
     out: str | Path,
-    work: str | Path,
-    executor: Executor,
-    progress: Progress,
-    level: Level = "full",
-    keep_tokenizer: bool = False,
-    scratch: Path | None = None,
+    work: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+    validate: Level = "full",
+    network: Network | None = None,
+    progress: bool = False,
+    executor: Executor | None = None,
+    scratch: str | Path | None = None,
     dry_run: bool = False,
     prune: bool = False,
 ) -> BuildResult:
-    """Build a shard set: what `pipeline.builder.python_api.build_set` does, with its arguments, in a given executor.
+    """Build a shard set from a recipe, for Python programs; a call with the same arguments does only what is missing.
 
-    If this very set has been found valid in full before, and no task ran, the level of validation is "quick".
+        result = pipeline.build_set("demo", out="out/demo")
+        result.manifest.splits["train"].tokens
+
+    Args:
+        recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
+        out: folder of the set, or its address in an object store: `s3://BUCKET/PREFIX` (or `gs`, `az`).
+        work: folder or address for runs and receipts; `OUT.work` when None. Keep it to make the next build cheap.
+        overrides: `KEY=VALUE` strings that change the recipe, as `--set` does: `["mix.tokens=1M"]`.
+        workers: worker processes; the cores that this process may use when None.
+        validate: how the finished set is checked; "quick" if no task ran and this very set was found valid in full.
+        network: how sources are read over a network; the defaults when None.
+        progress: print progress on stderr.
+        executor: where the tasks run, in place of `workers` processes of this machine. The caller closes it.
+        scratch: folder on the machine that runs a task, where it writes before its files get their place. When None,
+            they are written there if it is a folder, and else in the system's folder for temporary files.
+        dry_run: run nothing, and write nothing: raise `DryRunEnd`.
+        prune: when the set is published, delete from the work folder what this build did not use.
+
+    Returns:
+        The set's manifest, the result of its validation, and what each stage did.
 
     Raises:
-        As `build_set`, but a set in which validation found problems is returned.
+        InputError: the recipe, the data, a folder or the machine cannot be used. Nothing was published.
+        RunError: the build failed on the way; call again to go on. `SetProblemsError` if it was built, and validation
+            found problems.
+        OSError: the disk is full or cannot be written. Call again to go on.
+        DryRunEnd: with `dry_run`: which tasks the build would run, and why.
     """
-    # Check the places; nothing is written yet.
     started = time.perf_counter()
-    out_store, work_store = open_writable_store(out), open_writable_store(work)
-    check_places(out_store, work_store, recipe, probing=not dry_run)
-    recipe = pin_revisions(recipe, work_store, keep=not dry_run)
-
-    def run(driver: Driver, check: Callable[[], None]) -> BuildResult:
-        selections = open_sources(recipe, spans := SpanCache(work_store))
-        running = RunningBuild(
-            work_store,
-            recipe,
-            out_store,
-            driver,
-            selections,
-            spans,
-            keep_tokenizer=keep_tokenizer,
-            dry_run=dry_run,
-        )
-        # Each stage adds what it makes to the build; in a dry run the first with missing tasks ends it.
-        for run_stage in (run_evaluations, run_fetch, run_tokenizer, run_encode_and_mix, run_assemble):
-            run_stage(running)
-        if dry_run:
-            raise DryRunEnd([])
-
-        # Write the manifest, and delete what an earlier recipe left.
-        check()
-        manifest = publish(running)
-        running.store()
-        if prune:
-            running.prune()
-
-        # Validate the finished set.
-        return _finish(running, manifest, level, started)
-
-    # From here on no other build works in the two places. A dry run takes no lock.
-    with nullcontext(lambda: None) if dry_run else hold_places(out_store, work_store) as check:
-        driver = Driver(
-            work_store, executor, progress, scratch=str(scratch.absolute()) if scratch else None, check=check
-        )
+    out = absolute_place(out)
+    out_store, work_store = (open_writable_store(place) for place in (out, work or default_work(out)))
+    with contextlib.ExitStack() as stack:
+        cache = (work_store.folder or (Path(scratch) if scratch else default_scratch())) / "cache"
+        stack.enter_context(with_cache(network, cache=cache))
+        loaded = load_recipe(recipe, overrides=overrides, progress=progress)
+        if executor is None:
+            measures = any(source.clean.presets() for source in loaded.sources)
+            local = LocalExecutor(workers or count_cores(), measures=measures)
+            executor = stack.enter_context(contextlib.closing(local))
+        check_places(out_store, work_store, loaded, probing=not dry_run)
+        loaded = pin_revisions(loaded, work_store, keep=not dry_run)
+        # From here on no other build works in the two places. A dry run takes no lock.
+        check = None if dry_run else stack.enter_context(hold_places(out_store, work_store))
+        place = str(Path(scratch).absolute()) if scratch else None
+        driver = Driver(work_store, executor, Progress(quiet=not progress), scratch=place, check=check)
         while True:
             try:
-                return run(driver, check)
+                build = _run_stages(loaded, out_store, driver, dry_run=dry_run)
+                result = _finish(build, validate, prune=prune, started=started)
+                break
             except WorkFileDamagedError as damage:
                 if dry_run:
                     raise
                 # Its task runs again, and so does what needs it: the build begins again from its receipts.
                 driver.forget(damage)
+    if result.validation.problems:
+        raise SetProblemsError(result)
+    return result
 
 
-def _finish(build: RunningBuild, manifest: Manifest, level: Level, started: float) -> BuildResult:
-    """Validate a published set, which is read back from where it was published; write the summary."""
+def _run_stages(recipe: Recipe, out: WritableStore, driver: Driver, *, dry_run: bool) -> RunningBuild:
+    """Run the stages of a build; each adds what it makes. In a dry run the first with missing tasks ends it."""
+    spans = SpanCache(driver.work)
+    build = RunningBuild(driver.work, recipe, out, driver, open_sources(recipe, spans), spans, dry_run=dry_run)
+    for run_stage in (run_evaluations, run_fetch, run_tokenizer, run_encode_and_mix, run_assemble):
+        run_stage(build)
+    if dry_run:
+        raise DryRunEnd([])
+    return build
+
+
+def _finish(build: RunningBuild, level: Level, *, prune: bool, started: float) -> BuildResult:
+    """Publish a set, and validate it, read back from where it was published; write the summary."""
+    build.driver.check()
+    manifest = publish(build)
+    build.store()
+    if prune:
+        build.prune()
     # A set that was found whole and has not been touched since is checked by its files' sizes alone.
     validating, core_seconds = time.perf_counter(), time.process_time()
     known_valid = not any(stage.ran for stage in build.stages.values()) and _is_known_valid(build)
     assembled = build.stages["assemble"].results if "assemble" in build.stages else []
-    validation = validate(
+    validation = validate_set(
         str(build.out),
         level="quick" if known_valid else level,
-        threads=min(build.driver.executor.workers, len(os.sched_getaffinity(0))),
+        threads=min(build.driver.executor.workers, count_cores()),
         checksums={key: value for result in assembled for key, value in result.checksums.items()},
     )
     now = time.perf_counter()
@@ -194,3 +240,37 @@ def _is_known_valid(build: RunningBuild) -> bool:
         return json.loads(build.work.read(SUMMARY_FILE))["validate"]["valid"] == build.manifest
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def load_recipe(recipe: AnyRecipe, *, overrides: Sequence[str] = (), progress: bool = False) -> Recipe:
+    """Load a data recipe for `build_set` and `plan_set`: checked together with the files that it names.
+
+    Args:
+        recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
+        overrides: `KEY=VALUE` strings that change the file's keys, as `--set` does.
+        progress: print on stderr what takes time, such as gathering the text of the shipped `demo`.
+
+    Raises:
+        InputError: with every fault of the recipe and of the overrides.
+    """
+    if not isinstance(recipe, Recipe):
+        return load_checked_recipe(recipe, overrides=overrides, progress=Progress(quiet=not progress))
+    if overrides:
+        raise InputError("overrides change a recipe's file. Change the Recipe itself: recipe.model_copy(update=...).")
+    return recipe
+
+
+def default_work(out: str) -> str:
+    """Return the work folder that `build_set` uses if it is given none."""
+    return f"{out}.work"
+
+
+def count_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def with_cache(chosen: Network | None, *, cache: Path) -> contextlib.AbstractContextManager[None]:
+    """Put settings for reading over a network into effect, with a folder for the cache if they name none."""
+    settings = chosen or network_settings()
+    return (settings if settings.cache else replace(settings, cache=str(cache.absolute()))).in_effect()

@@ -14,8 +14,7 @@ from pipeline.demo.corpus import gather_missing_corpus
 from pipeline.engine.stage_progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
 from pipeline.recipe.checks import CHECKS
-from pipeline.recipe.paths import DIGEST_MARK, SHIPPED, TypedPath, explain_path, locate
-from pipeline.recipe.recipe_folder import find_recipe_folder
+from pipeline.recipe.paths import DIGEST_MARK, SHIPPED, TypedPath, explain_path, find_recipe_folder, locate
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import small_phases
 from pipeline.sources.globs import check_globs

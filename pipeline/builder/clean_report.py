@@ -23,11 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from pipeline.builder.python_api import default_work
+from pipeline.builder.build import default_work
 from pipeline.builder.stored_build import Build, read_build
 from pipeline.clean.drops import ITEM_REASON, NEAR_DUPLICATE, Drop, SourceDrops, StepDrops
 from pipeline.clean.tally import Tally
-from pipeline.encode.run_text import read_run_text
+from pipeline.encode.run import read_run_text
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import digest_in
 from pipeline.mix.cuts import MixResult

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
-from pipeline.builder.python_api import default_work
+from pipeline.builder.build import default_work
 from pipeline.builder.stored_build import BUILD_FILE, Build, read_build, stored_build_errors
 from pipeline.clean.tally import Tally
 from pipeline.clean.trial import SourceRow, find_rows_by_hash, try_document

@@ -13,7 +13,7 @@ import xxhash
 
 from pipeline.builder.running_build import RunningBuild
 from pipeline.mix.mix_plan import ShardPlan
-from pipeline.recipe.recipe_folder import state_recipe_folder
+from pipeline.recipe.paths import state_recipe_folder
 from pipeline.recipe.shares import Demand, Shares
 from pipeline.tokenizer.kept_text import add_up_kept_text
 from pipeline.tokenizer.train import TOKENIZER_FILE

@@ -8,26 +8,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from pipeline.builder import disk
 from pipeline.builder.records import ORDER, StageForecast, StageRecords
 from pipeline.builder.stored_build import Build
 from pipeline.clean.drops import SourceDrops
 from pipeline.clean.tally import Tally
 from pipeline.encode.encode import EncodeResult
-from pipeline.encode.run import RunList
+from pipeline.encode.run import DOCUMENT_DTYPE, MEASURES_DTYPE, RunList
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.receipts import ResultT
 from pipeline.engine.tasks import Task, TaskFunction
 from pipeline.mix.mix_plan import MixPlan
+from pipeline.mix.near_duplicates.bands import BANDS_BYTES
 from pipeline.mix.near_duplicates.drop import SimilarPairs
+from pipeline.mix.partitions import CHUNK_BYTES
+from pipeline.recipe.schema import Recipe
+from pipeline.recipe.shares import Demand
 from pipeline.sources.base import Unit
+from pipeline.sources.selection import FIRST_BYTES_PER_TOKEN as LEAST_BYTES_PER_TOKEN
 from pipeline.sources.selection import Selection
 from pipeline.sources.span_cache import SpanCache
 from shards.errors import plural
-from shards.format.manifest import ShardEntry
+from shards.format.manifest import ShardEntry, dtype_for
 from shards.stores.files import check_room, delete_path
 from shards.stores.store import WritableStore
+
+COMPRESSED_SHARE = 0.72  # zstd level 3 on uint16 tokens of a 32 K vocabulary: 0.65 to 0.70
+ROW_BYTES = 30  # one row of a document table: mostly a hash
+FETCH_SCRATCH_SHARE = 0.6
+"""Scratch bytes per byte of fetched text: journal and documents, compressed; 0.25 each on Python files, measured."""
+DISK_REMEDY = "Or lower mix.tokens, use --work on another disk, or delete the work folder's results of earlier recipes."
+GUESSED_DOCUMENT_BYTES = 1000  # if no footer states the number of rows
 
 
 class DryRunEnd(Exception):  # noqa: N818  not an error
@@ -47,8 +58,6 @@ class RunningBuild(Build):
     selections: list[Selection]
     """The chosen files of each source."""
     spans: SpanCache = field(default_factory=SpanCache)
-    keep_tokenizer: bool = False
-    """Whether the tokenizer in the work folder is used, even if the sources' files have changed."""
     dry_run: bool = False
     """Whether the build runs and writes nothing: the first stage with missing tasks raises `DryRunEnd`."""
 
@@ -185,16 +194,45 @@ class RunningBuild(Build):
         if not pending:
             return
         # What is still to be written: the runs, and the set less what the output folder has of it.
-        output_bytes = disk.most_output_bytes(self.recipe, [sum(unit.text_bytes for unit in own) for own in self.units])
-        scratch_bytes = [disk.scratch_bytes(self.recipe, unit) for unit in pending]
+        output = most_output_bytes(self.recipe, [sum(unit.text_bytes for unit in own) for own in self.units])
+        scratch = [scratch_bytes(self.recipe, unit) for unit in pending]
         needs: list[tuple[str, Path, int]] = []
         if self.work.folder is not None:
-            needs.append(("scratch", self.work.folder, sum(scratch_bytes)))
+            needs.append(("scratch", self.work.folder, sum(scratch)))
         if self.out.folder is not None:
             written = sum(file.bytes for file in self.out.list())
-            needs.append(("the set", self.out.folder, max(0, output_bytes - written)))
+            needs.append(("the set", self.out.folder, max(0, output - written)))
         if self.work.folder is None or self.driver.scratch is not None:
             # Files that are uploaded when they are whole need room for the largest tasks at a time.
-            largest = sorted(scratch_bytes)[-self.driver.executor.workers :]
+            largest = sorted(scratch)[-self.driver.executor.workers :]
             needs.append(("tasks at work", Path(self.driver.scratch or default_scratch()), sum(largest)))
-        check_room(needs, disk.REMEDY)
+        check_room(needs, DISK_REMEDY)
+
+
+def scratch_bytes(recipe: Recipe, unit: Unit) -> int:
+    """Return an upper bound of the bytes that a unit's run takes on disk."""
+    # Too much rather than too little: a build that runs out of disk has worked in vain.
+    tokens = unit.text_bytes / LEAST_BYTES_PER_TOKEN
+    documents = sum(
+        span.rows if span.rows is not None else span.text_bytes // GUESSED_DOCUMENT_BYTES + 1 for span in unit.spans
+    )
+    # Beside its tokens a document has a row, measures and bands, and those of the mix.
+    measures = MEASURES_DTYPE.itemsize * len(recipe.sources[unit.source].clean.mix_measures())
+    bands = BANDS_BYTES if recipe.clean.near_duplicates is not None else 0
+    row_bytes = DOCUMENT_DTYPE.itemsize + measures + bands + CHUNK_BYTES + 1
+    return int(tokens * _token_size(recipe) + documents * row_bytes)
+
+
+def most_output_bytes(recipe: Recipe, text_bytes: list[int]) -> int:
+    """Return an upper bound of the set's bytes on disk, from the bytes of text of each source."""
+    taken = [size * source.take for size, source in zip(text_bytes, recipe.sources, strict=True)]
+    grant = Demand(recipe).grant([size / LEAST_BYTES_PER_TOKEN for size in taken])
+    tokens = grant.train_tokens + recipe.split.val_tokens
+    documents = tokens * LEAST_BYTES_PER_TOKEN / GUESSED_DOCUMENT_BYTES
+    return int(tokens * _token_size(recipe) * COMPRESSED_SHARE + documents * ROW_BYTES)
+
+
+def _token_size(recipe: Recipe) -> int:
+    """Return the bytes of a token on disk before compression."""
+    vocab_size = recipe.tokenizer.vocab_size
+    return 4 if vocab_size is not None and dtype_for(vocab_size) == "uint32" else 2

@@ -16,7 +16,7 @@ from pipeline.clean.malformed import count_malformed, describe_examples, malform
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Documents, Tally
 from pipeline.sources.base import SHOWN_MALFORMED, SourceError, TextBatch
-from pipeline.sources.kinds import read_span
+from pipeline.sources.files import read_span
 from shards.errors import plural
 
 if TYPE_CHECKING:

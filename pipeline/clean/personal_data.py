@@ -24,7 +24,7 @@ from pipeline.clean.tally import Documents, Tally
 from shards.format.content_hash import hash_document
 
 if TYPE_CHECKING:
-    from pipeline.recipe.filters import PersonalKind
+    from pipeline.recipe.clean_recipe import PersonalKind
     from pipeline.recipe.schema import SourceRecipe
 
 

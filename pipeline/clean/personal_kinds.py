@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pipeline.recipe.filters import PersonalKind
+from pipeline.recipe.clean_recipe import PersonalKind
 
 CODE_VERSION = 4
 """Increase when the same text would be masked in another way."""

@@ -14,8 +14,7 @@ from pydantic import Field
 
 from pipeline.arrow_arrays import wrap_mask
 from pipeline.clean.drops import SourceDrops, step_of
-from pipeline.sources.base import SHOWN_MALFORMED, Span
-from pipeline.sources.undivided import Undivided
+from pipeline.sources.base import SHOWN_MALFORMED, Span, Undivided
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:

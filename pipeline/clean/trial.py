@@ -21,7 +21,7 @@ from pipeline.clean.steps import LONG, SHORT, clean_batch, without_nulls
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Span, TextBatch
-from pipeline.sources.kinds import list_files, list_spans, read_span
+from pipeline.sources.files import list_files, list_spans, read_span
 from shards.format.content_hash import hash_document, hash_documents
 
 

@@ -8,8 +8,7 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pipeline.cli.engines import add_engine, open_executor
-from pipeline.cli.flags import add_network, add_recipe, parse_build_place, read_network
+from pipeline.cli.flags import add_engine, add_network, add_recipe, open_executor, parse_build_place, read_network
 from shards.errors import plural
 from shards.terminal.amounts import format_size
 from shards.terminal.arguments import parse_path
@@ -44,14 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where tasks write until a file is whole (default: in WORK, or with s3:// the system's temporary folder)",
     )
     parser.add_argument(
-        "--keep-tokenizer",
-        dest="tokenizer",
-        action="store_const",
-        const="keep",
-        default="recipe",
-        help="after adding files to a source: do not train again, and encode only the new files",
-    )
-    parser.add_argument(
         "--validate",
         choices=["quick", "full"],
         default="full",
@@ -75,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     """Build the set, print the result and return the exit status."""
     # Open the executor first: the local one's fork server loads the libraries while this process does.
     with closing(open_executor(options)) as executor:
-        from pipeline.builder.python_api import DryRunEnd, SetProblemsError, build_set, default_work
+        from pipeline.builder.build import DryRunEnd, SetProblemsError, build_set, default_work
 
         work = options.work or default_work(options.out)
         try:
@@ -85,7 +76,6 @@ def run(options: argparse.Namespace) -> int:
                 work=work,
                 overrides=options.overrides,
                 validate=options.validate,
-                tokenizer=options.tokenizer,
                 network=read_network(options),
                 progress=True,
                 executor=executor,

@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the plan and return the exit status."""
-    from pipeline.builder.disk import REMEDY
-    from pipeline.builder.python_api import load_recipe
+    from pipeline.builder.build import load_recipe
+    from pipeline.builder.running_build import DISK_REMEDY
     from pipeline.plan.plan import plan_set
     from shards.stores.files import check_room
     from shards.stores.open import scheme_of
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     folders = [None if scheme_of(place) else Path(place) for place in (options.work or out, out)]
     problems = [found.refusal] if found.refusal else []
     try:
-        check_room(found.disk_needs(*folders), REMEDY)
+        check_room(found.disk_needs(*folders), DISK_REMEDY)
     except InputError as error:
         problems += map(str, error.problems)
     if options.json:

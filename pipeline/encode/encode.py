@@ -31,8 +31,7 @@ from pipeline.encode.run import (
     RunResult,
 )
 from pipeline.engine.checksums import ChecksummedWriter, WrittenFile, write_checksummed
-from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
-from pipeline.engine.timer import Timer
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Timer, last_part
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Unit, content_of_unit
 from pipeline.tokenizer.encoder import Encoder, load_encoder

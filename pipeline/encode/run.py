@@ -26,12 +26,13 @@ from pipeline.engine.receipts import FileRange, Result, TaskOutput, WorkFileDama
 from pipeline.engine.tasks import digest_of
 from shards.errors import remedy_of
 from shards.format.manifest import dtype_for
+from shards.format.vocabulary import Vocabulary
 from shards.stores.open import open_store
 from shards.stores.store import WritableStore
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
-
 TOKENS_FILE = "tokens.bin"
 DOCUMENTS_FILE = "documents.npy"
 MEASURES_FILE = "measures.bin"
@@ -316,3 +317,32 @@ def runs_in_scratch(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]]:
 def distinct_runs(runs: Sequence[Run]) -> list[Run]:
     """Return each run once of a list: sources that read the same files in the same way share runs."""
     return list({run.digest: run for run in runs}.values())
+
+
+def read_run_start(run: Run, index: int, vocabulary: Vocabulary, *, characters: int) -> str:
+    """Return the beginning of a document's text, from the tokens of its run.
+
+    Raises:
+        WorkFileDamagedError: the run's files are not as they were written.
+    """
+    row = run.read_documents(index, index + 1).copy()
+    # Without EOS; a token is a byte at least, and one may be BOS.
+    row["length"] = min(int(row["length"][0]) - 1, 4 * characters + 1)
+    return _decode(run.read_tokens(row), vocabulary).decode("utf-8", "replace")[:characters]
+
+
+def read_run_text(run: Run, index: int, vocabulary: Vocabulary) -> bytes:
+    """Return a document's whole text, from the tokens of its run.
+
+    Raises:
+        WorkFileDamagedError: the run's files are not as they were written.
+    """
+    tokens = run.read_tokens(run.read_documents(index, index + 1))
+    return _decode(tokens[:-1], vocabulary)  # without EOS
+
+
+def _decode(tokens: npt.NDArray[np.unsignedinteger], vocabulary: Vocabulary) -> bytes:
+    """Return the text of a run's document; no special token is in it, so that one at its beginning is BOS."""
+    first = int(tokens[0]) if len(tokens) else None
+    is_bos = first in vocabulary.special.values() and first != vocabulary.unknown
+    return replace(vocabulary, bos=first if is_bos else None).decode_document(tokens)

@@ -89,7 +89,7 @@ class Driver:
         self.executor = executor
         self.progress = progress
         self.scratch = scratch
-        self._check_right = check or (lambda: None)
+        self.check = check or (lambda: None)
         self._results: dict[str, Result] = {}
         """By the address of the task's folder, of the tasks that are done."""
         self._damaged: set[str] = set()
@@ -119,7 +119,7 @@ class Driver:
             WorkFileDamagedError: a task found a damaged file of an earlier one.
             Whatever a task raises. Finished tasks stay finished.
         """
-        self._check_right()
+        self.check()
         started = time.perf_counter()
         stage = _Stage(name, function, self.work.child(name), outputs)
         # Find what is left to do, and take away what could be mistaken for its result.
@@ -209,7 +209,7 @@ class Driver:
         with self.progress.stage(stage.name, total=total, tasks=len(tasks), unit=unit) as show:
 
             def advance(number: int, done: int, made: int) -> None:
-                self._check_right()
+                self.check()
                 show(number, done, made)
 
             self.executor.run(calls, advance)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.builder.python_api import AnyRecipe, count_cores, load_recipe, with_cache
+from pipeline.builder.build import AnyRecipe, count_cores, load_recipe, with_cache
 from pipeline.mix.take import describe_take
 from pipeline.plan.small_build import SmallBuild, SourceSample, build_sample
 from pipeline.recipe.schema import Recipe

@@ -33,7 +33,7 @@ from pipeline.engine.stage_progress import Progress
 from pipeline.recipe.schema import MixRecipe, Recipe, SplitRecipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.base import BATCH_BYTES, Span, Unit
-from pipeline.sources.kinds import list_spans
+from pipeline.sources.files import list_spans
 from pipeline.sources.selection import Selection, seeded_place
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.errors import InputError

@@ -1,7 +1,7 @@
 """The paths that a recipe names: relative to the folder of the recipe's file, wherever a command runs.
 
 Paths given by `--set` on a command line are relative to the working directory, as a person who types them expects. A
-set's recipe.json names paths as the recipe did: `pipeline.recipe.recipe_folder` says where they begin.
+set's recipe.json names paths as the recipe did: `pipeline.recipe.paths` says where they begin.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Self
 from pydantic import GetCoreSchemaHandler, SerializationInfo, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
+from shards.stores.store import Store, WritableStore
 from shards.terminal.shipped_recipes import shipped_folder
 
 SHIPPED = shipped_folder(Path(__file__).parents[1], "data")
@@ -108,3 +109,37 @@ def _join_local(folder: Path, path: str) -> str:
         first, path = path.split("/", 1)
         folder = folder.parent if first == ".." else folder
     return os.path.join(folder, path)
+
+
+RECIPE_FOLDER_FILE = ".recipe-folder"
+
+
+def find_recipe_folder(store: Store) -> Path | None:
+    """Return the folder at which the relative paths of a set's recipe.json begin; None if nothing says it.
+
+    Raises:
+        OSError, InputError: the store cannot be read.
+        ValueError: the file that says it is not UTF-8.
+    """
+    try:
+        stated = store.read(RECIPE_FOLDER_FILE).decode().rstrip("\n")
+    except FileNotFoundError:
+        return store.folder
+    return Path(os.path.normpath(os.path.join(store.folder.absolute(), stated) if store.folder else stated))
+
+
+def state_recipe_folder(store: WritableStore, folder: Path | None) -> None:
+    """State the folder that the paths of a set's recipe.json are relative to; None says that it has no such paths.
+
+    Raises:
+        OSError, InputError: the store cannot be written.
+    """
+    if folder is None:
+        if store.find(RECIPE_FOLDER_FILE) is not None:
+            store.delete(RECIPE_FOLDER_FILE)
+        return
+    # Relative in a folder: set and files can be moved together.
+    stated = os.path.relpath(folder, store.folder.absolute()) if store.folder else os.path.abspath(folder)
+    content = f"{stated}\n".encode()
+    if store.find(RECIPE_FOLDER_FILE) is None or store.read(RECIPE_FOLDER_FILE) != content:
+        store.put(RECIPE_FOLDER_FILE, content)

@@ -1,7 +1,8 @@
-"""Sources that are files: local paths, or any URL that fsspec opens; and how the files of every kind are read.
+"""The files of a source: list them, cut them into spans, and read spans.
 
-`list_files` lists the files, `list_spans` checks one file's schema and cuts it into spans; `read` streams one span.
-Reading is in `pipeline.sources.formats.contract`.
+Only the listing depends on the source's kind: local paths and URLs that fsspec opens are listed here, data sets on the
+Hub in `pipeline.sources.hub`. Each function reads only what it must: a build of a part of the sources lists the spans
+of as few files as possible. Reading is in `pipeline.sources.formats.contract`.
 """
 
 from __future__ import annotations
@@ -9,22 +10,42 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from pipeline.recipe.sources import HubSource
 from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, read_file_version
 from pipeline.sources.formats.detect import describe_packed, detect_format
 from pipeline.sources.globs import expand_glob
-from pipeline.sources.network.range_cache import keep_fetched
+from pipeline.sources.network.settings import keep_fetched
 from shards.errors import InputError
+from shards.terminal.workers import map_in_threads
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
     from pipeline.recipe.sources import FilesSource
 
+LIST_THREADS = 16
+"""Number of files whose spans are listed at once: over a network, each takes two requests."""
+_LIST_FILES = 64
+"""Most files that a thread takes at a time. Taken one by one, small local files cost twice the time, measured."""
 
-def list_files(source: FilesSource) -> list[File]:
+
+def list_files(source: SourceRecipe) -> list[File]:
+    """List a source's files in order, without opening one.
+
+    Raises:
+        SourceError: the files cannot be listed.
+    """
+    if isinstance(source, HubSource):
+        from pipeline.sources import hub  # with the Hub's libraries, which take a second
+
+        return hub.list_files(source)
+    return _list_matches(cast("FilesSource", source))
+
+
+def _list_matches(source: FilesSource) -> list[File]:
     """List the files of a `files` source, sorted by name. A name is relative to the files' common folder.
 
     Raises:
@@ -57,8 +78,37 @@ def _relative(name: str, folder: str) -> str:
     return posixpath.relpath(name, folder)
 
 
-def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) -> list[Span]:
-    """Cut one file of a source of any kind into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
+def list_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None = None) -> list[Span]:
+    """List the spans of several files of a source at once, in the files' order.
+
+    Args:
+        source: the source.
+        files: its files.
+        unit_bytes: the most text of a span, if its format allows it; `UNIT_BYTES` when None.
+
+    Raises:
+        SourceError: with one line for each file that cannot be read, or does not fit the recipe.
+    """
+
+    def spans_of(file: File) -> list[Span] | str:
+        try:
+            return list_spans_of_file(source, file, unit_bytes)
+        except SourceError as error:
+            return str(error)
+
+    # Over a network each file takes requests, so files are listed at once; small local ones, many by a thread.
+    size = min(_LIST_FILES, -(-len(files) // LIST_THREADS) or 1)
+    parts = [files[start : start + size] for start in range(0, len(files), size)]
+    found = map_in_threads(lambda part: list(map(spans_of, part)), parts, LIST_THREADS)
+    listed = [item for part in found for item in part]
+    faults = [item for item in listed if isinstance(item, str)]
+    if faults:
+        raise SourceError("\n".join(f"source {source.name!r}: {fault}" for fault in faults))
+    return [span for item in listed if isinstance(item, list) for span in item]
+
+
+def list_spans_of_file(source: SourceRecipe, file: File, unit_bytes: int | None) -> list[Span]:
+    """Cut one file of a source into spans.
 
     Raises:
         SourceError: the file cannot be read, or lacks a column.
@@ -77,12 +127,18 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
         raise SourceError(f"{file.name}: {error}. Restore the file.") from error
 
 
-def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
-    """Stream the batches of a span of a source of any kind.
+def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+    """Stream the batches of a span of a source's file, or of documents that the fetch stage wrote.
 
     Raises:
-        SourceError: the file is broken, or has changed since it was resolved.
+        SourceError: the file is broken, cannot be read as the recipe says, or has changed since it was resolved.
     """
+    # What rows name was fetched by a stage of its own, into files with one document a row.
+    if span.format == "documents":
+        from pipeline.sources.software_heritage import fetched_documents
+
+        yield from fetched_documents.read_fetched(span)
+        return
 
     def check_unchanged() -> None:
         if span.revision is not None:

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.recipe.sources import HubSource
 from pipeline.sources.base import File, SourceError
-from pipeline.sources.files import list_spans, read
-from pipeline.sources.network.range_cache import open_cache
-from pipeline.sources.network.settings import network_settings
+from pipeline.sources.network.settings import network_settings, open_cache
 from shards.errors import import_extra
 from shards.stores.hub_client import hub_errors, limit_hub_requests, open_hub_client, say_token
 from shards.stores.retry import StoreError, retry
@@ -27,8 +25,6 @@ from shards.stores.retry import StoreError, retry
 if TYPE_CHECKING:
     from pipeline.recipe.schema import Recipe
     from shards.stores.store import WritableStore
-
-__all__ = ["hub_url", "list_files", "list_spans", "pin_revisions", "read", "resolve_commit"]
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISIONS_FILE = "revisions.json"

@@ -23,8 +23,8 @@ import xxhash
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, Unit, make_units
+from pipeline.sources.files import list_files
 from pipeline.sources.formats.byte_io import compression_of
-from pipeline.sources.kinds import list_files
 from pipeline.sources.span_cache import SpanCache
 from shards.errors import plural
 from shards.terminal.amounts import format_amount

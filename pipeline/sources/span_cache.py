@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.tasks import digest_of
 from pipeline.sources.base import File, Span
-from pipeline.sources.kinds import list_spans
+from pipeline.sources.files import list_spans
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe

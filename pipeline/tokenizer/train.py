@@ -25,7 +25,7 @@ import numpy as np
 from pipeline.clean.steps import describe_drops, drop_remedy
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import Result
-from pipeline.engine.timer import Timer
+from pipeline.engine.tasks import Timer
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.schema import TokenizerRecipe
 from pipeline.tokenizer.given_tokenizer import TokenizerError

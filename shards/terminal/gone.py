@@ -30,6 +30,7 @@ GONE: dict[str, str] = {
     "--no-probe": "a plan always builds a few megabytes of each source",
     "--count-duplicates": "a plan counts the duplicates of its sample; the build counts all",
     "--keep": "the work folder keeps the results of all builds; `--prune` deletes what this build does not use",
+    "--keep-tokenizer": "copy the set's tokenizer.json, and give it: --set 'tokenizer={file=\"tokenizer.json\"}'",
     "warc": "write its text as JSON lines: recipes/README.md#archives-and-web-crawls",
     "webdataset": "unpack the archive (`tar -xf`), and name the files that it holds",
     "zip": "unpack the archive (`unzip`), and name the files that it holds",

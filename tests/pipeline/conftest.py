@@ -155,7 +155,7 @@ def read_all() -> Callable[[SourceRecipe], list[tuple[str, int, Any]]]:
     def read(recipe: SourceRecipe) -> list[tuple[str, int, Any]]:
         rows: list[tuple[str, int, Any]] = []
         for span in list_spans_of(recipe):
-            for batch in files.read(recipe, span):
+            for batch in files.read_span(recipe, span):
                 assert len(batch.text) == len(batch.rows)
                 texts = batch.text.to_pylist()
                 rows += [(span.label(""), row, text) for row, text in zip(batch.rows.tolist(), texts, strict=True)]

@@ -17,8 +17,7 @@ from pipeline.encode.run import HashKey, RunList
 from pipeline.mix.block_lists import Blocked, BlockList, open_lists
 from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
 from pipeline.mix.index import Index
-from pipeline.recipe.paths import RecipePath, locate
-from pipeline.recipe.recipe_folder import state_recipe_folder
+from pipeline.recipe.paths import RecipePath, locate, state_recipe_folder
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
 from shards.stores.store import FolderStore

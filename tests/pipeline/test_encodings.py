@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.sources import kinds
+from pipeline.sources import files
 from pipeline.sources.base import SourceError
 from pipeline.sources.formats import byte_io
 from pipeline.sources.formats.encodings import decode_whole, is_cuttable
@@ -74,9 +74,9 @@ def test_cuts_do_not_change_the_documents(encoding: str, tmp_path: Path, source:
     documents = [f"{TEXTS[encoding]} {n}" for n in range(200)]
     (tmp_path / "a.txt").write_bytes("\n\n".join(documents).encode(encoding))
     recipe = source(tmp_path / "a.txt", encoding=encoding, separator="\n\n")
-    spans = kinds.list_spans(recipe, kinds.list_files(recipe), 1000)
+    spans = files.list_spans(recipe, files.list_files(recipe), 1000)
     assert (len(spans) > 1) == is_cuttable(recipe.encoding) == (encoding not in ("utf-16", "shift_jis", "gb18030"))
-    found = [text for span in spans for batch in kinds.read_span(recipe, span) for text in batch.text.to_pylist()]
+    found = [text for span in spans for batch in files.read_span(recipe, span) for text in batch.text.to_pylist()]
     assert found == [document.encode() for document in documents]
 
 
@@ -113,8 +113,8 @@ def test_a_mark_where_a_span_begins_is_text(tmp_path: Path, source: Any) -> None
     """Only the start of a file has a byte order mark; joined files have one in the middle, which is a character."""
     (tmp_path / "a.txt").write_text("\n".join(["\ufeffone"] * 100), encoding="utf-8")
     recipe = source(tmp_path / "a.txt", separator="\n")
-    spans = kinds.list_spans(recipe, kinds.list_files(recipe), 50)
-    texts = [text for span in spans for batch in kinds.read_span(recipe, span) for text in batch.text.to_pylist()]
+    spans = files.list_spans(recipe, files.list_files(recipe), 50)
+    texts = [text for span in spans for batch in files.read_span(recipe, span) for text in batch.text.to_pylist()]
     assert len(spans) > 5
     assert texts == [b"one"] + ["\ufeffone".encode()] * 99
 

@@ -21,7 +21,7 @@ import pytest
 from pipeline.engine.receipts import write_receipt
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Unit, make_units
-from pipeline.sources.kinds import read_span
+from pipeline.sources.files import read_span
 from pipeline.sources.software_heritage import archive, fetch, fetched_documents
 from tests.support.builds import build_here, digests, list_spans_of
 from tests.support.servers import corpora as stand_ins

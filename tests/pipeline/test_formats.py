@@ -25,9 +25,9 @@ from pipeline.recipe.key_values import FormatName
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources import files
 from pipeline.sources.base import MALFORMED, Span, TextBatch, split_groups
+from pipeline.sources.files import list_files, list_spans
 from pipeline.sources.formats import byte_io
 from pipeline.sources.formats.contract import FORMATS
-from pipeline.sources.kinds import list_files, list_spans
 from tests.support.provenance import read_documents_again
 from tests.support.temporary import temporary_folder
 
@@ -133,7 +133,7 @@ UNCUT = (".gz", ".bz2", ".zst")
 
 
 def read_spans(recipe: FilesSource, unit_bytes: int | None = None) -> list[tuple[Span, list[TextBatch]]]:
-    return [(span, list(files.read(recipe, span))) for span in list_spans(recipe, list_files(recipe), unit_bytes)]
+    return [(span, list(files.read_span(recipe, span))) for span in list_spans(recipe, list_files(recipe), unit_bytes)]
 
 
 def read_records(recipe: FilesSource, unit_bytes: int | None = None) -> list[str]:
@@ -189,7 +189,7 @@ def test_provenance_leads_back_to_the_document(written: Path) -> None:
     row, expected = batches[0].rows.tolist()[-1], texts_of([(span, batches[:1])])[-1]
     assert read_documents_again(keys, span.label("x"), [row, 10**6]) == [expected.encode(), None]
     parts = split_groups(span)
-    assert sum(len(batch.rows) for part in parts for batch in files.read(recipe, part)) == sum(
+    assert sum(len(batch.rows) for part in parts for batch in files.read_span(recipe, part)) == sum(
         len(batch.rows) for batch in batches
     )
 

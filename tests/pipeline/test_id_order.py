@@ -96,10 +96,3 @@ def test_the_order_is_stated_and_changes_the_digest(recipe: Path, tmp_path: Path
     assert again["ran"]["tokenizer"] == 1
     assert 'tokenizer.id_order = "frequency" (was "merge")' in again["stderr"]
     assert digests(out)["tokenizer.json"] != by_merge["tokenizer.json"]
-    # A kept tokenizer agrees with the key.
-    pq.write_table(pa.table({"text": ["A file that came later. " * 9]}), tmp_path / "data" / "b.parquet")
-    trained = (out / "tokenizer.json").read_bytes()
-    with pytest.raises(AssertionError, match=r"tokenizer\.id_order: 'merge', but the tokenizer to keep"):
-        build_here(recipe, out, "--keep-tokenizer", *BY_MERGE)
-    build_here(recipe, out, "--keep-tokenizer")
-    assert (out / "tokenizer.json").read_bytes() == trained

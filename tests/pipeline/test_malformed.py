@@ -58,13 +58,13 @@ def test_a_file_of_nothing_else_is_refused(tmp_path: Path, source: Any) -> None:
 
 def test_units_do_not_change_the_count(tmp_path: Path, source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from pipeline.clean.documents import DocumentStream
-    from pipeline.sources import kinds
+    from pipeline.sources import files
 
     write_lines(tmp_path / "a.jsonl", 400, {n: BAD[n % 7] for n in range(0, 400, 9)})
     recipe = source(tmp_path / "a.jsonl", max_malformed=1.0)
     counts: set[int] = set()
     for unit_bytes in (1 << 10, 1 << 14, 1 << 28):
-        spans = kinds.list_spans(recipe, kinds.list_files(recipe), unit_bytes)
+        spans = files.list_spans(recipe, files.list_files(recipe), unit_bytes)
         streams = [DocumentStream(recipe, unit.spans) for unit in make_units(0, spans)]
         documents = sum(len(docs) for stream in streams for _, docs in stream)
         counts.add(documents)

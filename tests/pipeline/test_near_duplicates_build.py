@@ -19,11 +19,9 @@ import pytest
 import xxhash
 from tokenizers import Tokenizer
 
-from pipeline.builder.build import BuildResult, build
-from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.builder.build import BuildResult, build_set
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.receipts import TaskOutput
-from pipeline.engine.stage_progress import Progress
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SIMILAR_FILE
 from shards.errors import InputError
 from shards.stores.store import FolderStore
@@ -55,16 +53,14 @@ class Corpus:
     def build(self, name: str, *overrides: str, workers: int = 1, work: str | None = None) -> BuildResult:
         """Build a set with the recipe's keys changed; its work lies beside it, or at an address."""
         with closing(LocalExecutor(workers)) as executor:
-            recipe = load_checked_recipe(self.folder / "recipe.toml", overrides=list(overrides))
-            report = build(
-                recipe,
+            return build_set(
+                self.folder / "recipe.toml",
                 out=self.folder / name,
-                work=work or self.folder / f"{name}.work",
+                work=work,
+                overrides=overrides,
                 executor=executor,
-                progress=Progress(),
+                progress=True,
             )
-        assert not report.validation.problems
-        return report
 
 
 def write_corpus(folder: Path, texts: Sequence[str], *, near: int, apart: int) -> Corpus:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.recipe.recipe_folder import RECIPE_FOLDER_FILE
-from pipeline.sources.kinds import list_files
+from pipeline.recipe.paths import RECIPE_FOLDER_FILE
+from pipeline.sources.files import list_files
 from shards.errors import InputError
 from tests.support.builds import build_here, digests, digests_in
 from tests.support.good_recipe import faults_in

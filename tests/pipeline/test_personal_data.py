@@ -22,7 +22,7 @@ import shards
 from pipeline.clean.personal_data import find_personal_data, mask_personal_data, mask_text
 from pipeline.clean.personal_kinds import kinds_of
 from pipeline.clean.tally import Tally
-from pipeline.recipe.filters import PERSONAL_KINDS
+from pipeline.recipe.clean_recipe import PERSONAL_KINDS
 from pipeline.recipe.schema import Recipe
 from tests.support.builds import build_here, real_documents
 from tests.support.good_recipe import GOOD, faults_of

@@ -17,7 +17,7 @@ import pytest
 
 from pipeline import build_set, plan_set
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.builder.disk import REMEDY
+from pipeline.builder.running_build import DISK_REMEDY
 from pipeline.clean.documents import DocumentStream
 from pipeline.plan import small_build
 from pipeline.plan.plan import Estimate, Machines, estimate
@@ -270,16 +270,16 @@ def test_a_plan_over_a_network_asks_for_little_and_foresees_the_build(
 def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "not" / "there" / "yet"
     with pytest.raises(InputError) as caught:
-        check_room([("scratch", folder, 2 * 10**18), ("the set", tmp_path, 10**18)], REMEDY)
+        check_room([("scratch", folder, 2 * 10**18), ("the set", tmp_path, 10**18)], DISK_REMEDY)
     message = str(caught.value)
     assert "disk: needs 3,000,000 TB (2,000,000 TB for scratch in" in message
     assert f"1,000,000 TB for the set in {tmp_path})" in message
     assert "B are free" in message
     # Two folders of one file system share its space.
     monkeypatch.setattr("shards.stores.files.shutil.disk_usage", lambda path: type("Usage", (), {"free": 10**6}))
-    check_room([("scratch", folder, 10**6), ("the set", tmp_path, 0)], REMEDY)
+    check_room([("scratch", folder, 10**6), ("the set", tmp_path, 0)], DISK_REMEDY)
     with pytest.raises(InputError):
-        check_room([("scratch", folder, 10**6), ("the set", tmp_path, 1)], REMEDY)
+        check_room([("scratch", folder, 10**6), ("the set", tmp_path, 1)], DISK_REMEDY)
 
 
 def test_a_small_disk_is_refused(

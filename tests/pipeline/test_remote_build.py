@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.engine.lease import Lease
+from pipeline.builder.places import Lease
 from shards.errors import InputError, RunError
 from shards.stores.files import unique_name
 from shards.stores.open import open_writable_store
@@ -136,7 +136,7 @@ def holds(lease: Lease) -> bool:
 
 
 def test_leases(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.engine.lease.RENEW_SECONDS", 0.2)
+    monkeypatch.setattr("pipeline.builder.places.RENEW_SECONDS", 0.2)
     place, records = open_writable_store(f"{bucket}/work"), open_writable_store(f"{bucket}/work.lease")
     first = Lease(place)
     first.check()

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.builder.build import BuildResult, build
+from pipeline.builder.build import BuildResult, build_set
 from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.stage_progress import Progress
 from pipeline.recipe.schema import Recipe
 from pipeline.sources import files, selection
 from pipeline.sources.base import Span
@@ -75,13 +74,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the files whose spans are listed, as they are."""
     names: list[str] = []
-    list_spans = files.list_spans
+    list_spans = files.list_spans_of_file
 
     def listing(source: Any, file: Any, unit_bytes: Any = None) -> list[Span]:
         names.append(f"{source.name}/{file.name}")
         return list_spans(source, file, unit_bytes)
 
-    monkeypatch.setattr(files, "list_spans", listing)
+    monkeypatch.setattr(files, "list_spans_of_file", listing)
     return names
 
 
@@ -107,7 +106,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., BuildResult]]:
     def run_one(recipe: Recipe, name: str = "set", workers: int = 1) -> BuildResult:
         executors.append(LocalExecutor(workers))
         out = tmp_path / name
-        return build(recipe, out=out, work=tmp_path / f"{name}.work", executor=executors[-1], progress=Progress())
+        return build_set(recipe, out=out, executor=executors[-1], progress=True)
 
     yield run_one
     for executor in executors:

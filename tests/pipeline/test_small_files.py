@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.builder.build import BuildResult
-from pipeline.builder.python_api import build_set, load_recipe
+from pipeline.builder.build import BuildResult, build_set, load_recipe
 from pipeline.clean.documents import DocumentStream
 from pipeline.sources.base import Span, make_units
-from pipeline.sources.kinds import list_files, list_spans
+from pipeline.sources.files import list_files, list_spans
 from pipeline.sources.selection import open_sources
 from pipeline.sources.span_cache import SPANS_FILE, SpanCache
 from shards.stores.store import FolderStore

@@ -54,7 +54,7 @@ def read_cut(path: Path, **keys: Any) -> tuple[list[str], int]:
     texts: list[str] = []
     for span in spans:
         rows: list[int] = []
-        for batch in files.read(recipe, span):
+        for batch in files.read_span(recipe, span):
             texts += [text.decode() if isinstance(text, bytes) else str(text) for text in batch.text.to_pylist()]
             rows += batch.rows.tolist()
         assert rows == list(range(len(rows)))

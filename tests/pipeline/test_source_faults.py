@@ -99,7 +99,7 @@ def test_predicates_and_nulls(
         column = column.cast(pa.string_view()) if form == "string_view" else column
         pq.write_table(pa.table({"text": texts, "c": column}), tmp_path / "a.parquet")
     recipe = source(tmp_path / "a.*", keep={"c": condition})
-    batches = [batch for span in list_spans_of(recipe) for batch in files.read(recipe, span)]
+    batches = [batch for span in list_spans_of(recipe) for batch in files.read_span(recipe, span)]
     assert [row for batch in batches for row in batch.rows.tolist()] == kept
     assert [text for batch in batches for text in batch.text.to_pylist()] == [texts[row] for row in kept]
     rejected: dict[str, int] = {}
@@ -113,7 +113,7 @@ def test_predicates_and_nulls(
 def test_each_row_is_rejected_for_one_reason(tmp_path: Path, source: Any, write_parquet: Any) -> None:
     path = write_parquet(tmp_path / "a.parquet", list("abcdef"), x=[1, 1, 2, None, 2, 2], y=[1, 2, None, 1, 1, 2])
     recipe = source(path, keep={"x": ">= 2", "y": "== 2"})
-    (batch,) = [batch for span in list_spans_of(recipe) for batch in files.read(recipe, span)]
+    (batch,) = [batch for span in list_spans_of(recipe) for batch in files.read_span(recipe, span)]
     assert batch.text.to_pylist() == ["f"]
     assert batch.rejected == {"not x >= 2": 2, "x is null": 1, "y is null": 1, "not y == 2": 1}
 
@@ -121,7 +121,7 @@ def test_each_row_is_rejected_for_one_reason(tmp_path: Path, source: Any, write_
 def test_a_row_group_without_a_kept_row_leaves_its_text_alone(tmp_path: Path, source: Any, write_parquet: Any) -> None:
     path = write_parquet(tmp_path / "a.parquet", ["x"] * 10, row_group_size=5, score=[0] * 5 + [1] * 5)
     recipe = source(path, keep={"score": "> 0"})
-    batches = [batch for span in list_spans_of(recipe) for batch in files.read(recipe, span)]
+    batches = [batch for span in list_spans_of(recipe) for batch in files.read_span(recipe, span)]
     assert [(len(batch.text), batch.rows.tolist(), batch.rejected) for batch in batches] == [
         (0, [], {"not score > 0": 5}),
         (5, [5, 6, 7, 8, 9], {}),
@@ -161,9 +161,9 @@ def test_a_file_that_changes_stops(tmp_path: Path, source: Any) -> None:
     with pytest.raises(
         SourceError, match=r"a\.txt: changed while the build was running; expected 8 bytes.*got 15 bytes"
     ):
-        next(files.read(recipe, span))
+        next(files.read_span(recipe, span))
     (span,) = list_spans_of(recipe)
-    reading = files.read(recipe, span)
+    reading = files.read_span(recipe, span)
     next(reading)
     os.utime(path, ns=(1, 1))
     with pytest.raises(SourceError, match="changed while the build was running"):
@@ -177,7 +177,7 @@ def test_a_file_that_goes_away(tmp_path: Path, source: Any) -> None:
     (span,) = list_spans_of(recipe)
     path.unlink()
     with pytest.raises(SourceError, match=r"a\.txt"):
-        next(files.read(recipe, span))
+        next(files.read_span(recipe, span))
     assert "match no file any more" in resolve_error(recipe)
 
 

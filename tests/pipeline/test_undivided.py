@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.clean.documents import DocumentStream
-from pipeline.sources.undivided import Undivided
+from pipeline.sources.base import Undivided
 from shards import open_set
 from tests.support import recipes
 from tests.support.builds import build_here, list_spans_of

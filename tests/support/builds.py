@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.recipe.recipe_folder import RECIPE_FOLDER_FILE
+from pipeline.recipe.paths import RECIPE_FOLDER_FILE
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span
-from pipeline.sources.kinds import list_files, list_spans
+from pipeline.sources.files import list_files, list_spans
 from shards.stores.open import open_writable_store
 from tokenmill.__main__ import main
 

@@ -7,7 +7,7 @@ import random
 import string
 from dataclasses import dataclass
 
-from pipeline.recipe.filters import PERSONAL_KINDS, PersonalKind
+from pipeline.recipe.clean_recipe import PERSONAL_KINDS, PersonalKind
 
 _ALNUM = string.ascii_letters + string.digits
 _BASE36 = string.ascii_lowercase + string.digits

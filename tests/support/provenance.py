@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.clean.personal_data import mask_document
-from pipeline.recipe.recipe_folder import find_recipe_folder
+from pipeline.recipe.paths import find_recipe_folder
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, span_of_part
-from pipeline.sources.kinds import list_files, list_spans, read_span
+from pipeline.sources.files import list_files, list_spans, read_span
 from shards import open_set
 from shards.format.content_hash import hash_document
 

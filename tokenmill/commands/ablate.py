@@ -12,7 +12,7 @@ import argparse
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from pipeline.cli.engines import add_engine, open_executor
+from pipeline.cli.flags import add_engine, open_executor
 from shards.errors import plural
 from shards.terminal.arguments import parse_path
 from shards.terminal.program import Outcome, Row

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from contextlib import closing
 
-from pipeline.cli.engines import open_executor
+from pipeline.cli.flags import open_executor
 from shards.terminal.program import Outcome
 from shards.terminal.shipped_recipes import find_recipe
 from tokenmill.commands.ablate import add_experiment, tell_missing

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.builder.python_api import build_set
+from pipeline.builder.build import build_set
 from pipeline.engine.driver import Driver
 from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress

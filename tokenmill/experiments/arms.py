@@ -14,8 +14,8 @@ from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.paths import RecipePath
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
+from pipeline.sources.files import list_files
 from pipeline.sources.hub import pin_revisions
-from pipeline.sources.kinds import list_files
 from shards.config import Changes, table_of
 from shards.errors import InputError, plural
 from shards.format.manifest import MANIFEST_FILE

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.builder import disk
-from pipeline.builder.running_build import RunningBuild
+from pipeline.builder.running_build import DISK_REMEDY, FETCH_SCRATCH_SHARE, RunningBuild
 from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
 from pipeline.engine.tasks import Task
 from pipeline.recipe.schema import Recipe, SourceRecipe
@@ -49,8 +48,8 @@ def run_fetch(build: RunningBuild) -> None:
         ask_again(recipe.sources[index], folder, tasks)
 
     def check_disk(pending: list[Task]) -> None:
-        scratch_bytes = int(sum(task.payload.unit.text_bytes for task in pending) * disk.FETCH_SCRATCH_SHARE)
-        check_room([("fetched files", folder, scratch_bytes)], disk.REMEDY)
+        scratch_bytes = int(sum(task.payload.unit.text_bytes for task in pending) * FETCH_SCRATCH_SHARE)
+        check_room([("fetched files", folder, scratch_bytes)], DISK_REMEDY)
 
     stage = build.run_stage("fetch", fetch.fetch_unit, distinct, unit="files", before=check_disk)
     for journal in folder.glob("*.journal") if not build.dry_run else ():

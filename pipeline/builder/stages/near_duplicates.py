@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.builder import disk
-from pipeline.builder.running_build import RunningBuild
+from pipeline.builder.running_build import DISK_REMEDY, RunningBuild
 from pipeline.encode.run import distinct_runs
 from pipeline.engine.tasks import Task, make_task
 from pipeline.mix.near_duplicates import bands, pairs, similar
@@ -35,7 +34,7 @@ def run_near_duplicates(build: RunningBuild) -> None:
         documents = {bands.bands_digest(run.digest): run.num_documents for run in distinct}
         needed = sum(documents[task.digest] for task in pending) * bands.BANDS_BYTES
         if build.work.folder is not None and needed:
-            check_room([("near-duplicates", build.work.folder, needed)], disk.REMEDY)
+            check_room([("near-duplicates", build.work.folder, needed)], DISK_REMEDY)
 
     banded = build.run_stage("bands", bands.write_bands, tasks, before=check_disk).results
     rows = sum(result.rows for result in banded)

@@ -1,4 +1,4 @@
-"""The tokenizer of a build: trained on a sample, kept from an earlier build, or the file that the recipe gives."""
+"""The tokenizer of a build: trained on a sample, now or by an earlier build, or the file that the recipe gives."""
 
 from __future__ import annotations
 
@@ -9,24 +9,19 @@ from pipeline.builder.stages.encode import prepare_measures
 from pipeline.clean.drops import step_of
 from pipeline.clean.patterns import count_pattern_matches
 from pipeline.clean.steps import describe_drops
-from pipeline.engine.driver import StageResult
-from pipeline.engine.receipts import TaskOutput, read_receipt
+from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import Task, make_task
-from pipeline.recipe.paths import RecipePath
 from pipeline.recipe.presets import PRESETS
-from pipeline.recipe.schema import Recipe, TokenizerRecipe
+from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span
 from pipeline.tokenizer import sample, train
 from pipeline.tokenizer.encoder import read_encoder_file
-from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.errors import plural
 from shards.terminal.amounts import format_amount, format_size
 
 _SAMPLE_SHORT = 0.9
 """A sample smaller than this share of what was asked for is reported."""
-_LASTING_KEYS = ("vocab_size", "special_tokens", "pretokenizer", "id_order")
-"""Keys of the recipe that a kept tokenizer must agree with."""
 
 
 def run_tokenizer(build: RunningBuild) -> None:
@@ -34,11 +29,10 @@ def run_tokenizer(build: RunningBuild) -> None:
 
     A change of the mix trains no new tokenizer: the task's digest does not depend on the mix's weights, nor on the
     limits that are applied when documents are mixed. The receipt has those that the sample was drawn with. The build's
-    recipe becomes the one from which anyone can build the same set: with the sample's weights and limits, or with a
-    kept tokenizer as its `tokenizer.file`.
+    recipe becomes the one from which anyone can build the same set: with the sample's weights and limits.
 
     Raises:
-        TokenizerError: a tokenizer cannot be trained or used, or there is none to keep.
+        TokenizerError: a tokenizer cannot be trained or used.
     """
     recipe, section = build.recipe, build.recipe.tokenizer
     # A file that the recipe gives, or a tokenizer that was trained before.
@@ -50,9 +44,6 @@ def run_tokenizer(build: RunningBuild) -> None:
             build.note(f"tokenizer: its file also asks for what a set does not do: {ignored}")
         return
     task = _make_task(build, recipe)
-    if build.keep_tokenizer and (digest := _find_kept(build)) != task.digest:
-        _keep(build, digest)
-        return
 
     # Train one, unless this very task is done.
     def check_disk(pending: list[Task]) -> None:
@@ -122,53 +113,6 @@ def _make_task(build: RunningBuild, recipe: Recipe) -> Task:
         limits,
     )
     return make_task(payload, sum(sample.sample_budgets(payload)))
-
-
-def _find_kept(build: RunningBuild) -> str:
-    """Return the digest of the task of the tokenizer to keep: the output folder's, else the last one trained.
-
-    Raises:
-        TokenizerError: there is none, or the recipe asks for another kind.
-    """
-    stage = build.work.child("tokenizer")
-    digests = sorted({file.name.partition("/")[0] for file in stage.list()})
-    receipts = ((digest, read_receipt(stage.child(digest), train.TokenizerResult)) for digest in digests)
-    trained = {digest: result for digest, result in receipts if result is not None}
-    if not trained:
-        raise TokenizerError(f"{stage}: holds no trained tokenizer to keep. Build without --keep-tokenizer.")
-    # The one that the published set has; without a set, the last one that was trained.
-    order = sorted(trained, key=lambda digest: trained[digest].finished)
-    texts = {digest: bytes(TaskOutput(stage.child(digest)).read(train.TOKENIZER_FILE)) for digest in order}
-    published = build.out.read(train.TOKENIZER_FILE) if build.out.find(train.TOKENIZER_FILE) else None
-    digest = next((digest for digest in order if texts[digest] == published), order[-1])
-    # Its vocabulary and the order of its ids must be those that the recipe asks for.
-    for key in _LASTING_KEYS:
-        wanted, found = getattr(build.recipe.tokenizer, key), getattr(trained[digest].tokenizer, key)
-        if found != wanted:
-            raise TokenizerError(
-                f"tokenizer.{key}: {wanted!r}, but the tokenizer to keep in {stage}/{digest} has {found!r}. "
-                "Correct the key, or build without --keep-tokenizer."
-            )
-    return digest
-
-
-def _keep(build: RunningBuild, digest: str) -> None:
-    """Use a tokenizer that was trained on other files than the recipe's sample has now.
-
-    The set's recipe names the set's own tokenizer.json as its tokenizer's file, since training again from that recipe
-    would give another one.
-    """
-    home = build.work.child("tokenizer").child(digest)
-    build.used["tokenizer"] = {digest: ""}
-    build.stages["tokenizer"] = StageResult([TaskOutput(home, train.TokenizerResult).result], 0, 0.0)
-    build.note(
-        f"tokenizer: kept from {home}, trained on another sample than the recipe draws now; "
-        f"the set's recipe.json names {train.TOKENIZER_FILE} as its tokenizer.file"
-    )
-    _load_trained(build, digest)
-    section = build.recipe.tokenizer
-    kept = TokenizerRecipe(file=RecipePath(train.TOKENIZER_FILE), eos_token=section.eos_token, bos=section.bos)
-    build.recipe = build.recipe.model_copy(update={"tokenizer": kept})
 
 
 def _load_trained(build: RunningBuild, digest: str) -> None:

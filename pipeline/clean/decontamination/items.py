@@ -29,7 +29,7 @@ from pipeline.engine.tasks import InDigest, Payload, Report
 from pipeline.recipe.schema import EvaluationRecipe, Recipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import ALLOW, SourceError, Span
-from pipeline.sources.kinds import list_files, list_spans
+from pipeline.sources.files import list_files, list_spans
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.eval_tasks.read import read_items as read_task_items
 from shards.stores.open import open_store

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
-from pipeline.sources.base import SourceError, Span, TextBatch
+from pipeline.sources.base import LEAST_UNDIVIDED_BYTES, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import cut_at, read_pieces
 from pipeline.sources.formats.span_reader import SpanReader
-from pipeline.sources.undivided import LEAST_UNDIVIDED_BYTES
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe

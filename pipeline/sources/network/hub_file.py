@@ -15,8 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.network.range_cache import is_kept, open_cache
-from pipeline.sources.network.settings import network_settings
+from pipeline.sources.network.settings import is_kept, network_settings, open_cache
 from shards.stores.address import HubAddress
 from shards.stores.hub_store import HubStore, RemoteFile
 from shards.stores.retry import StoreError

@@ -7,12 +7,15 @@ worker processes as environment variables.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Generator
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, cast
 
 from pipeline.sources.base import SourceError
+from shards.stores.cache import Cache
 
 _PREFIX = "TOKENMILL_"
 
@@ -75,3 +78,36 @@ def network_settings() -> Network:
                 f"{_PREFIX}{field.name.upper()}: expected {kind.__name__}, got {text!r}. Correct or unset it."
             ) from error
     return Network(**values)  # type: ignore[arg-type]
+
+
+_keepers: list[object] = []
+
+
+@contextlib.contextmanager
+def keep_fetched() -> Generator[None]:
+    """Cache the ranges that any thread fetches inside the block, because they will be read again."""
+    keeper = object()
+    _keepers.append(keeper)
+    try:
+        yield
+    finally:
+        _keepers.remove(keeper)
+
+
+def is_kept() -> bool:
+    """Return whether ranges that are fetched now go into the cache."""
+    return bool(_keepers) or network_settings().cache_all
+
+
+def open_cache() -> Cache | None:
+    """Return the cache that the settings name; None if they name none.
+
+    Raises:
+        InputError: its folder cannot be written to.
+    """
+    return _open_cache(network_settings().cache, network_settings().cache_bytes)
+
+
+@functools.cache
+def _open_cache(folder: str, limit_bytes: int) -> Cache | None:
+    return Cache(Path(folder), limit_bytes) if folder else None

@@ -25,11 +25,10 @@ import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary
 from pipeline.engine.checksums import checksum_file
-from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Task, digest_of, digest_of_payload
-from pipeline.engine.timer import Timer
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Task, Timer, digest_of, digest_of_payload
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span, Unit, content_of_unit
-from pipeline.sources.kinds import kind_of
+from pipeline.sources.files import read_span
 from pipeline.sources.network.settings import network_settings
 from pipeline.sources.software_heritage import archive, fetched_documents
 from pipeline.sources.software_heritage.fetched_documents import FetchedSpan, FetchResult, write_documents
@@ -185,7 +184,7 @@ def _read_keys(source: SourceRecipe, span: Span) -> tuple[dict[int, bytes], Coun
     """Return the SHA-1 of the file that each row of a span names, and the counts of the other rows by reason."""
     keys: dict[int, bytes] = {}
     rejected: Counter[str] = Counter()
-    for batch in kind_of(source).read(source, span):
+    for batch in read_span(source, span):
         rejected.update(batch.rejected)
         for row, value in zip(batch.rows.tolist(), as_large_binary(batch.text).to_pylist(), strict=True):
             key = archive.parse_key(value)

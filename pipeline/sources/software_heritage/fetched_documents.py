@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,19 +20,15 @@ from pipeline.sources.base import Span, TextBatch, Unit, batch_without_rows
 from pipeline.sources.formats.span_reader import in_batches
 from shards.stores.store import FolderStore
 
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
-
 FORMAT = "documents"
 _REJECTED = b"rejected"
 _SCHEMA = pa.schema([pa.field("row", pa.uint32(), nullable=False), pa.field("text", pa.large_string(), nullable=False)])
 
 
-def read_fetched(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+def read_fetched(span: Span) -> Iterator[TextBatch]:
     """Stream a span's documents; the first batch has no text, but the counts of rejected rows by reason.
 
     Args:
-        source: not used; it was applied when the documents were written.
         span: `url` is the file, in the folder of the task that wrote it.
 
     Raises:
