@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.builds import build_here, digests
-from tests.support.hub_builds import SOURCES, Command, files_recipe, hub_recipe, without_provenance, write_recipe
+from tests.support.hub_builds import SIZES, SOURCES, Command, files_recipe, hub_recipe, without_provenance
+from tests.support.recipes import source, write_recipe
 from tests.support.servers import corpora
 from tests.support.servers.hub import Hub
 
@@ -144,22 +145,20 @@ def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest(
 
 
 ABSENT = {
-    'config = "finemath-5plus"': "no configuration 'finemath-5plus'; there are finemath-3plus, finemath-4plus",
-    'split = "test"': "no split 'test' in configuration 'finemath-4plus'; there are train",
-    'text = "body"': "no column 'body'; there are url, fetch_time",
-    'repo = "someone/nothing"': "no such dataset, or it is private",
-    'revision = "v9"': "revision 'v9': there is no such revision",
+    ("config", "finemath-5plus"): "no configuration 'finemath-5plus'; there are finemath-3plus, finemath-4plus",
+    ("split", "test"): "no split 'test' in configuration 'finemath-4plus'; there are train",
+    ("text", "body"): "no column 'body'; there are url, fetch_time",
+    ("repo", "someone/nothing"): "no such dataset, or it is private",
+    ("revision", "v9"): "revision 'v9': there is no such revision",
 }
 
 
 @pytest.mark.parametrize("part", [slice(0, 3), slice(3, 5)], ids=["files", "commits"])
 def test_what_is_not_there_is_said_at_once(part: slice, run: Command, tmp_path: Path) -> None:
     math = {"repo": "HuggingFaceTB/finemath", "config": "finemath-4plus"}
-    sources, changes = [], list(ABSENT)[part]
-    for number, change in enumerate(changes):
-        keys = [f'{key} = "{value}"' for key, value in math.items() if not change.startswith(key)]
-        sources.append("\n".join([f'[[sources]]\nname = "s{number}"\nkind = "hub"\nweight = 1', change, *keys, ""]))
-    said = run("plan", write_recipe(tmp_path / "hub.toml", "".join(sources)), expect=2)
+    changes = list(ABSENT)[part]
+    sources = [source(f"s{n}", kind="hub", **math | {key: value}) for n, (key, value) in enumerate(changes)]
+    said = run("plan", write_recipe(tmp_path / "hub.toml", *sources), expect=2)
     for number, change in enumerate(changes):
         assert ABSENT[change] in said
         assert f"source 's{number}'" in said
@@ -212,16 +211,15 @@ def test_a_file_that_changes_on_the_way_stops_the_build(
 def test_other_formats_are_read_like_files_on_disk(hub: Hub, folder: Path, run: Command, tmp_path: Path) -> None:
     table = pq.read_table(folder / SOURCES["math"][0] / "finemath-4plus").select(["text", "char_count"])
     lines = [json.dumps(row) + "\n" for row in table.to_pylist()]
-    keys = 'weight = 1\nkeep = { char_count = "> 500" }'
     made = tmp_path / "made"
     made.mkdir()
     (made / "train-0.jsonl.gz").write_bytes(gzip.compress("".join(lines[::2]).encode()))
     (made / "train-1.jsonl").write_text("".join(lines[1::2]))
     hub.publish("someone/lines", made)
-    source = f'[[sources]]\nname = "s"\nkind = "hub"\nrepo = "someone/lines"\n{keys}\n'
-    from_hub = run.build(write_recipe(tmp_path / "hub.toml", source), "set")
-    source = f'[[sources]]\nname = "s"\npaths = ["{made}/*"]\n{keys}\n'
-    build_here(write_recipe(tmp_path / "disk.toml", source), tmp_path / "disk")
+    hub_source = source("s", kind="hub", repo="someone/lines", keep={"char_count": "> 500"})
+    from_hub = run.build(write_recipe(tmp_path / "hub.toml", hub_source, **SIZES), "set")
+    files = source("s", made / "*", keep={"char_count": "> 500"})
+    build_here(write_recipe(tmp_path / "disk.toml", files, **SIZES), tmp_path / "disk")
     assert without_provenance(from_hub) == without_provenance(tmp_path / "disk")
 
 
@@ -229,7 +227,7 @@ def test_offline_the_cache_is_enough_or_says_what_is_missing(hub: Hub, run: Comm
     recipe = hub_recipe(tmp_path / "hub.toml", "math")
     cache = ("--cache", str(tmp_path / "cache"))
     first = run.build(recipe, "set", *cache)
-    pinned = hub_recipe(tmp_path / "pinned.toml", "math", more=f'revision = "{hub.commit("HuggingFaceTB/finemath")}"')
+    pinned = hub_recipe(tmp_path / "pinned.toml", "math", revision=hub.commit("HuggingFaceTB/finemath"))
     before = len(hub.requests)
     out = run.build(pinned, "offline", *cache, HF_HUB_OFFLINE="1")
     assert len(hub.requests) == before

@@ -24,7 +24,6 @@ from shards.report.write import find_or_audit, is_audited, report_to_dict, write
 from shards.stores.store import local_file
 from shards.terminal.display import printable
 from shards.validation.validate import validate
-from tests.support.chromium import Page, find_chromium, run_chromium
 from tests.support.html import Html
 from tests.support.shard_sets import Plan, write_set
 from tokenmill.__main__ import main
@@ -194,35 +193,6 @@ def test_hostile_card_parses_and_holds_no_markup(hostile):
     assert printable(HOSTILE_NAME) in spans
     assert HOSTILE_SOURCE in spans
     assert HOSTILE_TOKEN in spans
-
-
-def test_browser_runs_nothing_and_fits(report, hostile, tmp_path):
-    chromium = find_chromium()
-    if chromium is None:
-        pytest.skip("no Chromium is installed: the page is not opened in a browser")
-    foreign = "document.querySelectorAll('script, img, iframe, object, embed, form, input, base, svg a').length"
-    handlers = "[...document.querySelectorAll('*')].flatMap(e => e.getAttributeNames()).filter(n => n.startsWith('on'))"
-    with run_chromium(chromium, tmp_path / "profile") as browser:
-        for made, width in ((report, 1280), (hostile, 1280), (hostile, 390)):
-            url = (made.out / "index.html").as_uri()
-            page = Page(browser, url, width=width, dark=width == 390)
-            assert page.requests() == [url]
-            assert page.complaints() == []
-            assert page.evaluate("typeof window.ran") == "undefined"
-            assert page.evaluate("document.title") == f"{printable(made.manifest.name)}: a token set"
-            assert page.evaluate(foreign) == 0
-            assert page.evaluate(handlers) == []
-            page.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-            assert page.evaluate("document.querySelectorAll('svg.bars rect[height=\"10.0\"]').length") >= 2
-        # That what is looked for would be seen: a page with a script, an image and a wide box.
-        bad = tmp_path / "bad.html"
-        bad.write_text("<script>window.ran=1;console.error('x')</script><img src=x.png><p style='width:2000px'>x")
-        page = Page(browser, bad.as_uri(), width=390)
-        assert len(page.requests()) == 2
-        assert page.complaints()
-        assert page.evaluate("window.ran") == 1
-        assert not page.evaluate("document.documentElement.scrollWidth <= 390")
 
 
 def test_command_line(report, good_set, tmp_path, capsys):

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tests.support.builds import digests
+from tests.support.recipes import Table, source, write_recipe
 from tests.support.servers.hub import Hub
 
 ROOT = Path(__file__).parents[2]
@@ -49,51 +50,35 @@ class Command:
         return self.folder / name
 
 
-HEAD = 'name = "small"\n'
-TAIL = """
-[tokenizer]
-vocab_size = 600
-sample_bytes = "200 KB"
-[split]
-val_tokens = 2_000
-[shards]
-tokens = 60_000
-"""
+SIZES: Table = {
+    "tokenizer": {"vocab_size": 600, "sample_bytes": "200 KB"},
+    "split": {"val_tokens": 2000},
+    "shards": {"tokens": 60_000},
+    "mix": {"when_short": "shrink"},
+}
 SOURCES = {
-    "web": ("HuggingFaceFW/fineweb-edu", "sample-10BT", "sample/10BT/*.parquet", 'keep = { int_score = ">= 3" }'),
-    "math": ("HuggingFaceTB/finemath", "finemath-4plus", "finemath-4plus/*.parquet", ""),
+    "web": ("HuggingFaceFW/fineweb-edu", "sample-10BT", "sample/10BT/*.parquet", {"int_score": ">= 3"}),
+    "math": ("HuggingFaceTB/finemath", "finemath-4plus", "finemath-4plus/*.parquet", {}),
     "nested": (
         "HuggingFaceTB/smollm-corpus",
         "fineweb-edu-dedup",
         "fineweb-edu-dedup/*.parquet",
-        'keep = { "metadata.int_score" = "<= 4" }',
+        {"metadata.int_score": "<= 4"},
     ),
 }
 
 
-def write_recipe(path: Path, text: str) -> Path:
-    path.write_text(HEAD + text + TAIL)
-    return path
-
-
-def hub_recipe(path: Path, *names: str, more: str = "") -> Path:
+def hub_recipe(path: Path, *names: str, **keys: Any) -> Path:
     """Write a recipe of these sources on the Hub."""
-    tables = [
-        f'[[sources]]\nname = "{name}"\nkind = "hub"\nrepo = "{SOURCES[name][0]}"\nconfig = "{SOURCES[name][1]}"\n'
-        f"weight = 1\n{SOURCES[name][3]}\n{more}\n"
-        for name in names or SOURCES
-    ]
-    return write_recipe(path, '[mix]\nwhen_short = "shrink"\n' + "".join(tables))
+    chosen = [(name, *SOURCES[name]) for name in names or SOURCES]
+    hub = [source(name, kind="hub", repo=repo, config=config, keep=keep) for name, repo, config, _, keep in chosen]
+    return write_recipe(path, *(table | keys for table in hub), **SIZES)
 
 
-def files_recipe(path: Path, folder: Path, *names: str) -> Path:
+def files_recipe(path: Path, folder: Path) -> Path:
     """Write a recipe of the same sources as files on disk."""
-    tables = [
-        f'[[sources]]\nname = "{name}"\npaths = ["{folder / SOURCES[name][0] / SOURCES[name][2]}"]\nweight = 1\n'
-        f"{SOURCES[name][3]}\n"
-        for name in names or SOURCES
-    ]
-    return write_recipe(path, '[mix]\nwhen_short = "shrink"\n' + "".join(tables))
+    files = [source(name, folder / repo / glob, keep=keep) for name, (repo, _, glob, keep) in SOURCES.items()]
+    return write_recipe(path, *files, **SIZES)
 
 
 def without_provenance(out: Path) -> dict[str, Any]:
