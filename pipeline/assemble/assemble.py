@@ -120,8 +120,6 @@ class AssembleResult(Result):
 
     entries: list[ShardEntry] = field(default_factory=list[ShardEntry])
     """Those of the manifest."""
-    checksums: dict[str, str] = field(default_factory=dict[str, str])
-    """Of tokens, by which a build validates them."""
 
 
 def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int], None]) -> AssembleResult:
@@ -160,7 +158,6 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
                 chunks=chunks(),
                 documents=table,
                 phase=shard.phase,
-                checksums=result.checksums,
                 threads=task.threads,
             )
             timer.lap("write_s")

@@ -12,9 +12,6 @@ import numpy as np
 
 from shards.format.arrays import Bools, Int64s, UInt64s
 
-_COVERAGE_BITS = 10
-"""Leading bits of a hash: a coverage tells 1,024 ranges apart."""
-
 
 @dataclass(frozen=True)
 class HashRange:
@@ -28,14 +25,9 @@ class HashRange:
         """The first half of the range's lowest hash; `2 ** 64` for the range after the last."""
         return self.number << (64 - self.bits)
 
-    @property
-    def coverage(self) -> int:
-        """The ranges of a coverage (see `cover_hashes`) that this one meets, as bits."""
-        if self.bits >= _COVERAGE_BITS:
-            return 1 << (self.number >> (self.bits - _COVERAGE_BITS))
-        # A wide range meets many ranges of a coverage, a narrow one a part of one.
-        width = 1 << (_COVERAGE_BITS - self.bits)
-        return ((1 << width) - 1) << (self.number * width)
+    def meets(self, lowest: int, highest: int) -> bool:
+        """Return whether hashes from one first half to another may be in the range."""
+        return self.start <= highest and lowest < HashRange(self.number + 1, self.bits).start
 
     def holds(self, hi: UInt64s) -> Bools:
         """Return which hashes are in the range, by their first halves."""
@@ -51,11 +43,6 @@ def divide_hashes(hashes: int, most: int) -> list[HashRange]:
     """Return the fewest equal ranges with at most `most` hashes each, about."""
     bits = count_range_bits(hashes, most)
     return [HashRange(number, bits) for number in range(1 << bits)]
-
-
-def cover_hashes(hi: UInt64s) -> int:
-    """Return which of 1,024 equal ranges hashes are in, by their first halves: one bit for each range."""
-    return sum(1 << int(number) for number in np.unique(hi >> np.uint64(64 - _COVERAGE_BITS)))
 
 
 def sort_hashes(hi: UInt64s, lo: UInt64s, *, bits: int = 0) -> tuple[Int64s, Int64s]:

@@ -1,9 +1,8 @@
 """Check over the hashes of the whole set that no document is in both splits, or in one split more often than allowed.
 
 Hashes are compared in ranges, so that at most about `PARTITION_DOCUMENTS` of them are in memory at once. A range reads
-the hash column of the shards that have documents in it. The documents of a set that we built are in hash order, so that
-most of its shards are in one or two ranges; a shard of which that is not known is taken to be in all. Costs about
-0.15 s for a million documents.
+the hash column of the shards that may have documents in it: of a set that we built, a shard holds a part of all hashes,
+and is in one or two ranges. Costs about 0.15 s for a million documents.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -39,15 +38,15 @@ _KINDS: dict[ProblemKind, str] = {"split_leak": "are in both splits", "document_
 
 
 def check_duplicates(
-    shards: Sequence[Shard], epochs: Mapping[str, int], coverage: Sequence[int | None] = ()
+    shards: Sequence[Shard], epochs: Mapping[str, int], extents: Sequence[tuple[int, int]] = ()
 ) -> list[Problem]:
     """Check how often each document occurs, one range of hashes after the other.
 
     Args:
         shards: shards whose document tables are sound.
         epochs: how often a training document of each source may occur; 1 for a source that is not listed.
-        coverage: `cover_hashes` of each shard's documents, or None for one that is not known; none of them is known if
-            empty.
+        extents: the first halves of each shard's lowest and highest hash, if they are known: a range then reads only
+            the shards that may have documents in it.
 
     Returns:
         `split_leak` for a document in train and val; `document_repeated` for a document that occurs twice in val, or
@@ -55,7 +54,9 @@ def check_duplicates(
     """
     problems: list[Problem] = []
     counts: Counter[ProblemKind] = Counter()
-    for hashes, own in divide_shards(shards, coverage):
+    known = extents or [(0, 1 << 64)] * len(shards)
+    for hashes in divide_hashes(sum(shard.num_documents for shard in shards), PARTITION_DOCUMENTS):
+        own = [shard for shard, extent in zip(shards, known, strict=True) if hashes.meets(*extent)]
         # Val first: of equal documents, those of val are then named first.
         ordered = sorted(own, key=lambda shard: shard.entry.split != "val")
         try:
@@ -73,23 +74,6 @@ def check_duplicates(
             message = f"{plural(counts[kind], 'document')} in all {what}; the first {MAX_REPORTED} are listed"
             problems.append(Problem(kind, "all shards", message))
     return problems
-
-
-def divide_shards(shards: Sequence[Shard], coverage: Sequence[int | None] = ()) -> list[tuple[HashRange, list[Shard]]]:
-    """Return the ranges of hashes to compare, each with the shards that may have documents in it, in order.
-
-    Args:
-        shards: as in `check_duplicates`.
-        coverage: as there.
-    """
-    known = coverage or [None] * len(shards)
-    return [
-        (
-            hashes,
-            [shard for shard, own in zip(shards, known, strict=True) if own is None or own & hashes.coverage],
-        )
-        for hashes in divide_hashes(sum(shard.num_documents for shard in shards), PARTITION_DOCUMENTS)
-    ]
 
 
 class _Documents(NamedTuple):

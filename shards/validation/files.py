@@ -13,18 +13,17 @@ import hashlib
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from shards.errors import Problem, ProblemKind, ShardSetError, plural, remedy_of
+from shards.errors import Problem, ShardSetError, plural, remedy_of
 from shards.format import codec
+from shards.format.listed_files import compare_size
 from shards.format.manifest import (
     COMPANION_FILES,
     MANIFEST_FILE,
     MAX_METADATA_BYTES,
     MAX_SIDECAR_BYTES,
-    Dtype,
     Manifest,
     ShardEntry,
     Sidecar,
@@ -42,57 +41,27 @@ from shards.validation import manifest as totals
 _NOT_A_FILE = "not a regular file. Copy or build it again."
 
 
-@dataclass(frozen=True, slots=True)
-class ListedEntry:
-    """An entry of a listing: its size, and why it cannot be read as a file, if so."""
-
-    bytes: int
-    fault: tuple[ProblemKind, str] | None = None
+Listing: TypeAlias = Mapping[str, tuple[int, Problem | None]]
+"""By name the size of each entry at a set's place, and why it cannot be read as a file, if so."""
 
 
-Listing: TypeAlias = Mapping[str, ListedEntry]
-
-
-@dataclass
-class Structure:
-    """The result of the quick level."""
-
-    shard_set: ShardSet | None
-    problems: list[Problem] = field(default_factory=list[Problem])
-    listing: Listing = field(default_factory=dict[str, ListedEntry])
-
-
-@dataclass(frozen=True)
-class ShardRules:
-    """What a set says of all its shards, by which each of them is checked; plain data."""
-
-    properties: SetProperties
-    dtype: Dtype
-    """By the manifest, which may be wrong."""
-    cover: bool = False
-    """Whether to find out which ranges of hashes the documents are in."""
-    checksums: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By SHA-256 the XXH3-128 of the same bytes, both in hex, as far as the writer has computed them."""
-
-
-def check_files(store: Store) -> Structure:
-    """Check the files of a set at the quick level.
+def check_files(store: Store) -> tuple[ShardSet | None, list[Problem]]:
+    """Check the files of a set at the quick level; return the set, if there is one, and its problems.
 
     Raises:
         OSError: the folder is absent or cannot be listed.
         InputError: the store cannot be read.
     """
-    found = check_set_files(store)
-    if found.shard_set is not None:
-        manifest = found.shard_set.manifest
-        rules = ShardRules(SetProperties.of(manifest), manifest.dtype)
+    shard_set, problems, listing = check_set_files(store)
+    if shard_set is not None:
+        manifest = shard_set.manifest
 
         def check(shard: Shard) -> list[Problem]:
-            return check_shard_files(shard, rules, found.listing)[0]
+            return check_shard_files(shard, manifest, listing)[0]
 
-        for problems in map_in_threads(check, found.shard_set.shards, reads_at_once(store)):
-            found.problems += problems
-    return found
+        for found in map_in_threads(check, shard_set.shards, reads_at_once(store)):
+            problems += found
+    return shard_set, problems
 
 
 def require_whole(store: Store) -> ShardSet:
@@ -102,14 +71,16 @@ def require_whole(store: Store) -> ShardSet:
         ShardSetError: it has some.
         OSError, InputError: as `check_files`.
     """
-    found = check_files(store)
-    if found.problems or found.shard_set is None:
-        raise ShardSetError(found.problems)
-    return found.shard_set
+    shard_set, problems = check_files(store)
+    if problems or shard_set is None:
+        raise ShardSetError(problems)
+    return shard_set
 
 
-def check_set_files(store: Store) -> Structure:
+def check_set_files(store: Store) -> tuple[ShardSet | None, list[Problem], Listing]:
     """Check what a set has once at the quick level: the listing, the manifest, the tokenizer, the recipe.
+
+    Returns the set, if there is one, its problems, and the listing of its place.
 
     Raises:
         OSError: the folder is absent or cannot be listed.
@@ -122,34 +93,34 @@ def check_set_files(store: Store) -> Structure:
             f"no {MANIFEST_FILE} among {plural(len(listing), 'entry')} ({temporary} of them temporary): not a shard "
             "set, or its build did not finish. Re-run the build."
         )
-        return Structure(None, [Problem("manifest_missing", MANIFEST_FILE, message)])
+        return None, [Problem("manifest_missing", MANIFEST_FILE, message)], listing
     if problems := _check_file(MANIFEST_FILE, listing):
-        return Structure(None, problems)
+        return None, problems, listing
     shard_set = ShardSet(store)
     try:
         manifest = shard_set.manifest
     except ShardSetError as error:
-        return Structure(None, error.problems)
+        return None, error.problems, listing
     except OSError as error:
-        return Structure(None, [unreadable(MANIFEST_FILE, error)])
+        return None, [unreadable(MANIFEST_FILE, error)], listing
     # The set's other files, and what the manifest says.
     problems = [*_check_foreign(manifest, listing), *totals.check_manifest_totals(manifest)]
     problems += _check_whole(listing, manifest.tokenizer.file, MAX_TOKENIZER_BYTES) or check_tokenizer(
         store.read(manifest.tokenizer.file), manifest
     )
     recipe = manifest.recipe
-    problems += _check_whole(listing, recipe.file, MAX_METADATA_BYTES) or _check_digest(
-        recipe.file, recipe.sha256, store.read(recipe.file)
+    problems += _check_whole(listing, recipe.file, MAX_METADATA_BYTES) or check_digest(
+        recipe.file, recipe.sha256, hashlib.sha256(store.read(recipe.file)).hexdigest()
     )
-    return Structure(shard_set, problems, listing)
+    return shard_set, problems, listing
 
 
-def check_shard_files(shard: Shard, rules: ShardRules, listing: Listing) -> tuple[list[Problem], set[str]]:
+def check_shard_files(shard: Shard, manifest: Manifest, listing: Listing) -> tuple[list[Problem], set[str]]:
     """Check the files of one shard at the quick level.
 
     Args:
         shard: the shard.
-        rules: what the set says of all shards.
+        manifest: that of its set.
         listing: of the set's place.
 
     Returns:
@@ -161,30 +132,24 @@ def check_shard_files(shard: Shard, rules: ShardRules, listing: Listing) -> tupl
     sound: set[str] = set()
     for file in files.entries:
         faults = _check_file(file.path, listing)
-        if not faults and (size := listing[file.path].bytes) != file.bytes:
-            where = "on disk" if shard.store.folder is not None else "in the store"
-            message = f"{size} bytes {where}; expected {file.bytes} by the manifest. Copy or build it again."
-            faults = [Problem("file_size", file.path, message)]
+        if not faults and (fault := compare_size(shard.store, file, listing[file.path][0])) is not None:
+            faults = [fault]
         if not faults:
             sound.add(file.path)
         problems += faults
     # A tokens file of another size may have a seek table that tells more.
     tokens = files.tokens.path
-    if (
-        tokens in listing
-        and listing[tokens].fault is None
-        and (faults := _check_seek_table(shard, listing[tokens].bytes))
-    ):
+    if not _check_file(tokens, listing) and (faults := _check_seek_table(shard, listing[tokens][0])):
         sound.discard(tokens)
         problems += faults
     if files.metadata.path in sound:
-        problems += _check_sidecar(shard, rules)
+        problems += _check_sidecar(shard, manifest)
     return problems, sound
 
 
-def _list_folder(folder: Path) -> dict[str, ListedEntry]:
+def _list_folder(folder: Path) -> Listing:
     """Return the entries of a folder, with links followed."""
-    listing: dict[str, ListedEntry] = {}
+    listing: dict[str, tuple[int, Problem | None]] = {}
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
@@ -192,23 +157,23 @@ def _list_folder(folder: Path) -> dict[str, ListedEntry]:
                 facts = entry.stat()
             except OSError:
                 why = "a broken link: its target does not exist. Copy the file itself."
-                listing[entry.name] = ListedEntry(0, ("file_missing", why))
+                listing[entry.name] = 0, Problem("file_missing", entry.name, why)
                 continue
-            fault: tuple[ProblemKind, str] | None = None
+            fault = None
             if not stat.S_ISREG(facts.st_mode):
-                fault = "file_unreadable", _NOT_A_FILE
+                fault = Problem("file_unreadable", entry.name, _NOT_A_FILE)
             elif not os.access(entry.path, os.R_OK):
-                fault = "file_unreadable", "no permission to read it. Change its mode."
-            listing[entry.name] = ListedEntry(facts.st_size, fault)
+                fault = Problem("file_unreadable", entry.name, "no permission to read it. Change its mode.")
+            listing[entry.name] = facts.st_size, fault
     return listing
 
 
-def _list_store(store: Store) -> dict[str, ListedEntry]:
+def _list_store(store: Store) -> Listing:
     """Return the entries of a set's place in a store. A folder there is one entry, as on a disk."""
-    listing: dict[str, ListedEntry] = {}
+    listing: dict[str, tuple[int, Problem | None]] = {}
     for file in store.list():
         name, in_folder, _ = file.name.partition("/")
-        listing[name] = ListedEntry(0, ("file_unreadable", _NOT_A_FILE)) if in_folder else ListedEntry(file.bytes)
+        listing[name] = (0, Problem("file_unreadable", name, _NOT_A_FILE)) if in_folder else (file.bytes, None)
     return listing
 
 
@@ -216,8 +181,8 @@ def _check_file(name: str, listing: Listing) -> list[Problem]:
     """Check that a file, or the target of a link, exists, is regular and is readable."""
     if name not in listing:
         return [Problem("file_missing", name, "in the manifest, but not in the folder. Copy or build it again.")]
-    fault = listing[name].fault
-    return [] if fault is None else [Problem(fault[0], name, fault[1])]
+    fault = listing[name][1]
+    return [] if fault is None else [fault]
 
 
 def _check_foreign(manifest: Manifest, listing: Listing) -> list[Problem]:
@@ -254,7 +219,7 @@ def _check_seek_table(shard: Shard, size: int) -> list[Problem]:
     return []
 
 
-def _check_sidecar(shard: Shard, rules: ShardRules) -> list[Problem]:
+def _check_sidecar(shard: Shard, manifest: Manifest) -> list[Problem]:
     entry, file = shard.entry, shard.entry.files.metadata
     if file.bytes > MAX_SIDECAR_BYTES:
         message = f"{file.bytes} bytes of metadata; expected at most {MAX_SIDECAR_BYTES}. Not read."
@@ -262,7 +227,7 @@ def _check_sidecar(shard: Shard, rules: ShardRules) -> list[Problem]:
     problems: list[Problem] = []
     try:
         content = shard.store.read(file.path)
-        problems += _check_digest(file.path, file.sha256, content)
+        problems += check_digest(file.path, file.sha256, hashlib.sha256(content).hexdigest())
         sidecar = parse_json(Sidecar, content, where=file.path)
     except ShardSetError as error:
         return problems + error.problems
@@ -271,7 +236,7 @@ def _check_sidecar(shard: Shard, rules: ShardRules) -> list[Problem]:
     # The sidecar must be what the writer makes of the entry in the manifest.
     held = SidecarFiles(tokens=entry.files.tokens, documents=entry.files.documents)
     facts = {key: getattr(entry, key) for key in ShardEntry.model_fields if key != "files"}
-    expected = make_sidecar(rules.properties, held, facts).model_copy(update={"dtype": rules.dtype})
+    expected = make_sidecar(SetProperties.of(manifest), held, facts).model_copy(update={"dtype": manifest.dtype})
     different = [key for key in Sidecar.model_fields if getattr(sidecar, key) != getattr(expected, key)]
     if different:
         values = "; ".join(
@@ -282,8 +247,8 @@ def _check_sidecar(shard: Shard, rules: ShardRules) -> list[Problem]:
     return problems
 
 
-def _check_digest(name: str, expected: str, content: bytes) -> list[Problem]:
-    digest = hashlib.sha256(content).hexdigest()
+def check_digest(name: str, expected: str, digest: str) -> list[Problem]:
+    """Compare the SHA-256 of a file with the manifest's."""
     if digest == expected:
         return []
     message = f"sha256 is {digest}; expected {expected} by the manifest. Copy or build it again."
@@ -293,7 +258,7 @@ def _check_digest(name: str, expected: str, content: bytes) -> list[Problem]:
 def _check_whole(listing: Listing, name: str, most: int) -> list[Problem]:
     """Check that a file can be read whole: it is there, and not too large."""
     problems = _check_file(name, listing)
-    if not problems and (size := listing[name].bytes) > most:
+    if not problems and (size := listing[name][0]) > most:
         problems = [Problem("file_size", name, f"{size} bytes; expected at most {most}. Not read.")]
     return problems
 

@@ -3,12 +3,6 @@
 Tokens are streamed: one frame is read, hashed, decompressed, hashed again and compared while it is in the cache. The
 document table is read in batches. Memory: a few MiB, and 8 bytes per document of the shard. Faults of one kind in one
 shard make one problem, which says how many there are and where the first one is.
-
-SHA-256 of the file and of its content is as much work as decompressing it. Whoever wrote the files may know a checksum
-that costs a tenth: the XXH3-128 of the bytes that have a SHA-256, computed of the same bytes at the same time. Then
-that one is compared. If it is, the bytes are the same, except with a chance of 1 in 2^128; if it is not, the file is
-read again for its SHA-256, so that the problem is the same one. A digest in the manifest that the writer did not
-compute has no such checksum.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -19,7 +13,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 import numpy as np
-import xxhash
 import zstandard
 
 from shards.errors import Problem, ProblemKind, ShardSetError, plural
@@ -27,15 +20,12 @@ from shards.format import codec
 from shards.format.arrays import Int64s, Rows
 from shards.format.content_hash import split_column
 from shards.format.document_table import add_source_counts, iter_documents
-from shards.format.equal_hashes import cover_hashes
-from shards.format.manifest import SourceCounts
-from shards.format.reader import Shard, ShardSet
-from shards.format.writer import SetProperties
+from shards.format.manifest import Manifest, SourceCounts
+from shards.format.reader import Shard
 from shards.stores.files import hash_file
 from shards.stores.store import require_folder
 from shards.terminal.reporter import Advance
-from shards.validation import duplicates
-from shards.validation.files import Listing, ShardRules, check_shard_files, unreadable
+from shards.validation.files import Listing, check_digest, check_shard_files, unreadable
 
 
 @dataclass
@@ -51,8 +41,8 @@ class ShardFindings:
     table_sound: bool = False
     """Whether the document table can be trusted: it has the number of rows in the manifest, the right types, and no gap
     between documents."""
-    coverage: int | None = None
-    """`cover_hashes` of its documents, if that was asked for."""
+    hashes: tuple[int, int] = (0, 0)
+    """The first halves of the lowest and the highest content hash."""
 
 
 @dataclass
@@ -69,39 +59,39 @@ class _Fault:
 
 
 def find_shard_problems(
-    shard: Shard, rules: ShardRules, listing: Listing, advance: Advance | None = None
+    shard: Shard, manifest: Manifest, listing: Listing, advance: Advance | None = None
 ) -> ShardFindings:
     """Check one shard in full: its files, then their content.
 
     Args:
         shard: the shard.
-        rules: what the set says of all shards.
+        manifest: that of its set.
         listing: of the set's place.
         advance: called with the number of tokens checked since the last call.
 
     Raises:
         InputError: the store cannot be read.
     """
-    problems, sound = check_shard_files(shard, rules, listing)
+    problems, sound = check_shard_files(shard, manifest, listing)
     found = ShardFindings(problems)
     # The table first: its documents say where EOS must be among the tokens.
     documents, tokens = (file.path for file in (shard.entry.files.documents, shard.entry.files.tokens))
     ends: Int64s | None = None
     if documents in sound:
         try:
-            ends = _check_documents(shard, rules, found)
+            ends = _check_documents(shard, found)
         except OSError as error:
             found.problems.append(unreadable(documents, error))
     if tokens in sound:
         try:
-            found.problems += _check_tokens(shard, ends, rules, advance)
+            found.problems += _check_tokens(shard, ends, manifest, advance)
             found.tokens = shard.num_tokens
         except OSError as error:
             found.problems.append(unreadable(tokens, error))
     return found
 
 
-def _check_documents(shard: Shard, rules: ShardRules, found: ShardFindings) -> Int64s | None:
+def _check_documents(shard: Shard, found: ShardFindings) -> Int64s | None:
     """Check the document table's digest and rows; return the ends of documents if the table can be trusted.
 
     A table on another machine is read once, whole.
@@ -109,42 +99,41 @@ def _check_documents(shard: Shard, rules: ShardRules, found: ShardFindings) -> I
     file = shard.entry.files.documents
     content = None if shard.store.folder is not None else shard.store.read(file.path)
     digest = hash_file(require_folder(shard.store) / file.path) if content is None else sha256(content).hexdigest()
-    found.problems += _check_digest("file_checksum", file.path, digest, file.sha256)
-    gaps, empty = _Fault("document_table"), _Fault("document_table")
+    found.problems += check_digest(file.path, file.sha256, digest)
+    wrong = _Fault("document_table")
     ends = [np.empty(0, np.int64)]
     sums: dict[str, list[int]] = {}
-    position = row = coverage = 0
-    columns = ["start", "length", "source", "unit", "row", *(["hash"] if rules.cover else [])]
+    position, row, low, high = 0, 0, 1 << 64, 0
     try:
-        for batch in iter_documents(shard, columns, content):
+        for batch in iter_documents(shard, content=content):
             start: Int64s = np.from_dlpack(batch.column("start")).view(np.int64)
             length: Int64s = np.from_dlpack(batch.column("length")).astype(np.int64)
             stop = np.cumsum(length) + position
-            # Each document begins where the one before it ended.
-            wrong = np.flatnonzero(start != stop - length)
-            if len(wrong):
-                at = int(wrong[0])
-                gaps.add(len(wrong), f"document {row + at} starts at {start[at]}; expected {stop[at] - length[at]}")
-            if not length.all():
-                empty.add(int((length == 0).sum()), f"document {row + int((length == 0).argmax())} has length 0")
-            if not gaps.count:  # a broken table is not kept: the shard's tokens do not bound its memory
+            # Each document begins where the one before it ended, and has a token.
+            places = np.flatnonzero((start != stop - length) | (length == 0))
+            if len(places):
+                at = int(places[0])
+                held = f"document {row + at} has {plural(length[at], 'token')} from {start[at]}"
+                wrong.add(len(places), f"{held}; expected at least 1 from {stop[at] - length[at]}")
+            if not wrong.count:  # a broken table is not kept: the shard's tokens do not bound its memory
                 ends.append(stop - 1)
             add_source_counts(batch, sums)
-            if rules.cover:
-                coverage |= cover_hashes(split_column(batch.column("hash"))[:, 0])
+            if len(start):
+                hashes = split_column(batch.column("hash"))[:, 0]
+                low, high = min(low, int(hashes.min())), max(high, int(hashes.max()))
             position, row = int(stop[-1]) if len(stop) else position, row + len(stop)
     except ShardSetError as error:
         found.problems += error.problems
         return None
     # What was seen over all batches.
-    found.problems += _to_problems([gaps, empty], file.path, "The table and the tokens come from different builds.")
+    found.problems += _to_problems([wrong], file.path, "The table and the tokens come from different builds.")
     found.problems += _check_sums(shard, position, sums)
-    if gaps.count or empty.count or position != shard.num_tokens:
+    if wrong.count or position != shard.num_tokens:
         return None
     # From here on others may rely on the table.
     found.documents, found.table_sound = row, True
     found.longest = {source: most for source, (_, _, most) in sums.items()}
-    found.coverage = coverage if rules.cover else None
+    found.hashes = low, high
     return np.concatenate(ends)
 
 
@@ -164,29 +153,8 @@ def _check_sums(shard: Shard, tokens: int, sums: Mapping[str, list[int]]) -> lis
     return problems
 
 
-def _check_tokens(shard: Shard, ends: Int64s | None, rules: ShardRules, advance: Advance | None) -> list[Problem]:
-    """Check the tokens file by the writer's checksums if they are known, and then what they find by SHA-256."""
-    # The writer's checksums cost a tenth of SHA-256; without both, SHA-256 is compared.
-    entry, checksums = shard.entry, rules.checksums
-    known = checksums.get(entry.files.tokens.sha256), checksums.get(entry.tokens_sha256)
-    if None in known:
-        return _read_tokens(shard, ends, rules, (None, None), advance)
-    problems = _read_tokens(shard, ends, rules, known, advance)
-    # A fault that is not found again was there once: a disk that gives other bytes each time.
-    return (_read_tokens(shard, ends, rules, (None, None), None) or problems) if problems else []
-
-
-def _read_tokens(
-    shard: Shard,
-    ends: Int64s | None,
-    rules: ShardRules,
-    known: tuple[str | None, str | None],
-    advance: Advance | None,
-) -> list[Problem]:
-    """Read the tokens file once and check both digests, frame checksums, the range of ids, the places of EOS and BOS.
-
-    `known` are the XXH3-128 of the file and of its content, to compare instead of their SHA-256.
-    """
+def _check_tokens(shard: Shard, ends: Int64s | None, manifest: Manifest, advance: Advance | None) -> list[Problem]:
+    """Read the tokens file once; check both digests, frame checksums, the range of ids, the places of EOS and BOS."""
     file, dtype, entry = shard.tokens_file, shard.dtype, shard.entry
     try:
         frames = shard.frames
@@ -194,10 +162,9 @@ def _read_tokens(
         return error.problems
     corrupt, beyond = _Fault("frame_corrupt"), _Fault("token_out_of_range")
     eos, bos = _Fault("eos_misplaced"), _Fault("bos_misplaced")
-    starts = (
-        None if ends is None or rules.properties.bos_id is None else np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
-    )
-    file_hash, content_hash = (sha256() if one is None else xxhash.xxh3_128() for one in known)
+    eos_id, bos_id, vocab_size = manifest.tokenizer.eos_id, manifest.tokenizer.bos_id, manifest.vocab_size
+    starts = None if ends is None else np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
+    file_hash, content_hash = sha256(), sha256()
     decompressor = zstandard.ZstdDecompressor()
     for frame, data in codec.iter_compressed(file, frames):
         file_hash.update(data)
@@ -210,24 +177,23 @@ def _read_tokens(
         # A frame that decompresses: its ids, and where EOS and BOS are in it.
         tokens = np.frombuffer(content, dtype)
         first = frame.start // dtype.itemsize
-        vocab_size = rules.properties.vocab_size
         if int(tokens.max()) >= vocab_size:
             wrong = np.flatnonzero(tokens >= vocab_size)
             at = int(wrong[0])
             beyond.add(len(wrong), f"token {first + at} is {tokens[at]}; expected less than vocab_size {vocab_size}")
         if ends is not None:
-            _check_mark(tokens, first, ends, rules.properties.eos_id, eos, ("ends", "EOS"))
-        if starts is not None and rules.properties.bos_id is not None:
-            _check_mark(tokens, first, starts, rules.properties.bos_id, bos, ("begins", "BOS"))
+            _check_mark(tokens, first, ends, eos_id, eos, ("ends", "EOS"))
+        if starts is not None and bos_id is not None:
+            _check_mark(tokens, first, starts, bos_id, bos, ("begins", "BOS"))
         if advance is not None:
             advance(len(tokens))
     size = entry.files.tokens.bytes  # a sound file has it; what follows the frames is the seek table
     for start in range(frames[-1].file_stop if frames else 0, size, codec.FRAME_BYTES):
         file_hash.update(file.read_range(start, min(start + codec.FRAME_BYTES, size)))
-    expected = known[0] or entry.files.tokens.sha256, known[1] or entry.tokens_sha256
-    problems = _check_digest("file_checksum", file.name, file_hash.hexdigest(), expected[0])
-    if not corrupt.count:
-        problems += _check_digest("tokens_checksum", file.name, content_hash.hexdigest(), expected[1])
+    problems = check_digest(file.name, entry.files.tokens.sha256, file_hash.hexdigest())
+    if not corrupt.count and (digest := content_hash.hexdigest()) != entry.tokens_sha256:
+        message = f"sha256 of the decompressed tokens is {digest}; expected {entry.tokens_sha256} by the manifest"
+        problems.append(Problem("tokens_checksum", file.name, f"{message}. Copy or build it again."))
     return problems + _to_problems([corrupt, beyond, eos, bos], file.name, "Copy or build the shard again.")
 
 
@@ -258,14 +224,6 @@ def _check_mark(
         fault.add(len(inside), f"token {first + int(inside[0])} is {name} {mark} inside a document")
 
 
-def _check_digest(kind: ProblemKind, name: str, digest: str, expected: str) -> list[Problem]:
-    if digest == expected:
-        return []
-    algorithm = "sha256" if len(expected) == 64 else "xxh3_128"
-    what = algorithm if kind == "file_checksum" else f"{algorithm} of the decompressed tokens"
-    return [Problem(kind, name, f"{what} is {digest}; expected {expected} by the manifest. Copy or build it again.")]
-
-
 def _to_problems(faults: list[_Fault], name: str, remedy: str) -> list[Problem]:
     problems: list[Problem] = []
     for fault in faults:
@@ -273,10 +231,3 @@ def _to_problems(faults: list[_Fault], name: str, remedy: str) -> list[Problem]:
             more = f" (the first of {fault.count})" if fault.count > 1 else ""
             problems.append(Problem(fault.kind, name, f"{fault.first}{more}. {remedy}"))
     return problems
-
-
-def shard_rules(shard_set: ShardSet, checksums: Mapping[str, str] | None = None) -> ShardRules:
-    """Return the rules by which the shards of a set are checked; `checksums` as in `ShardRules`."""
-    manifest = shard_set.manifest
-    cover = shard_set.shards.num_documents > duplicates.PARTITION_DOCUMENTS
-    return ShardRules(SetProperties.of(manifest), manifest.dtype, cover, checksums or {})

@@ -25,8 +25,8 @@ from shards.stores.open import AnyPath, open_store
 from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_in_threads
 from shards.validation.duplicates import check_duplicates
-from shards.validation.files import check_files, check_set_files
-from shards.validation.shard_contents import ShardFindings, find_shard_problems, shard_rules
+from shards.validation.files import Listing, check_files, check_set_files
+from shards.validation.shard_contents import ShardFindings, find_shard_problems
 
 Level = Literal["quick", "full"]
 
@@ -79,7 +79,6 @@ def validate(
     *,
     level: Level = "quick",
     threads: int = 1,
-    checksums: Mapping[str, str] | None = None,
     progress: Progress = no_progress,
 ) -> ValidationResult:
     """Check a shard set and return every problem found.
@@ -88,7 +87,6 @@ def validate(
         path: the set's folder, or the address of its store.
         level: `quick` or `full`.
         threads: shards are read by this many threads; the report does not depend on it.
-        checksums: what the writer of the set knows of its tokens, as in `ShardRules`.
         progress: called as tokens are checked.
 
     Raises:
@@ -97,26 +95,29 @@ def validate(
     """
     began = time.perf_counter()
     store = open_store(path)
-    structure = check_set_files(store) if level == "full" else check_files(store)
-    report = ValidationResult(store.folder or str(store), level, structure.problems)
-    shard_set = structure.shard_set
+    listing: Listing = {}
+    if level == "full":
+        shard_set, problems, listing = check_set_files(store)
+    else:
+        shard_set, problems = check_files(store)
+    report = ValidationResult(store.folder or str(store), level, problems)
     shards = shard_set.shards if shard_set is not None else Shards()
     report.shards = len(shards)
     if shard_set is None or level == "quick":
         # The quick level reads no contents: its totals are those of the manifest.
         report.tokens, report.documents = shards.num_tokens, shards.num_documents
     else:
-        rules, advance = shard_rules(shard_set, checksums), count_up(progress, shards.num_tokens)
+        manifest, advance = shard_set.manifest, count_up(progress, shards.num_tokens)
 
         def check(shard: Shard) -> ShardFindings:
-            return find_shard_problems(shard, rules, structure.listing, advance)
+            return find_shard_problems(shard, manifest, listing, advance)
 
         findings = map_in_threads(check, shards, threads)
         report.tokens = sum(found.tokens for found in findings)
         report.documents = sum(found.documents for found in findings)
         for found in findings:
             report.problems += found.problems
-        report.problems += _check_whole_set(shards, findings, shard_set.manifest)
+        report.problems += _check_whole_set(shards, findings, manifest)
     report.seconds = time.perf_counter() - began
     return report
 
@@ -131,8 +132,8 @@ def _check_whole_set(shards: Shards, findings: Sequence[ShardFindings], manifest
         for found in findings:
             longest |= Counter(found.longest)
         problems += check_mix_shares(manifest, longest)
-    coverage = [found.coverage for _, found in trusted]
-    return problems + check_duplicates([shard for shard, _ in trusted], manifest.epochs, coverage)
+    extents = [found.hashes for _, found in trusted]
+    return problems + check_duplicates([shard for shard, _ in trusted], manifest.epochs, extents)
 
 
 def check_mix_shares(manifest: Manifest, longest: Mapping[str, int]) -> list[Problem]:

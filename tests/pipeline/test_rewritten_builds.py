@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from tokenizers import Tokenizer
 import shards
 from shards.torch import TokenWindows
 from shards.validation.files import check_set_files
-from shards.validation.shard_contents import find_shard_problems, shard_rules
+from shards.validation.shard_contents import find_shard_problems
 from shards.validation.validate import validate
 from tests.support.builds import (
     build_here,
@@ -126,9 +125,9 @@ def test_the_manifest_says_what_was_rewritten(corpus: Path, built: Path) -> None
 def test_bos_out_of_place_is_found(built: Path) -> None:
     shard_set = shards.open_set(built)
     shard = shard_set.shards[0]
-    rules, listing = shard_rules(shard_set), check_set_files(shard_set.store).listing
-    assert find_shard_problems(shard, rules, listing).problems == []
-    other = replace(rules, properties=replace(rules.properties, bos_id=100))
+    manifest, (_, _, listing) = shard_set.manifest, check_set_files(shard_set.store)
+    assert find_shard_problems(shard, manifest, listing).problems == []
+    other = manifest.model_copy(update={"tokenizer": manifest.tokenizer.model_copy(update={"bos_id": 100})})
     problems = find_shard_problems(shard, other, listing).problems
     assert {problem.kind for problem in problems} == {"bos_misplaced", "sidecar_mismatch"}
     assert any("token 0 begins a document but is 1; expected BOS 100" in one.message for one in problems)

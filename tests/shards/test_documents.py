@@ -11,7 +11,7 @@ from shards.errors import ShardSetError
 from shards.format.content_hash import hash_document, hash_documents, join_hashes, split_column, split_hashes
 from shards.format.document_blocks import cut_blocks
 from shards.format.document_table import read_sources
-from shards.format.equal_hashes import HashRange, cover_hashes, find_copies, find_hashes, sort_hashes
+from shards.format.equal_hashes import HashRange, find_copies, find_hashes, sort_hashes
 from shards.format.reader import open_set
 
 
@@ -73,7 +73,10 @@ def test_hashes_of_a_range_are_compared_as_plain_code_does(hashes: list[tuple[in
         assert own.tolist() == [place for place, (hi, _) in enumerate(hashes) if hi >> (64 - bits) == number]
         assert all(part.start <= hashes[place][0] < HashRange(number + 1, bits).start for place in own)
         hi, lo = split([hashes[place] for place in own])
-        assert cover_hashes(hi) & part.coverage == cover_hashes(hi)
+        assert part.meets(int(hi.min()), int(hi.max()))
+        assert part.meets(0, int(hi.min()))
+        assert part.meets(int(hi.max()), TOP)
+        assert not number or not part.meets(0, part.start - 1)
         order, shared = sort_hashes(hi, lo, bits=bits)
         assert order.tolist() == sorted(range(len(own)), key=lambda place: hashes[own[place]])
         copies, originals = (own[places] for places in find_copies(hi, lo, order[shared]))
