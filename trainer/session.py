@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
 from shards.errors import InputError, Problem, path_remedy, plural, remedy_of
-from shards.format.listed_files import Verify, read_listed_file
+from shards.format.listed_files import read_listed_file
 from shards.format.vocabulary import check_tokenizer
 from shards.format.windows.order import WindowOrder, order_split
 from shards.stores.cache import Cache
@@ -159,7 +159,6 @@ def open_session(
     say: Note,
     start: Path | None = None,
     cache: Cache | None = None,
-    verify: Verify = "size",
 ) -> Session:
     """Check everything, load or build the model, and prepare the run folder. Every rank calls it.
 
@@ -171,7 +170,6 @@ def open_session(
         say: called with each line the user should know.
         start: the checkpoint of another run that this one begins from, if it has not begun; with `resume="auto"`.
         cache: keeps the shards of a set that is not on this machine.
-        verify: what is compared of a shard when it is first read, as for `open_set`.
 
     Raises:
         InputError: the run cannot start; the message has all known reasons. No file of an earlier run is deleted.
@@ -180,7 +178,7 @@ def open_session(
     # Check the set and the machine.
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     train = recipe.train
-    shard_set = _open_valid_set(place, cache, verify)
+    shard_set = _open_valid_set(place, cache)
     vocab_size = recipe.model.vocab_size or shard_set.vocab_size
     device = choose_device(train.device)
     precision = choose_precision(train.precision, device)
@@ -226,13 +224,13 @@ def open_session(
         return session
 
 
-def _open_valid_set(place: Place, cache: Cache | None, verify: Verify) -> ShardSet:
+def _open_valid_set(place: Place, cache: Cache | None) -> ShardSet:
     try:
         if isinstance(place, Path):
             problems = validate(place, level="quick").problems
-            shard_set = None if problems else open_set(place, verify=verify)
+            shard_set = None if problems else open_set(place)
         else:
-            shard_set, problems = _open_remote_set(place, cache, verify)
+            shard_set, problems = _open_remote_set(place, cache)
     except OSError as error:
         reason = error.strerror or str(error)
         remedy = remedy_of(error) or ". Expected the folder of a shard set."
@@ -243,9 +241,9 @@ def _open_valid_set(place: Place, cache: Cache | None, verify: Verify) -> ShardS
     return shard_set
 
 
-def _open_remote_set(place: str, cache: Cache | None, verify: Verify) -> tuple[ShardSet, list[Problem]]:
+def _open_remote_set(place: str, cache: Cache | None) -> tuple[ShardSet, list[Problem]]:
     """Open a set, which compares its files with one listing; check its manifest and tokenizer, but read no shard."""
-    shard_set = open_set(place, cache=cache, verify=verify)
+    shard_set = open_set(place, cache=cache)
     manifest = shard_set.manifest
     tokenizer = read_listed_file(shard_set.store, manifest.tokenizer.file, manifest.tokenizer.sha256)
     return shard_set, check_manifest_totals(manifest) + check_tokenizer(tokenizer, manifest)

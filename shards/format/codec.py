@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 import zstandard
 
 from shards.errors import plural
-from shards.terminal.workers import map_in_threads
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -338,7 +337,7 @@ def group_frames(frames: Frames, request_bytes: int) -> Iterator[Frames]:
         yield frames[first:]
 
 
-def read_into(file: StoredFile, frames: Frames, start: int, target: memoryview, *, threads: int = 1) -> None:
+def read_into(file: StoredFile, frames: Frames, start: int, target: memoryview) -> None:
     """Decompress the content bytes from `start` on until a buffer is full. Only the frames that contain them are read.
 
     Args:
@@ -346,7 +345,6 @@ def read_into(file: StoredFile, frames: Frames, start: int, target: memoryview, 
         frames: all its frames, from `read_seek_table`.
         start: first content byte.
         target: a writable buffer of bytes.
-        threads: number of threads that decompress frames. The result does not depend on it.
 
     Raises:
         ValueError: the range lies outside the content.
@@ -357,14 +355,9 @@ def read_into(file: StoredFile, frames: Frames, start: int, target: memoryview, 
         raise ValueError(f"{file.name}: bytes [{start}, {stop}) lie outside [0, {size})")
     # Every frame but the last holds FRAME_BYTES (checked when the table was read).
     needed = frames[start // FRAME_BYTES : (stop - 1) // FRAME_BYTES + 1] if start < stop else ()
-
-    def fill(part: Frames) -> None:
-        for frame, content in zip(part, iter_frames(file, part), strict=True):
-            first, last = max(start, frame.start), min(stop, frame.stop)
-            target[first - start : last - start] = memoryview(content)[first - frame.start : last - frame.start]
-
-    step = max(1, -(-len(needed) // max(1, threads)))
-    map_in_threads(fill, [needed[i : i + step] for i in range(0, len(needed), step)], threads)
+    for frame, content in zip(needed, iter_frames(file, needed), strict=True):
+        first, last = max(start, frame.start), min(stop, frame.stop)
+        target[first - start : last - start] = memoryview(content)[first - frame.start : last - frame.start]
 
 
 def decompress_frame(decompressor: zstandard.ZstdDecompressor, data: bytes | memoryview, frame: Frame) -> bytes:

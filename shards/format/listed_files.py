@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Literal
 
 from shards.errors import Problem, ShardSetError, plural, set_error
 from shards.format.manifest import FileEntry, Manifest
-from shards.stores.store import Store, StoredFile
-
-Verify = Literal["size", "sha256"]
-"""What is compared of a shard's file when it is first read: its size, or its size and its SHA-256."""
+from shards.stores.store import Store
 
 MOST_PROBLEMS = 10
 """Files that are named one by one; the others are counted."""
-
-HASHED_BYTES = 8 << 20
-"""Bytes read at once of a file that is hashed, if the store does not prefer another size."""
 
 
 def compare_sizes(store: Store, manifest: Manifest) -> list[Problem]:
@@ -75,20 +68,6 @@ def say_remedy(store: Store) -> str:
     """Return the remedy for a file that is missing or is not what the manifest says."""
     again = "Copy, pull or build it again" if store.folder is not None else "Push or build it again"
     return f"{again}; tokenmill validate {store} finds every damaged file."
-
-
-def check_sha256(store: Store, file: FileEntry) -> None:
-    """Read a file once in parts, and compare its SHA-256 with the manifest.
-
-    Raises:
-        ShardSetError: it differs.
-        OSError: the file cannot be read, or is shorter than the manifest says.
-    """
-    stored, found = StoredFile(store, file.path), hashlib.sha256()
-    step = store.request_bytes or HASHED_BYTES
-    for start in range(0, file.bytes, step):
-        found.update(stored.read_range(start, min(start + step, file.bytes)))
-    _compare_digest(store, file.path, found.hexdigest(), file.sha256)
 
 
 def read_listed_file(store: Store, name: str, sha256: str) -> bytes:

@@ -13,10 +13,10 @@ import contextlib
 import hashlib
 import io
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from shards.errors import InputError, ProblemKind, ShardSetError, plural, remedy
 from shards.format import codec
 from shards.format.arrays import TOKEN_DTYPES, Tokens
 from shards.format.listed_files import (
-    Verify,
-    check_sha256,
     compare_size,
     compare_sizes,
     find_size,
@@ -47,7 +45,6 @@ from shards.stores.cache_store import CacheStore
 from shards.stores.hub_store import HubStore
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import Store, StoredFile, require_folder
-from shards.terminal.gone import nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,9 +58,6 @@ class Shard:
     store: Store
     entry: ShardEntry
     dtype: np.dtype[np.uint16] | np.dtype[np.uint32]
-    verify: Verify = "size"
-    _verified: set[str] = field(default_factory=set[str], init=False, repr=False, compare=False)
-    """The files whose digest this process has compared, with `verify = "sha256"`."""
 
     def __repr__(self) -> str:
         return f"<Shard {self.name}: {plural(self.num_tokens, 'token')} in {plural(self.num_documents, 'document')}>"
@@ -106,13 +100,12 @@ class Shard:
             self._compare(file)
             return codec.read_seek_table(self.tokens_file, size=file.bytes, content_bytes=content_bytes)
 
-    def read(self, start: int = 0, stop: int | None = None, *, threads: int = 1) -> Tokens:
+    def read(self, start: int = 0, stop: int | None = None) -> Tokens:
         """Read the tokens [start, stop) of the shard.
 
         Args:
             start: first token.
             stop: one past the last; the shard's end when None.
-            threads: threads that decompress; the result does not depend on it.
 
         Returns:
             tokens: uint16 or uint32 `(stop - start,)`, writable, owned by the caller.
@@ -126,18 +119,18 @@ class Shard:
         if not 0 <= start <= stop <= self.num_tokens:
             raise ValueError(f"{self.name}: tokens [{start}, {stop}) lie outside [0, {self.num_tokens})")
         tokens = np.empty(stop - start, self.dtype)
-        self.read_into(tokens, start, threads=threads)
+        self.read_into(tokens, start)
         return tokens
 
-    def read_into(self, out: Tokens, start: int, *, threads: int = 1) -> None:
-        """Fill an array with the tokens from `start` on. Memory: a decompressed frame for each thread.
+    def read_into(self, out: Tokens, start: int) -> None:
+        """Fill an array with the tokens from `start` on. Memory: a decompressed frame.
 
         Raises:
             ValueError: the range lies outside the shard.
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
         """
         with self._open() as (file, frames):
-            codec.read_into(file, frames, start * self.dtype.itemsize, out.view(np.uint8).data, threads=threads)
+            codec.read_into(file, frames, start * self.dtype.itemsize, out.view(np.uint8).data)
 
     @contextlib.contextmanager
     def _open(self) -> Generator[tuple[StoredFile, codec.Frames]]:
@@ -210,11 +203,10 @@ class Shard:
         return io.BytesIO(read_listed_file(self.store, file.path, file.sha256))
 
     def _compare(self, file: FileEntry) -> None:
-        """Compare a file with the manifest before it is read: its size if that takes no request, and as `verify` says.
+        """Compare a file with the manifest before it is read: its size, if that takes no request.
 
         Raises:
-            ShardSetError: the file is missing, or is not what the manifest says.
-            OSError: it cannot be read.
+            ShardSetError: the file is missing, or has another size.
         """
         if self.cached:
             return  # the cache compares size and digest of what it has fetched
@@ -222,9 +214,6 @@ class Shard:
             problem = compare_size(self.store, file, find_size(self.store, file.path))
             if problem is not None:
                 raise ShardSetError([problem])
-        if self.verify == "sha256" and file.path not in self._verified:
-            check_sha256(self.store, file)
-            self._verified.add(file.path)
 
     @contextlib.contextmanager
     def _tell_damage(self, file: FileEntry, kind: ProblemKind) -> Generator[None]:
@@ -278,7 +267,6 @@ class ShardSet:
     """A complete shard set. Use `open_set`. A pickle of it opens the same set in another process."""
 
     store: Store
-    verify: Verify = "size"
 
     @property
     def path(self) -> Path:
@@ -293,7 +281,7 @@ class ShardSet:
         read = f" {self.manifest.summary}" if "manifest" in self.__dict__ else ""  # a repr reads no files
         return f"<ShardSet at {self.store}{':' if read else ''}{read}>"
 
-    def __reduce__(self) -> tuple[Callable[..., ShardSet], tuple[str, Cache | None, Verify, str]]:
+    def __reduce__(self) -> tuple[Callable[..., ShardSet], tuple[str, Cache | None, str]]:
         """Pickle the set's address and identity, for a process in any folder; no manifest, tokens or credentials."""
         store, cache = self.store, None
         if isinstance(store, CacheStore):
@@ -301,7 +289,7 @@ class ShardSet:
         place = str(store.folder.absolute()) if store.folder is not None else str(store)
         if isinstance(store, HubStore):
             place = store.pinned_address  # of the commit that is read here
-        return _reopen_set, (place, cache, self.verify, self.manifest_sha256)
+        return _reopen_set, (place, cache, self.manifest_sha256)
 
     @cached_property
     def _manifest_content(self) -> bytes:
@@ -360,7 +348,7 @@ class ShardSet:
     @cached_property
     def shards(self) -> Shards:
         """Every shard, in the manifest's order."""
-        return Shards(Shard(self.store, entry, self.dtype, self.verify) for entry in self.manifest.shards)
+        return Shards(Shard(self.store, entry, self.dtype) for entry in self.manifest.shards)
 
     def shard(self, name: str) -> Shard:
         """Return the shard of this name.
@@ -411,7 +399,7 @@ class ShardSet:
         return tokenizers.Tokenizer.from_buffer(read_listed_file(self.store, entry.file, entry.sha256))
 
 
-def open_set(place: AnyPath, *, cache: Cache | None = None, verify: Verify = "size") -> ShardSet:
+def open_set(place: AnyPath, *, cache: Cache | None = None) -> ShardSet:
     """Open a shard set: read its manifest, and compare the sizes of all its files with it.
 
     Sizes cost a stat of each file in a folder, or one listing of a store. No shard is read.
@@ -423,40 +411,36 @@ def open_set(place: AnyPath, *, cache: Cache | None = None, verify: Verify = "si
         cache: keeps the shards of a set that is not on this machine: each is fetched whole and verified when it is
             first read. A set in a folder needs none, and does not use it. Without a cache only the requested ranges are
             read, and kept nowhere.
-        verify: what is compared of a shard's file when a process first reads it: "size", or "sha256", which reads the
-            whole file once more. A cache compares both anyway.
 
     Raises:
         ShardSetError: there is no manifest, it is not valid, a shard's file is missing or has another size than it
             says, or (with a cache) the tokenizer is not what it says.
-        InputError: the store cannot be read or listed, the place is not the address of one, the cache's limit is
-            smaller than two shards of the set, or `verify` is unknown.
+        InputError: the store cannot be read or listed, the place is not the address of one, or the cache's limit
+            is smaller than two shards of the set.
         OSError: the folder cannot be read.
     """
-    if verify not in get_args(Verify):
-        raise InputError(f"verify = {verify!r}: unknown.{nearest(str(verify), list(get_args(Verify)))}")
-    shard_set = _open_in(open_store(place), cache, verify)
+    shard_set = _open_in(open_store(place), cache)
     if problems := compare_sizes(shard_set.store, shard_set.manifest):
         raise ShardSetError(problems)
     return shard_set
 
 
-def _reopen_set(place: str, cache: Cache | None, verify: Verify, sha256: str) -> ShardSet:
+def _reopen_set(place: str, cache: Cache | None, sha256: str) -> ShardSet:
     """Open the set of a pickle; sizes are compared when a shard is first read, not again for all of them.
 
     Raises:
         InputError: another set is there now.
     """
-    shard_set = _open_in(open_store(place), cache, verify)
+    shard_set = _open_in(open_store(place), cache)
     if (found := shard_set.manifest_sha256) != sha256:
         message = f"{place}: manifest sha256 {found}; expected {sha256}, the set that was pickled"
         raise InputError(f"{message}. It has changed since: open it, or make the dataset, again.")
     return shard_set
 
 
-def _open_in(store: Store, cache: Cache | None, verify: Verify) -> ShardSet:
+def _open_in(store: Store, cache: Cache | None) -> ShardSet:
     """Return the set of a store, and read its manifest; through a cache, manifest and tokenizer stay in memory."""
-    shard_set = ShardSet(store, verify)
+    shard_set = ShardSet(store)
     manifest = shard_set.manifest
     if cache is None or store.folder is not None:
         return shard_set
@@ -471,4 +455,4 @@ def _open_in(store: Store, cache: Cache | None, verify: Verify) -> ShardSet:
     }
     files = {file.path: (file.bytes, file.sha256) for file in manifest.files}
     set_id = shard_set.manifest_sha256
-    return ShardSet(CacheStore(store, cache, set_id=set_id, files=files, metadata=metadata), verify)
+    return ShardSet(CacheStore(store, cache, set_id=set_id, files=files, metadata=metadata))

@@ -29,6 +29,7 @@ GONE: dict[str, str] = {
     "--repository-column": "the block list names file and row of each document",
     "--no-probe": "a plan always builds a few megabytes of each source",
     "--count-duplicates": "a plan counts the duplicates of its sample; the build counts all",
+    "--verify": "`tokenmill validate SET` compares the SHA-256 of every file",
     "--keep": "the work folder keeps the results of all builds; `--prune` deletes what this build does not use",
     "--keep-tokenizer": "copy the set's tokenizer.json, and give it: --set 'tokenizer={file=\"tokenizer.json\"}'",
     "warc": "write its text as JSON lines: recipes/README.md#archives-and-web-crawls",

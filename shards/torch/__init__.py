@@ -18,8 +18,7 @@ except ModuleNotFoundError as error:
     raise name_extra("torch", "torch") from error
 
 from shards.torch.batch import collate_windows
-from shards.torch.state import StateError
-from shards.torch.stream import TokenStream
+from shards.torch.stream import StateError, TokenStream
 from shards.torch.windows import TokenWindows
 
 __all__ = ["StateError", "TokenStream", "TokenWindows", "collate_windows"]

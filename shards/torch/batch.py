@@ -1,4 +1,4 @@
-"""A batch of samples that are rows of the same tensors, and what makes one batch of samples for a DataLoader.
+"""A batch of samples that are rows of the same tensors, what makes one of samples, and where its documents are.
 
 `TokenWindows` reads a batch as whole tensors. `collate_windows` hands them on as they are; the collate function of
 torch takes them apart and stacks them again, which takes longer than to read them.
@@ -12,9 +12,8 @@ from functools import cached_property
 from typing import overload
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-
-from shards.torch.document_boundaries import cumulative_lengths, number_documents
 
 Sample = dict[str, Tensor]
 
@@ -73,3 +72,25 @@ def collate_windows(samples: Sequence[Sample]) -> Sample:
         end = torch.tensor([len(samples) * length], dtype=torch.int32)
         batch["cu_seqlens"] = torch.cat([*parts, end])
     return batch
+
+
+def number_documents(ids: Tensor, eos_id: int) -> Tensor:
+    """Number the documents of each row from 0, int64 of the shape of ids; an EOS belongs to the document it ends."""
+    ends = (ids == eos_id).long()
+    return ends.cumsum(-1) - ends
+
+
+def positions_in_documents(documents: Tensor) -> Tensor:
+    """Return each token's position in its document, counted from the row's start for the first, int64."""
+    index = torch.arange(documents.shape[-1], device=documents.device).expand_as(documents)
+    begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
+    return index - (index * begins).cummax(-1).values
+
+
+def cumulative_lengths(documents: Tensor) -> Tensor:
+    """Return the boundaries of documents in rows laid end to end, with the last end, int32 `(documents + 1,)`.
+
+    Takes their numbers, `(batch, length)`. A row begins a document, also in the middle of one.
+    """
+    begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True).flatten()
+    return F.pad(begins.nonzero().flatten(), (0, 1), value=documents.numel()).int()

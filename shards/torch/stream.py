@@ -5,14 +5,9 @@ w reads the samples `state + r`, `state + r + w`, ..., one by one, whatever the 
 equally many, the samples consumed are again the first ones of the order, and another run goes on from there with any
 number of ranks, workers, and samples in a batch: nothing has to divide anything.
 
-A DataLoader's workers run ahead of its consumer, so the state has to be of what the consumer has received:
-
-- Without workers (`num_workers=0`), `state_dict()` is exact: samples are made when they are asked for, and shards are
-  decoded ahead by a thread.
-- In torchdata's StatefulDataLoader, each worker's state travels with its batch, and the loader keeps those of the
-  batches that it has handed out. `load_state_dict` also takes the state of such a loader, to go on with another
-  number of workers.
-- In a plain DataLoader with workers nothing tells this object what was received: `state_dict(received=...)` does.
+Without workers (`num_workers=0`), `state_dict()` is exact: samples are made when they are asked for, and shards are
+decoded ahead by a thread. A DataLoader's workers run ahead of its consumer, and nothing tells this object what was
+received: `state_dict(received=...)` does.
 
 Workers: batches that the stream makes (`batch_size=`) are dealt out to the workers, whole and in order. A stream of
 single samples cannot know which of them will be a batch, so the first worker reads them all and the others end at
@@ -24,21 +19,45 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import torch
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from torch.utils.data import IterableDataset, get_worker_info
 
 from shards.errors import InputError, plural
-from shards.format.listed_files import Verify
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 from shards.stores.open import AnyPath
-from shards.torch.state import StateError, is_integer, parse_states
-from shards.torch.windows import DEFAULT_SEED, Field, Labels, Sample, TokenWindows
+from shards.torch.windows import DEFAULT_SEED, FieldName, Labels, Sample, TokenWindows, is_integer
 
 UnevenEnd = Literal["keep", "drop"]
+REMEDY = "Give what state_dict returned, unchanged, or the state of an earlier checkpoint."
+
+
+class StateError(InputError):
+    """A state with which a stream cannot go on: it is damaged, or of another order or number of samples."""
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if is_integer(value) else value
+
+
+Index = Annotated[int, BeforeValidator(_plain), Field(ge=0, strict=True)]
+"""An integer from 0, of Python or numpy."""
+
+
+class StreamState(BaseModel):
+    """The state of a stream."""
+
+    samples: Index
+    """How many samples all ranks have consumed."""
+    set: str
+    split: str
+    seq_len: Index
+    seed: Index
+    order_version: Index
 
 
 class TokenStream(IterableDataset[Sample]):
@@ -62,16 +81,15 @@ class TokenStream(IterableDataset[Sample]):
         epochs: int | None = None,
         samples: int | None = None,
         labels: Labels = "next",
-        fields: Sequence[Field] = (),
+        fields: Sequence[FieldName] = (),
         cache: AnyPath | None = None,
         cache_limit: int | None = None,
-        verify: Verify = "size",
     ):
         """Open a set's stream; no tokens are read yet.
 
         Args:
             shard_set: as for `TokenWindows`, and so are `seq_len`, `split`, `seed`, `epochs`, `samples` (of all ranks),
-                `labels`, `fields`, `cache`, `cache_limit` and `verify`.
+                `labels`, `fields`, `cache` and `cache_limit`.
             rank: this rank's number, from 0; 0 of 1 if something else deals samples out to ranks, as Accelerate does.
                 May be left out together with `world_size` if there is one rank.
             world_size: the number of ranks.
@@ -99,14 +117,11 @@ class TokenStream(IterableDataset[Sample]):
             fields=fields,
             cache=cache,
             cache_limit=cache_limit,
-            verify=verify,
         )
         self._begin = self._next = 0
         """Where the last iteration began, and where the next batch of this process begins."""
         self._loaded: int | None = None
         """Where the next iteration begins, after `load_state_dict`."""
-        self._own_place = False
-        """Whether that is the place of this worker alone."""
         self._worker_iterations = torch.zeros((), dtype=torch.int64).share_memory_()
         """Iterations begun by workers since the last `load_state_dict`, in memory that they share with this process."""
         self._loads, self._all_loads = 0, torch.zeros((), dtype=torch.int64).share_memory_()
@@ -121,22 +136,21 @@ class TokenStream(IterableDataset[Sample]):
     def __iter__(self) -> Iterator[Sample]:
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
-        begin, own_place = self._loaded or 0, self._own_place
+        begin = self._loaded or 0
         if info is not None and self._all_loads.item() != self._loads:
             message = "load_state_dict was called after the DataLoader's workers had started, which would not follow it"
             return _refuse(InputError(f"{message}. Call it before iter(loader), and without persistent_workers."))
         if info is not None and worker == 0:
-            if begin and not own_place and self._worker_iterations.item():
+            if begin and self._worker_iterations.item():
                 message = f"the workers of an earlier iteration have read on from sample {begin}"
                 remedy = "Call load_state_dict before each iteration; to begin at the first sample, with samples = 0"
                 raise InputError(f"{message}; this one would read the same again. {remedy} in the state.")
             self._worker_iterations += 1
         # From here on this iteration has its place; the next one begins at the first sample.
-        self._loaded, self._own_place = None, False  # for one iteration
+        self._loaded = None
         self._begin, end = begin, self._end(begin)
         readers = 1 if self.batch_size is None else workers
-        first = begin if own_place else begin + worker * self._stride
-        self._next = end if worker >= readers else min(first, end)
+        self._next = end if worker >= readers else min(begin + worker * self._stride, end)
         return self._iter_from(self._next, end, readers)
 
     def state_dict(self, *, received: int | None = None) -> dict[str, Any]:
@@ -145,13 +159,12 @@ class TokenStream(IterableDataset[Sample]):
         It is the same on every rank if all have taken equally many. If they end unevenly, rank 0's is right.
 
         Args:
-            received: how many samples this rank's loop has received in this iteration. Needed if the workers of a plain
+            received: how many samples this rank's loop has received in this iteration. Needed if the workers of a
                 DataLoader read the stream.
 
         Raises:
             InputError: workers have read the stream, and `received` is not given, or is more than this rank gets.
         """
-        info = get_worker_info()
         if received is not None:
             begin = self._begin if self._loaded is None else self._loaded
             most = self._count_own(begin)
@@ -161,66 +174,46 @@ class TokenStream(IterableDataset[Sample]):
             samples = min(begin + int(received) * self.world_size, len(self.windows))
             return {"samples": samples, **self.windows.identity}
         # Workers run ahead: this copy does not know how far.
-        if info is None and self._worker_iterations.item():
-            remedy = "Give received= (samples that this rank has received), or use StatefulDataLoader or num_workers=0"
+        if get_worker_info() is not None or self._worker_iterations.item():
+            remedy = "Give received= (samples that this rank has received), or use num_workers=0"
             raise InputError(
                 f"a DataLoader's workers read this stream, ahead of what your loop has received. {remedy}."
             )
         samples = self._next if self._loaded is None else self._loaded
-        own = {} if info is None else {"worker": self._describe_worker()}
-        return {"samples": samples, **own, **self.windows.identity}
+        return {"samples": samples, **self.windows.identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration begin where a state ends.
 
         Args:
-            state: from `state_dict` of a stream with any rank, world size, batch and workers; or the state of a
-                StatefulDataLoader, or any nested dict that has those of a stream's workers in it.
+            state: from `state_dict` of a stream with any rank, world size, batch and workers.
 
         Raises:
             StateError: the state is not of a stream, or is damaged; it is of another set, split, `seq_len`, seed or
                 version of the order, or lies outside. Nothing has changed then.
         """
+        try:
+            found = StreamState.model_validate(state)
+        except ValidationError as error:
+            faults = [_describe_fault(dict(fault)) for fault in error.errors(include_url=False)]
+            raise StateError(faults) from error
         # Everything is checked before anything changes.
-        states, here = parse_states(state), get_worker_info() is not None
         problems: list[str] = []
-        for name, found in self.windows.identity.items():
-            others = list(dict.fromkeys(getattr(state, name) for state in states))
-            if len(others) > 1:
-                problems.append(
-                    f"the state has parts of {name} {', '.join(map(repr, others))}, those of several streams; this one "
-                    f"has {found!r}. Give only this stream's part."
-                )
-            elif others[0] != found:
+        for name, value in self.windows.identity.items():
+            if (other := getattr(found, name)) != value:
                 remedy = "Use what the state was saved with"
                 if name == "order_version":
                     remedy = "Go on with the Tokenmill that saved it, or begin at the first sample"
-                problems.append(f"the state is of {name} {others[0]!r}; this stream has {found!r}. {remedy}.")
-        # Batches are dealt out in order, so the worker whose next batch comes first has the first that is missing.
-        samples, total = min(state.samples for state in states), len(self.windows)
-        if samples > total:
-            has = f"this stream has {total}"
+                problems.append(f"the state is of {name} {other!r}; this stream has {value!r}. {remedy}.")
+        if found.samples > (total := len(self.windows)):
             remedy = "Give as many epochs or samples as before"
-            problems.append(f"the state is of {plural(samples, 'sample')}; {has}. {remedy}.")
-        worker = states[0].worker
-        # A worker may resume its own place only if batches are dealt out as before.
-        own = self._describe_worker() if here else None
-        if here and worker not in (None, own):
-            found = f"the state is of another worker or batch, {worker}; this is {own}"
-            problems.append(f"{found}. Give the loader's state to load_state_dict of the stream, not of the loader.")
-        # Of a whole loader every worker's state is needed: the first missing batch is in one of them.
-        if not here and worker is not None:
-            numbers = sorted(state.worker["id"] for state in states if state.worker is not None)
-            if numbers != list(range(worker["of"])):
-                found = f"states of the workers {', '.join(map(str, numbers))}; expected one of each of {worker['of']}"
-                problems.append(f"{found}, from 0. Give the loader's state.")
+            problems.append(f"the state is of {plural(found.samples, 'sample')}; this stream has {total}. {remedy}.")
         if problems:
             raise StateError(problems)
-        self._loaded, self._own_place = samples, here and worker is not None
-        if not here:
-            self._worker_iterations.zero_()
-            self._loads += 1
-            self._all_loads.fill_(self._loads)
+        self._loaded = found.samples
+        self._worker_iterations.zero_()
+        self._loads += 1
+        self._all_loads.fill_(self._loads)
 
     def close(self) -> None:
         """Stop the thread that decodes ahead, and free the shards."""
@@ -246,12 +239,6 @@ class TokenStream(IterableDataset[Sample]):
         """Samples of a batch of all ranks."""
         return self.world_size * (self.batch_size or 1)
 
-    def _describe_worker(self) -> dict[str, int]:
-        """Return what a worker's own place depends on."""
-        info = get_worker_info()
-        assert info is not None
-        return {"id": info.id, "of": info.num_workers, "batch": self._stride, "total": len(self.windows)}
-
     def _iter_from(self, first: int, end: int, readers: int) -> Iterator[Sample]:
         for begin in range(first, end, self._stride * readers):
             # The state moves on before the batch is handed out, so that the caller may save once it has the batch.
@@ -259,6 +246,12 @@ class TokenStream(IterableDataset[Sample]):
             numbers = np.arange(begin + self.rank, min(begin + self._stride, end), self.world_size)
             if len(numbers):
                 yield self.windows.read(numbers) if self.batch_size else self.windows[int(numbers[0])]
+
+
+def _describe_fault(fault: dict[str, Any]) -> str:
+    place = ".".join(map(str, fault["loc"]))
+    got = "" if fault["type"] == "missing" else f"; got {fault['input']!r:.80}"
+    return f"the state's {place}: {fault['msg']}{got}. {REMEDY}"
 
 
 def _refuse(error: InputError) -> Iterator[Sample]:

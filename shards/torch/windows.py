@@ -6,7 +6,7 @@ has read.
 
 Costs: reading forward, a worker decodes every shard once and holds two of them (2 or 4 bytes per token). Each worker of
 a DataLoader decodes for itself, and one is faster than most models; the order is shuffled, so none needs another
-shuffle. Random numbers cost a frame each, about a millisecond, unless the set fits in `decoded_shards`.
+shuffle. Random numbers cost a frame each, about a millisecond, unless the set has two shards or less.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -25,7 +25,6 @@ from torch.utils.data import Dataset
 
 from shards.errors import InputError, plural
 from shards.format.arrays import Int64s
-from shards.format.listed_files import Verify
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet, open_set
 from shards.format.windows.order import ORDER_VERSION, order_split
@@ -33,12 +32,10 @@ from shards.format.windows.window_reader import WindowReader
 from shards.stores.cache import Cache
 from shards.stores.open import AnyPath, scheme_of
 from shards.terminal.gone import nearest
-from shards.torch.batch import Sample, WindowBatch
-from shards.torch.document_boundaries import number_documents, positions_in_documents
-from shards.torch.state import is_integer
+from shards.torch.batch import Sample, WindowBatch, number_documents, positions_in_documents
 
 Labels = Literal["next", "same"]
-Field = Literal["position_ids", "document_ids", "cu_seqlens"]
+FieldName = Literal["position_ids", "document_ids", "cu_seqlens"]
 
 DEFAULT_SEED = 1337
 """That of a train recipe."""
@@ -66,11 +63,9 @@ class TokenWindows(Dataset[Sample]):
         epochs: int | None = None,
         samples: int | None = None,
         labels: Labels = "next",
-        fields: Sequence[Field] = (),
+        fields: Sequence[FieldName] = (),
         cache: AnyPath | None = None,
         cache_limit: int | None = None,
-        verify: Verify = "size",
-        decoded_shards: int = 2,
     ):
         """Open a set's samples; no tokens are read yet.
 
@@ -97,9 +92,6 @@ class TokenWindows(Dataset[Sample]):
             fields: further fields of each sample, see above.
             cache: the folder that keeps the shards of an address; the user's cache when None. An open set has its own.
             cache_limit: bytes that the cache may hold; half of the free disk space when None.
-            verify: what is compared with the manifest when a process first reads a shard: "size", or "sha256", for
-                which it reads the shard once more. A cache compares both anyway. An open set has its own.
-            decoded_shards: shards held decoded, at least 2.
 
         Raises:
             InputError: an argument cannot be used, the set lacks the split, or no shard of it or of one of its phases
@@ -111,12 +103,12 @@ class TokenWindows(Dataset[Sample]):
             UserWarning: some shards are shorter than one window; their tokens are not read.
         """
         # Open the set, check the arguments against it, then plan the order.
-        self.shard_set = _open_with_cache(shard_set, cache, cache_limit, verify)
+        self.shard_set = _open_with_cache(shard_set, cache, cache_limit)
         self.seq_len, self.seed = seq_len, seed
         self.split: Split = split
         self.labels: Labels = labels
-        self.fields: tuple[Field, ...] = tuple(fields)
-        self._decoded_shards, self._epochs, self._samples = decoded_shards, epochs, samples
+        self.fields: tuple[FieldName, ...] = tuple(fields)
+        self._epochs, self._samples = epochs, samples
         self._check(epochs, samples)
         self.seq_len, self.seed = int(seq_len), int(seed)  # of numpy's integers: `identity` is plain JSON
         self._plan()
@@ -217,17 +209,15 @@ class TokenWindows(Dataset[Sample]):
     def _make_reader(self) -> WindowReader:
         self._process = os.getpid()
         shards = self.shard_set.splits[self.split]
-        return WindowReader(shards, self.order, stop=len(self), decoded_shards=self._decoded_shards)
+        return WindowReader(shards, self.order, stop=len(self))
 
     def _check(self, epochs: int | None, samples: int | None) -> None:
         """Refuse arguments that cannot be used."""
         problems: list[str] = []
         # Every fault is told at once.
-        lowest = {"seq_len": 1, "epochs": 1, "samples": 1, "decoded_shards": 2}
-        found = {"seq_len": self.seq_len, "epochs": epochs, "samples": samples, "decoded_shards": self._decoded_shards}
-        for name, value in found.items():
-            if value is not None and (not is_integer(value) or value < lowest[name]):
-                problems.append(f"{name} = {value!r}: expected an integer, {lowest[name]} or more.")
+        for name, value in {"seq_len": self.seq_len, "epochs": epochs, "samples": samples}.items():
+            if value is not None and (not is_integer(value) or value < 1):
+                problems.append(f"{name} = {value!r}: expected an integer, 1 or more.")
         if epochs is not None and samples is not None:
             problems.append(f"epochs = {epochs} and samples = {samples}: expected one of the two. Leave one out.")
         if not is_integer(self.seed) or not 0 <= self.seed < 1 << 32:
@@ -237,7 +227,7 @@ class TokenWindows(Dataset[Sample]):
             problems.append(f"split = {self.split!r}: {self.shard_set.store} has no such split. It has: {has}.")
         if self.labels not in get_args(Labels):
             problems.append(f"labels = {self.labels!r}: unknown.{nearest(self.labels, list(get_args(Labels)))}")
-        known = list(get_args(Field))
+        known = list(get_args(FieldName))
         problems += [f"fields: {name!r} is unknown.{nearest(name, known)}" for name in self.fields if name not in known]
         if problems:
             raise InputError(problems)
@@ -263,15 +253,17 @@ def _open_with_cache(
     place: ShardSet | AnyPath,
     cache: AnyPath | None,
     cache_limit: int | None,
-    verify: Verify,
 ) -> ShardSet:
     """Open the set of a dataset; a set not on this machine gets a cache."""
     if isinstance(place, ShardSet):
         if cache is not None or cache_limit is not None:
             raise InputError("cache: the set is open already. Give its address, or open_set(..., cache=...).")
-        if verify not in ("size", place.verify):
-            raise InputError(f"verify = {verify!r}: the set is open already. Give open_set(..., verify={verify!r}).")
         return place
     if scheme_of(place) is None:
-        return open_set(place, verify=verify)
-    return open_set(place, cache=Cache(Path(cache) if cache is not None else None, cache_limit), verify=verify)
+        return open_set(place)
+    return open_set(place, cache=Cache(Path(cache) if cache is not None else None, cache_limit))
+
+
+def is_integer(value: object) -> bool:
+    """Return whether a value, of a state or an argument, is an integer of Python or numpy, and no bool."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shards.errors import ShardSetError
 from shards.format.content_hash import hash_document, hash_documents, join_hashes, split_column, split_hashes
 from shards.format.document_blocks import cut_blocks
-from shards.format.document_table import read_sources
+from shards.format.document_table import number_token_sources
 from shards.format.equal_hashes import HashRange, find_copies, find_hashes, sort_hashes
 from shards.format.reader import open_set
 
@@ -24,15 +24,14 @@ def test_blocks_are_as_long_as_they_may_be(lengths, block_tokens):
         assert last == len(lengths) or sum(lengths[first : last + 1]) > block_tokens
 
 
-def test_sources_are_numbered_in_the_order_given(good_set, plan):
+def test_tokens_have_the_numbers_of_their_sources(good_set, plan):
     shard = open_set(good_set).shard("train-00001")
-    for names in (["prose", "code"], ["code", "other", "prose"]):
-        lengths, sources = read_sources(shard, names)
-        documents = plan.documents["train"][1]
-        assert lengths.tolist() == [len(document.tokens) for document in documents]
-        assert [names[number] for number in sources] == [document.source for document in documents]
+    documents = plan.documents["train"][1]
+    expected = [document.source for document in documents for _ in document.tokens]
+    for names, stop in ((["prose", "code"], shard.num_tokens), (["code", "other", "prose"], 1_000)):
+        assert [names[number] for number in number_token_sources(shard, names, stop)] == expected[:stop]
     with pytest.raises(ShardSetError, match=r"source 'prose' is not in the manifest; expected \['code'\]"):
-        read_sources(shard, ["code"])
+        number_token_sources(shard, ["code"], shard.num_tokens)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))

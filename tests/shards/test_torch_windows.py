@@ -95,10 +95,10 @@ def test_samples_are_read_by_integers_of_any_kind(small_set, numbers):
 
 
 @settings(max_examples=30, deadline=None)
-@given(data=st.data(), decoded=st.integers(2, 4))
-def test_any_numbers_in_any_order(small_set, data, decoded):
+@given(data=st.data())
+def test_any_numbers_in_any_order(small_set, data):
     """Reads that go forward, and those that do not, while shards are decoded ahead."""
-    with TokenWindows(small_set, seq_len=SEQ_LEN, epochs=3, decoded_shards=decoded) as windows:
+    with TokenWindows(small_set, seq_len=SEQ_LEN, epochs=3) as windows:
         last = len(windows) - 1
         for _ in range(data.draw(st.integers(1, 8))):
             start = data.draw(st.integers(0, last))
@@ -354,7 +354,6 @@ def test_an_open_remote_set_without_a_cache_is_read_by_frames(hub, small_set):
         ({"samples": 0}, "samples = 0: expected an integer, 1 or more"),
         ({"labels": "shifted"}, "labels = 'shifted': unknown. Expected one of: next, same"),
         ({"fields": ["position_id"]}, "fields: 'position_id' is unknown. Did you mean 'position_ids'"),
-        ({"decoded_shards": 1}, "decoded_shards = 1: expected an integer, 2 or more"),
         ({"cache": "somewhere"}, "cache: the set is open already"),
         ({"seq_len": 0, "split": "test"}, r"(?s)seq_len = 0.*split = 'test'"),
     ],
@@ -376,8 +375,6 @@ def test_a_phase_without_a_window_is_refused(tmp_path, dataset):
     assert f"{found.format('middle', 30)} seq_len + 1 = 31. Lower seq_len" in str(caught.value)
     with pytest.raises(InputError, match=rf"(?s){found.format('middle', 30)}.*{found.format('last', 31)}"):
         dataset(shard_set, seq_len=31)
-    with pytest.warns(UserWarning, match="1 of 4 shards is shorter"):  # of `main`, which has another
-        dataset(shard_set, seq_len=29)
     assert len(TokenWindows(shard_set, seq_len=30, split="val")) == 199 // 30 - 1
 
 

@@ -14,7 +14,6 @@ VOCAB_SIZE = 512
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it
 @pytest.mark.parametrize("title", BLOCKS)
 def test_the_code_of_the_page_runs(title, tmp_path, monkeypatch):
     tokens = [count_up(size, vocab_size=VOCAB_SIZE) for size in (12_000, 13_000, 1_000)]

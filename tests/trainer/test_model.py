@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
-from shards.torch.document_boundaries import number_documents
+from shards.torch.batch import number_documents
 from trainer.model.attention import KeyValueCache, attend, document_mask, rotary_tables
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token, padded_vocab_size
 from trainer.recipe import ModelConfig, load_train_recipe

@@ -13,7 +13,7 @@ import torch
 from shards import ShardSet
 from shards.errors import InputError, RunError
 from shards.torch import TokenWindows
-from shards.torch.document_boundaries import number_documents
+from shards.torch.batch import number_documents
 from trainer.metrics import MetricsLog, read_metrics
 from trainer.optim import learning_rate
 from trainer.recipe import PhaseConfig, TrainRecipe, load_train_recipe

@@ -62,13 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="continue past missed goals, spent budgets, a failed smoke test and loss spikes",
     )
-    parser.add_argument(
-        "--verify",
-        choices=("size", "sha256"),
-        default="size",
-        help="what of a shard's file is compared with the manifest when it is first read; sha256 reads the file once "
-        "more (default: size; a cache compares both anyway)",
-    )
     group = parser.add_argument_group("a set that is not on this machine")
     group.add_argument(
         "--cache",
@@ -107,7 +100,6 @@ def run(options: argparse.Namespace) -> Outcome | int:
             say=show,
             start=options.start,
             cache=cache,
-            verify=options.verify,
         )
     except OSError as error:  # such as a disk too small for a checkpoint; nothing has begun
         raise InputError(f"{error}{remedy_of(error)}") from error

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from shards.terminal.reporter import Progress
-from shards.torch.document_boundaries import number_documents
+from shards.torch.batch import number_documents
 from trainer.device import autocast, find_rank
 from trainer.evaluation.validation import EvaluatedModel
 

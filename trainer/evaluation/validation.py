@@ -28,7 +28,7 @@ from shards import ShardSet
 from shards.errors import InputError
 from shards.format.document_table import number_token_sources
 from shards.terminal.program import Row
-from shards.torch.document_boundaries import number_documents
+from shards.torch.batch import number_documents
 from trainer.device import autocast
 from trainer.model.decoder import LanguageModel
 from trainer.recipe import TrainConfig

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from shards.torch.document_boundaries import positions_in_documents
+from shards.torch.batch import positions_in_documents
 from trainer.model.attention import (
     Attention,
     Branches,

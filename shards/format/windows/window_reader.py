@@ -1,11 +1,10 @@
 """Read windows by their numbers in the order that `shards.format.windows.order` gives, as arrays of token ids.
 
 Any numbers in any order; forward through the order is fast: then the rest of the shard in use, and after it the next
-shard, are decoded in a thread meanwhile. At most two decoded shards are held (2 or 4 bytes per token) unless the caller
-allows more. A shard is decoded a frame (1 MiB) at a time, first those that a window needs: a first batch waits for the
-frames of its own windows alone. Windows far apart, as a random sampler asks for, cost a frame each, about a
-millisecond. A shard behind a cache is fetched whole anyway, and is decoded whole, since the cache may remove its file
-between two reads.
+shard, are decoded in a thread meanwhile. At most two decoded shards are held (2 or 4 bytes per token). A shard is
+decoded a frame (1 MiB) at a time, first those that a window needs: a first batch waits for the frames of its own
+windows alone. Windows far apart, as a random sampler asks for, cost a frame each, about a millisecond. A shard behind a
+cache is fetched whole anyway, and is decoded whole, since the cache may remove its file between two reads.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from shards.format import codec
-from shards.format.arrays import Float64s, Int64s, Tokens
-from shards.format.document_table import read_sources
+from shards.format.arrays import Int64s, Tokens
 from shards.format.reader import Shard
 from shards.format.windows.order import Visit, WindowOrder
 from shards.stores.cache_store import CacheStore
@@ -36,22 +34,23 @@ MOST_THREADS = 4
 """Threads that decode the frames of one batch: 64 windows of a large shard are in 64 frames, 1.2 ms each."""
 
 
+DECODED_SHARDS = 2
+"""Shards held decoded: the one in use and the next."""
+
+
 class WindowReader(AbstractContextManager["WindowReader"]):
     """Reads windows by number. Safe to share between threads, which take turns; not between processes."""
 
-    def __init__(
-        self, shards: Sequence[Shard], order: WindowOrder, *, stop: int | None = None, decoded_shards: int = 2
-    ):
+    def __init__(self, shards: Sequence[Shard], order: WindowOrder, *, stop: int | None = None):
         """Prepare to read; nothing is read yet.
 
         Args:
             shards: the split's shards, in the order whose token counts `order` was made from.
             order: the order of windows.
             stop: one past the last window that will be read; no shard is decoded ahead for later ones.
-            decoded_shards: shards held decoded, at least 2: the one in use and the next.
         """
         self.order = order
-        self._shards, self._stop, self._most = shards, stop, decoded_shards
+        self._shards, self._stop = shards, stop
         self._held: OrderedDict[int, _DecodedShard] = OrderedDict()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="decode-ahead")
@@ -93,7 +92,7 @@ class WindowReader(AbstractContextManager["WindowReader"]):
         if index in self._held:
             self._held.move_to_end(index)
             return self._held[index]
-        while len(self._held) >= self._most:
+        while len(self._held) >= DECODED_SHARDS:
             self._held.popitem(last=False)[1].stop()
         self._held[index] = _DecodedShard(self._shards[index])
         return self._held[index]
@@ -214,55 +213,29 @@ def _numbers(frames: codec.Frames) -> Int64s:
     return np.arange(frames[0].start // codec.FRAME_BYTES, frames[-1].start // codec.FRAME_BYTES + 1)
 
 
-TABLES_AT_ONCE = 8
-"""Document tables that are read at once from a remote store, since each of them waits for an answer or two."""
-
-
 def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder, windows: int) -> dict[str, Any]:
-    """Count the tokens that the first windows of an order predict, predict again and never predict, by source.
+    """Count the tokens that the first windows of an order predict and predict again, in all and by source.
 
-    Reads the document table of every shard that was visited.
+    Those of a source are its part of each shard's windows, by the tokens that the manifest gives the shard: a shard's
+    documents are in random order. Predicted again are those of the epochs after the first.
 
     Returns:
-        `tokens_used` (targets, repetitions included), `tokens_repeated` (those that were targets before),
-        `tokens_cropped_per_epoch`, and `tokens_by_source` {name: {used, repeated}}.
+        `tokens_used` (targets, repetitions included), `tokens_repeated`, `tokens_cropped_per_epoch`, and
+        `tokens_by_source` {name: {used, repeated}}.
     """
     epochs, rest = divmod(windows, order.per_epoch)
-    numbers = np.arange(rest) + epochs * order.per_epoch
-    last = {visit.shard: starts for visit, _, starts in order.group_by_visit(numbers)}
-    visited = [index for index in range(len(shards)) if order.windows[index] and (epochs or index in last)]
-
-    def count(index: int) -> Int64s:
-        """Return by source the targets of a shard in all epochs, and without repetition, int64 `(sources, 2)`."""
-        lengths, sources = read_sources(shards[index], names)
-        # A whole epoch's targets are one range, which begins after the first token of its first window.
-        begins = np.array(order.find_offsets(index, range(epochs)), np.int64) + 1
-        ends = begins + int(order.windows[index]) * order.seq_len
-        own = last.get(index, np.empty(0, np.int64)) + 1
-        edges = np.array([own, own + order.seq_len])
-        used = np.concatenate(([begins, ends], edges), axis=1)
-        # Those ranges overlap, so together they are one; a window of the last epoch may reach over its edges.
-        low, high = (begins.min(), ends.max()) if epochs else (0, 0)
-        once = np.concatenate(([[low], [high]], np.minimum(edges, low), np.maximum(edges, high)), axis=1)
-
-        counts = np.zeros((len(names), 2), np.int64)
-        bounds = np.concatenate(([0], np.cumsum(lengths)))
-        for source in range(len(names)):
-            # Between the ends of two documents the count grows by 1 or 0 for each token, so interpolation is exact.
-            counted = np.concatenate(([0], np.cumsum(lengths * (sources == source))))
-            for column, ranges in enumerate((used, once)):
-                before: Float64s = np.interp(ranges, bounds, counted)
-                counts[source, column] = np.rint(np.diff(before, axis=0)).sum()
-        return counts
-
-    threads = TABLES_AT_ONCE if visited and shards[visited[0]].store.folder is None else 1
-    totals = sum(map_in_threads(count, visited, threads), start=np.zeros((len(names), 2), np.int64))
+    used = order.windows * epochs
+    for visit, rows, _ in order.group_by_visit(np.arange(windows - rest, windows)):
+        used[visit.shard] += len(rows)
+    again = np.maximum(used - order.windows, 0)
+    by_source: dict[str, dict[str, int]] = {}
+    for name in names:
+        own = [shard.entry.sources[name].tokens if name in shard.entry.sources else 0 for shard in shards]
+        part = np.array(own) / [shard.num_tokens for shard in shards] * order.seq_len
+        by_source[name] = {"used": round(float(used @ part)), "repeated": round(float(again @ part))}
     return {
         "tokens_used": windows * order.seq_len,
-        "tokens_repeated": windows * order.seq_len - int(totals[:, 1].sum()),
+        "tokens_repeated": int(again.sum()) * order.seq_len,
         "tokens_cropped_per_epoch": order.cropped,
-        "tokens_by_source": {
-            name: {"used": used, "repeated": used - once}
-            for name, (used, once) in zip(names, totals.tolist(), strict=True)
-        },
+        "tokens_by_source": by_source,
     }
