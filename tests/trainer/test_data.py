@@ -48,8 +48,8 @@ def test_every_token_is_accounted_for(shard_set, epochs):
     by_source = account["tokens_by_source"]
     assert account["tokens_used"] == counts.sum() == samples * 32
     assert sum(own["used"] for own in by_source.values()) == pytest.approx(samples * 32, abs=1)
-    # A source's part is that of the whole shards: a small part of an epoch is another sample of their documents.
-    assert [by_source[name]["used"] for name in names] == pytest.approx(counts, rel=0.1 if epochs >= 1 else 0.6)
+    if epochs >= 1:  # a source's part is that of the whole shards; a small part of an epoch holds other documents
+        assert [by_source[name]["used"] for name in names] == pytest.approx(counts, rel=0.05)
     again = max(0, samples - order.per_epoch) * 32
     assert account["tokens_repeated"] == again
     assert sum(own["repeated"] for own in by_source.values()) == pytest.approx(again, abs=1)
