@@ -1,57 +1,54 @@
 """Why a document is not in a set, from the work folder of its build: the entry point of `tokenmill trace --hash`.
 
 Runs are sorted by content hash, so a document is found in each of them with one small read. What was dropped before
-encoding is in no run: then the document's text tells, or the sources, read again. Costs a receipt and a read for each
-run; reading sources costs the time that a disk or network needs for all text.
+encoding is in no run: then the document's text tells. Costs a receipt and a read for each run.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from pipeline.builder.build import default_work
 from pipeline.builder.stored_build import BUILD_FILE, Build, read_build, stored_build_errors
+from pipeline.clean.limits import describe_fallen
+from pipeline.clean.measures.measure import measure_documents
+from pipeline.clean.personal_data import mask_document
+from pipeline.clean.steps import LONG, SHORT, clean_batch
 from pipeline.clean.tally import Tally
-from pipeline.clean.trial import SourceRow, find_rows_by_hash, try_document
 from pipeline.encode.run import CONNECTIONS, Run
 from pipeline.engine.tasks import digest_in
 from pipeline.mix.copies import Copy, Outcomes, find_copies
+from pipeline.recipe.schema import SourceRecipe
+from pipeline.sources.base import TextBatch
 from shards.errors import InputError, plural
 from shards.format.content_hash import hash_document
 from shards.stores.open import absolute_place, open_writable_store
 from shards.stores.store import WritableStore
-from shards.trace.explain_entry_point import Answer, Progress, Question
+from shards.trace.explain_entry_point import Answer, Question
 
-STATES = (
-    "in the set",
-    "not taken",
-    "dropped",
-    "dropped before encoding",
-    "would be dropped before encoding",
-    "never seen",
-    "unknown",
-)
+STATES = ("in the set", "not taken", "dropped", "would be dropped before encoding", "never seen", "unknown")
 """The answers, those of the document that came furthest first."""
-MOST_ROWS = 20
-"""Rows of sources that are explained; equal text fares alike."""
 
 
-def explain(question: Question, progress: Progress) -> Answer | None:
+def explain(question: Question) -> Answer | None:
     """Return what the work folder of a build says about a document; None if there is no work folder at the default
     place.
 
     Raises:
-        InputError: the named folder is not a work folder, or a source cannot be read.
+        InputError: the named folder is not a work folder.
         RunError: the work folder is damaged.
     """
     work = _find_work(question)
     if work is None:
         return None
     with stored_build_errors():
-        return _Inquiry(read_build(work), question).run(progress)
+        return _Inquiry(read_build(work), question).run()
 
 
 def _find_work(question: Question) -> WritableStore | None:
@@ -79,15 +76,10 @@ class _Inquiry:
         """Set the answer, unless it already says more."""
         self._answer = min(self._answer, answer, key=STATES.index)
 
-    def run(self, progress: Progress) -> Answer:
+    def run(self) -> Answer:
         """Return the answer."""
-        # Look in the runs, which are sorted by hash; then in the sources, which takes long.
-        copies, rows = self._search(self._question.bounds), list[SourceRow]()
-        reads = not copies and self._question.read_sources
-        if reads:
-            rows = list(islice(find_rows_by_hash(self._sources, self._question.bounds, progress), MOST_ROWS))
-        hashes = frozenset({copy.hash for copy in copies} | {row.hash for row in rows})
-
+        copies = self._search(self._question.bounds)
+        hashes = frozenset(copy.hash for copy in copies)
         # A beginning of a hash may mean several documents.
         if len(hashes) > 1:
             return Answer(hashes, [], {})
@@ -99,8 +91,6 @@ class _Inquiry:
             )
         if copies:
             self._data |= self._describe_copies(copies)
-        elif reads:
-            self._describe_rows(rows)
         elif self._question.text is not None:
             self._try_sources(self._question.text)
         else:
@@ -131,67 +121,40 @@ class _Inquiry:
 
     # Documents that were not, as far as the hash says.
 
-    def _describe_rows(self, rows: list[SourceRow]) -> None:
-        entries: list[dict[str, Any]] = []
-        for row in rows:
-            where = f"{self._names[row.source]}: {row.place}"
-            entry: dict[str, Any] = {"source": self._names[row.source], "place": row.place, "keep": row.kept}
-            if row.kept:
-                entry |= self._try(where, "dropped before encoding", row.source, row.text)
-            else:
-                keep = self._sources[row.source].keep
-                listed = ", ".join(f"{name} {condition}" for name, condition in keep.items())
-                self._lines += [f"{where}: dropped before encoding", f"  `keep` rejects the row: {listed}"]
-                self._raise_to("dropped before encoding")
-            entries.append(entry)
-        if not rows:
-            self._lines.append(
-                f"no row of {_list(self._names)}, read again, has this text. Malformed records have no text, and text "
-                "that rows only name was not fetched again."
-            )
-        self._data["rows"] = entries
-        self._raise_to("never seen")
-
     def _try_sources(self, text: bytes) -> None:
-        self._data["tried"] = [
-            {"source": name} | self._try(f"{name}: this text", "would be dropped before encoding", number, text)
-            for number, name in enumerate(self._names)
-        ]
+        self._data["tried"] = [{"source": name} | self._try(number, text) for number, name in enumerate(self._names)]
         self._raise_to("never seen")
 
-    def _try(self, where: str, dropped: str, source: int, text: bytes) -> dict[str, Any]:
+    def _try(self, source: int, text: bytes) -> dict[str, Any]:
         """Put a text through a source's cleaning; if masking changes its hash, look for the new one.
-
-        Args:
-            where: the text's place, for the lines.
-            dropped: the answer if the source's cleaning drops it.
-            source: the source's number.
-            text: the text.
 
         Returns:
             What happened, as JSON values.
         """
-        trial = try_document(self._sources[source], text)
-        facts = {"dropped": trial.dropped, "details": [facts for _, facts in trial.details], "masked": trial.masked}
-        if trial.dropped is not None:
-            self._lines.append(f"{where}: {dropped}")
-            self._lines += [f"  {line}" for line, _ in trial.details] or [f"  {trial.dropped}"]
-            self._raise_to(dropped)
-            return facts
+        recipe, where, tally = self._sources[source], f"{self._names[source]}: this text", Tally()
+        batch = TextBatch(pa.array([text], pa.large_binary()), np.zeros(1, np.uint32))
+        documents, masked = clean_batch(recipe, batch, tally), dict(sorted(tally.masked.items()))
+        if not len(documents):
+            (reason,) = tally.dropped
+            details = _measure_dropped(recipe, text, reason)
+            self._lines.append(f"{where}: would be dropped before encoding")
+            self._lines += [f"  {line}" for line in details or [reason]]
+            self._raise_to("would be dropped before encoding")
+            return {"dropped": reason, "details": details, "masked": masked}
         # Cleaning keeps the text, perhaps changed: then a run has it under another hash.
-        digest = hash_document(trial.text).hex()
-        facts["hash"] = digest
-        if trial.masked:
-            kinds = ", ".join(f"{plural(count, 'time')} {kind}" for kind, count in trial.masked.items())
+        digest = hash_document(bytes(next(iter(documents)))).hex()
+        tried = {"dropped": None, "details": [], "masked": masked, "hash": digest}
+        if masked:
+            kinds = ", ".join(f"{plural(count, 'time')} {kind}" for kind, count in masked.items())
             self._lines.append(f"{where}: masked ({kinds}), and then has the hash {digest}")
             if copies := self._search((int(digest, 16), int(digest, 16) + 1)):
-                return facts | self._describe_copies(copies, "  ")
+                return tried | self._describe_copies(copies, "  ")
         rest = ", and the source was read in part" if self._build.has_more[source] else ""
         self._lines.append(
             f"{where}: cleaning keeps it, but no sorted run has it: it was not in what the build read{rest}; or a row "
             "with it was rejected by `keep`, or the files have changed"
         )
-        return facts
+        return tried
 
     def _describe_unknown(self) -> None:
         """Say what a hash alone can tell of a document that is in no run."""
@@ -217,10 +180,23 @@ class _Inquiry:
             lines.append(f"  it is in a part of {_list(unread)} that was not read")
         lines += [
             "  no source has it",
-            "`--document FILE`, a file with its text, in place of --hash shows what cleaning does to it; "
-            "`--read-sources` searches all sources again.",
+            "`--document FILE`, a file with its text, in place of --hash shows what cleaning does to it.",
         ]
         self._lines += lines
+
+
+def _measure_dropped(source: SourceRecipe, text: bytes, reason: str) -> list[str]:
+    """Return what is measured of a document that is dropped: every limit that it breaks, or its length."""
+    if reason in (SHORT, LONG):
+        limit = source.min_bytes if reason == SHORT else source.max_bytes
+        return [f"{reason}: it has {len(text):,} bytes, limit {limit:,}"]
+    # Every limit that it breaks, not just the first: moving one may not be enough.
+    limits = source.clean.limits("encode")
+    if reason not in {limit.reason for limit in limits}:
+        return []
+    names = sorted({limit.measure for limit in limits})
+    document = pa.array([mask_document(source, text).decode()], pa.large_string())
+    return describe_fallen(measure_documents(document, names)[0], names, limits)
 
 
 def _list(names: Iterable[str]) -> str:

@@ -38,10 +38,8 @@ def find_fallen(values: Float32s, names: Sequence[str], limits: Sequence[Limit])
     return fallen
 
 
-def describe_fallen(
-    values: Float32s, names: Sequence[str], limits: Sequence[Limit]
-) -> list[tuple[str, dict[str, Any]]]:
-    """Return every limit that drops one document, as text and as JSON values.
+def describe_fallen(values: Float32s, names: Sequence[str], limits: Sequence[Limit]) -> list[str]:
+    """Return every limit that drops one document, with its measure.
 
     Args:
         values: its measures, `(names,)`.
@@ -49,13 +47,11 @@ def describe_fallen(
         limits: their measures are among the names.
     """
     fallen = find_fallen(values[None], names, limits)[:, 0]
-    found: list[tuple[str, dict[str, Any]]] = []
-    for number in np.flatnonzero(fallen).tolist():
-        limit = limits[number]
-        value = float(values[names.index(limit.measure)])
-        facts = {"reason": limit.reason, "measure": limit.measure, "value": value, "limit": float(limit.value)}
-        found.append((f"{limit.reason}: {limit.measure} is {value:.6g}, limit {limit.value:.6g}", facts))
-    return found
+    return [
+        f"{limit.reason}: {limit.measure} is {values[names.index(limit.measure)]:.6g}, limit {limit.value:.6g}"
+        for limit, falls in zip(limits, fallen, strict=True)
+        if falls
+    ]
 
 
 def count_fallen(drops: SourceDrops, limits: Sequence[Limit], fallen: Bools, lengths: UInt32s) -> Bools:

@@ -26,7 +26,6 @@ from pipeline.sources.formats.encodings import explain_fault
 from shards.errors import plural
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import UInt32s
     from pipeline.recipe.schema import SourceRecipe
 
 EMPTY = "text is empty"
@@ -79,7 +78,10 @@ def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documen
     """
     # Rows that reading has dropped already; rows without text, and text that does not decode.
     tally.drops.count_rows(batch.rejected)
-    text, rows = without_nulls(batch)
+    text, rows = as_large_binary(batch.text), batch.rows
+    if text.null_count:
+        valid = unwrap_mask(text.is_valid())
+        text, rows = text.filter(wrap_mask(valid)), rows[valid]
     tally.drops.count_rows({NULL: len(batch.text) - len(text)})
     documents = _drop_undecodable(source, text, Documents(cast("Any", text.view(pa.large_string())), rows), tally)
     # Then the steps, as long as there is something left.
@@ -88,15 +90,6 @@ def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documen
             break
         documents = step.apply(source, documents, tally)
     return documents
-
-
-def without_nulls(batch: TextBatch) -> tuple[pa.LargeBinaryArray, UInt32s]:
-    """Return the texts of a batch that are not null, and the rows of these."""
-    text = as_large_binary(batch.text)
-    if not text.null_count:
-        return text, batch.rows
-    valid = unwrap_mask(text.is_valid())
-    return text.filter(wrap_mask(valid)), batch.rows[valid]
 
 
 def _drop_undecodable(source: SourceRecipe, text: pa.LargeBinaryArray, documents: Documents, tally: Tally) -> Documents:

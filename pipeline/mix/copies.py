@@ -1,4 +1,4 @@
-"""The outcome of a mix for the copies of one document: what the evidence says of each, with the facts of its reason.
+"""The outcome of a mix for the copies of one document: what the evidence says of each.
 
 Everything is read from the work folder: rows of the runs, found by their hash, and the evidence of the mix. Tokens are
 not read. Costs a few small reads for each run, and the evidence of a part of the hash space.
@@ -26,9 +26,9 @@ from shards.stores.store import Store
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Rows
 
-Reason = dict[str, Any]
-"""Why a copy is not in the set, or what else is said of it, as JSON values: `step`, `text` and `facts`. The step is
-`block_list`, `evaluations`, `limits`, `duplicate`, `near_duplicate`, `take`, `budget` or `stopped`."""
+Reason = dict[str, str]
+"""Why a copy is not in the set, or what else is said of it: `step` and `text`. The step is `block_list`, `evaluations`,
+`limits`, `duplicate`, `near_duplicate`, `take`, `budget` or `stopped`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ def _step_of(found: dict[str, Any]) -> str:
     return step_of(found["dropped"] or "")
 
 
-def _reason(step: str, text: str, **facts: Any) -> Reason:
-    return {"step": step, "text": text, "facts": facts}
+def _reason(step: str, text: str) -> Reason:
+    return {"step": step, "text": text}
 
 
 class Outcomes:
@@ -134,24 +134,24 @@ class Outcomes:
             shards, reasons = self._find_shards(copy, source.name)
         elif step.startswith(BLOCK_LIST_REASON):
             name = step.removeprefix(BLOCK_LIST_REASON).strip()
-            reasons = [_reason("block_list", f"its hash is in the block list {name}", file=name)]
+            reasons = [_reason("block_list", f"its hash is in the block list {name}")]
         elif step.startswith(f"{ITEM_REASON} "):
             reasons = self._list_items(found, "drop")
         elif step == DUPLICATE:
             first = self._describe_place(went_on[0].run, went_on[0].row)
             other = "" if first["source"] == source.name else f" of the source {first['source']!r}"
             text = f"its text is that of an earlier document{other}: {first['unit']} row {first['row']}"
-            reasons = [_reason("duplicate", text, **first)]
+            reasons = [_reason("duplicate", text)]
         elif step == NEAR_DUPLICATE:
             reasons = self._describe_twin(found)
         elif step == NOT_TAKEN:
             end = f"{find_end(source.take):016x}"
             text = f"{describe_take(source.take)} of the source {source.name!r}, the hashes before {end}"
-            reasons = [_reason("take", text, take=source.take, end=end)]
+            reasons = [_reason("take", text)]
         else:
             values = copy.run.read_measures(copy.index, copy.index + 1)
             fallen = describe_fallen(values[0], copy.run.measures, source.clean.limits("mix"))
-            reasons = [_reason("limits", text, **facts) for text, facts in fallen]
+            reasons = [_reason("limits", text) for text in fallen]
         state = "not taken" if step in ("", NOT_TAKEN) else "dropped"
         return {"state": "in the set" if shards else state, "shards": shards, "reasons": reasons, "notes": notes}
 
@@ -164,7 +164,6 @@ class Outcomes:
                 f"it holds an item of the evaluation set {item['evaluation']!r}: {item['item']} row "
                 f"{item['item_row']}, {item['share']:.0%} of its words in bytes {item['start']:,} to "
                 f"{item['stop']:,} of the text" + ('; action = "report" keeps it' if action == "report" else ""),
-                **item,
             )
             for item in found.get("items", ())
             if item["evaluation"] in names
@@ -182,7 +181,7 @@ class Outcomes:
             f"{twin['source']!r} that stays: {twin['unit']} row {twin['row']}, hash {digest}"
             + ('; action = "report" keeps both' if reported else "")
         )
-        return [_reason("near_duplicate", text, jaccard=found["jaccard"], hash=digest, **twin)]
+        return [_reason("near_duplicate", text)]
 
     def _find_shards(self, copy: Copy, source: str) -> tuple[list[str], list[Reason]]:
         """Return the shards that hold a kept copy; if none does, why: it is beyond the mix, or there is no set."""
@@ -203,5 +202,4 @@ class Outcomes:
             f"nothing drops it, but the mix takes {plural(requested, 'training token')} of the source {source!r}, "
             f"which has {left.tokens:,}. {where}"
         )
-        facts = {"requested_tokens": requested, "tokens_available": left.tokens, "cut": cut}
-        return [], [_reason("budget", text, **facts)]
+        return [], [_reason("budget", text)]

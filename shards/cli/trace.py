@@ -67,11 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="with --hash or --document: the build's work folder or its address (default: SET.work, if it is there)",
     )
-    parser.add_argument(
-        "--read-sources",
-        action="store_true",
-        help="with --hash or --document: search all sources again for a document that was not encoded",
-    )
     add_workers(parser)
 
 
@@ -85,8 +80,8 @@ def run(options: argparse.Namespace) -> Outcome:
     by_hash = options.hash is not None or options.document is not None
     if options.out is not None and (options.shard is not None or by_hash):
         raise InputError("--out takes what a search finds, not a single place or document.")
-    if (options.work is not None or options.read_sources) and not by_hash:
-        raise InputError("--work and --read-sources go with --hash or --document.")
+    if options.work is not None and not by_hash:
+        raise InputError("--work goes with --hash or --document.")
     if options.out is not None:
         check_block_list_path(options.out, options.set if isinstance(options.set, Path) else None)
     if options.shard is not None:
@@ -200,7 +195,6 @@ def _ask(
     options: argparse.Namespace, shard_set: ShardSet, digits: str, text: bytes | None
 ) -> tuple[Answer | None, str]:
     """Return what the build's work folder says; or None, and what a person can do about it."""
-    from shards.terminal.progress import show_progress
     from shards.trace.explain_entry_point import Question, load_explain
     from shards.trace.trace import hash_bounds
 
@@ -209,12 +203,8 @@ def _ask(
         if options.work is not None:
             raise InputError("--work: nothing installed reads work folders. Install the package that built the set.")
         return None, "The package that built the set can say why: install it, and give --work."
-    question = Question(
-        str(options.set), shard_set.manifest_sha256, hash_bounds(digits), options.work, text, options.read_sources
-    )
-    with show_progress("trace", unit="bytes", show=options.read_sources) as progress:
-        answer = explain(question, progress)
-    return answer, "The build's work folder can say why: give it with --work. By default it is SET.work."
+    question = Question(str(options.set), shard_set.manifest_sha256, hash_bounds(digits), options.work, text)
+    return explain(question), "The build's work folder can say why: give it with --work. By default it is SET.work."
 
 
 def _show_places(places: list[dict[str, Any]], wanted: str, told: list[str]) -> Iterator[str]:

@@ -41,6 +41,7 @@ GONE: dict[str, str] = {
     "--slurm-setup": "put the command into your copy of recipes/slurm/build.sbatch",
     "until_mix_phase": _MIX_STEPS,
     "decay_from_mix_phase": _MIX_STEPS,
+    "--read-sources": "give the document's text: `trace SET --document FILE` says what cleaning does to it",
     "card_number": "card numbers are not looked for; `drop_if_matches` drops documents with numbers of a known form",
 }
 """Keys, values, flags (`--flag`), commands and extras that are gone, as a user writes them: what to do instead."""

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from shards.terminal.reporter import Progress
-
 ENTRY_POINT_GROUP = "tokenmill.explain"
 ENTRY_POINT = "work"
 
@@ -29,8 +27,6 @@ class Question:
     """The work folder; None for the default one of the set."""
     text: bytes | None = field(default=None, repr=False)
     """The document's text, if it is known."""
-    read_sources: bool = False
-    """Whether to read the sources again if nothing else answers."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +41,10 @@ class Answer:
     """For machines."""
 
 
-Explain = Callable[[Question, Progress], Answer | None]
+Explain = Callable[[Question], Answer | None]
 """The entry point's function. It returns None if there is no work folder at the default place.
 
-It raises InputError if the work folder or a source cannot be read, and RunError if the work folder is damaged."""
+It raises InputError if the work folder cannot be read, and RunError if the work folder is damaged."""
 
 
 def load_explain() -> Explain | None:
