@@ -25,7 +25,7 @@ import xxhash
 
 from pipeline.builder.build import default_work
 from pipeline.builder.stored_build import Build, read_build
-from pipeline.clean.drops import ITEM_REASON, NEAR_DUPLICATE, Drop, SourceDrops, StepDrops
+from pipeline.clean.drops import ITEM_REASON, NEAR_DUPLICATE, SourceDrops
 from pipeline.clean.tally import Tally
 from pipeline.encode.run import read_run_text
 from pipeline.engine.receipts import TaskOutput
@@ -75,13 +75,10 @@ class ReportRow:
     """Of the source's records."""
     tokens: int | None
     """None before encoding."""
-    any_reason: int | None
-    """Documents that have it, whatever else they have; None if that is not known."""
-    only_reason: int | None
     limit: float | None = None
     """The value of a limit that is applied in the mix."""
-    others: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
-    """Other values of the limit, and how many documents it would drop."""
+    alone: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    """How many documents the limit alone would drop, at its value and at others."""
     examples: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
 
@@ -110,7 +107,6 @@ def read_clean_report(place: str, *, examples: int = 0) -> dict[str, Any]:
         for row in rows:
             source = names.index(row.source)
             row.examples = _draw_before_encoding(tallies[source], row, examples) or shown.draw(source, row, examples)
-    near, settings = output.result.near_duplicates, build.recipe.clean.near_duplicates
     evaluations = [
         asdict(counts)
         | {
@@ -131,7 +127,6 @@ def read_clean_report(place: str, *, examples: int = 0) -> dict[str, Any]:
             for name, own, tally in zip(names, drops, tallies, strict=True)
         ],
         "rows": rows,
-        "near_duplicates": near and settings and {**asdict(near), **settings.model_dump()},
         "evaluations": evaluations,
     }
 
@@ -141,41 +136,36 @@ def _list_rows(shown: _Documents, source: int, drops: SourceDrops) -> list[Repor
     recipe = shown.build.recipe.sources[source]
     limits = {limit.reason: limit for limit in recipe.clean.limits("mix")}
 
-    def describe(step: str, table: StepDrops, reason: str, drop: Drop) -> ReportRow:
-        return ReportRow(
-            recipe.name,
-            step,
-            reason,
-            table.note,
-            drop.first.documents,
-            drop.first.documents / max(1, drops.records),
-            None if table.before_encoding else drop.first.tokens,
-            drop.every and drop.every.documents,
-            drop.alone and drop.alone.documents,
-        )
-
     rows = [
-        describe(name, step, reason, drop)
+        ReportRow(
+            recipe.name,
+            name,
+            reason,
+            step.note,
+            counts.documents,
+            counts.documents / max(1, drops.records),
+            None if step.before_encoding else counts.tokens,
+        )
         for name, step in drops.steps.items()
-        for reason, drop in step.reasons.items()
-        if drop.first.documents
+        for reason, counts in step.reasons.items()
+        if counts.documents
     ]
     own = [row for row in rows if row.reason in limits and row.note == ""]
-    others = shown.count_others(source, [limits[row.reason] for row in own])
-    for row, found in zip(own, others, strict=True):
-        row.limit, row.others = limits[row.reason].value, found
+    alone = shown.count_alone(source, [limits[row.reason] for row in own])
+    for row, found in zip(own, alone, strict=True):
+        row.limit, row.alone = limits[row.reason].value, found
     return rows
 
 
-def list_other_values(value: float) -> list[float]:
-    """Return other values that a limit might have: whole numbers for a count, and shares stay shares."""
+def list_values(value: float) -> list[float]:
+    """Return values that a limit might have, its own among them: whole numbers for a count, and shares stay shares."""
     if value == 0:
-        return _OTHER_COUNTS
+        return [value, *_OTHER_COUNTS]
     # Three digits are enough to choose a limit.
     others = [float(f"{value * factor:.3g}") for factor in _OTHER_FACTORS]
     if value >= 1 and value == int(value):
         others = [float(round(other)) for other in others]
-    return [other for other in dict.fromkeys(others) if other != value and (value >= 1 or other <= 1)]
+    return sorted({value, *(other for other in others if value >= 1 or other <= 1)})
 
 
 def _draw_before_encoding(tally: Tally, row: ReportRow, most: int) -> list[dict[str, Any]]:
@@ -195,9 +185,9 @@ class _Documents:
     def _vocabulary(self) -> Vocabulary:
         return read_vocabulary(self.build.read_tokenizer())
 
-    def count_others(self, source: int, limits: Sequence[Limit]) -> list[list[tuple[float, int]]]:
-        """Count the documents that limits would drop at other values, of those that came to the limits."""
-        counts = [dict.fromkeys(list_other_values(limit.value), 0) for limit in limits]
+    def count_alone(self, source: int, limits: Sequence[Limit]) -> list[list[tuple[float, int]]]:
+        """Count the documents that limits alone would drop at several values, of those that came to the limits."""
+        counts = [dict.fromkeys(list_values(limit.value), 0) for limit in limits]
         runs = [number for number, run in enumerate(self.build.runs) if run.source == source]
         for number in range(self._evidence.places.partitions if limits else 0):
             came = ~find_reasons(self._evidence.read(number, ("dropped",)), _is_listed)
@@ -205,11 +195,11 @@ class _Documents:
             for run, (first, last) in ((run, edges[:, run].tolist()) for run in runs):
                 own = self.build.runs[run]
                 values = own.read_measures(first, last)[came[begins[run] :][: last - first]]
-                for limit, others in zip(limits, counts, strict=True):
+                for limit, alone in zip(limits, counts, strict=True):
                     column = values[:, own.measures.index(limit.measure)]
-                    for value in others:
-                        others[value] += int(np.count_nonzero(replace(limit, value=value).find_fallen(column)))
-        return [list(others.items()) for others in counts]
+                    for value in alone:
+                        alone[value] += int(np.count_nonzero(replace(limit, value=value).find_fallen(column)))
+        return [list(alone.items()) for alone in counts]
 
     def draw(self, source: int, row: ReportRow, most: int) -> list[dict[str, Any]]:
         """Return documents of a row, those with the lowest hashes: a random draw."""

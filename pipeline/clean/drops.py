@@ -1,9 +1,8 @@
 """Drops: how many documents and tokens each step of cleaning, and each of its reasons, drops of a source.
 
-The table has a row for each source, step and reason. A document counts for its *first* reason; *every* counts it for
-each reason that it has, *alone* where it has no other. Encoding and the mix count in such tables alone, which alarms,
-`plan`, `clean-report`, `trace --hash` and the manifest read. The rule of the alarm is here, too: a step may drop a
-share of a source; a build stops, and a plan warns, if it drops more.
+The table has a row for each source, step and reason. A document counts for its first reason. Encoding and the mix count
+in such tables alone, which alarms, `plan`, `clean-report`, `trace --hash` and the manifest read. The rule of the alarm
+is here, too: a step may drop a share of a source; a build stops, and a plan warns, if it drops more.
 """
 
 from __future__ import annotations
@@ -87,18 +86,6 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Drop:
-    """A reason, and the documents of a source that it drops."""
-
-    first: Counts = field(default_factory=Counts)
-    """Those whose first reason it is."""
-    every: Counts | None = None
-    """Those that have it, whatever else they have; None if that is not known, or the same."""
-    alone: Counts | None = None
-    """Those that have no other reason of their preset or another one; None if that is not known."""
-
-
-@dataclass(slots=True)
 class StepDrops:
     """A step of cleaning, and the documents of a source that it drops."""
 
@@ -106,7 +93,8 @@ class StepDrops:
     """Documents that the step decided on."""
     every: Counts | None = None
     """Those that the step would drop without the others of its kind; None if those are the documents of `reasons`."""
-    reasons: dict[str, Drop] = field(default_factory=dict[str, Drop])
+    reasons: dict[str, Counts] = field(default_factory=dict[str, Counts])
+    """By reason, the documents whose first reason it is."""
     before_encoding: bool = False
     """Whether the step comes before encoding: its documents have no tokens."""
     reports: bool = False
@@ -115,7 +103,7 @@ class StepDrops:
     @property
     def first(self) -> Counts:
         """Documents whose first reason is one of the step's."""
-        own = [drop.first for drop in self.reasons.values()]
+        own = self.reasons.values()
         return Counts(sum(one.documents for one in own), sum(one.tokens for one in own))
 
     @property
@@ -132,9 +120,9 @@ class StepDrops:
         """Return by how much the step drops more than a share of the documents; None if it does not."""
         return None if self.reports else find_excess(self.found.documents, self.came.documents, most)
 
-    def reason(self, name: str) -> Drop:
+    def reason(self, name: str) -> Counts:
         """Return the row of a reason, which is new the first time."""
-        return self.reasons.setdefault(name, Drop())
+        return self.reasons.setdefault(name, Counts())
 
 
 @dataclass(slots=True)
@@ -158,13 +146,13 @@ class SourceDrops:
 
     def count(self, reason: str, lengths: Integers) -> None:
         """Count documents under their first reason, by their lengths in tokens."""
-        self.step(step_of(reason)).reason(reason).first.add(lengths)
+        self.step(step_of(reason)).reason(reason).add(lengths)
 
     def count_rows(self, dropped: Mapping[str, int]) -> None:
         """Count rows that are not encoded under their first reasons."""
         for reason, rows in dropped.items():
             if rows:
-                self.step(step_of(reason)).reason(reason).first.documents += rows
+                self.step(step_of(reason)).reason(reason).documents += rows
 
     def update(self, other: SourceDrops) -> None:
         """Add the steps of another part of the source."""
@@ -172,11 +160,8 @@ class SourceDrops:
             own = self.step(name)
             own.came = own.came.plus(step.came)
             own.every = step.every and step.every.plus(own.every)
-            for reason, drop in step.reasons.items():
-                row = own.reason(reason)
-                row.first = row.first.plus(drop.first)
-                row.every = drop.every and drop.every.plus(row.every)
-                row.alone = drop.alone and drop.alone.plus(row.alone)
+            for reason, counts in step.reasons.items():
+                own.reasons[reason] = own.reason(reason).plus(counts)
 
     def after(self, encoding: SourceDrops) -> SourceDrops:
         """Return the table with the steps before encoding in front of its own."""
@@ -190,7 +175,7 @@ class SourceDrops:
     def dropped(self) -> Counter[str]:
         """Return how many documents are dropped by first reason, without reasons that no document has."""
         steps = [step for step in self.steps.values() if not step.reports]
-        return +Counter({name: drop.first.documents for step in steps for name, drop in step.reasons.items()})
+        return +Counter({name: own.documents for step in steps for name, own in step.reasons.items()})
 
 
 def step_of(reason: str) -> str:

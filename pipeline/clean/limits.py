@@ -66,20 +66,15 @@ def count_fallen(drops: SourceDrops, limits: Sequence[Limit], fallen: Bools, len
     Returns:
         Which documents are left, `(documents,)`.
     """
-    reasons, left = fallen.sum(axis=0), np.ones(len(lengths), bool)
+    left = np.ones(len(lengths), bool)
     for preset in dict.fromkeys(limit.preset for limit in limits):
         step = drops.step(preset)
-        # A preset counts a document once, each of its limits for itself.
         own = [number for number, limit in enumerate(limits) if limit.preset == preset]
         step.came.add(lengths)
         step.every = step.every or Counts()
         step.every.add(lengths[fallen[own].any(axis=0)])
         for number in (number for number in own if fallen[number].any()):
-            drop = step.reason(limits[number].reason)
-            drop.every, drop.alone = drop.every or Counts(), drop.alone or Counts()
-            drop.first.add(lengths[fallen[number] & left])
-            drop.every.add(lengths[fallen[number]])
-            drop.alone.add(lengths[fallen[number] & (reasons == 1)])
+            step.reason(limits[number].reason).add(lengths[fallen[number] & left])
             left &= ~fallen[number]
     return left
 

@@ -87,22 +87,14 @@ def _print_report(report: dict[str, Any]) -> None:
         left = source["left"]
         share = f"{left['documents'] / max(1, source['records']):.2%}"
         rows.append({"source": source["name"], "reason": "left"} | left | {"share": share})
-    columns = ("source", "reason", "at", "documents", "share", "tokens", "any reason", "only reason", "at other values")
+    columns = ("source", "reason", "at", "documents", "share", "tokens", "alone")
     table = [{column: row.get(column, "") for column in columns} for row in rows]
     print_rows(table, title="documents by the first reason for which they are dropped")
     # What concerns the whole mix, then documents.
     lines = [f"read in part: {', '.join(report['unread'])}; the rest is not in the set"] if report["unread"] else []
-    if near := report["near_duplicates"]:
-        pairs = plural(near["pairs"], "pair")
-        lines.append(f"near-duplicates: {pairs} by {near['min_jaccard']:g} or more, of {near['compared']:,} compared")
     for one in report["evaluations"]:
         found = f"evaluation set {one['name']}: {one['found']:,} of {plural(one['items'], 'item')} found"
-        lines.append(f"{found}; {one['too_short']:,} too short, common phrases of {one['excused']:,} do not count")
-        lines += [
-            f"  {item['item']} row {item['item_row']}: {plural(item['words'], 'word')}, "
-            f"{plural(item['documents'], 'document')} with its phrases, {item['held']:,} with the item"
-            for item in one["excused_items"]
-        ]
+        lines.append(f"{found}; {one['too_short']:,} too short")
     for row in report["rows"]:
         if row.examples:
             lines += [f"{row.source}: {row.reason}", *(line for one in row.examples for line in _list_example(one))]
@@ -117,9 +109,7 @@ def _cells(row: ReportRow) -> dict[str, Any]:
         "documents": row.documents,
         "share": f"{row.share:.2%}",
         "tokens": "" if row.tokens is None else f"{row.tokens:,}",
-        "any reason": "" if row.any_reason is None else f"{row.any_reason:,}",
-        "only reason": "" if row.only_reason is None else f"{row.only_reason:,}",
-        "at other values": ", ".join(f"{documents:,} at {value:g}" for value, documents in row.others),
+        "alone": ", ".join(f"{documents:,} at {value:g}" for value, documents in row.alone),
     }
 
 

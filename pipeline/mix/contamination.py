@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from pipeline.mix.near_duplicates.drop import SimilarPairs
     from pipeline.recipe.schema import EvaluationRecipe, Recipe
 
-EXCUSED = 20
-"""Items of each set with common phrases that do not count which the result lists, those in the most documents first."""
-EXCUSED_NAMED = 3
-"""Those that a note names."""
 PART_HITS = 1 << 22
 """The hits of all runs are counted in parts of about this size. Each part reads them all, which are few."""
 
@@ -51,67 +47,49 @@ class ItemCounts:
     items: int
     too_short: int
     """Items that are not searched for."""
-    excused: int
-    """Items of which common phrases in some documents do not count."""
     found: int
-    excused_items: list[dict[str, Any]]
-    """Some of these: `item`, `item_row`, `words`, in how many different `documents` their common phrases are which do
-    not hold them, and how many have `held` them."""
 
 
-class DifferentDocuments:
-    """Tells documents apart by the first 8 bytes of their hashes: copies are one document, and so are near-duplicates.
+def count_documents(ngrams: int, runs: Sequence[Run], similar: SimilarPairs | None) -> Int64s:
+    """Return in how many different documents of runs each n-gram occurs, `(ngrams,)`.
 
-    Near-duplicates are known if the recipe looks for them. Memory: 16 bytes for each, and about 60 for each hit of a
-    part of the hash space, `PART_HITS` hits.
+    Copies are one document, by the first 8 bytes of their hashes, and so are near-duplicates, if the build looks for
+    them. Memory: 16 bytes for each of these, and about 60 for each hit of a part of the hash space, `PART_HITS` hits.
     """
+    gone, kept = np.zeros((2, 0), np.uint64)
+    if similar is not None:
+        documents = similar.read()
+        places, stay, _ = choose_dropped(documents, np.ones(len(documents.hi), bool))
+        gone, kept = documents.hi[places], documents.hi[stay]
+    bits = (sum(run.num_hits for run in runs) // PART_HITS).bit_length()
+    counts = np.zeros(ngrams, np.int64)
+    # Each part of the hash space reads all hits again, so that a part fits into memory.
+    for part in range(1 << bits):
+        pairs = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
+        for run in runs:
+            if run.num_hits:
+                hi, own = _read_pairs(run)
+                if len(gone):
+                    place = np.minimum(gone.searchsorted(hi), len(gone) - 1)
+                    hi = np.where(gone[place] == hi, kept[place], hi)
+                inside = hi >> np.uint64(64 - bits) == part if bits else np.ones(len(own), bool)
+                pairs.append((hi[inside], own[inside]))
+        hi, found = (np.concatenate(column) for column in zip(*pairs, strict=True))
+        # Of equal pairs of document and n-gram, one counts.
+        order = np.lexsort((hi, found))
+        hi, found = hi[order], found[order]
+        counts += np.bincount(found[mark_first(hi, found)], minlength=ngrams)
+    return counts
 
-    def __init__(self, similar: SimilarPairs | None):
-        """Read the near-duplicates, if the build looks for them."""
-        self._gone, self._kept = np.zeros((2, 0), np.uint64)
-        if similar is not None:
-            documents = similar.read()
-            gone, kept, _ = choose_dropped(documents, np.ones(len(documents.hi), bool))
-            self._gone, self._kept = documents.hi[gone], documents.hi[kept]
 
-    def identify(self, hi: UInt64s) -> UInt64s:
-        """Return a number for each document, the same for those that are one.
-
-        Args:
-            hi: the first 8 bytes of their hashes, `(documents,)`.
-        """
-        if not len(self._gone):
-            return hi
-        place = np.minimum(self._gone.searchsorted(hi), len(self._gone) - 1)
-        return np.where(self._gone[place] == hi, self._kept[place], hi)
-
-    def count(self, ngrams: int, runs: Sequence[Run]) -> Int64s:
-        """Return in how many different documents of runs each n-gram occurs, `(ngrams,)`."""
-        bits = (sum(run.num_hits for run in runs) // PART_HITS).bit_length()
-        counts = np.zeros(ngrams, np.int64)
-        # Each part of the hash space reads all hits again, so that a part fits into memory.
-        for part in range(1 << bits):
-            pairs = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
-            for run in runs:
-                if run.num_hits:
-                    numbers, own = self._read_pairs(run)
-                    inside = numbers >> np.uint64(64 - bits) == part if bits else np.ones(len(own), bool)
-                    pairs.append((numbers[inside], own[inside]))
-            numbers, found = (np.concatenate(column) for column in zip(*pairs, strict=True))
-            # Of equal pairs of document and n-gram, one counts.
-            order = np.lexsort((numbers, found))
-            numbers, found = numbers[order], found[order]
-            counts += np.bincount(found[mark_first(numbers, found)], minlength=ngrams)
-        return counts
-
-    def _read_pairs(self, run: Run) -> tuple[UInt64s, Int64s]:
-        """Return each document of a run with each n-gram in it: numbers of documents, and n-grams, `(pairs,)` each."""
-        hits = run.read_hits()
-        pairs = np.unique(hits["document"].astype(np.int64) << 32 | hits["ngram"])
-        # Hits are in the order of documents: one range of rows has them all.
-        documents, first = pairs >> 32, int(pairs[0] >> 32)
-        rows = run.read_documents(first, int(documents[-1]) + 1)
-        return self.identify(rows["hash_hi"][documents - first]), pairs & 0xFFFFFFFF
+def _read_pairs(run: Run) -> tuple[UInt64s, Int64s]:
+    """Return each document of a run with each n-gram in it: beginnings of hashes, and n-grams, `(pairs,)` each."""
+    hits = run.read_hits()
+    pairs = np.unique(hits["document"].astype(np.int64) << 32 | hits["ngram"])
+    # Hits are in the order of documents: one range of rows has them all.
+    documents, first = pairs >> 32, int(pairs[0] >> 32)
+    rows = run.read_documents(first, int(documents[-1]) + 1)
+    return rows["hash_hi"][documents - first], pairs & 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -157,7 +135,7 @@ class Findings:
                 own.add(documents["length"][documents["source"] == place])
                 step.came, step.every, step.reports = source.read, own, one.action == "report"
                 if step.reports:
-                    step.reason(reason).first = own
+                    step.reasons[reason] = own
 
     def to_columns(self, places: RowPlaces, number: int) -> dict[str, Any]:
         """Return the column `items` of the evidence of a partition."""
@@ -222,8 +200,8 @@ def find_contamination(
     items = load_items(place)
     read = TaskOutput(open_store(place), ItemsResult).result.evaluations
     # Common n-grams are told by all runs together, before any document is judged.
-    different = DifferentDocuments(similar)
-    rule = HeldItems(items, different.count(len(items.ngrams), rows), sum(run.num_documents for run in rows))
+    counts = count_documents(len(items.ngrams), rows, similar)
+    rule = HeldItems(items, counts, sum(run.num_documents for run in rows))
     parts = [np.zeros(0, HELD_DTYPE)]
     for number, (run, own) in enumerate(zip(runs, rows, strict=True)):
         if not own.num_hits or not len(held := rule.find(own.read_hits())):
@@ -234,28 +212,11 @@ def find_contamination(
         for name in ("hash_hi", "hash_lo", "length"):
             held[name] = read_rows[name][which]
         parts.append(held)
-    held = np.concatenate(parts)
-    # The same document in several places, or nearly the same, tells of an item once.
-    pairs = np.stack([held["item"].astype(np.uint64), different.identify(held["hash_hi"])], axis=1)
-    distinct = np.unique(pairs, axis=0)
-    held_in = np.bincount(distinct[:, 0].astype(np.int64), minlength=len(items.rows))
-    # Items whose common phrases did not count are evidence, too.
-    excused = np.maximum(rule.count_excused() - held_in, 0)
-    counts: list[ItemCounts] = []
+    findings = Findings(recipe.evaluations, read, items.rows, np.concatenate(parts))
     for number, (evaluation, about) in enumerate(zip(recipe.evaluations, read, strict=True)):
-        own = items.rows["evaluation"] == number
-        chosen = np.flatnonzero(own & (excused > 0))
-        first = chosen[np.argsort(-excused[chosen], kind="stable")][:EXCUSED].tolist()
-        listed = [
-            _name_item(items.rows, about, item)
-            | {"words": int(items.rows["words"][item]), "documents": int(excused[item]), "held": int(held_in[item])}
-            for item in first
-        ]
-        found = int((own & (held_in > 0)).sum())
-        shares = (about.items, about.too_short, len(chosen), found)
-        counts.append(ItemCounts(evaluation.name, evaluation.action, *shares, listed))
-    findings = Findings(recipe.evaluations, read, items.rows, held, counts=counts)
-    for number, count in enumerate(counts):
+        found = len(np.unique(findings.held_of(number)["item"]))
+        count = ItemCounts(evaluation.name, evaluation.action, about.items, about.too_short, found)
+        findings.counts.append(count)
         findings.notes.append(_describe(count, len(findings.documents_of(number))))
     return findings
 
@@ -286,13 +247,4 @@ def _describe(counts: ItemCounts, documents: int) -> str:
     if documents:
         text += f" in {plural(documents, 'document')}, "
         text += "which are dropped" if counts.action == "drop" else 'which stay: set action = "drop" to drop them'
-    # Name some of the items that other documents share phrases with.
-    if counts.excused_items:
-        named = [
-            f"{one['item']} row {one['item_row']} ({plural(one['words'], 'word')}, "
-            f"{plural(one['documents'], 'document')})"
-            for one in counts.excused_items[:EXCUSED_NAMED]
-        ]
-        rest = f" and {counts.excused - len(named):,} more" if counts.excused > len(named) else ""
-        text += f"; common phrases of {plural(counts.excused, 'item')} do not count: {', '.join(named)}{rest}"
     return text

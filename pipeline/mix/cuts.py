@@ -32,7 +32,7 @@ from pipeline.mix.contamination import Findings, ItemCounts, find_contamination
 from pipeline.mix.evidence import write_evidence
 from pipeline.mix.index import Axis, Cut, Index, open_limits
 from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
-from pipeline.mix.near_duplicates.drop import NearDuplicates, SimilarPairs, drop_near_duplicates
+from pipeline.mix.near_duplicates.drop import SimilarPairs, drop_near_duplicates
 from pipeline.mix.take import drop_not_taken
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
@@ -331,8 +331,6 @@ class MixResult(Result):
     """The table of each source."""
     contamination: list[ItemCounts]
     """Of each evaluation set."""
-    near_duplicates: NearDuplicates | None = None
-    """None if the build does not look for any."""
     plan: MixPlan | None = None
     short: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     """Sources that must be read further: the number of each, the tokens that it needs, and those found."""
@@ -369,8 +367,7 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
         files = write_evidence(folder, index.places, index.reasons, index.read_reasons, add_columns)
         drops = index.drops
         findings.add_to(drops)
-        counts = near and NearDuplicates(near.compared, near.pairs)
-        result = MixResult(files=files, contamination=findings.counts, drops=drops, near_duplicates=counts)
+        result = MixResult(files=files, contamination=findings.counts, drops=drops)
 
         # Cut what is kept.
         short = find_short(recipe, index, task.has_more)

@@ -223,7 +223,7 @@ class Index:
         for source, counted in enumerate(self._counted):
             step = counted.steps[NEAR_DUPLICATE] = StepDrops(came=self.count_kept(source), reports=report)
             for place, reason in enumerate(reasons):
-                step.reason(reason).first.add(lengths[(sources == source) & (elsewhere == place)])
+                step.reason(reason).add(lengths[(sources == source) & (elsewhere == place)])
         numbers = np.array([self._code(reason) for reason in reasons], self._dtype)[elsewhere]
         for number in range(0 if report else 1 << self.bits):
             inside, places = self.places.find(number, run, index)
@@ -255,7 +255,7 @@ class Index:
                 if name in counted.steps:
                     table.steps[name] = counted.steps[name]
                 elif own[0]:
-                    table.step(name).reason(reason).first = Counts(*own.tolist())
+                    table.step(name).reasons[reason] = Counts(*own.tolist())
                     if name.startswith(NOT_TAKEN):
                         table.step(name).came = Counts(*(sums[0] + own).tolist())
             tables.append(table)

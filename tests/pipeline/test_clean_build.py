@@ -115,9 +115,9 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
         (limit,) = (row for row in found["rows"] if row["reason"] == "gopher: min_words")
         assert (limit["source"], limit["limit"]) == ("prose", minimum)
         short = [text for text in texts if len(text.split()) < minimum]
-        assert limit["any_reason"] == len(short)
-        assert len(limit["others"]) == 3
-        for value, documents in limit["others"]:
+        assert len(limit["alone"]) == 4
+        assert dict(limit["alone"])[minimum] == len(short)
+        for value, documents in limit["alone"]:
             assert documents == sum(len(text.split()) < value for text in texts)
         assert len(limit["examples"]) == 20
         for item in limit["examples"]:
@@ -126,7 +126,7 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
     shown = report(folder / "set", "--examples", "2").stdout
     assert shown.count("gopher: min_words") == 2
     assert "gopher: max_words" not in shown
-    assert ", ".join(f"{documents:,} at {value:g}" for value, documents in limit["others"]) in shown
+    assert ", ".join(f"{documents:,} at {value:g}" for value, documents in limit["alone"]) in shown
 
 
 def test_a_page_shows_the_table_and_documents(built: dict[str, Any], folder: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_page_shows_the_table_and_documents(built: dict[str, Any], folder: Pat
 def test_foreign_text_stays_text() -> None:
     hostile = "<script>alert(1)</script>\x1b[2J\u202e"
     example = {"place": hostile, "row": 1, "text": hostile, "value": None}
-    row = ReportRow("web", "matches", f"matches {hostile}", "", 3, 0.5, None, None, None, examples=[example])
+    row = ReportRow("web", "matches", f"matches {hostile}", "", 3, 0.5, None, examples=[example])
     source = {"name": "web", "records": 6, "read": {"documents": 3, "tokens": 9}, "left": {"documents": 3, "tokens": 9}}
     found = {"work": hostile, "mix": "0", "unread": ["web"], "sources": [source], "rows": [row], "evaluations": []}
     page = render_page(found)

@@ -51,7 +51,11 @@ def run_near_duplicates(build: RunningBuild) -> None:
         for number in range(ranges)
     ]
     paired = build.run_stage("pairs", pairs.find_pairs, tasks, before=build.write_run_list).results
-    _note_cut(build, [result.cut for result in paired])
+    if left_out := sum(result.left_out for result in paired):
+        build.note(
+            f"near-duplicates: {plural(left_out, 'pair')} left out: of more than {pairs.MOST_MEMBERS} documents with "
+            f"an equal band, each is compared with the {pairs.CENTERS} longest"
+        )
     found = sum(result.pairs for result in paired)
 
     # Their similarity.
@@ -64,20 +68,6 @@ def run_near_duplicates(build: RunningBuild) -> None:
         )
         for number in range(parts)
     ]
-    compared = build.run_stage("similar", similar.compare_pairs, tasks, before=build.write_run_list).results
-    build.similar = SimilarPairs(
-        tuple(f"{folder['similar']}/{task.digest}" for task in tasks),
-        sum(result.pairs for result in compared),
-        settings.min_jaccard,
-        settings.action,
-    )
-
-
-def _note_cut(build: RunningBuild, cut: list[dict[str, int]]) -> None:
-    """Say how many pairs were not compared."""
-    if buckets := sum(own["buckets"] for own in cut):
-        documents, left_out = sum(own["documents"] for own in cut), sum(own["pairs"] for own in cut)
-        build.note(
-            f"near-duplicates: {plural(buckets, 'bucket')} of more than {pairs.MOST_MEMBERS} documents, {documents:,} "
-            f"in all: compared with the {pairs.CENTERS} longest of each; {plural(left_out, 'pair')} left out"
-        )
+    build.run_stage("similar", similar.compare_pairs, tasks, before=build.write_run_list)
+    places = tuple(f"{folder['similar']}/{task.digest}" for task in tasks)
+    build.similar = SimilarPairs(places, settings.min_jaccard, settings.action)

@@ -118,7 +118,7 @@ class HeldItems:
             counts: in how many different documents each n-gram occurs, `(ngrams,)`.
             documents: how many documents there are.
         """
-        self._items, self._counts = items, counts
+        self._items = items
         self.common = counts > max(COMMON_DOCUMENTS, documents // COMMON_ONE_IN)
         """Which n-grams are common, bool `(ngrams,)`."""
         # The items of each n-gram, in the order of n-grams: `find` looks them up by hit.
@@ -212,25 +212,6 @@ class HeldItems:
         while words.weigh(set(ngrams[first : last - 1])) >= share:
             last -= 1
         return share, starts[first], max(stops[first:last])
-
-    def count_excused(self) -> Int64s:
-        """Return in how many different documents each item has most of its words, as common n-grams, `(items,)`.
-
-        Documents that hold the item as a copy are among them. It is 0 if common n-grams have too few of its words.
-        """
-        common = np.add.reduceat(np.append(self.common[self._items.of_items], False), self._items.offsets[:-1])
-        excused = np.zeros(len(self._items.rows), np.int64)
-        likely = common * self._items.rows["size"] >= LEAST_SHARE * self._items.rows["words"]
-        for item in np.flatnonzero(likely & (np.diff(self._items.offsets) > 0) & (common > 0)).tolist():
-            words, covered = self._find_words(item), 0
-            # Take the most frequent n-grams first: the last one that is needed bounds the documents.
-            by_count = sorted(words.ngrams.keys() - words.rare, key=lambda one: (-self._counts[one], one))
-            for ngram in by_count:
-                covered |= words.ngrams[ngram]
-                if covered.bit_count() >= _least_share(words.count) * words.count:
-                    excused[item] = self._counts[ngram]
-                    break
-        return excused
 
 
 def _count_items(items: Items, owners: Int64s) -> Int64s:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_numbers
-from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
+from pipeline.engine.tasks import InDigest, Payload, last_part
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, read_similar
 from shards.format.equal_hashes import mark_first, sort_hashes
 from shards.stores.open import open_store
@@ -96,16 +96,6 @@ def choose_dropped(documents: SimilarDocuments, alive: Bools) -> tuple[Int64s, I
     return document[by_hash], kept[by_hash], jaccard[best][by_hash]
 
 
-@dataclass(frozen=True, slots=True)
-class NearDuplicates:
-    """The near-duplicates of a mix."""
-
-    compared: int
-    """Pairs that were compared."""
-    pairs: int
-    """Those at or above `min_jaccard`."""
-
-
 def _last_parts(places: tuple[str, ...], _payload: Any) -> list[str | None]:
     return [last_part(place) for place in places]
 
@@ -118,8 +108,6 @@ class SimilarPairs(Payload):
 
     places: Annotated[tuple[str, ...], InDigest(_last_parts)]
     """The addresses of the similar tasks' folders."""
-    compared: Annotated[int, NOT_IN_DIGEST]
-    """Pairs that were compared."""
     min_jaccard: float
     action: Literal["report", "drop"]
 
@@ -133,8 +121,6 @@ class SimilarPairs(Payload):
 class Twins:
     """The near-duplicates of a mix, each with the most similar document that stays; `(documents,)` each."""
 
-    compared: int
-    pairs: int
     run: Int64s
     index: Int64s
     """In its run."""
@@ -173,5 +159,4 @@ def drop_near_duplicates(index: Index, task: SimilarPairs) -> Twins:
     gone, kept, jaccard = choose_dropped(documents, run >= 0)
     report = task.action == "report"
     index.drop_near_duplicates(run[gone], place[gone], run[kept], documents.lengths[gone], report=report)
-    pairs = len(documents.first)
-    return Twins(task.compared, pairs, run[gone], place[gone], run[kept], place[kept], jaccard)
+    return Twins(run[gone], place[gone], run[kept], place[kept], jaccard)

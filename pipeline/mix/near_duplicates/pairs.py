@@ -80,8 +80,8 @@ class PairsResult(Result):
 
     pairs: int
     """Repeated ones included."""
-    cut: dict[str, int]
-    """Of buckets of more than `MOST_MEMBERS` documents: `buckets`, their `documents`, and the `pairs` left out."""
+    left_out: int
+    """Those that are not compared, of buckets of more than `MOST_MEMBERS` documents: both are no centers."""
 
 
 def find_pairs(folder: Path, task: PairsTask, report: Report) -> PairsResult:
@@ -104,7 +104,8 @@ def find_pairs(folder: Path, task: PairsTask, report: Report) -> PairsResult:
             pairs += len(ordered)
     table = np.array(edges, _EDGE_DTYPE).reshape(-1, PARTITIONS + 1)
     files = {PAIRS_FILE: file.facts(), EDGES_FILE: write_checksummed(folder / EDGES_FILE, table.tobytes())}
-    return PairsResult(pairs=pairs, cut=_count_cut(sizes), files=files)
+    others = sizes[sizes > MOST_MEMBERS].astype(np.int64) - CENTERS
+    return PairsResult(pairs=pairs, left_out=int((others * (others - 1) // 2).sum()), files=files)
 
 
 def _read_repeated(task: PairsTask, report: Report) -> tuple[Rows, UInt64s]:
@@ -149,17 +150,6 @@ def _order_members(rows: Rows, documents: UInt64s) -> tuple[UInt64s, Int64s]:
     buckets = np.cumsum(new_key)[new]
     sizes = np.bincount(buckets)[1:] if len(buckets) else np.zeros(0, np.int64)
     return documents[new], sizes
-
-
-def _count_cut(sizes: Int64s) -> dict[str, int]:
-    """Count what large buckets leave out: pairs of two documents that are both no centers."""
-    large = sizes[sizes > MOST_MEMBERS].astype(np.int64)
-    left_out = (large - CENTERS) * (large - CENTERS - 1) // 2
-    return {
-        "buckets": len(large),
-        "documents": int(large.sum()),
-        "pairs": int(left_out.sum()),
-    }
 
 
 def _pair_up(documents: UInt64s, sizes: Int64s) -> Iterator[Rows]:

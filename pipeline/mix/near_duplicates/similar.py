@@ -77,16 +77,7 @@ def count_similar_tasks(pairs: int) -> int:
     return min(PARTITIONS, 1 << max(0, -(-pairs // TASK_PAIRS) - 1).bit_length())
 
 
-@dataclass(slots=True, kw_only=True)
-class SimilarResult(Result):
-    """The result of a similar task."""
-
-    pairs: int
-    """Distinct candidate pairs."""
-    similar: int
-
-
-def compare_pairs(folder: Path, task: SimilarTask, report: Report) -> SimilarResult:
+def compare_pairs(folder: Path, task: SimilarTask, report: Report) -> Result:
     """Write the pairs with a Jaccard similarity of at least `FLOOR`.
 
     Args:
@@ -110,16 +101,15 @@ def compare_pairs(folder: Path, task: SimilarTask, report: Report) -> SimilarRes
     documents = _Documents(runs, np.unique(np.concatenate([pairs["longer"], pairs["shorter"]])), task.vocab_size)
     longer, shorter = documents.find(pairs["longer"]), documents.find(pairs["shorter"])
     lengths = documents.rows["length"].astype(np.int64)
-    similar = tokens = 0
+    tokens = 0
     with ChecksummedWriter(folder / SIMILAR_FILE) as file:
         for first, last in split_by_size(lengths[longer] + lengths[shorter], BATCH_TOKENS):
             sets = documents.read_shingles(np.unique(np.concatenate([longer[first:last], shorter[first:last]])))
             tokens += sum(map(len, sets.values()))
             found = _compare(longer[first:last], shorter[first:last], sets, documents.rows)
             file.write(found.view(np.uint8).data)
-            similar += len(found)
             report(last * pairs.dtype.itemsize, tokens)
-    return SimilarResult(pairs=len(pairs), similar=similar, files={SIMILAR_FILE: file.facts()})
+    return Result(files={SIMILAR_FILE: file.facts()})
 
 
 def _compare(
