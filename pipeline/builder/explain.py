@@ -143,7 +143,7 @@ class _Inquiry:
             return {"dropped": reason, "details": details, "masked": masked}
         # Cleaning keeps the text, perhaps changed: then a run has it under another hash.
         digest = hash_document(bytes(next(iter(documents)))).hex()
-        tried = {"dropped": None, "details": [], "masked": masked, "hash": digest}
+        tried: dict[str, Any] = {"dropped": None, "details": [], "masked": masked, "hash": digest}
         if masked:
             kinds = ", ".join(f"{plural(count, 'time')} {kind}" for kind, count in masked.items())
             self._lines.append(f"{where}: masked ({kinds}), and then has the hash {digest}")
