@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from shards.errors import Problem, ShardSetError
 from shards.format.listed_files import compare_sizes
@@ -39,18 +39,9 @@ DOWNLOADS = ".downloads"
 """The folder of files under way, in the hidden folder."""
 
 
-@dataclass(frozen=True)
-class Pulled:
-    """The result of a pull: the commit, and the files in the folder with the manifest."""
-
-    commit: str
-    files: int
-    bytes: int
-    was_there: bool
-    """True if the folder held the whole set already; it was verified again."""
-
-
-def pull(address: HubAddress, out: Path, *, give_up_s: float | None = None, progress: Progress = no_progress) -> Pulled:
+def pull(
+    address: HubAddress, out: Path, *, give_up_s: float | None = None, progress: Progress = no_progress
+) -> dict[str, Any]:
     """Fetch a set into a new folder.
 
     Args:
@@ -59,9 +50,14 @@ def pull(address: HubAddress, out: Path, *, give_up_s: float | None = None, prog
         give_up_s: seconds for which a failed request is retried; `shards.stores.retry.GIVE_UP_S` when None.
         progress: called as files are verified.
 
+    Returns:
+        commit: the commit that was read.
+        files, bytes: of the set, the manifest included.
+        was_there: whether the folder held the whole set already; it was verified again.
+
     Raises:
-        ShardSetError: there is no valid manifest; a file is missing or has other bytes than the manifest says, twice;
-            or the folder holds this set, and a file there is not what the manifest says.
+        ShardSetError: there is no valid manifest, or a file is missing or has other bytes than the manifest says, on
+            the Hub or in the folder.
         StoreError: the Hub cannot be read.
         OSError: the folder is taken, or the disk is full.
     """
@@ -76,7 +72,8 @@ def pull(address: HubAddress, out: Path, *, give_up_s: float | None = None, prog
         files = [SetFile(name, (out / name).stat().st_size, sha256, out / name) for name, sha256 in digests.items()]
         if wrong := _find_wrong(files, f"Remove {out}, and pull it again."):
             raise ShardSetError(wrong)
-        return Pulled(store.commit, len(files), sum(file.bytes for file in files), was_there=True)
+        size = sum(file.bytes for file in files)
+        return {"commit": store.commit, "files": len(files), "bytes": size, "was_there": True}
     if problems := compare_sizes(store, there.manifest):
         raise ShardSetError(problems)
     with write_folder(out, unfinished="keep") as staging:
@@ -91,7 +88,7 @@ def pull(address: HubAddress, out: Path, *, give_up_s: float | None = None, prog
             progress(done, total)
         _remove_others(staging, set(digests))
         require_whole(FolderStore(staging))
-    return Pulled(store.commit, len(files), total, was_there=False)
+    return {"commit": store.commit, "files": len(files), "bytes": total, "was_there": False}
 
 
 def _fetch(store: HubStore, batch: Sequence[SetFile], staging: Path) -> None:

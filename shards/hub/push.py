@@ -15,10 +15,10 @@ manifest is not sent. Costs two reads of each file, one to hash and one to send.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shards.errors import ShardSetError, plural, set_error
 from shards.format.manifest import MANIFEST_FILE, Manifest
@@ -53,49 +53,23 @@ class SetFile:
     """Where it is on this machine."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Comparison:
     """The files of a set, and those that the Hub lacks or holds with different bytes.
 
     Attributes:
-        address: the destination of the set.
         files: every file of the set and the card, the manifest last.
-        give_up_s: seconds for which a failed request is retried; the policy's when None.
-        has_repo: whether the repository exists.
-        listing: the Hub's listing; None if the repository or the branch does not exist.
+        listing: the Hub's listing.
         missing: the files to send, in the order of `files`.
         other: the manifest on the Hub, if it belongs to another set.
         leftover: files of that other set that this set does not replace.
     """
 
-    address: HubAddress
     files: list[SetFile]
-    give_up_s: float | None = None
-    has_repo: bool = False
-    listing: HubStore | None = None
-    missing: list[SetFile] = field(default_factory=list[SetFile])
-    other: Manifest | None = None
-    leftover: list[str] = field(default_factory=list[str])
-
-    @property
-    def bytes(self) -> int:
-        """Size of all files."""
-        return sum(file.bytes for file in self.files)
-
-    @property
-    def missing_bytes(self) -> int:
-        """Size of the files to send."""
-        return sum(file.bytes for file in self.missing)
-
-
-@dataclass(frozen=True)
-class Pushed:
-    """The result of a push: the commit that holds the set, and the files that the push added to the revision."""
-
-    commit: str
-    created: bool
-    added: list[str]
-    added_bytes: int
+    listing: HubStore
+    missing: list[SetFile]
+    other: Manifest | None
+    leftover: list[str]
 
 
 def list_files(folder: Path, card: Path | None = None) -> list[SetFile]:
@@ -107,91 +81,121 @@ def list_files(folder: Path, card: Path | None = None) -> list[SetFile]:
     return [SetFile(name, path.stat().st_size, sha256, path) for name, (path, sha256) in paths.items()]
 
 
-def compare_with_hub(files: Sequence[SetFile], address: HubAddress, *, give_up_s: float | None = None) -> Comparison:
-    """Compare files with those on the Hub, by one listing.
-
-    Raises:
-        StoreError: the repository cannot be read, for another reason than that it is not there; or the manifest there
-            is not a set's.
-    """
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-
-    comparison = Comparison(address, list(files), give_up_s, missing=list(files))
-    try:
-        listing = open_hub(address, give_up_s=give_up_s)
-    except StoreError as error:
-        match error.__cause__:
-            case GatedRepoError():
-                raise
-            case RepositoryNotFoundError() | RevisionNotFoundError() as cause:
-                comparison.has_repo = isinstance(cause, RevisionNotFoundError)
-                return comparison
-            case _:
-                raise
-    there = listing.files
-    comparison.has_repo, comparison.listing = True, listing
-    comparison.missing = [
-        file for file in files if file.name not in there or not there[file.name].holds(file.sha256, file.path)
-    ]
-    # A manifest that differs is another set's: which of its files would be left over?
-    if MANIFEST_FILE in there and any(file.name == MANIFEST_FILE for file in comparison.missing):
-        try:
-            comparison.other = ShardSet(listing).manifest
-        except ShardSetError as error:
-            raise StoreError(
-                f"{address}: its {MANIFEST_FILE} is not a set's ({error}). Give another repository or "
-                "--revision, or remove the file there."
-            ) from error
-        stays = {file.name for file in files}
-        comparison.leftover = [name for name in sorted(comparison.other.digests) if name in there and name not in stays]
-    return comparison
-
-
 def push(
-    comparison: Comparison, *, private: bool = False, replace: bool = False, progress: Progress = no_progress
-) -> Pushed:
+    files: Sequence[SetFile],
+    address: HubAddress,
+    *,
+    private: bool = False,
+    replace: bool = False,
+    keep_card: bool = False,
+    give_up_s: float | None = None,
+    progress: Progress = no_progress,
+) -> dict[str, Any]:
     """Send the files that the Hub lacks, then make the set visible.
 
     Args:
-        comparison: from `compare_with_hub`.
+        files: from `list_files`.
+        address: the destination of the set; the repository is created if it does not exist, on the branch main.
         private: create the repository as private; refuse a public one.
         replace: replace another set.
+        keep_card: send no card to a repository that has one, which a person may have edited.
+        give_up_s: seconds for which a failed request is retried; the policy's when None.
         progress: called as files are uploaded.
+
+    Returns:
+        commit: the commit that holds the set.
+        created: whether the repository was created.
+        files, bytes: of the set and the card.
+        added, added_bytes: the files that the push added to the revision.
 
     Raises:
         ShardSetError: a file on disk is not what the manifest says.
         StoreError: the Hub refuses, another set is there, or requests failed for too long. Files already sent stay on
-        the Hub.
+            the Hub.
     """
-    # Make the repository, and refuse what must not be replaced, before a byte is sent.
-    address, give_up_s = comparison.address, comparison.give_up_s
     again = partial(retry, give_up_s=give_up_s)
-    created = comparison.listing is None and not comparison.has_repo
-    if comparison.listing is None:
-        again(f"{address}", lambda: _create(comparison, private=private))
-        comparison = again(f"{address}", lambda: _compare_created(comparison))
+    compare = partial(_compare_with_hub, files, address, keep_card=keep_card, give_up_s=give_up_s)
+
+    def compare_created() -> Comparison:
+        created = compare()
+        if created is None:
+            raise TransientError(f"{address}: was created, but the Hub does not list it yet")
+        return created
+
+    # Make the repository, and refuse what must not be replaced, before a byte is sent.
+    comparison = before = compare()
+    if comparison is None:
+        again(f"{address}", lambda: _create(address, private=private))
+        comparison = again(f"{address}", compare_created)
     _check(comparison, private=private, replace=replace)
     for file in comparison.missing:
         if file.name == CARD_FILE:
             again(f"{address}: {CARD_FILE}", partial(_check_card, address, file.path))
     # Upload the large files, which are invisible until a commit names them.
     operations: dict[str, CommitOperationAdd] = {}
-    sent = comparison.bytes - comparison.missing_bytes
+    total, added_bytes = _count_bytes(comparison.files), _count_bytes(comparison.missing)
+    sent = total - added_bytes
     for batch in batch_files(comparison.missing):
         operations |= {file.name: _make_operation(address, file) for file in batch}
         additions = [operations[file.name] for file in batch]
         transfer(f"{address}: {name_batch(batch)}", partial(_upload, address, additions), give_up_s=give_up_s)
-        sent += sum(file.bytes for file in batch)
-        progress(sent, comparison.bytes)
+        sent += _count_bytes(batch)
+        progress(sent, total)
 
     def commit() -> str:
         # Another program may have written meanwhile, or the answer to an earlier attempt is lost.
-        now = compare_with_hub(comparison.files, address, give_up_s=give_up_s)
+        now = compare_created()
         _check(now, private=private, replace=replace)
         return _commit(now, operations)
 
-    head = again(f"{address}: commit", commit)
-    return Pushed(head, created, [file.name for file in comparison.missing], comparison.missing_bytes)
+    return {
+        "commit": again(f"{address}: commit", commit),
+        "created": before is None,
+        "files": len(comparison.files),
+        "bytes": total,
+        "added": [file.name for file in comparison.missing],
+        "added_bytes": added_bytes,
+    }
+
+
+def _count_bytes(files: Sequence[SetFile]) -> int:
+    return sum(file.bytes for file in files)
+
+
+def _compare_with_hub(
+    files: Sequence[SetFile], address: HubAddress, *, keep_card: bool, give_up_s: float | None
+) -> Comparison | None:
+    """Compare files with those on the Hub, by one listing; return None if there is no such repository.
+
+    Raises:
+        StoreError: the repository cannot be read, for another reason than that it is not there; or the manifest there
+            is not a set's.
+    """
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    try:
+        listing = open_hub(address, give_up_s=give_up_s)
+    except StoreError as error:
+        cause = error.__cause__
+        if isinstance(cause, RepositoryNotFoundError) and not isinstance(cause, GatedRepoError):
+            return None
+        raise
+    there = listing.files
+    wanted = [file for file in files if not (keep_card and file.name == CARD_FILE and CARD_FILE in there)]
+    missing = [file for file in wanted if file.name not in there or not there[file.name].holds(file.sha256, file.path)]
+    # A manifest that differs is another set's: which of its files would be left over?
+    other, leftover = None, list[str]()
+    if MANIFEST_FILE in there and any(file.name == MANIFEST_FILE for file in missing):
+        try:
+            other = ShardSet(listing).manifest
+        except ShardSetError as error:
+            raise StoreError(
+                f"{address}: its {MANIFEST_FILE} is not a set's ({error}). Give another repository or "
+                "revision, or remove the file there."
+            ) from error
+        stays = {file.name for file in files}
+        leftover = [name for name in sorted(other.digests) if name in there and name not in stays]
+    return Comparison(wanted, listing, missing, other, leftover)
 
 
 def batch_files(files: Sequence[SetFile]) -> Iterator[list[SetFile]]:
@@ -211,34 +215,24 @@ def name_batch(batch: Sequence[SetFile]) -> str:
     return batch[0].name + (f" and {plural(len(batch) - 1, 'more file')}" if len(batch) > 1 else "")
 
 
-def _create(comparison: Comparison, *, private: bool) -> None:
-    """Create the repository and the branch unless they exist."""
-    hub, address = open_hub_client(), comparison.address
+def _create(address: HubAddress, *, private: bool) -> None:
+    """Create the repository unless it exists."""
+    if address.revision != "main":
+        remedy = f"Push to {address.repo} first, or create the branch with `hf`."
+        raise StoreError(f"{address}: there is no such repository, and a new one has only the branch main. {remedy}")
     with hub_errors(f"{address}"):
-        if not comparison.has_repo:
-            hub.create_repo(address.repo, repo_type="dataset", private=private, exist_ok=True)
-        if address.revision != "main":
-            # Branch from the first commit, which holds no set: a branch from main's end could start with another set.
-            first = hub.list_repo_commits(address.repo, repo_type="dataset")[-1].commit_id
-            hub.create_branch(address.repo, branch=address.revision, revision=first, repo_type="dataset", exist_ok=True)
-
-
-def _compare_created(comparison: Comparison) -> Comparison:
-    created = compare_with_hub(comparison.files, comparison.address, give_up_s=comparison.give_up_s)
-    if created.listing is None:
-        raise TransientError(f"{comparison.address}: was created, but the Hub does not list it yet")
-    return created
+        open_hub_client().create_repo(address.repo, repo_type="dataset", private=private, exist_ok=True)
 
 
 def _check(comparison: Comparison, *, private: bool, replace: bool) -> None:
     """Refuse to replace another set without --replace, and to push to a public repository with --private."""
-    address, listing, other = comparison.address, comparison.listing, comparison.other
-    if private and listing is not None and not listing.private:
-        raise StoreError(f"{address}: is public, and --private was given. Make it private in its settings first.")
+    listing, other = comparison.listing, comparison.other
+    if private and not listing.private:
+        raise StoreError(f"{listing}: is public, and --private was given. Make it private in its settings first.")
     if other is not None and not replace:
         raise StoreError(
-            f"{address}: holds another set, {other.name!r} of {plural(len(other.shards), 'shard')}. Give another "
-            "repository or --revision, or --replace to take its place (it stays in the history)."
+            f"{listing}: holds another set, {other.name!r} of {plural(len(other.shards), 'shard')}. Give another "
+            "repository or branch, or --replace to take its place (it stays in the history)."
         )
 
 
@@ -291,8 +285,8 @@ def _commit(comparison: Comparison, operations: dict[str, CommitOperationAdd]) -
     """
     from huggingface_hub import CommitOperationDelete
 
-    address, listing, missing = comparison.address, comparison.listing, comparison.missing
-    assert listing is not None
+    listing, missing = comparison.listing, comparison.missing
+    address = listing.address
     head, removed = listing.commit, comparison.leftover
     if comparison.other is not None and len(missing) > COMMIT_FILES:
         removed = [*removed, MANIFEST_FILE]  # while the next commits are made, no set is there

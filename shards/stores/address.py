@@ -45,20 +45,17 @@ class HubAddress:
         return f"{self.folder}/{name}" if self.folder else name
 
 
-def parse_hub_address(text: str, *, revision: str | None = None) -> HubAddress:
+def parse_hub_address(text: str) -> HubAddress:
     """Parse `OWNER/NAME[@REVISION][/FOLDER]`, with or without `hf://datasets/` before it.
 
     Raises:
-        InputError: the text is not such an address, or it names a revision that differs from `revision`.
+        InputError: the text is not such an address.
     """
     found = _HUB_ADDRESS.fullmatch(text)
     folder = (found["folder"] or "").strip("/") if found else ""
     if found is None or (folder and not _PLAIN_FOLDER.fullmatch(folder)):
         raise InputError(f"{text!r} is not an address on the Hub; expected OWNER/NAME[@REVISION][/FOLDER].")
-    named = unquote(found["revision"]) if found["revision"] else None
-    if named and revision and named != revision:
-        raise InputError(f"{text}: names revision {named!r}, and --revision says {revision!r}. Give one.")
-    return HubAddress(found["repo"], revision or named or "main", folder)
+    return HubAddress(found["repo"], unquote(found["revision"] or "main"), folder)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ GONE: dict[str, str] = {
     "budget_usd": _ARMS,
     "false_end": "an eval set is scored in bits per byte",
     "prune": "`tokenmill build --prune` deletes from the work folder what that build did not use",
+    "--revision": "write it into the address: OWNER/NAME@REVISION",
+    "--no-card": "a set without a report has no card",
     "--compare": "build a set with each tokenizer: their reports have the bytes per token",
     "--listed-share": "`audit --write-block-list` has one limit",
     "--repository-column": "the block list names file and row of each document",

@@ -52,7 +52,7 @@ COMMANDS = {
     "trace": ["--text", "a"],
     "report": [],
     "export": ["--to", "nanogpt", "--out", "OUT"],
-    "push": ["tester/set", "--no-card"],
+    "push": ["tester/set"],
 }
 
 
