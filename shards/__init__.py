@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shards.errors import Problem, ShardSetError
     from shards.format.reader import Shard, ShardSet, open_set
-    from shards.terminal.waiting import report_to
+    from shards.terminal.reporter import report_to
 
 __all__ = ["Problem", "Shard", "ShardSet", "ShardSetError", "open_set", "report_to"]
 
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
     elif name in ("Shard", "ShardSet", "open_set"):
         from shards.format import reader as module
     elif name == "report_to":
-        from shards.terminal import waiting as module
+        from shards.terminal import reporter as module
     else:
         raise AttributeError(f"module 'shards' has no attribute {name!r}")
     return getattr(module, name)

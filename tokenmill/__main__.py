@@ -97,9 +97,8 @@ def main(arguments: list[str]) -> int:
         print(help_text(), end="", file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else COULD_NOT_RUN
     from shards.errors import InputError, RunError, ShardSetError
-    from shards.terminal.exit_status import PROBLEMS, run_command
     from shards.terminal.gone import did_you_mean
-    from shards.terminal.program import call_command
+    from shards.terminal.program import PROBLEMS, call_command, run_command
 
     name, *rest = arguments
     module, _ = COMMANDS.get(name, ("", ""))

@@ -13,7 +13,7 @@ from shards.errors import plural
 from shards.terminal.amounts import format_size
 from shards.terminal.arguments import parse_path
 from shards.terminal.display import print_lines, print_rows
-from shards.terminal.exit_status import PROBLEMS, WHOLE
+from shards.terminal.program import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
     from pipeline.builder.build import BuildResult

@@ -16,7 +16,7 @@ from shards.errors import plural
 from shards.terminal.amounts import format_size
 from shards.terminal.arguments import parse_path, whole_number
 from shards.terminal.display import format_json, print_lines, print_rows
-from shards.terminal.exit_status import WHOLE
+from shards.terminal.program import WHOLE
 
 if TYPE_CHECKING:
     from pipeline.builder.clean_report import ReportRow

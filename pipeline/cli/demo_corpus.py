@@ -8,7 +8,7 @@ import argparse
 import json
 
 from shards.terminal.arguments import parse_path
-from shards.terminal.exit_status import WHOLE
+from shards.terminal.program import WHOLE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from shards.errors import InputError, plural
 from shards.terminal.amounts import format_duration, format_size
 from shards.terminal.arguments import number_in, positive_number
 from shards.terminal.display import print_lines, print_rows, say
-from shards.terminal.exit_status import COULD_NOT_RUN, WHOLE
+from shards.terminal.program import COULD_NOT_RUN, WHOLE
 
 if TYPE_CHECKING:
     from pipeline.plan.plan import Estimate, SourceEstimate

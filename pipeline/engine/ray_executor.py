@@ -35,8 +35,7 @@ from pipeline.engine.tasks import Call, run_call
 from shards.errors import InputError, MissingExtraError, RunError, import_extra
 from shards.stores.object_errors import NoCredentialsError
 from shards.terminal.display import say
-from shards.terminal.reporter import Note, no_note
-from shards.terminal.waiting import report_to
+from shards.terminal.reporter import Note, no_note, report_to
 
 _POLL_SECONDS = 0.5
 _CONNECT_SECONDS = 5.0

@@ -15,8 +15,7 @@ from shards.audit.rules import LISTED_SHARE, RULES, VERDICT_ADVICE, VERDICT_WORD
 from shards.errors import plural
 from shards.terminal.arguments import add_set, add_workers, parse_path, positive_number
 from shards.terminal.display import Table, printable
-from shards.terminal.exit_status import PROBLEMS, WHOLE
-from shards.terminal.program import Outcome, Shown
+from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Shown
 
 if TYPE_CHECKING:
     from shards.audit.audit import AuditResult

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from shards.errors import plural
 from shards.terminal.arguments import add_set, add_threads
-from shards.terminal.exit_status import PROBLEMS, WHOLE
-from shards.terminal.program import Outcome, Shown
+from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Shown
 
 if TYPE_CHECKING:
     from shards.validation.validate import ValidationResult

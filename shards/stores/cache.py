@@ -39,8 +39,7 @@ from pathlib import Path
 from threading import Event
 
 from shards.errors import InputError, set_error
-from shards.terminal.reporter import Advance
-from shards.terminal.waiting import report, wait_for
+from shards.terminal.reporter import Advance, report
 
 MOST_DEFAULT_BYTES = 100 * 10**9
 """The default limit is half of the free disk space, so that checkpoints have room too, but at most this: 75 billion
@@ -75,7 +74,7 @@ class CachedFile:
 class Cache:
     """A folder of fetched bytes and its limit. Safe to share between threads, and to send to another process.
 
-    The process's reporter (`shards.terminal.waiting`) is told about long waits and damaged files.
+    The process's reporter (`shards.terminal.reporter`) is told about long waits and damaged files.
     """
 
     def __init__(self, folder: Path | None = None, limit: int | None = None):
@@ -362,10 +361,10 @@ def _poll(done: Callable[[], bool], stop: Event, why: str, opened: int | None = 
     try:
         if done():  # no wait: a file that was here is no answer of the network
             return
-        with wait_for(why):
-            while not done():
-                if stop.wait(POLL_S):
-                    raise InputError(f"{why}: stopped")
+        report(f"{why}: waiting")
+        while not done():
+            if stop.wait(POLL_S):
+                raise InputError(f"{why}: stopped")
     except BaseException:
         if opened is not None:
             os.close(opened)

@@ -22,7 +22,7 @@ from typing import BinaryIO, Literal
 
 from shards.errors import InputError
 from shards.terminal.amounts import format_size
-from shards.terminal.waiting import wait_for
+from shards.terminal.reporter import report
 
 TMP_SUFFIX = ".tmp"
 STAGING_SUFFIX = ".unfinished"
@@ -162,14 +162,14 @@ def lock_folder(folder: Path, *, wait: str = "") -> Generator[None]:
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        if wait:
-            with wait_for(wait):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            message = f"{folder}: another process is at work here. Wait for it to end, or choose another folder."
-            raise InputError(message) from error
+            if not wait:
+                message = f"{folder}: another process is at work here. Wait for it to end, or choose another folder."
+                raise InputError(message) from error
+            report(wait)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

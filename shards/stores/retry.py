@@ -1,8 +1,8 @@
 """Retry requests whose failure may pass: one policy for every request over a network.
 
 Pauses grow, with full jitter, unless the server says how long to wait. After `give_up_s` seconds without success the
-last failure is final, or sooner if the failure itself says so. `shards.terminal.waiting` tells the user what has no
-answer.
+last failure is final, or sooner if the failure itself says so. The user is told of failures only if no request of the
+process is answered: one among many is normal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from shards.errors import InputError, plural
-from shards.terminal.waiting import wait_for
+from shards.terminal.reporter import report
 
 Result = TypeVar("Result")
 
@@ -29,6 +29,12 @@ GIVE_UP_S = 600.0
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
+
+SILENT_S = 4.0
+"""Seconds without any answer after which the user is told of a failure."""
+
+REPEAT_S = 60.0
+"""Seconds until the user is told again."""
 
 
 class StoreError(InputError):
@@ -54,6 +60,9 @@ class TransientError(StoreError):
 
 _stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
 _failures = 0
+_answered = 0.0
+_told = 0.0
+"""When a request of this process was answered last, and when the user was told last."""
 _failures_lock = threading.Lock()
 
 
@@ -91,30 +100,46 @@ def retry(
         Exception: the error that `error_type` makes when the time is up, or a final error of `attempt`.
         InputError: the event of `stop_on` is set.
     """
+    global _answered
     stop = _stop.get()
     sleep = stop.wait if stop else time.sleep
     bound = GIVE_UP_S if give_up_s is None else give_up_s
-    with wait_for(what, bound) as wait:
-        while True:
-            if stop is not None and stop.is_set():
-                raise InputError(f"{what}: not requested: stopped")
-            try:
-                return attempt()
-            except TransientError as error:
-                _count_failure()
-                wait.failures += 1
-                wait.last_failure = str(error).removeprefix(f"{what}: ").rstrip(".")
-                wait.give_up_s = last = bound if error.give_up_s is None else min(bound, error.give_up_s)
-                # Full jitter: many workers that failed together do not come back together.
-                ceiling = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(wait.failures, 16))
-                pause = random.uniform(0, ceiling) if error.retry_after_s is None else error.retry_after_s
-                spent = time.monotonic() - wait.started
-                if spent + pause > last:
-                    tries = plural(wait.failures, "attempt")
-                    message = f"{what}: gave up after {spent:.0f} s and {tries}; the last one: {wait.last_failure}"
-                    end = "" if message.endswith("?") else "."
-                    raise error_type(f"{message}{end} Check the network, then run the same command again.") from error
-                sleep(pause)
+    started, failures = time.monotonic(), 0
+    while True:
+        if stop is not None and stop.is_set():
+            raise InputError(f"{what}: not requested: stopped")
+        try:
+            result = attempt()
+            _answered = time.monotonic()
+            return result
+        except TransientError as error:
+            _count_failure()
+            failures += 1
+            said = str(error).removeprefix(f"{what}: ").rstrip(".")
+            last = bound if error.give_up_s is None else min(bound, error.give_up_s)
+            # Full jitter: many workers that failed together do not come back together.
+            ceiling = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures, 16))
+            pause = random.uniform(0, ceiling) if error.retry_after_s is None else error.retry_after_s
+            spent = time.monotonic() - started
+            if spent + pause > last:
+                tries = plural(failures, "attempt")
+                message = f"{what}: gave up after {spent:.0f} s and {tries}; the last one: {said}"
+                end = "" if message.endswith("?") else "."
+                raise error_type(f"{message}{end} Check the network, then run the same command again.") from error
+            failed = f"{plural(failures, 'failed attempt')}, the last one: {said}"
+            _report_silence(f"{what}: no answer for {spent:.0f} s ({failed})", started, last)
+            sleep(pause)
+
+
+def _report_silence(sentence: str, started: float, last_s: float) -> None:
+    """Tell the user of a failure if no request of this process has been answered for `SILENT_S` seconds."""
+    global _told
+    now = time.monotonic()
+    silent_since = max(started, _answered)
+    if now - silent_since >= SILENT_S and (_told < silent_since or now - _told >= REPEAT_S):
+        _told = now
+        until = time.strftime("%H:%M:%S", time.localtime(time.time() + started + last_s - now))
+        report(f"{sentence}; trying again until {until}")
 
 
 def _count_failure() -> None:

@@ -2,7 +2,7 @@
 
 Readers, stores and searches never print: a program that calls `shards.open_set` gets nothing on stderr. A command gives
 `shards.terminal.progress.show_progress` for `Progress`, and `shards.terminal.display.say` for `Note`; the default of
-both reports nothing.
+both reports nothing. Stores, which are called from many places, use the reporter of the process: `report`.
 """
 
 from __future__ import annotations
@@ -39,3 +39,24 @@ def no_progress(done: int, total: int) -> None:
 
 def no_note(message: str) -> None:
     """Report no line for a person: the default of functions that take a `Note`."""
+
+
+_reporter: Note | None = None
+
+
+def report(sentence: str) -> None:
+    """Tell this process's reporter something, if there is one."""
+    if _reporter is not None:
+        _reporter(sentence)
+
+
+def report_to(reporter: Note | None) -> Note | None:
+    """Let the stores of this process tell a function what they wait for; None for nobody. Return the one before."""
+    global _reporter
+    before, _reporter = _reporter, reporter
+    return before
+
+
+def has_reporter() -> bool:
+    """Return whether anybody is told what the stores of this process wait for."""
+    return _reporter is not None

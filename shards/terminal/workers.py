@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 
 from shards.errors import InputError
 from shards.terminal.display import say
-from shards.terminal.waiting import has_reporter, report_to
+from shards.terminal.reporter import has_reporter, report_to
 
 _POLL_SECONDS = 0.1
 

@@ -17,7 +17,7 @@ from shards.errors import InputError, RunError
 from shards.stores.address import ObjectAddress
 from shards.stores.object_client import Connection
 from shards.stores.object_errors import NoCredentialsError, StoreError, to_store_error
-from shards.terminal.waiting import report_to
+from shards.terminal.reporter import report_to
 from tests.support.stage_tasks import make_calls
 
 

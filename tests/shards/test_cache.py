@@ -26,7 +26,7 @@ from shards.stores.cache import PART_SUFFIX, Cache
 from shards.stores.hub_store import HubStore
 from shards.stores.open import open_writable_store
 from shards.stores.retry import StoreError
-from shards.terminal import waiting
+from shards.terminal import reporter
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.servers.objects import BUCKET, Proxy, aws_environment
 from tests.support.shard_sets import cut_train, write_set
@@ -71,9 +71,9 @@ def folder(tmp_path):
 def said():
     """Return what the reporter of this process is told."""
     told = []
-    before = waiting.report_to(told.append)
+    before = reporter.report_to(told.append)
     yield told
-    waiting.report_to(before)
+    reporter.report_to(before)
 
 
 def open_cached(folder, limit=10**9):
@@ -285,7 +285,7 @@ def test_failures_of_the_network_are_retried(hub, whole, folder):
 
 
 def test_a_network_that_stays_away_is_an_error_that_says_so_and_can_be_read_again_later(hub, folder, said, monkeypatch):
-    monkeypatch.setattr(waiting, "SILENT_S", 0.05)
+    monkeypatch.setattr(retry, "SILENT_S", 0.05)
     shard_set = open_cached(folder)
     shard_set.shards[1].read()
     hub.gone()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shards.terminal.display import printable
-from shards.terminal.exit_status import run_command
+from shards.terminal.program import run_command
 from tests.support.builds import call_here
 from tests.support.opened import no_more_files
 from tests.support.shard_sets import write_set

@@ -18,7 +18,6 @@ from shards.errors import InputError
 from shards.hub import push as hub_push
 from shards.stores import retry
 from shards.stores.address import HubAddress, parse_hub_address
-from shards.terminal import waiting
 from tests.support.faults import edit
 from tests.support.servers.hub import TOKEN, Hub, use_hub
 from tests.support.servers.hub_writes import WRITER
@@ -162,7 +161,7 @@ def test_an_upload_that_is_cut_is_sent_again_alone_also_to_a_folder_of_a_reposit
 
 def test_a_push_that_ends_early_shows_nothing_and_goes_on(hub, run, whole, monkeypatch):
     monkeypatch.setattr(hub_push, "BATCH_FILES", 3)
-    monkeypatch.setattr(waiting, "SILENT_S", 0.05)
+    monkeypatch.setattr(retry, "SILENT_S", 0.05)
     hub.faults.cut_uploads("lfs-upload/" + sha_of(whole, "train-00003.bin.zst"), times=None)
     status, _, err = push_json(run, whole)
     assert status == 2

@@ -1,6 +1,5 @@
 """The one policy for failures that may pass: how long, how often, and what the user is told meanwhile."""
 
-import threading
 import time
 import types
 from email.utils import formatdate
@@ -10,14 +9,15 @@ import pytest
 from shards.errors import InputError
 from shards.stores import retry as retry_module
 from shards.stores.retry import (
+    REPEAT_S,
+    SILENT_S,
     StoreError,
     TransientError,
     count_retries,
     parse_retry_after,
     retry,
 )
-from shards.terminal import waiting
-from shards.terminal.waiting import REPEAT_S, SILENT_S, Watcher
+from shards.terminal import reporter
 
 
 class GaveUpError(InputError):
@@ -86,9 +86,8 @@ def test_the_smaller_bound_counts_and_is_the_time_that_the_user_is_told(own, cal
 
     monkeypatch.setattr(retry_module.random, "uniform", lambda low, high: min(high, 0.1))  # no long pause by chance
     told, began = [], time.time()
-    monkeypatch.setattr(waiting, "SILENT_S", 0.3)
-    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(waiting, "_watcher", Watcher(told.append))
+    monkeypatch.setattr(retry_module, "SILENT_S", 0.3)
+    monkeypatch.setattr(reporter, "_reporter", told.append)
     with pytest.raises(GaveUpError, match=r"gave up after [01] s and \d+ attempts; the last one: nothing answers\."):
         retry("GET /x", attempt, error_type=GaveUpError, give_up_s=callers)
     assert time.time() - began < 1.3
@@ -102,38 +101,38 @@ def test_the_smaller_bound_counts_and_is_the_time_that_the_user_is_told(own, cal
 # --- What the user is told ---
 
 
-def test_one_slow_answer_among_many_is_not_silence():
-    told = []
-    watcher = Watcher(told.append)
-    with watcher.wait_for("slow", 600) as slow:
-        with watcher.wait_for("fast", 600):
-            pass
-        watcher.look(slow.started + SILENT_S / 2)
-        slow.started -= SILENT_S  # it has waited for long, but another request was answered just now
-        watcher.look(time.monotonic() + SILENT_S / 2)
-        assert told == []
-        for later in (1, 2, REPEAT_S - 1, REPEAT_S + 2):  # told at first, and once a minute
-            watcher.look(time.monotonic() + SILENT_S + later)
-    assert [line.partition(" for ")[0] for line in told] == ["slow: no answer"] * 2
-    assert "the server is silent" in told[0]
-    watcher.look(time.monotonic() + 1000)
-    assert len(told) == 2
+def test_one_failure_among_many_answers_is_not_silence(monkeypatch):
+    now, told = [1000.0], []
+    clock = types.SimpleNamespace(
+        sleep=lambda _: None, monotonic=lambda: now[0], time=time.time, strftime=time.strftime, localtime=time.localtime
+    )
+    monkeypatch.setattr(retry_module, "time", clock)
+    monkeypatch.setattr(retry_module, "GIVE_UP_S", 10_000)
+    monkeypatch.setattr(reporter, "_reporter", told.append)
+    passing = [True] * 3 + [False] * 5  # while the slow one fails, is another request answered?
+
+    def slow():
+        now[0] += SILENT_S + 1
+        if not passing:
+            return "answer"
+        if passing.pop(0):
+            retry("fast", lambda: None)
+        else:
+            now[0] += REPEAT_S / 2
+        raise TransientError("slow: HTTP 503")
+
+    retry("slow", slow)
+    # Told at first, and about once a minute.
+    assert [line.partition(" for ")[0] for line in told] == ["slow: no answer"] * 3
 
 
-def test_a_program_is_told_nothing_unless_it_gives_a_reporter(monkeypatch, capfd):
-    monkeypatch.setattr(waiting, "SILENT_S", 0.05)
-    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.01)
-    threads = threading.active_count()
-    monkeypatch.setattr(waiting, "_watcher", Watcher())
-    retry("GET /x", lambda: time.sleep(0.3))
-    waiting.report("GET /x: damaged")
-    assert threading.active_count() == threads
+def test_a_program_is_told_nothing_unless_it_gives_a_reporter(capfd):
+    reporter.report("GET /x: damaged")
     told = []
-    assert waiting.report_to(told.append) is None
-    waiting.report("GET /x: damaged")
-    retry("GET /x", lambda: time.sleep(0.3))
-    assert waiting.report_to(None) == told.append
-    assert [line.partition(" for ")[0] for line in told] == ["GET /x: damaged", "GET /x: no answer"]
+    assert reporter.report_to(told.append) is None
+    reporter.report("GET /x: damaged")
+    assert reporter.report_to(None) == told.append
+    assert told == ["GET /x: damaged"]
     assert capfd.readouterr() == ("", "")
 
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shards.stores.files import write_text
-from shards.terminal.exit_status import PROBLEMS, WHOLE
-from shards.terminal.program import Outcome, Row
+from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Row
 from tokenmill.experiments.ablation import Ablation, Training
 from trainer.results.comparison import compare_runs, write_comparison
 from trainer.results.runs import TrainingRun, read_run

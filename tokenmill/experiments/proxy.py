@@ -30,8 +30,7 @@ from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, Task
 from shards.errors import InputError, plural
 from shards.stores.files import write_text
 from shards.terminal.display import say
-from shards.terminal.exit_status import COULD_NOT_RUN
-from shards.terminal.program import Row
+from shards.terminal.program import COULD_NOT_RUN, Row
 from trainer.metrics import METRICS_FILE, last_record, read_metrics
 from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import parse_path, positive_number
-from shards.terminal.exit_status import PROBLEMS, WHOLE
-from shards.terminal.program import Outcome, Row
+from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Row
 from trainer.commands.fit import add_set_of_vocabulary, expect_memory, settle_vocabulary
 from trainer.commands.train import wait_without_spinning
 

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shards.errors import plural
 from shards.terminal.arguments import add_recipe, parse_place, parse_size
-from shards.terminal.exit_status import PROBLEMS, WHOLE
-from shards.terminal.program import Outcome, Part, Row
+from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Part, Row
 
 if TYPE_CHECKING:
     from trainer.recipe import TrainRecipe

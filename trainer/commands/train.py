@@ -17,8 +17,7 @@ from shards.errors import InputError, remedy_of
 from shards.terminal.amounts import format_amount
 from shards.terminal.arguments import add_recipe, parse_path, parse_place, parse_size
 from shards.terminal.display import say
-from shards.terminal.exit_status import WHOLE
-from shards.terminal.program import Outcome, Row
+from shards.terminal.program import WHOLE, Outcome, Row
 
 if TYPE_CHECKING:
     from shards.stores.cache import Cache

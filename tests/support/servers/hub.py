@@ -45,7 +45,6 @@ def use_hub(url: str, patch: pytest.MonkeyPatch) -> None:
     from huggingface_hub.utils import _http
 
     from shards.stores import retry
-    from shards.terminal import waiting
 
     patch.setenv("HF_ENDPOINT", url)
     patch.setenv("HF_HUB_DISABLE_XET", "1")
@@ -57,8 +56,7 @@ def use_hub(url: str, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(file_download, "time", hurry)
     patch.setattr(retry, "FIRST_PAUSE_S", 0.001)
     patch.setattr(retry, "GIVE_UP_S", 2.0)
-    patch.setattr(waiting, "SILENT_S", 0.5)
-    patch.setattr(waiting, "LOOK_EVERY_S", 0.02)
+    patch.setattr(retry, "SILENT_S", 0.5)
 
 
 class Hub(Server):
