@@ -45,9 +45,7 @@ WAY = {
         "export": ("shards.cli.export_set", "write a set in the layout of another trainer"),
     },
     "Train": {
-        "fit": ("trainer.commands.fit", "estimate which micro-batches fit in a GPU's memory"),
-        "cost": ("trainer.commands.cost", "compare GPUs in dollars per billion tokens"),
-        "bench": ("trainer.commands.bench", "time training steps on this machine"),
+        "fit": ("trainer.commands.fit", "say which micro-batches fit in a GPU's memory, how fast, and for how much"),
         "train": ("trainer.commands.train", "train a model on a set; run it again to resume"),
     },
     "Compare data": {

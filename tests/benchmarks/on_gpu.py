@@ -28,7 +28,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from trainer.commands.bench_steps import time_steps, write_made_up_set
+from trainer.commands.timed_steps import time_steps, write_made_up_set
 from trainer.device import autocast, choose_device
 from trainer.model import attention, decoder
 from trainer.optim import Muon, _adjust_lr, build_optimizers
@@ -204,7 +204,7 @@ class Run:
                 self._say(what="kernels", **row, ms_of_one_step=_list_kernels(forward_and_backward))
 
     def _steps(self, name: str, overrides: Sequence[str]) -> None:
-        """Time whole steps in a process of their own, as `tokenmill bench` does."""
+        """Time whole steps in a process of their own, as `tokenmill fit --measure` does."""
         began, recipe = time.perf_counter(), self._load(name, *overrides)
         with tempfile.TemporaryDirectory() as folder:
             shards = write_made_up_set(recipe, Path(folder))

@@ -2,7 +2,7 @@
 
 All three train a LLaMA of one size, in fp32, with fused AdamW and clipped gradients, on windows of the same set. Ours
 reads the compressed shards as it goes; the others are handed their windows in memory. They take turns, a few steps
-each, and the first steps of each turn are left out. `tokenmill bench` has the same steps.
+each, and the first steps of each turn are left out. `tokenmill fit --measure` has the same steps.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def bench_train_step(work: Path, quick: bool) -> Figures:
     import torch
 
     from tests.benchmarks.their_steps import build_theirs, take_their_steps
-    from trainer.commands.bench_steps import take_our_steps
+    from trainer.commands.timed_steps import take_our_steps
     from trainer.recipe import load_train_recipe
     from trainer.session import open_session
     from trainer.train.step import open_training_windows

@@ -53,7 +53,7 @@ def run_without_extra(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("command", ["train", "sample", "plot", "export-model", "fit", "bench"])
+@pytest.mark.parametrize("command", ["train", "sample", "plot", "export-model", "fit"])
 def test_without_the_extra_it_says_how_to_install_it(run, recipe_file, shard_set, tmp_path, command):
     arguments = {
         "train": (recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run"),
@@ -61,7 +61,6 @@ def test_without_the_extra_it_says_how_to_install_it(run, recipe_file, shard_set
         "plot": (run, "--out", tmp_path),
         "export-model": (run, "--to", "hf", "--out", tmp_path / "hf"),
         "fit": (recipe_file, "--gpu-memory", "24GB"),
-        "bench": (recipe_file,),
     }[command]
     done = run_without_extra(command, *arguments, "--json")
     assert done.returncode == 2, done.stderr

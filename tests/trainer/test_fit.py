@@ -120,7 +120,7 @@ def test_the_command(trainer, recipe_file, monkeypatch):
     done = trainer.run("fit", recipe_file, "--gpu-memory", "24GB", *vocabulary)
     assert done.returncode == 0, done.stderr
     assert 'train.micro_batch = 8, train.activation_checkpointing = "none"' in done.stdout
-    result = json.loads(trainer.run("fit", recipe_file, "--gpu-memory", "24GB", "--json", *vocabulary).stdout)
+    result = json.loads(trainer.run("fit", recipe_file, "--gpu-memory", "24GB", "--json", *vocabulary).stdout)["memory"]
     assert result["recommended"]["micro_batch"] == 8
     small = trainer.run("fit", recipe_file, "--gpu-memory", "700MB", *vocabulary)
     assert small.returncode == 1
@@ -137,8 +137,8 @@ def test_the_shipped_demo_recipe_gets_a_vocabulary(trainer, shard_set, monkeypat
     assert "Name the shard set with --shards SET, or add --set model.vocab_size=N." in assumed.stderr
     of_set = trainer.run("fit", demo, "--gpu-memory", "24GB", "--shards", shard_set.path, "--json")
     assert (of_set.returncode, of_set.stderr) == (0, "")
-    sizes = [json.loads(done.stdout)["vocab_size"] for done in (assumed, of_set)]
+    sizes = [json.loads(done.stdout)["memory"]["vocab_size"] for done in (assumed, of_set)]
     assert sizes == [50_257, shard_set.vocab_size]
-    parameters = [json.loads(done.stdout)["parameters"] for done in (assumed, of_set)]
+    parameters = [json.loads(done.stdout)["memory"]["parameters"] for done in (assumed, of_set)]
     rows = padded_vocab_size(50_257) - padded_vocab_size(shard_set.vocab_size)
     assert parameters[0] - parameters[1] == rows * load_train_recipe(demo).model.hidden_size

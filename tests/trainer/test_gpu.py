@@ -123,8 +123,13 @@ def test_two_ranks_on_one_gpu_are_refused(shard_set, recipe_file, tmp_path):
 
 def test_steps_take_the_memory_that_fit_expects(trainer):
     changes = overrides("train.global_batch=32", "train.micro_batch=32")
-    done = trainer.run("bench", "tinystories-28m", "--steps", 3, *changes, "--json")
+    done = trainer.run("fit", "tinystories-28m", "--gpu-memory", "80GB", "--measure", "--steps", 3, *changes, "--json")
     assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)["recipes"]
-    assert row["device"] == torch.cuda.get_device_name()
-    assert row["peak_gb"] == pytest.approx(row["fit_gb"], rel=0.1)
+    found = json.loads(done.stdout)
+    assert found["measured"]["device"] == torch.cuda.get_device_name()
+    (expected,) = [
+        row["total"] - found["memory"]["context"]
+        for row in found["memory"]["estimates"]
+        if (row["micro_batch"], row["activation_checkpointing"]) == (32, "none")
+    ]
+    assert found["measured"]["peak_gb"] * 1e9 == pytest.approx(expected, rel=0.1)

@@ -1,28 +1,37 @@
-"""Estimate which micro-batches fit in a GPU's memory, before one is rented, with the recipe's own model and no GPU.
+"""Say what a recipe takes: which micro-batches fit in a GPU's memory, how fast it trains here, hours and dollars.
 
-A step runs on tensors that have shapes but no storage, at two depths and two micro-batches. Its memory is linear in
-layers and in micro-batch, so four runs give the rest. One GPU is assumed, and bf16 unless the recipe says fp32. Takes
-some fifteen seconds.
+`--gpu-memory` estimates memory before a GPU is rented, with the recipe's own model and no GPU: a step runs on tensors
+that have shapes but no storage, at two depths and two micro-batches. Its memory is linear in layers and in micro-batch,
+so four runs give the rest. One GPU is assumed, and bf16 unless the recipe says fp32. Takes some fifteen seconds.
 
-With recomputation, the memory without the compiler is counted; a compiled model needs less.
+With recomputation, the memory without the compiler is counted; a compiled model needs less. Not counted: what kernels
+allocate inside, buffers of several ranks, and the masks of `document_mask`. The margin for these and for fragmentation
+is 5 % of the card, and 0.75 GB for the CUDA context and cuBLAS. Fragmentation grows with recomputation; GMLake
+(arXiv:2401.08156) measured 15 % on average in fine-tuning that also offloads.
+`PYTORCH_ALLOC_CONF=expandable_segments:True` lowers it.
 
-Not counted: what kernels allocate inside, buffers of several ranks, and the masks of `document_mask`. The margin for
-these and for fragmentation is 5 % of the card, and 0.75 GB for the CUDA context and cuBLAS: a rule of thumb, compared
-with no card yet. Fragmentation grows with recomputation; GMLake (arXiv:2401.08156) measured 15 % on average in
-fine-tuning that also offloads. `PYTORCH_ALLOC_CONF=expandable_segments:True` lowers it.
+`--measure` takes real steps on this machine, on one GPU or the CPU, and made-up tokens. MFU counts 6 * weights in
+multiplications + 12 * layers * hidden_size * seq_len FLOP a token, no recomputation. Peak memory is what torch
+allocated after the warm-up, on a CPU the growth of the process's resident memory. Validation and saving are in no
+figure.
+
+Hours and dollars of the whole recipe follow from the measured speed, or from that of `--tokens-per-s`, and from
+`cost.gpu_usd_per_hour`.
 """
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import argparse
+import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from shards.errors import plural
-from shards.terminal.arguments import add_recipe, parse_place, parse_size
+from shards.errors import InputError, RunError, plural
+from shards.terminal.arguments import add_recipe, number_in, parse_place, parse_size, positive_number
 from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Part, Row
 
 if TYPE_CHECKING:
@@ -49,23 +58,87 @@ ASSUMED_VOCAB_SIZE = 50_257
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fit`."""
     add_recipe(parser, "a train recipe (TOML)", "--set model.vocab_size=32_000")
+    parser.add_argument("--gpu-memory", metavar="SIZE", help="memory of the GPU: 80GB, 24GB, 141GB, 79.1GiB")
+    parser.add_argument("--measure", action="store_true", help="take steps here, and say how fast they are")
     parser.add_argument(
-        "--gpu-memory", required=True, metavar="SIZE", help="memory of the GPU: 80GB, 24GB, 141GB, 79.1GiB"
+        "--steps", type=positive_number, default=20, metavar="N", help="steps to measure (default: %(default)s)"
     )
-    add_set_of_vocabulary(parser)
+    speed = "the tokens a second of a GPU, for hours and dollars"
+    parser.add_argument("--tokens-per-s", type=number_in(1e-6, 1e12), metavar="N", help=speed)
+    assumed = (
+        f"a shard set, for the vocabulary size of a recipe without one (default: {ASSUMED_VOCAB_SIZE:,}, as GPT-2)"
+    )
+    parser.add_argument("--shards", type=parse_place, metavar="SET", help=assumed)
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Return what fits; exit status 1 if nothing does."""
+    """Return what was asked for; exit status 1 if nothing fits."""
+    from trainer.commands.train import wait_without_spinning
     from trainer.recipe import load_train_recipe
 
-    memory = parse_size("--gpu-memory", options.gpu_memory, least=1_000_000)
+    if not (options.gpu_memory or options.measure or options.tokens_per_s):
+        raise InputError("nothing is asked for. Give --gpu-memory SIZE, --measure or --tokens-per-s N.")
+    memory = parse_size("--gpu-memory", options.gpu_memory, least=1_000_000) if options.gpu_memory else None
     recipe = settle_vocabulary(load_train_recipe(options.recipe, options.overrides), options.shards)
-    result = estimate_memory(recipe, memory, measure_memory(recipe))
-    return Outcome(result, _show(recipe, result), PROBLEMS if result["recommended"] is None else WHOLE)
+    wait_without_spinning()
+    result: Row = {"recipe": recipe.name}
+    if memory is not None:
+        result |= {"memory": estimate_memory(recipe, memory, measure_memory(recipe))}
+    if options.measure:
+        result |= {"measured": measure_steps(recipe, options.steps)}
+    if speed := options.tokens_per_s or result.get("measured", {}).get("tokens_per_s"):
+        result |= {"cost": price_recipe(recipe, speed)}
+    fits = memory is None or result["memory"]["recommended"] is not None
+    return Outcome(result, _show(recipe, result), WHOLE if fits else PROBLEMS)
+
+
+def measure_steps(recipe: TrainRecipe, steps: int) -> Row:
+    """Time steps of a recipe on made-up tokens, and return the figures of `time_steps`.
+
+    Raises:
+        InputError: the recipe cannot run here.
+        RunError: the loss is not finite, or memory is too small.
+    """
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise InputError(
+            "--measure takes one GPU; found torchrun's WORLD_SIZE. Start it without torchrun: tokenmill fit"
+        )
+    import torch
+
+    from trainer.commands.timed_steps import time_steps, write_made_up_set
+
+    with tempfile.TemporaryDirectory(prefix="tokenmill-fit-") as folder:
+        try:
+            return time_steps(recipe, write_made_up_set(recipe, Path(folder)), steps)
+        except torch.OutOfMemoryError as error:
+            remedy = "Add --set train.micro_batch=N (--gpu-memory says what fits) or train.activation_checkpointing."
+            raise RunError(f"memory is too small: {error}. {remedy}") from error
+
+
+def price_recipe(recipe: TrainRecipe, tokens_per_s: float) -> Row:
+    """Return what a whole recipe takes at a speed, in hours and dollars; without a price, dollars are None."""
+    train, price = recipe.train, recipe.cost.gpu_usd_per_hour
+    tokens = train.steps * train.global_batch * train.seq_len
+    hours = tokens / tokens_per_s / 3600
+    cost: Row = {
+        "tokens": tokens,
+        "tokens_per_s": tokens_per_s,
+        "hours": hours,
+        "usd": hours * price if price else None,
+    }
+    return cost | {"usd_per_billion_tokens": hours * price / tokens * 1e9 if price else None}
 
 
 def _show(recipe: TrainRecipe, result: Row) -> Iterator[Part]:
+    """Yield a table or two for each part of the result."""
+    if "memory" in result:
+        yield from _show_memory(recipe, result["memory"])
+    for part in ("measured", "cost"):
+        if part in result:
+            yield [result[part]]
+
+
+def _show_memory(recipe: TrainRecipe, result: Row) -> Iterator[Part]:
     """Yield the parts of a step's memory in GB, each micro-batch, and what to choose."""
     best = result["recommended"]
     yield f"{recipe.name}: {plural(result['parameters'], 'parameter')}; in GB:"
@@ -82,7 +155,7 @@ def _show(recipe: TrainRecipe, result: Row) -> Iterator[Part]:
 
 
 def measure_memory(recipe: TrainRecipe, choices: Sequence[Choice] = CHOICES) -> Points:
-    """Measure, to see what fits, the memory of a step under some choices of recomputation."""
+    """Measure the memory of a step under some choices of recomputation."""
     import numpy as np
 
     # Four measurements, four unknowns.
@@ -182,15 +255,6 @@ def estimate_memory(recipe: TrainRecipe, memory: int, points: Points) -> Row:
     }
 
 
-def expect_memory(recipe: TrainRecipe, precision: str) -> float:
-    """Return what torch should allocate for a recipe's steps in a precision, in GB."""
-    train = recipe.train.model_copy(update={"precision": precision})  # `auto` would be bf16 here
-    points = measure_memory(recipe.model_copy(update={"train": train}), [train.activation_checkpointing])
-    estimate = estimate_memory(recipe, 1 << 62, points)
-    (total,) = [row["total"] for row in estimate["estimates"] if row["micro_batch"] == train.micro_batch]
-    return (total - estimate["context"]) / 1e9  # torch does not count the context
-
-
 def _count_static(recipe: TrainRecipe) -> dict[str, int]:
     """Return the number of `parameters`, and the bytes of `weights`, `gradients` and `optimizer`, all in fp32."""
     import torch
@@ -217,14 +281,6 @@ def list_micro_batches(recipe: TrainRecipe) -> list[int]:
     train = recipe.train
     sizes = [size for size in range(1, train.global_batch + 1) if train.global_batch % size == 0]
     return [size for size in sizes if size & (size - 1) == 0 or size == train.micro_batch]
-
-
-def add_set_of_vocabulary(parser: argparse.ArgumentParser) -> None:
-    """Add `--shards`, the set whose vocabulary a recipe without `model.vocab_size` gets."""
-    assumed = (
-        f"a shard set, for the vocabulary size of a recipe without one (default: {ASSUMED_VOCAB_SIZE:,}, as GPT-2)"
-    )
-    parser.add_argument("--shards", type=parse_place, metavar="SET", help=assumed)
 
 
 def settle_vocabulary(recipe: TrainRecipe, shards: Path | str | None) -> TrainRecipe:

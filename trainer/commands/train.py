@@ -135,7 +135,7 @@ def _open_cache(options: argparse.Namespace, show: Callable[[str], None]) -> Cac
 
 
 def wait_without_spinning() -> None:
-    """Let OpenMP's threads of `train` and `bench` sleep while they wait; only before torch is imported.
+    """Let OpenMP's threads of `train` and `fit` sleep while they wait; only before torch is imported.
 
     Threads of a CPU step wait for each other thousands of times. By default they spin for milliseconds, which on two
     cores shared with other processes made a step of the demo 3 to 5 times slower (means of 2.6 s against 0.7 s).

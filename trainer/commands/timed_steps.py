@@ -37,7 +37,7 @@ SET_BATCHES, DOCUMENT_TOKENS = 32, 500
 
 
 def write_made_up_set(recipe: TrainRecipe, folder: Path) -> Path:
-    """Write the set that `bench` steps through: random tokens, about as unevenly frequent as words (Zipf)."""
+    """Write the set that `fit --measure` steps through: random tokens, about as unevenly frequent as words (Zipf)."""
     vocab_size, train = recipe.model.vocab_size or 0, recipe.train
     eos_id = vocab_size - 1
     tokenizer = Tokenizer(models.BPE({f"{index:x}": index for index in range(eos_id)}, []))

@@ -1,0 +1,100 @@
+"""Measured training steps: real steps on the CPU, what follows from them, and what is said when they fail."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shards.errors import InputError, RunError
+from tests.benchmarks import on_gpu
+from trainer.commands.timed_steps import time_steps, write_made_up_set
+from trainer.eval_config import EvalSetConfig
+from trainer.model.decoder import flops_per_token
+from trainer.recipe import TrainRecipe, load_train_recipe
+from trainer.session import open_session
+
+pytestmark = pytest.mark.long
+
+
+VOCAB_SIZE = 320
+SETTINGS = [f"model.vocab_size={VOCAB_SIZE}", "cost.peak_tflops=0.5", "schedule.warmup_steps=0", "train.micro_batch=4"]
+OVERRIDES = [f"--set={item}" for item in SETTINGS]
+STEPS = 4
+NO_SET = EvalSetConfig(name="web", shards="/no-such-folder")
+
+
+@pytest.fixture(scope="module")
+def recipe(recipe_file) -> TrainRecipe:
+    return load_train_recipe(recipe_file, SETTINGS)
+
+
+def test_the_figures_agree_with_each_other(trainer, recipe_file, recipe, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    price = "--set=cost.gpu_usd_per_hour=3.6"
+    done = trainer.run("fit", recipe_file, *OVERRIDES, price, "--measure", "--steps", STEPS, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    row, cost = found["measured"], found["cost"]
+    assert math.log(VOCAB_SIZE) - 1 < row["loss"] < math.log(VOCAB_SIZE) - 0.1
+    assert (found["recipe"], row["device"][:5], row["precision"]) == ("tiny", "CPU, ", "fp32")
+    flops = row["tokens_per_s"] * flops_per_token(recipe.model, VOCAB_SIZE, recipe.train.seq_len)
+    assert row["mfu"] == pytest.approx(flops / 0.5e12, rel=0.01)
+    assert row["peak_gb"] > 0
+    assert cost["tokens_per_s"] == row["tokens_per_s"]
+    assert cost["usd"] == pytest.approx(24 * 8 * 32 / row["tokens_per_s"] / 1000)
+
+
+def test_dollars_per_billion_tokens_by_hand(trainer, recipe_file):
+    # 28,300 tokens/s at $1.45 an hour.
+    price = "--set=cost.gpu_usd_per_hour=1.45"
+    done = trainer.run("fit", recipe_file, *OVERRIDES, price, "--tokens-per-s", "28300", "--json")
+    assert done.returncode == 0, done.stderr
+    cost = json.loads(done.stdout)["cost"]
+    assert cost["usd_per_billion_tokens"] == pytest.approx(14.2324, rel=1e-4)
+    assert cost["hours"] == pytest.approx(24 * 8 * 32 / 28_300 / 3600)
+
+
+def test_eval_sets_and_tasks_are_not_opened(recipe, tmp_path):
+    sets = recipe.model_copy(update={"eval": recipe.eval.model_copy(update={"sets": [NO_SET]})})
+    with pytest.raises(InputError, match="no-such-folder"):
+        open_session(sets, write_made_up_set(recipe, tmp_path), tmp_path / "run", resume="never", say=print)
+    assert time_steps(sets, tmp_path / "set", 1)["tokens_per_s"] > 0
+
+
+def test_a_loss_that_is_not_finite_is_no_figure(recipe, tmp_path):
+    optimizer = recipe.optimizer.model_copy(update={"lr": 1e30})
+    steep = recipe.model_copy(update={"optimizer": optimizer})
+    with pytest.raises(RunError, match="the mean loss is nan; expected a finite one"):
+        time_steps(steep, write_made_up_set(recipe, tmp_path), 1)
+
+
+def test_what_cannot_be_measured_says_why(trainer, recipe_file, monkeypatch):
+    def run_out_of_memory(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("trainer.commands.timed_steps.time_steps", run_out_of_memory)
+    measure = ("fit", recipe_file, *OVERRIDES, "--measure")
+    full = trainer.run(*measure)
+    assert full.returncode == 1
+    assert "memory is too small: CUDA out of memory. Add --set train.micro_batch=N" in full.stderr
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ranks = trainer.run(*measure)
+    assert ranks.returncode == 2
+    assert "--measure takes one GPU" in ranks.stderr
+    nothing = trainer.run("fit", recipe_file)
+    assert nothing.returncode == 2
+    assert "Give --gpu-memory SIZE, --measure or --tokens-per-s N." in nothing.stderr
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_what_is_measured_on_a_gpu_rehearses_on_a_cpu(tmp_path: Path) -> None:
+    rows = on_gpu.Run(300, tmp_path).measure()
+    assert not [row for row in rows if "error" in row or "skipped" in row]
+    assert {row["what"] for row in rows} >= {"muon equal", "attention", "layers", "steps"}
+    losses = {row["loss"] for row in rows if row["what"] == "layers"}
+    assert max(losses) - min(losses) < 1e-4
