@@ -1,5 +1,6 @@
 """Curves of a run's metrics: read, smoothed, and the units of their numbers."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 from collections.abc import Iterable
