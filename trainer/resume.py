@@ -14,40 +14,12 @@ from trainer.checkpoint.folders import (
     CHECKSUMS_FILE,
     Checkpoint,
     find_newest_checkpoint,
-    list_checkpoints,
     read_checkpoint,
-    step_of_checkpoint,
 )
 from trainer.metrics import METRICS_FILE
 from trainer.optim import learning_rate
 from trainer.recipe import FIXED_BY_CHECKPOINT, TrainRecipe, find_changes, parse_recipe
 from trainer.run_folder import StartRecord, read_start_record
-
-
-def find_resume_checkpoint(run: Path, resume: str, say: Note) -> Checkpoint | None:
-    """Return the checkpoint that `--resume` asks for; None to begin at step 0.
-
-    Raises:
-        InputError: it is not a whole checkpoint, or the run holds others that must not be deleted.
-    """
-    if resume == "auto":
-        return find_newest_checkpoint(run, say)
-    present = list_checkpoints(run)
-    if resume == "never":
-        if present:
-            raise InputError(
-                f"{run}: holds checkpoints up to {present[-1].name}; `--resume never` starts a new run and deletes "
-                "nothing. Choose another run folder, or --resume auto."
-            )
-        return None
-    found = read_checkpoint(Path(resume))
-    later = [other.name for other in present if step_of_checkpoint(other) > found.state.step]
-    if later:
-        raise InputError(
-            f"{run}: holds later checkpoints than {resume} ({', '.join(later)}), which are not deleted. "
-            "Resume from it in another run folder."
-        )
-    return found
 
 
 def find_resume_start(run: Path, start: Path, say: Note) -> Checkpoint:

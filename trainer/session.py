@@ -35,7 +35,7 @@ from shards.stores.open import Place
 from shards.terminal.reporter import Note
 from shards.validation.manifest import check_manifest_totals
 from shards.validation.validate import validate
-from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftovers
+from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftovers, find_newest_checkpoint
 from trainer.checkpoint.tensors import check_disk, load_training_state, load_weights, save_checkpoint
 from trainer.device import choose_device, choose_precision, peak_flops, wait_for_ranks
 from trainer.evaluation.evaluate import Scorer, open_scorers
@@ -44,7 +44,7 @@ from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token
 from trainer.optim import build_optimizers
 from trainer.recipe import TrainRecipe
-from trainer.resume import check_resume_fits, find_resume_checkpoint, find_resume_start
+from trainer.resume import check_resume_fits, find_resume_start
 from trainer.run_folder import RECIPE_FILE, SET_FILE, START_FILE, TOKENIZER_FILE, SetRecord, StartRecord
 
 
@@ -132,7 +132,7 @@ class Session:
         """Return a sentence that names the last checkpoint, for a run that cannot go on."""
         if self.saved is None:
             return "No checkpoint had been written."
-        return f"The last checkpoint is {self.saved}; --resume auto continues from there."
+        return f"The last checkpoint is {self.saved}; the same command continues from there."
 
     def close(self) -> None:
         """Release the lock of the run folder, and leave the group of ranks: the model cannot be used any more."""
@@ -155,20 +155,20 @@ def open_session(
     place: Place,
     run: Path,
     *,
-    resume: str,
     say: Note,
     start: Path | None = None,
     cache: Cache | None = None,
 ) -> Session:
     """Check everything, load or build the model, and prepare the run folder. Every rank calls it.
 
+    A run that has begun goes on from its newest whole checkpoint.
+
     Args:
         recipe: what to train.
         place: the shard set: a folder, or an address in a remote store.
         run: the run's folder; it is created if absent.
-        resume: `auto` (the newest whole checkpoint, else from the start), `never`, or a checkpoint's folder.
         say: called with each line the user should know.
-        start: the checkpoint of another run that this one begins from, if it has not begun; with `resume="auto"`.
+        start: the checkpoint of another run that this one begins from, if it has not begun.
         cache: keeps the shards of a set that is not on this machine.
 
     Raises:
@@ -188,7 +188,7 @@ def open_session(
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         if rank == 0:
             resources.enter_context(lock_folder(_make_run_folder(run)))
-        found = find_resume_checkpoint(run, resume, say) if start is None else find_resume_start(run, start, say)
+        found = find_newest_checkpoint(run, say) if start is None else find_resume_start(run, start, say)
         order = _plan_windows(shard_set, recipe, ranks, say)
         if found is not None:
             check_resume_fits(found, recipe, shard_set, say)

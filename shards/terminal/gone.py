@@ -43,12 +43,10 @@ GONE: dict[str, str] = {
     "--slurm-setup": "put the command into your copy of recipes/slurm/build.sbatch",
     "until_mix_phase": _MIX_STEPS,
     "decay_from_mix_phase": _MIX_STEPS,
-<<<<<<< HEAD
     "--read-sources": "give the document's text: `trace SET --document FILE` says what cleaning does to it",
-=======
     "cost": "`tokenmill fit RECIPE --tokens-per-s N --set cost.gpu_usd_per_hour=N` says hours and dollars",
     "bench": "`tokenmill fit RECIPE --measure` takes steps on this machine",
->>>>>>> 642d6711 (One command, fit, says what fits, how fast and for how much: bench and cost are gone)
+    "--resume": "the same command resumes RUN; `--from CHECKPOINT` begins another run from a checkpoint",
     "card_number": "card numbers are not looked for; `drop_if_matches` drops documents with numbers of a known form",
 }
 """Keys, values, flags (`--flag`), commands and extras that are gone, as a user writes them: what to do instead."""

@@ -68,7 +68,7 @@ def bench_train_step(work: Path, quick: bool) -> Figures:
     times: dict[str, list[float]] = {"ours": [], "plain": [], "transformers": []}
     waits: list[float] = []
     with tempfile.TemporaryDirectory(dir=work) as folder:
-        session = open_session(recipe, shards_path, Path(folder) / "run", resume="never", say=lambda line: None)
+        session = open_session(recipe, shards_path, Path(folder) / "run", say=lambda line: None)
         try:
             all_windows = rounds * steps * recipe.train.global_batch
             with open_training_windows(session.shard_set, recipe.train, stop=all_windows) as memory:

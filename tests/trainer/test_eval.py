@@ -81,7 +81,7 @@ def evaluate(trainer, *arguments: object) -> dict:
 
 @pytest.mark.parametrize("step", [8, 16])
 def test_scores_after_training_are_those_of_training(trainer, trained, step):
-    found = evaluate(trainer, trained, "--step", step)
+    found = evaluate(trainer, trained, "--checkpoint", trained / f"checkpoints/step-{step:08d}")
     logged = read_scores(trained)[step]
     assert found["step"] == step
     for key in ("val_loss", "val_bits_per_byte", "val_loss_by_source", "scores", "score_notes"):
@@ -125,7 +125,6 @@ def test_eval_sets_and_tasks_are_shown_together_and_a_set_may_be_named_as_a_spli
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--step", 3], "has no checkpoint of step 3; it has: 8, 16"),
         (["--set", "eval.sets.web.txt=1"], "eval.sets.web.txt: unknown key"),
         (["--set", "eval.sets.web.name=''"], "eval.sets"),
         (["--shards", "SET"], "the run was trained on"),

@@ -134,7 +134,7 @@ def open_run(shard_set, recipe_file, tmp_path) -> Callable[..., Session]:
 
     def open_with(*overrides: str) -> Session:
         recipe = load_train_recipe(recipe_file, list(overrides))
-        return open_session(recipe, shard_set.path, tmp_path / "run", resume="auto", say=lambda line: None)
+        return open_session(recipe, shard_set.path, tmp_path / "run", say=lambda line: None)
 
     return open_with
 
@@ -151,7 +151,7 @@ def test_a_spike_stops_the_run_at_a_good_checkpoint_and_names_the_documents(open
     with pytest.raises(RunError, match=r"step 22: loss .* a spike over .*windows \[168, 176\)") as caught:
         run_training(session, lambda line: None)
     assert "train-0000" in str(caught.value)
-    assert "step-00000012; --resume auto continues" in str(caught.value)
+    assert "step-00000012; the same command continues" in str(caught.value)
     assert [path.name for path in (session.run / "checkpoints").iterdir()] == ["step-00000012"]
     session.close()
     again = open_run("eval.every_steps=24")

@@ -128,14 +128,6 @@ def test_a_validation_that_a_crash_prevented_is_made_up_for(
     assert_same(run, whole_run, read_lines)
 
 
-def test_never_refuses_a_run_that_has_checkpoints(trainer, shard_set, recipe_file, whole_run):
-    before = sorted(whole_run.rglob("*"))
-    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", whole_run, "--resume", "never")
-    assert done.returncode == 2
-    assert "holds checkpoints up to step-00000024" in done.stderr
-    assert sorted(whole_run.rglob("*")) == before
-
-
 def test_what_does_not_fit_the_checkpoint_is_refused_in_one_report(trainer, recipe_file, whole_run, make_set, tmp_path):
     other = make_set(tmp_path / "other", shard_tokens={"train": [3_000], "val": [500]}, seed=5)
     new = ("train.seq_len=16", "train.seed=5", "train.global_batch=4", "model.hidden_size=32", "optimizer.lr=0.5")

@@ -62,7 +62,7 @@ def test_dollars_per_billion_tokens_by_hand(trainer, recipe_file):
 def test_eval_sets_and_tasks_are_not_opened(recipe, tmp_path):
     sets = recipe.model_copy(update={"eval": recipe.eval.model_copy(update={"sets": [NO_SET]})})
     with pytest.raises(InputError, match="no-such-folder"):
-        open_session(sets, write_made_up_set(recipe, tmp_path), tmp_path / "run", resume="never", say=print)
+        open_session(sets, write_made_up_set(recipe, tmp_path), tmp_path / "run", say=print)
     assert time_steps(sets, tmp_path / "set", 1)["tokens_per_s"] > 0
 
 

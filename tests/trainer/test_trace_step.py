@@ -63,7 +63,7 @@ def test_steps_and_rows_lead_to_the_documents_that_were_in_the_batch(run, small_
     epochs: set[int] = set()
     for step, batch in given.items():
         status, found, err = trace(folder, "--step", step, "--limit", 0)
-        assert (status, err, found["taken"], found["rows"]) == (0, "", True, BATCH)
+        assert (status, err, found["rows"]) == (0, "", BATCH)
         assert found["tokens"] == BATCH * 33 == sum(source["tokens"] for source in found["sources"].values())
         for row, window in enumerate(batch):
             tokens: list[int] = []
@@ -88,7 +88,7 @@ def test_block_list_and_counts_are_of_all_documents_whatever_is_shown(run, trace
     hashes = {document["hash"]: document["source"] for document in whole["shown"]}
     lines = (tmp_path / "block.txt").read_text().splitlines()
     assert lines[3:] == sorted(hashes)
-    assert lines[2] == f"# found by trainer trace {run[0]} --step 2"
+    assert lines[2] == f"# found by tokenmill trace-step {run[0]} --step 2"
     assert found["hashes"] == found["documents"] == len(hashes) < found["parts"] == len(whole["shown"])
     by_source = {name: list(hashes.values()).count(name) for name in found["sources"]}
     assert {name: counts["documents"] for name, counts in found["sources"].items()} == by_source
@@ -99,9 +99,8 @@ def test_a_step_that_is_not_taken_yet_is_told(copied_run, trace):
     recipe["train"]["steps"] = STEPS + 1
     (copied_run / "recipe.json").write_text(json.dumps(recipe))
     status, found, err = trace(copied_run, "--step", STEPS + 1)
-    assert (status, found["taken"], found["rows"]) == (0, False, BATCH)
-    assert f"records {STEPS} steps taken" in err
-    assert trace(copied_run, "--step", STEPS)[1]["taken"]
+    assert (status, found["rows"]) == (0, BATCH)
+    assert f"step {STEPS + 1} is not taken yet" in err
     status, _, err = trace(copied_run, "--step", STEPS + 2)
     assert status == 2
     assert f"no step {STEPS + 2} in {copied_run}; its recipe has {STEPS + 1}" in err

@@ -28,7 +28,7 @@ def open_run(shard_set, recipe_file, tmp_path) -> Callable[..., Session]:
 
     def open_with(*overrides: str, name: str = "run", shards: ShardSet = shard_set) -> Session:
         recipe: TrainRecipe = load_train_recipe(recipe_file, list(overrides))
-        return open_session(recipe, shards.path, tmp_path / name, resume="auto", say=lambda line: None)
+        return open_session(recipe, shards.path, tmp_path / name, say=lambda line: None)
 
     return open_with
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError
-from shards.terminal.arguments import parse_path, parse_place, positive_number, whole_number
+from shards.terminal.arguments import add_run, parse_path, parse_place, positive_number
 from shards.terminal.display import printable, say
 from shards.terminal.program import Outcome, Part, Row
 from shards.terminal.progress import show_progress
@@ -30,10 +30,7 @@ _show = functools.partial(show_progress, unit="items")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `eval`."""
-    parser.add_argument("run", type=parse_path, metavar="RUN", help="the folder of a training run")
-    parser.add_argument(
-        "--step", type=whole_number, metavar="N", help="the checkpoint of this step (default: the newest)"
-    )
+    add_run(parser, checkpoint=True)
     parser.add_argument(
         "--recipe",
         type=parse_path,
@@ -86,8 +83,8 @@ def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]
     from trainer.run_folder import RECIPE_FILE, TOKENIZER_FILE
 
     run: Path = options.run
-    trained = load_training_run(run, say, _find_checkpoint(run, options.step))
-    train = read_state(checkpoint_path(run, trained.step)).recipe["train"]
+    trained = load_training_run(run, say, options.checkpoint)
+    train = read_state(options.checkpoint or checkpoint_path(run, trained.step)).recipe["train"]
     recipe = read_eval_recipe(options.recipe or run / RECIPE_FILE, options.overrides, train=train)
     evaluated = EvaluatedModel(
         trained.model.eval(),
@@ -99,20 +96,6 @@ def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]
         _open_training_set(options),
     )
     return evaluated, recipe.eval, trained.step
-
-
-def _find_checkpoint(run: Path, step: int | None) -> Path | None:
-    """Return the folder of a step's checkpoint; None for the newest.
-
-    Raises:
-        InputError: the run has no checkpoint of that step.
-    """
-    from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_of_checkpoint
-
-    if step is None or checkpoint_path(run, step).is_dir():
-        return None if step is None else checkpoint_path(run, step)
-    steps = ", ".join(str(step_of_checkpoint(path)) for path in list_checkpoints(run)) or "none"
-    raise InputError(f"{run}: has no checkpoint of step {step}; it has: {steps}. Milestones are kept: see [[phases]].")
 
 
 def _open_training_set(options: argparse.Namespace) -> ShardSet | None:

@@ -95,7 +95,7 @@ def time_steps(recipe: TrainRecipe, shards: Path, steps: int) -> Row:
     # Take the steps.
     stop = steps_in_all * train.global_batch
     with (
-        closing(open_session(recipe, shards, shards.with_name("run"), resume="never", say=say)) as session,
+        closing(open_session(recipe, shards, shards.with_name("run"), say=say)) as session,
         open_training_windows(session.shard_set, train, stop=stop) as windows,
     ):
         records = take_our_steps(session, windows, steps_in_all, mark)

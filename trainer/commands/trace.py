@@ -9,14 +9,48 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import add_run, parse_path, parse_place, positive_number, whole_number
+from shards.terminal.display import describe_shown, say
 from shards.terminal.program import Outcome, Part, Row
 
 if TYPE_CHECKING:
-    from trainer.commands.step_documents import RowDocument
+    from shards.format.reader import ShardSet
+    from shards.format.windows.order import Window
+    from shards.trace.excerpt import Excerpt
+    from shards.trace.locate import Place
+    from trainer.recipe import TrainConfig
+
+
+class RowDocument(NamedTuple):
+    """A document that has some tokens in a row of the batch."""
+
+    batch_row: int
+    """The row of the global batch, from 0."""
+    window: Window
+    """The row's tokens in the shard."""
+    place: Place
+    position: int
+    """The first of the document's tokens in the window."""
+    in_window: int
+    """How many consecutive tokens of the document are in the window."""
+    excerpt: Excerpt
+    """Their text, and some of the document's text before and after."""
+
+    def to_dict(self) -> Row:
+        """Return the JSON object of the document in its row."""
+        return {
+            "batch_row": self.batch_row,
+            "epoch": self.window.epoch,
+            "window_start": self.window.start,
+            "window_stop": self.window.stop,
+            **self.place.to_dict(),
+            "position": self.position,
+            "in_window": self.in_window,
+            **self.excerpt.to_dict(),
+        }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,23 +86,20 @@ def run(options: argparse.Namespace) -> Outcome:
     import numpy as np
 
     from shards.format.reader import open_set
-    from shards.terminal.display import say
     from shards.trace.block_list import check_block_list_path, write_block_list
-    from trainer.commands.step_documents import find_step_documents, read_training_run
+    from trainer.recipe import load_train_recipe
+    from trainer.run_folder import RECIPE_FILE
 
-    # The run says which set and which order; the set has the documents.
-    traced = read_training_run(options.run)
+    train = load_train_recipe(options.run / RECIPE_FILE).train
     shards = options.shards or find_training_set(options.run)
     if options.out is not None:
         check_block_list_path(options.out, shards if isinstance(shards, Path) else None)
-    shard_set = open_set(shards)
-    row, limit = options.row, options.limit or None
-    batch, documents, hashes = find_step_documents(shard_set, traced, options.step, row, limit=limit)
-    for note in batch["notes"]:
-        say(note)
-    data = batch | {"shown": [document.to_dict() for document in documents]}
+    shard_set, step, row = open_set(shards), options.step, options.row
+    _check_request(options.run, train, shard_set, step, row)
+    batch, documents, hashes = find_step_documents(shard_set, train, step, row, limit=options.limit or None)
+    data: Row = {"run": str(options.run)} | batch | {"shown": [document.to_dict() for document in documents]}
     if options.out is not None:
-        asked = f"trainer trace {options.run} --step {options.step}" + ("" if row is None else f" --row {row}")
+        asked = f"tokenmill trace-step {options.run} --step {step}" + ("" if row is None else f" --row {row}")
         listed = np.frombuffer(bytes.fromhex("".join(hashes)), np.uint8).reshape(-1, 16)
         data |= {"out": str(options.out), "hashes": write_block_list(options.out, listed, shard_set, asked=asked)}
     return Outcome(data, _show(data, documents))
@@ -88,10 +119,87 @@ def find_training_set(run: Path) -> Path | str:
     return place
 
 
+def find_step_documents(
+    shard_set: ShardSet, train: TrainConfig, step: int, row: int | None, *, limit: int | None
+) -> tuple[Row, list[RowDocument], list[str]]:
+    """Find the documents of a step's global batch.
+
+    Args:
+        shard_set: the set that the run was trained on.
+        train: the settings of the run, which decide the order.
+        step: the step, from 1 as in metrics, taken or not.
+        row: a row of the global batch, from 0; every row if None.
+        limit: how many documents to describe; all if None. All are counted.
+
+    Returns:
+        The batch: its `step` and `row`, its `rows`, `tokens` and `documents`, for each of its `sources` the
+            `documents`, each counted once, and their `tokens` in the batch, and `parts`, the documents of each row
+            added up.
+        The first documents, row by row.
+        The content hashes of all documents, in hex and in order.
+
+    Raises:
+        InputError: the tokenizer is not a byte-level one.
+        ShardSetError: the set's files differ from the manifest.
+        OSError: a file cannot be read.
+    """
+    from shards.format.windows.order import order_split
+    from shards.trace.excerpt import read_excerpt
+    from shards.trace.locate import find_window_documents
+
+    vocabulary = shard_set.vocabulary
+    # The same order that the run went through.
+    shards = shard_set.splits["train"]
+    order = order_split(shard_set, seq_len=train.seq_len, seed=train.seed)
+
+    rows = train.global_batch if row is None else 1
+    first_window = (step - 1) * train.global_batch + (row or 0)
+    parts, hashes = 0, set[str]()
+    sources: dict[str, dict[str, int]] = {}
+    found: list[RowDocument] = []
+    for number, (window, places) in enumerate(find_window_documents(shards, order, first_window, rows), row or 0):
+        for place in places:
+            # The part of the document that is in the window, in tokens of the document.
+            first = max(window.start - place.start, 0)
+            last = min(window.stop - place.start, place.tokens)
+            counts = sources.setdefault(place.source, {"documents": 0, "tokens": 0})
+            counts["tokens"] += last - first
+            counts["documents"] += place.hash not in hashes
+            hashes.add(place.hash)
+            parts += 1
+            if limit is None or len(found) < limit:
+                _, excerpt = read_excerpt(shards[window.shard], place, first, last, vocabulary=vocabulary)
+                found.append(RowDocument(number, window, place, first, last - first, excerpt))
+    # Counts are of all documents, whatever is shown.
+    tokens = sum(counts["tokens"] for counts in sources.values())
+    batch: Row = {"step": step, "row": row, "rows": rows, "tokens": tokens, "documents": len(hashes)}
+    return batch | {"sources": sources, "parts": parts}, found, sorted(hashes)
+
+
+def _check_request(run: Path, train: TrainConfig, shard_set: ShardSet, step: int, row: int | None) -> None:
+    """Refuse another set than the run's, and a step or a row that the run does not have."""
+    from trainer.metrics import METRICS_FILE, read_metrics
+    from trainer.run_folder import read_set_record
+
+    sha256 = read_set_record(run).manifest_sha256
+    if sha256 != shard_set.manifest_sha256:
+        found = f"was trained on the set with the manifest sha256 {sha256}; {shard_set.store} has"
+        remedy = "Give the set it was trained on with --shards."
+        raise InputError(f"{run}: {found} {shard_set.manifest_sha256}. {remedy}")
+    # A recipe that was shortened later does not hide steps that were taken.
+    records = read_metrics(run) if (run / METRICS_FILE).is_file() else []
+    taken = records[-1]["step"] if records else 0
+    if step > max(train.steps, taken):
+        raise InputError(f"no step {step} in {run}; its recipe has {train.steps}, counted from 1")
+    if row is not None and row >= train.global_batch:
+        raise InputError(f"no row {row} in a global batch of {train.global_batch}, counted from 0")
+    if step > taken:
+        say(f"step {step} is not taken yet; it would have this batch")
+
+
 def _show(data: Row, documents: list[RowDocument]) -> Iterator[Part]:
     """Yield each row's documents, the text of the row between >>> and <<<, then counts by source and a summary."""
     from shards.cli.trace import show_place
-    from shards.terminal.display import describe_shown
 
     row = None
     for document in documents:

@@ -40,21 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run", type=parse_path, required=True, metavar="RUN", help="folder for checkpoints and metrics"
     )
-    start = parser.add_mutually_exclusive_group()
-    start.add_argument(
+    parser.add_argument(
         "--from",
         dest="start",
         type=parse_path,
         metavar="CHECKPOINT",
         help="begin RUN from a checkpoint of another training run, such as a milestone before a cool-down; give it "
         "again to resume RUN",
-    )
-    start.add_argument(
-        "--resume",
-        default="auto",
-        metavar="auto|never|CHECKPOINT",
-        help="auto (default): resume where RUN stopped; never: refuse a RUN that has begun; or the folder of a "
-        "checkpoint",
     )
     parser.add_argument(
         "--go-on",
@@ -91,15 +83,7 @@ def run(options: argparse.Namespace) -> Outcome | int:
     try:
         # Nothing has begun yet: what is wrong here is refused.
         cache = _open_cache(options, show)
-        session = open_session(
-            recipe,
-            options.shards,
-            options.run,
-            resume=options.resume,
-            say=show,
-            start=options.start,
-            cache=cache,
-        )
+        session = open_session(recipe, options.shards, options.run, say=show, start=options.start, cache=cache)
     except OSError as error:  # such as a disk too small for a checkpoint; nothing has begun
         raise InputError(f"{error}{remedy_of(error)}") from error
     with closing(session):
