@@ -32,7 +32,6 @@ from pipeline.sources.selection import open_sources
 from shards.errors import InputError
 from tests.support.builds import build_here, real_documents
 from tests.support.good_recipe import faults_in
-from tests.support.servers import corpora
 
 pytestmark = pytest.mark.long
 
@@ -54,16 +53,8 @@ def python_pages() -> list[str]:
 
 
 def texts(count: int) -> list[str]:
-    """Return web pages of the corpora, else pages of Python's documentation; with some of a bad kind."""
-    folder = corpora.find()
-    if folder is None:
-        pages = python_pages()
-    else:
-        import pyarrow.parquet as pq
-
-        (path,) = (folder / "fineweb_edu").glob("*.parquet")
-        pages = [str(text) for text in pq.read_table(path, columns=["text"])["text"].to_pylist()]
-    good = [text for text in pages if len(text) < 4000]
+    """Return pages of Python's documentation, with some of a bad kind."""
+    good = [text for text in python_pages() if len(text) < 4000]
     bad = ["- a\n- b\n- c\n" * 30, "word " * 300, "# # # # " * 90, "Too short.", "no stop words " * 60, "é世界 " * 99]
     mixed = itertools.chain.from_iterable(zip(good, itertools.cycle(bad), strict=False))
     return list(dict.fromkeys(mixed))[:count]

@@ -20,9 +20,6 @@ from pipeline.demo import docstrings
 pytestmark = pytest.mark.long
 
 
-LONG = "A sentence that says what the object is for. " * 10
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("corpus")
@@ -138,46 +135,3 @@ def test_a_right_choice_goes_on_in_its_document_and_the_wrong_ones_in_others() -
             documents[number].text.index(text) for text in (item["question"], item["choices"][item["answer"]])
         )
         assert excerpts < question < right
-
-
-def test_an_equal_part_is_not_touched_and_a_stale_one_goes(tmp_path: Path) -> None:
-    rows = [docstrings.Docstring(text, "r 1", "p.py", text) for text in ("one", "two")]
-    assert demo._write_parts(tmp_path, rows) == 1
-    before = (tmp_path / "part-00000.parquet").stat()
-    (tmp_path / "part-00001.parquet").write_bytes(b"of an earlier corpus")
-    assert demo._write_parts(tmp_path, rows) == 1
-    after = (tmp_path / "part-00000.parquet").stat()
-    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert [path.name for path in tmp_path.iterdir()] == ["part-00000.parquet"]
-
-
-def test_docstrings_are_found_at_every_level() -> None:
-    source = f'''
-"""{LONG}module"""
-class A:
-    """{LONG}class"""
-    if True:
-        async def f(self):
-            """{LONG}
-                indented
-            """
-add_docstr(torch.abs, r"""{LONG}given""")
-add_newdoc("numpy._core", "empty", """{LONG}""")
-add_docstr(torch.add, """{LONG}{{x}}""".format(x=1))
-def short():
-    """Too short."""
-'''
-    found = dict(docstrings.parse_docstrings(source.encode()))
-    assert list(found) == ["", "A", "A.f", "torch.abs", "numpy._core.empty"]
-    assert found["A.f"].endswith("\nindented")
-    mostly_code = f'"""{LONG}"""\n' + "x = 1\n" * 2000
-    assert list(docstrings.parse_docstrings(mostly_code.encode())) == []
-
-
-def test_unparsable_files_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "template.py").write_text(f'"""{LONG}"""\nclass {{{{ name }}}}:\n    pass\n')
-    (tmp_path / "good.py").write_text(f'"""{LONG}"""\n')
-    files = [docstrings.SourceFile("x 1", name, str(tmp_path / name)) for name in ("template.py", "good.py")]
-    found = docstrings.harvest_docstrings(files)
-    assert found.unparsable == 1
-    assert [docstring.path for docstring in found.docstrings] == ["good.py"]

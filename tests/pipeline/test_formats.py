@@ -215,7 +215,7 @@ def test_dictionaries_of_a_stream_are_those_before_the_batch(tmp_path: Path, sou
 FIELDS = st.text('ab",\né ', max_size=8)
 
 
-@settings(max_examples=150)
+@settings(max_examples=70)
 @given(
     st.lists(st.tuples(FIELDS, FIELDS), min_size=1, max_size=20), st.integers(1, 40), st.sampled_from(["\n", "\r\n"])
 )
@@ -239,7 +239,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=70)
 @given(
     st.lists(st.tuples(st.text('a"\\,[]{}é\n', max_size=9), VALUES), min_size=1, max_size=12),
     st.integers(1, 40),

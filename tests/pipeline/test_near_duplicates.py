@@ -25,8 +25,8 @@ from pipeline.mix.near_duplicates.drop import SimilarDocuments, choose_dropped
 from pipeline.mix.near_duplicates.pairs import CENTERS, PairsTask, find_pairs, read_pairs
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SimilarTask, compare_pairs
 from shards.stores.store import FolderStore
-from tests.support.near_duplicates import jaccard, write_token_run
-from tests.support.runs import Document, kept_of, write_runs
+from tests.support.near_duplicates import jaccard
+from tests.support.runs import Document, kept_of, write_run, write_runs
 
 
 def make_documents(seed: int, count: int = 200) -> list[list[int]]:
@@ -50,10 +50,11 @@ def write_corpus(folder: Path, seed: int) -> tuple[list[Run], dict[int, list[int
     names: dict[tuple[int, ...], int] = {}
     generator = random.Random(seed)
     hashes = [names.setdefault(tuple(document), generator.getrandbits(128)) for document in documents]
-    runs = [
-        write_token_run(folder / f"run-{number}", number, documents[number::2], hashes[number::2])
-        for number in range(2)
+    given = [
+        Document((value >> 64, value & (2**64 - 1)), len(document) + 1, (*document, 0))
+        for document, value in zip(documents, hashes, strict=True)
     ]
+    runs = [write_run(folder / f"run-{number}", number, given[number::2]) for number in range(2)]
     return runs, {value: list(document) for document, value in names.items()}
 
 

@@ -122,29 +122,6 @@ def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hub, str, s
         yield hub, f"hf://datasets/someone/set@{commit}/data.bin", f"{len(content)} bytes, {info.lfs.sha256}", content
 
 
-def test_a_remote_file_reads_like_a_file(remote: tuple[Hub, str, str, bytes]) -> None:
-    from pipeline.sources.network.hub_file import RangeFile
-
-    hub, url, version, content = remote
-    with RangeFile(url, version) as file:
-        file.expect([[(100, 300), (400, 500)], [(1000, 9_500_000)]])
-        file.seek(100)
-        assert file.read(200) == content[100:300]
-        file.seek(450)
-        assert file.read(100) == content[450:550]  # over the end of what was expected
-        file.seek(1000)
-        assert file.read(9_499_000) == content[1000:9_500_000]
-        file.seek(-5, os.SEEK_END)
-        assert file.read() == content[-5:]
-        assert file.read() == b""
-    asked = [request.range for request in hub.requests if request.path.startswith("/cdn")]
-    assert len(asked) == len(set(asked))
-    hub.expire_links()
-    with RangeFile(url, version) as file:
-        file.seek(77)
-        assert file.read(10) == content[77:87]
-
-
 def test_what_was_not_asked_for_is_never_taken(remote: tuple[Hub, str, str, bytes]) -> None:
     from pipeline.sources.network.hub_file import RangeFile
 

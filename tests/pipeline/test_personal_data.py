@@ -29,7 +29,6 @@ from tests.support.good_recipe import GOOD, faults_of
 from tests.support.personal_data import plant
 from tests.support.provenance import compare_with_sources
 from tests.support.recipes import source, write_recipe
-from tests.support.servers import corpora
 
 KINDS = kinds_of(PERSONAL_KINDS)
 PLACEHOLDERS = [placeholder for kind in KINDS for placeholder in kind.placeholders]
@@ -51,24 +50,12 @@ def masked(texts: list[str]) -> tuple[list[str], Tally]:
     return [str(text) for text in found.to_pylist()], counts
 
 
-def source_files() -> list[str]:
-    """Return Python files: of the corpora where they are, else of the standard library."""
-    folder = corpora.find()
-    if folder is None:
-        paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-        return [path.read_text(encoding="utf-8", errors="replace") for path in paths]
-    import gzip
-    import tarfile
-
-    with tarfile.open(folder / "python_edu/swh_content.tar") as archive:
-        members = [archive.extractfile(member) for member in archive if member.isfile()]
-        return [gzip.decompress(file.read()).decode("utf-8", "replace") for file in members if file is not None]
-
-
 @pytest.mark.long
 def test_every_planted_piece_is_masked_and_nothing_else_changes() -> None:
     rng = random.Random(1)
-    files = [text for text in source_files() if not hits(text)]
+    paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    files = [path.read_text(encoding="utf-8", errors="replace") for path in paths]
+    files = [text for text in files if not hits(text)]
     texts: list[str] = []
     around: list[tuple[str, str]] = []
     pieces = plant(PLANTED)

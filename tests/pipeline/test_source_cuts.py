@@ -61,7 +61,7 @@ def read_cut(path: Path, **keys: Any) -> tuple[list[str], int]:
     return texts, len(spans)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.text("ab\né", min_size=1, max_size=200), SEPARATORS, SIZES, SIZES)
 @example("x\n\n\ny", "\n\n", 40, 40)
 @example("xaaay", "aa", 2, 40)
@@ -77,6 +77,7 @@ def test_text(sizes: Any, text: str, separator: str, batch_bytes: int, unit_byte
         assert texts == split(text, separator)
 
 
+@settings(max_examples=50)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=20), SIZES, SIZES, st.booleans())
 def test_json_lines(sizes: Any, texts: list[str], batch_bytes: int, unit_bytes: int, last: bool) -> None:
     texts = [text.encode("utf-8", "replace").decode() for text in texts]
@@ -90,6 +91,7 @@ def test_json_lines(sizes: Any, texts: list[str], batch_bytes: int, unit_bytes: 
     assert spans >= min(len(texts), 2) or unit_bytes > 10
 
 
+@settings(max_examples=40)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=60), SIZES, st.integers(1, 1000), st.integers(1, 20))
 def test_row_groups(sizes: Any, texts: list[str], batch_bytes: int, unit_bytes: int, group: int) -> None:
     import pyarrow as pa

@@ -1,7 +1,6 @@
 """One set with every feature on, built once: what each feature does to it, and that nothing else changes its bytes.
 
-Two more columns of the same table are elsewhere: Ray and Slurm build it in `test_clusters.py`, a plan of it is in
-`test_clean_plan.py`.
+Ray builds it in `test_ray.py`.
 """
 
 from __future__ import annotations

@@ -5,15 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-import numpy as np
-
-from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run, RunResult
-from pipeline.engine.checksums import checksum_file, write_checksummed
-from pipeline.engine.receipts import write_receipt
-
-EOS = 0
 
 
 @dataclass(frozen=True)
@@ -57,22 +48,3 @@ def plant(texts: Sequence[str], *, near: int, apart: int, seed: int = 5) -> Plan
         documents.append(change(texts[number], similarity, generator))
         pairs.append((number, len(documents) - 1))
     return Planted(documents, pairs[:near], pairs[near:])
-
-
-def write_token_run(folder: Path, source: int, documents: Sequence[Sequence[int]], hashes: Sequence[int]) -> Run:
-    """Write a run of documents of given tokens, to which EOS is added, and hashes; equal hashes keep their order."""
-    folder.mkdir(parents=True)
-    order = sorted(range(len(documents)), key=lambda place: hashes[place])
-    rows = np.zeros(len(documents), DOCUMENT_DTYPE)
-    tokens: list[int] = []
-    for row, place in zip(rows, order, strict=True):
-        row["hash_hi"], row["hash_lo"] = hashes[place] >> 64, hashes[place] & (2**64 - 1)
-        row["start"], row["length"], row["row"] = len(tokens), len(documents[place]) + 1, place
-        tokens += [*documents[place], EOS]
-    np.save(folder / DOCUMENTS_FILE, rows)
-    files = {
-        DOCUMENTS_FILE: checksum_file(folder / DOCUMENTS_FILE),
-        TOKENS_FILE: write_checksummed(folder / TOKENS_FILE, np.array(tokens, "<u2").tobytes()),
-    }
-    write_receipt(folder, RunResult(labels=[f"source-{source}@1#file"], documents=len(rows), files=files))
-    return Run(str(folder), source, "<u2")

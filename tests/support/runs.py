@@ -28,11 +28,13 @@ class Document:
 
     key: HashKey
     length: int
+    given: tuple[int, ...] = ()
+    """Tokens of a test's own, EOS included."""
 
     @property
     def tokens(self) -> list[int]:
         """The tokens, EOS included, `(length,)`."""
-        return [10 + (self.key[0] + self.key[1] + i) % 1000 for i in range(self.length - 1)] + [EOS]
+        return list(self.given) or [10 + (self.key[0] + self.key[1] + i) % 1000 for i in range(self.length - 1)] + [EOS]
 
     def measure(self, name: str) -> float:
         """Return a made-up measure of a few values, as float32."""
