@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from pipeline.clean.datatrove_filters import check_filter
+from pipeline.clean.datatrove import check_filter
 from pipeline.clean.language import check_model
 from pipeline.demo.corpus import gather_missing_corpus
 from pipeline.engine.stage_progress import Progress

@@ -21,7 +21,7 @@ from shards.stores.files import hash_file
 from shards.terminal.gone import nearest
 
 if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
+    from pipeline.recipe.clean_recipe import Language
 
 _LABEL = "__label__"
 _LOADING_BYTES = 512 << 20
@@ -33,30 +33,25 @@ print(*fasttext.load_model(sys.argv[1]).predict("a", k=1 << 20, threshold=-1)[0]
 """
 
 
-def identify_language(source: SourceRecipe) -> list[Any] | None:
-    """Return what decides which documents are dropped for their language; None if none are."""
-    table = source.clean.language
-    if table is None or not table.is_on:
-        return None
+def identify(table: Language) -> list[Any]:
+    """Return what decides which documents are dropped for their language."""
     keep = sorted(table.keep)
     return [version("fasttext-predict"), table.sha256 or table.model, keep, table.min_score, table.first_bytes]
 
 
-def drop_other_languages(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
+def apply(table: Language, documents: Documents, tally: Tally) -> Documents:
     """Drop the documents that are in none of the languages to keep.
 
     Raises:
         InputError: the model's file has changed.
     """
-    table = source.clean.language
-    if table is None or not table.is_on:
-        return documents
     model = _open_model(table.file, table.sha256)
     wanted = {_LABEL + language for language in table.keep}
     found: dict[int, str] = {}
     for index, data in enumerate(documents):
         # fastText reads one line.
-        line = _first_bytes(bytes(data), table.first_bytes).replace("\n", " ")
+        text = bytes(data) if table.first_bytes is None else bytes(data[: table.first_bytes])
+        line = text.decode("utf-8", "ignore").replace("\n", " ")
         labels, _ = model.predict(line, k=-1, threshold=table.min_score)
         if wanted.isdisjoint(labels):
             # None of the languages to keep scores enough: the best one says why.
@@ -105,10 +100,6 @@ def list_languages(path: str) -> list[str]:
             "again"
         )
     return [label.removeprefix(_LABEL) for label in found.stdout.split()]
-
-
-def _first_bytes(data: bytes, count: int | None) -> str:
-    return data.decode() if count is None else data[:count].decode("utf-8", "ignore")
 
 
 @lru_cache(maxsize=2)

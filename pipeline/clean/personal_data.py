@@ -24,23 +24,17 @@ from pipeline.clean.tally import Documents, Tally
 from shards.format.content_hash import hash_document
 
 if TYPE_CHECKING:
-    from pipeline.recipe.clean_recipe import PersonalKind
+    from pipeline.recipe.clean_recipe import PersonalData, PersonalKind
     from pipeline.recipe.schema import SourceRecipe
 
 
-def identify_personal_data(source: SourceRecipe) -> list[Any] | None:
-    """Return what decides which personal data are found, and what is done about them; None if none are looked for."""
-    table = source.clean.personal_data
-    if table is None or not table.is_on:
-        return None
+def identify(table: PersonalData) -> list[Any]:
+    """Return what decides which personal data are found, and what is done about them."""
     return [personal_kinds.CODE_VERSION, table.action, table.all_kinds]
 
 
-def clean_personal_data(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
-    """Mask personal data, or drop the documents that hold some, as the source says."""
-    table = source.clean.personal_data
-    if table is None or not table.is_on:
-        return documents
+def apply(table: PersonalData, documents: Documents, tally: Tally) -> Documents:
+    """Mask personal data, or drop the documents that hold some, as the recipe says."""
     if table.action == "mask":
         return Documents(mask_personal_data(documents.text, table.all_kinds, tally), documents.rows)
     found = find_personal_data(documents.text, table.all_kinds)

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary, unwrap_mask, wrap_mask
-from pipeline.clean.datatrove_filters import drop_rejected, identify_datatrove
-from pipeline.clean.language import drop_other_languages, identify_language
 from pipeline.clean.limits import drop_beyond_limits, identify_limits
 from pipeline.clean.malformed import NULL, invalid_reason
 from pipeline.clean.patterns import drop_matches
-from pipeline.clean.personal_data import clean_personal_data, identify_personal_data
 from pipeline.clean.tally import Documents, Tally
+from pipeline.recipe.clean_recipe import Filter
 from pipeline.sources.base import SHOWN_MALFORMED, Span, TextBatch, spans_to_json
 from pipeline.sources.formats.encodings import explain_fault
 from shards.errors import plural
@@ -54,13 +53,31 @@ def _drop_by_length(source: SourceRecipe, documents: Documents, tally: Tally) ->
     return documents.only((lengths >= least) & (lengths <= most))
 
 
+def _filter_step(name: str) -> Step:
+    """Return the step of a filter's tables: its module has the filter's name, and the functions `apply` and
+    `identify`."""
+    module: Any = import_module(f"pipeline.clean.{name}")
+
+    def tables(source: SourceRecipe) -> list[Filter]:
+        return [table for table in source.clean.filters() if table.name == name]
+
+    def apply(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
+        for table in tables(source):
+            documents = module.apply(table, documents, tally)
+        return documents
+
+    def identify(source: SourceRecipe) -> Any:
+        return [module.identify(table) for table in tables(source)] or None
+
+    return Step(f"`clean.{name}`", apply, identify)
+
+
 STEPS = (
     Step("the length bounds", _drop_by_length),
     Step("`drop_if_matches`", drop_matches),
-    Step("`clean.personal_data`", clean_personal_data, identify_personal_data),
+    _filter_step("personal_data"),  # presets measure the text that is encoded
     Step("the presets of `clean`", drop_beyond_limits, identify_limits),
-    Step("`clean.language`", drop_other_languages, identify_language),
-    Step("`clean.datatrove`", drop_rejected, identify_datatrove),
+    *(_filter_step(table.name) for table in Filter.__subclasses__() if table.name != "personal_data"),
 )
 """Every step, in order."""
 

@@ -22,7 +22,7 @@ from datatrove.pipeline.filters.base_filter import BaseFilter, get_filter_result
 
 import shards
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.clean.datatrove_filters import REFUSED
+from pipeline.clean.datatrove import REFUSED
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally

@@ -19,7 +19,7 @@ from shards.terminal.display import printable
 from shards.terminal.gone import nearest
 
 if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
+    from pipeline.recipe.clean_recipe import DatatroveFilter
 
 _MODULE = "datatrove.pipeline.filters"
 REFUSED = {
@@ -38,37 +38,33 @@ REFUSED = {
 _TRIAL = "The committee met on Monday and agreed that the new bridge would be open to everyone before the winter. " * 6
 
 
-def identify_datatrove(source: SourceRecipe) -> list[Any] | None:
-    """Return what decides which documents datatrove's filters reject; None if the source names no filter."""
-    if not source.clean.datatrove:
-        return None
-    return [versions(), *([table.filter, table.arguments] for table in source.clean.datatrove)]
+def identify(table: DatatroveFilter) -> list[Any]:
+    """Return what decides which documents a filter rejects."""
+    return [versions(), table.filter, table.arguments]
 
 
-def drop_rejected(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
-    """Drop the documents that the filters of a source reject, filter after filter.
+def apply(table: DatatroveFilter, documents: Documents, tally: Tally) -> Documents:
+    """Drop the documents that a filter rejects.
 
     Raises:
-        InputError: a filter raised an error.
+        InputError: the filter raised an error.
     """
-    for table in source.clean.datatrove or ():
-        filter_ = _open_filter(table.filter, json.dumps(table.arguments, sort_keys=True))
-        found: dict[int, str] = {}
-        for index, data in enumerate(documents):
-            row, original = int(documents.rows[index]), str(data, "utf-8")
-            try:
-                kept, reason, after = _ask(filter_, original, str(row))
-            except Exception as error:
-                failed = f"datatrove's {table.filter} failed: {type(error).__name__}: {printable(str(error))}"
-                remedy = "Drop such documents before it (min_bytes, drop_if_matches), or leave the filter out."
-                raise InputError(f"{tally.describe_row(row)}: {failed}. {remedy}") from error
-            # What a filter writes into a text is not used: the tokens are those of the source.
-            if after != original:
-                tally.edited[table.label] += 1
-            if not kept:
-                found[index] = f"{table.step}: {reason}" if reason else table.step
-        documents = tally.drop(table.step, documents, found)
-    return documents
+    filter_ = _open_filter(table.filter, json.dumps(table.arguments, sort_keys=True))
+    found: dict[int, str] = {}
+    for index, data in enumerate(documents):
+        row, original = int(documents.rows[index]), str(data, "utf-8")
+        try:
+            kept, reason, after = _ask(filter_, original, str(row))
+        except Exception as error:
+            failed = f"datatrove's {table.filter} failed: {type(error).__name__}: {printable(str(error))}"
+            remedy = "Drop such documents before it (min_bytes, drop_if_matches), or leave the filter out."
+            raise InputError(f"{tally.describe_row(row)}: {failed}. {remedy}") from error
+        # What a filter writes into a text is not used: the tokens are those of the source.
+        if after != original:
+            tally.edited[table.label] += 1
+        if not kept:
+            found[index] = f"{table.step}: {reason}" if reason else table.step
+    return tally.drop(table.step, documents, found)
 
 
 def versions() -> list[str | None]:
