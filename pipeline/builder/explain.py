@@ -30,7 +30,7 @@ from shards.errors import InputError, plural
 from shards.format.content_hash import hash_document
 from shards.stores.open import absolute_place, open_writable_store
 from shards.stores.store import WritableStore
-from shards.trace.explain_entry_point import Answer, Question
+from shards.trace.trace import Answer, Question
 
 STATES = ("in the set", "not taken", "dropped", "would be dropped before encoding", "never seen", "unknown")
 """The answers, those of the document that came furthest first."""
@@ -78,11 +78,7 @@ class _Inquiry:
 
     def run(self) -> Answer:
         """Return the answer."""
-        copies = self._search(self._question.bounds)
-        hashes = frozenset(copy.hash for copy in copies)
-        # A beginning of a hash may mean several documents.
-        if len(hashes) > 1:
-            return Answer(hashes, [], {})
+        copies = self._search(self._question.hash)
         of_set = self._build.manifest == self._question.manifest_sha256
         if not of_set:
             self._lines.append(
@@ -96,13 +92,13 @@ class _Inquiry:
         else:
             self._describe_unknown()
         data = {"work": str(self._build.work), "mix": digest_in(self._build.mix), "of_this_set": of_set}
-        return Answer(hashes, self._lines, data | {"answer": self._answer} | self._data)
+        return self._lines, data | {"answer": self._answer} | self._data
 
-    def _search(self, bounds: tuple[int, int]) -> list[Copy]:
+    def _search(self, digest: str) -> list[Copy]:
         """Return the documents of all runs with a hash, in the order of the mix."""
 
         def search(number: int, run: Run) -> list[Copy]:
-            return find_copies(number, run, bounds)
+            return find_copies(number, run, digest)
 
         runs = self._build.runs
         with ThreadPoolExecutor(CONNECTIONS) as pool:
@@ -147,7 +143,7 @@ class _Inquiry:
         if masked:
             kinds = ", ".join(f"{plural(count, 'time')} {kind}" for kind, count in masked.items())
             self._lines.append(f"{where}: masked ({kinds}), and then has the hash {digest}")
-            if copies := self._search((int(digest, 16), int(digest, 16) + 1)):
+            if copies := self._search(digest):
                 return tried | self._describe_copies(copies, "  ")
         rest = ", and the source was read in part" if self._build.has_more[source] else ""
         self._lines.append(

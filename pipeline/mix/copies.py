@@ -53,18 +53,19 @@ class Copy:
         return "{:016x}{:016x}".format(*self.hash_key)
 
 
-def find_copies(number: int, run: Run, bounds: tuple[int, int]) -> list[Copy]:
+def find_copies(number: int, run: Run, digest: str) -> list[Copy]:
     """Find the copies of a document in a run: the documents with its hash.
 
     Args:
         number: the run's number.
         run: the run.
-        bounds: the lowest hash, and one past the highest, as numbers of 128 bits.
+        digest: the hash in hex.
 
     Raises:
         WorkFileDamagedError: the run's files are not as they were written.
     """
-    start, stop = (divmod(bound, 1 << 64) for bound in bounds)
+    low = int(digest, 16)
+    start, stop = (divmod(bound, 1 << 64) for bound in (low, low + 1))
     first, rows = run.read_between(start, stop)
     return [Copy(number, run, first + place, rows[place]) for place in range(len(rows))]
 

@@ -23,10 +23,9 @@ from shards.terminal.program import Outcome, Shown
 if TYPE_CHECKING:
     from shards.format.reader import ShardSet
     from shards.trace.excerpt import Excerpt
-    from shards.trace.explain_entry_point import Answer
     from shards.trace.locate import Place
     from shards.trace.search import Hit, QueryKind
-    from shards.trace.trace import Trace
+    from shards.trace.trace import Answer, Trace
 
 MOST_TEXT_BYTES = 1 << 30
 """A larger file is no document's text."""
@@ -47,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--hash",
         metavar="HASH",
-        help="a document's content hash (XXH3-128 of its text), or at least its first 8 digits",
+        help="a document's content hash (XXH3-128 of its text)",
     )
     what.add_argument(
         "--document", type=parse_path, metavar="FILE", help="a file with a document's exact text, instead of its hash"
@@ -157,26 +156,20 @@ def _find_hash(options: argparse.Namespace) -> Outcome:
     """Return where the document is, or why it is not in the set."""
     from shards.format.content_hash import hash_document
     from shards.format.reader import open_set
-    from shards.trace.trace import DIGITS, check_unique, describe_found_hash, find_hash, parse_hash
+    from shards.trace.trace import describe_found_hash, find_hash, parse_hash
 
     text = None if options.document is None else _read_text(options.document)
     digits = parse_hash(options.hash) if text is None else hash_document(text).hex()
     shard_set = open_set(options.set)
     places = find_hash(shard_set, digits, workers=options.workers)
-    hashes = {place.hash for place in places}
-    check_unique(digits, hashes)
-    answer, told = None, list[str]()
+    lines, build = list[str](), None
     # A work folder is asked about a document that the set lacks, and about any other if it is given.
     if not places or options.work is not None:
         answer, missing = _ask(options, shard_set, digits, text)
-        if answer is not None:
-            hashes |= answer.hashes
-            check_unique(digits, hashes)
-        told = [missing] if answer is None and not places else answer.lines if answer else []
-    found = next(iter(hashes), digits if len(digits) == DIGITS else None)
+        lines, build = answer or ([] if places else [missing], None)
     shown = [describe_found_hash(shard_set, place) for place in places]
-    data = {"query": digits, "hash": found, "in_set": bool(places), "places": shown}
-    return Outcome(data | {"build": answer.data if answer else None}, _show_places(shown, found or digits, told))
+    data = {"query": digits, "in_set": bool(places), "places": shown, "build": build}
+    return Outcome(data, _show_places(shown, digits, lines))
 
 
 def _read_text(path: Path) -> bytes:
@@ -195,15 +188,14 @@ def _ask(
     options: argparse.Namespace, shard_set: ShardSet, digits: str, text: bytes | None
 ) -> tuple[Answer | None, str]:
     """Return what the build's work folder says; or None, and what a person can do about it."""
-    from shards.trace.explain_entry_point import Question, load_explain
-    from shards.trace.trace import hash_bounds
+    from shards.trace.trace import Question, load_explain
 
     explain = load_explain()
     if explain is None:
         if options.work is not None:
             raise InputError("--work: nothing installed reads work folders. Install the package that built the set.")
         return None, "The package that built the set can say why: install it, and give --work."
-    question = Question(str(options.set), shard_set.manifest_sha256, hash_bounds(digits), options.work, text)
+    question = Question(str(options.set), shard_set.manifest_sha256, digits, options.work, text)
     return explain(question), "The build's work folder can say why: give it with --work. By default it is SET.work."
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -70,23 +70,11 @@ class Hit:
         return self.place.to_dict() | numbers | self.excerpt.to_dict()
 
 
-class ShardHits(NamedTuple):
-    """The hits in one shard: documents and hits by source, hashes, and the first documents described."""
+ShardHits = tuple[Int64s, UInt8s, list[Hit]]
+"""The hits in one shard: documents and hits by source, int64 `(2, sources)`; hashes; the first documents described."""
 
-    documents: Int64s
-    hits: Int64s
-    hashes: UInt8s
-    shown: list[Hit]
-
-
-class _Match(NamedTuple):
-    """A document of a block with hits: its row, the number of hits, and the first one in tokens and bytes."""
-
-    row: int
-    hits: int
-    position: int
-    byte: int
-    excerpt: Excerpt | None
+_Match = tuple[int, int, int, int, Excerpt | None]
+"""A document of a block with hits: its row, the number of hits, and the first one: its token, its byte, its excerpt."""
 
 
 @dataclass(frozen=True)
@@ -129,26 +117,26 @@ def search_shard(search: Search, number: int) -> ShardHits:
     shard_set = search.shard_set
     shard = shard_set.shards[number]
     sources = len(shard_set.manifest.sources)
-    documents, hits = np.zeros(sources, np.int64), np.zeros(sources, np.int64)
+    counts = np.zeros((2, sources), np.int64)
     hashes = [np.empty((0, 16), np.uint8)]
     described: list[tuple[int, _Match]] = []
     for block in iter_blocks(shard_set, number):
         room = None if search.limit is None else search.limit - len(described)
         # Of each block, only the documents that there is room for are described.
         matches = list(_search(search, block, room))
-        rows = np.array([match.row for match in matches], np.int64)
+        rows = np.array([row for row, *_ in matches], np.int64)
         hashes.append(block.hashes[rows].copy())  # a block's memory is used again
-        documents += np.bincount(block.sources[rows], minlength=sources)
-        np.add.at(hits, block.sources[rows], [match.hits for match in matches])
-        described += [(block.document + match.row, match) for match in matches if match.excerpt is not None]
+        counts[0] += np.bincount(block.sources[rows], minlength=sources)
+        np.add.at(counts[1], block.sources[rows], [hits for _, hits, *_ in matches])
+        described += [(block.document + match[0], match) for match in matches if match[-1] is not None]
     # Only the documents that are shown are looked up in the document table.
     places = find_places(shard, [document for document, _ in described])
     shown: list[Hit] = [
-        Hit(place, match.hits, match.position, match.byte, match.excerpt)
-        for place, (_, match) in zip(places, described, strict=True)
-        if match.excerpt is not None
+        Hit(place, hits, position, byte, excerpt)
+        for place, (_, (_, hits, position, byte, excerpt)) in zip(places, described, strict=True)
+        if excerpt is not None
     ]
-    return ShardHits(documents, hits, np.concatenate(hashes), shown)
+    return counts, np.concatenate(hashes), shown
 
 
 def _search(search: Search, block: DocumentBlock, room: int | None) -> Iterator[_Match]:
@@ -168,7 +156,7 @@ def _search(search: Search, block: DocumentBlock, room: int | None) -> Iterator[
             continue
         # All documents are counted, and the first ones are described.
         excerpt = cut_excerpt(text, first, last) if room is None or number < room else None
-        yield _Match(row, hits, int(np.searchsorted(offsets, first, "right")) - 1, first, excerpt)
+        yield row, hits, int(np.searchsorted(offsets, first, "right")) - 1, first, excerpt
         number += 1
 
 
@@ -197,11 +185,11 @@ def _search_token(search: Search, block: DocumentBlock, room: int | None) -> Ite
     for number, (row, first, count) in enumerate(np.stack(found, axis=1).tolist()):
         position = int(places[first] - block.starts[row])
         if room is not None and number >= room:
-            yield _Match(row, count, position, 0, None)
+            yield row, count, position, 0, None
             continue
         text, offsets = decode(search, block.tokens[block.starts[row] : block.ends[row]])
         low, high = int(offsets[position]), int(offsets[position + 1])
-        yield _Match(row, count, position, low, cut_excerpt(text, low, high))
+        yield row, count, position, low, cut_excerpt(text, low, high)
 
 
 def _match(pattern: re.Pattern[str], data: bytes) -> tuple[int, int, int]:

@@ -1,7 +1,10 @@
 """Find the documents that hold a token, a string or a pattern, or have a content hash, or the document at a place.
 
-Every shard is searched (`shards.trace.search` says how, and what it costs). A search by content hash, or by the
-beginning of it, costs one pass over the column `hash` of the document tables, 16 bytes per document.
+Every shard is searched (`shards.trace.search` says how, and what it costs). A search by content hash costs one pass
+over the column `hash` of the document tables, 16 bytes per document.
+
+Why a document is not in a set, the package that built it can say, which reads the build's work folder; `shards` itself
+knows nothing of work folders. The entry point `work` of the group `tokenmill.explain` provides the answer.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -9,12 +12,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from shards.errors import InputError, plural
+from shards.errors import InputError
 from shards.format.arrays import UInt8s
 from shards.format.document_table import iter_documents, read_hashes
 from shards.format.reader import Shard, ShardSet, open_set
@@ -99,9 +103,10 @@ def trace(
     # Documents and hits of each source, added up in the order of the manifest.
     by_source = np.zeros((2, len(names)), np.int64)
     for index, part in map_tasks(search_shard, search, range(len(shard_set.shards)), workers):
-        hashes.append(part.hashes)
-        by_source += [part.documents, part.hits]
-        found.shown += part.shown[: most - len(found.shown)]
+        counts, of_shard, shown = part
+        hashes.append(of_shard)
+        by_source += counts
+        found.shown += shown[: most - len(found.shown)]
         advance(shard_set.shards[index].num_tokens)
     found.hashes = np.concatenate(hashes)
     found.sources = {
@@ -127,33 +132,17 @@ def trace_token(shard_set: ShardSet, shard: Shard, offset: int) -> Hit:
     return Hit(place, 1, position, byte, excerpt)
 
 
-LEAST_DIGITS = 8
-"""Of an abbreviated hash. Of a billion documents, one in four shares its first 8 digits with another one."""
-DIGITS = 32
-SHOWN = 5
-"""Hashes that are listed if several have the beginning."""
-
-
 def parse_hash(text: str) -> str:
-    """Return the hexadecimal digits of a hash, or of its beginning, that a person gives.
+    """Return the hexadecimal digits of a hash that a person gives.
 
     Raises:
-        InputError: it is not hexadecimal, or has too few or too many digits.
+        InputError: it is not a content hash.
     """
     digits = text.strip().lower()
-    if not re.fullmatch(r"[0-9a-f]+", digits) or not LEAST_DIGITS <= len(digits) <= DIGITS:
-        raise InputError(
-            f"--hash {text!r:.60}: expected a content hash: {DIGITS} hexadecimal digits, or at least the first "
-            f"{LEAST_DIGITS} of them. `--document FILE` takes a document's text."
-        )
+    if not re.fullmatch(r"[0-9a-f]{32}", digits):
+        expected = "expected a content hash: 32 hexadecimal digits. `--document FILE` takes a document's text."
+        raise InputError(f"--hash {text!r:.60}: {expected}")
     return digits
-
-
-def hash_bounds(digits: str) -> tuple[int, int]:
-    """Return the lowest hash that begins with these digits, and one past the highest, as numbers of 128 bits."""
-    rest = 4 * (DIGITS - len(digits))
-    low = int(digits, 16) << rest
-    return low, low + (1 << rest)
 
 
 def find_hash(shard_set: ShardSet, digits: str, *, workers: int = 1) -> list[Place]:
@@ -161,7 +150,7 @@ def find_hash(shard_set: ShardSet, digits: str, *, workers: int = 1) -> list[Pla
 
     Args:
         shard_set: the set.
-        digits: the digits of the hash, or of its beginning.
+        digits: the digits of the hash.
         workers: number of processes; the result does not depend on it.
 
     Raises:
@@ -174,29 +163,14 @@ def find_hash(shard_set: ShardSet, digits: str, *, workers: int = 1) -> list[Pla
     return found
 
 
-def check_unique(digits: str, hashes: set[str]) -> None:
-    """Check that at most one hash begins with these digits.
-
-    Raises:
-        InputError: with some of the hashes.
-    """
-    if len(hashes) > 1:
-        listed = ", ".join(sorted(hashes)[:SHOWN])
-        raise InputError(f"--hash {digits}: {plural(len(hashes), 'document')} have it: {listed}. Give more digits.")
-
-
 def _search(shared: tuple[ShardSet, str], number: int) -> list[Place]:
     shard_set, digits = shared
     shard = shard_set.shards[number]
-    # Whole bytes first; of an odd number of digits, the last one is half a byte.
-    start = np.frombuffer(bytes.fromhex(digits[: len(digits) // 2 * 2]), np.uint8)
+    wanted = np.frombuffer(bytes.fromhex(digits), np.uint8)
     numbers: list[int] = []
     first = 0
     for batch in iter_documents(shard, ["hash"]):
-        hashes = read_hashes(batch)
-        found = (hashes[:, : len(start)] == start).all(axis=1)
-        if len(digits) % 2:
-            found &= hashes[:, len(start)] >> 4 == int(digits[-1], 16)
+        found = (read_hashes(batch) == wanted).all(axis=1)
         numbers += (first + np.flatnonzero(found)).tolist()
         first += batch.num_rows
     return find_places(shard, numbers)
@@ -206,3 +180,42 @@ def describe_found_hash(shard_set: ShardSet, place: Place) -> dict[str, Any]:
     """Return a place that `find_hash` found as JSON values, with its split and the file of its unit."""
     split = shard_set.shard(place.shard).entry.split
     return {"split": split, "file": place.unit.rpartition("@")[0] or place.unit} | place.to_dict()
+
+
+ENTRY_POINT_GROUP = "tokenmill.explain"
+ENTRY_POINT = "work"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A document, and where to look for it; plain data."""
+
+    place: str
+    """The set."""
+    manifest_sha256: str
+    hash: str
+    """The document's content hash, 32 hexadecimal digits."""
+    work: str | None = None
+    """The work folder; None for the default one of the set."""
+    text: bytes | None = field(default=None, repr=False)
+    """The document's text, if it is known."""
+
+
+Answer = tuple[list[str], dict[str, Any]]
+"""What a work folder says of a document: lines for people, whose foreign text is not made safe yet, and JSON values."""
+
+Explain = Callable[[Question], Answer | None]
+"""The entry point's function. It returns None if there is no work folder at the default place.
+
+It raises InputError if the work folder cannot be read, and RunError if the work folder is damaged."""
+
+
+def load_explain() -> Explain | None:
+    """Return what an installed package provides under the entry point; None if none does."""
+    from importlib.metadata import entry_points  # late: takes 20 ms to load
+
+    found = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == ENTRY_POINT]
+    try:
+        return found[0].load() if found else None
+    except ModuleNotFoundError:  # it belongs to a package that cannot be imported here
+        return None
