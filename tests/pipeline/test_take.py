@@ -152,7 +152,7 @@ def test_what_is_told_of_a_document_that_is_not_taken(corpus: Corpus) -> None:
     (copy,) = answer["build"]["copies"]
     assert (answer["in_set"], answer["build"]["answer"], copy["shards"]) == (False, "not taken", [])
     (reason,) = copy["reasons"]
-    assert (reason["step"], reason["facts"]) == ("take", {"take": 0.5, "end": "8000000000000000"})
+    assert reason["step"] == "take"
     assert reason["text"].startswith("not taken: take = 0.5 ")
     # A copy in the other source gives way all the same.
     _, notes = texts()
