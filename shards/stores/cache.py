@@ -1,23 +1,18 @@
-"""A cache: a folder on this machine that keeps what was fetched, verified, up to a number of bytes, for many processes.
+"""A cache: a folder on this machine that keeps what was fetched, up to a number of bytes, for many processes.
 
-    CACHE/lock               locked for every change of the folder; never while bytes are fetched or read; its number,
-                             at least the bytes of all files, mostly saves `put` from measuring them
+    CACHE/lock               locked for every change of the folder; never while bytes are fetched or read
     CACHE/SET/SHA256         a whole file of a set, verified; its access time says when it was last taken
     CACHE/SET/.SHA256.part   a file that is being fetched, of its full size from the start, so that it counts
     CACHE/keyed/KEY          bytes that a build keeps under a text with the SHA-256 KEY, and then their own SHA-256
 
 SET is the set's identity (the SHA-256 of its manifest), SHA256 the file's own digest: two sets, or two versions of
-one, never mix. Every lock is a `flock` of the kernel, which ends with its process: a killed process leaves no lock
-behind. A process that reads a file holds a shared lock on it, one that fetches or removes it an exclusive one:
+one, never mix. Every lock is a `flock` of the kernel, which ends with its process.
 
-- The bytes in the folder never exceed the limit: room is made before a file is fetched, from the files that were taken
-  longest ago. A file that a process is reading is not removed, because removing it would free no room until then.
-- A process that needs room which others are using waits. It holds nothing that they wait for, so the wait ends.
-- A fetched file passes from its exclusive lock to a shared one without a gap in which it could be removed. So every
-  fetched file is read at least once, and processes that read different shards cannot starve each other. With little
-  room they do fetch files again; with room for all their shards they do not.
-- One process fetches a file; the others wait for it. If it dies, one of them fetches the file from the start.
-- What a dead process was fetching counts until it is removed, the next time that anyone needs room.
+- Room is made before a file is fetched: the files that were taken longest ago are removed. A process that reads a
+  removed file has it open, and reads on.
+- One process fetches a file, with several ranged requests at once; the others wait for it. If it dies, one of them
+  fetches the file from the start, and what it left is removed the next time that anyone needs room.
+- A process that needs room for a file waits until the fetches of others have ended.
 
 Files are not synced to disk. Instead, each process hashes a file when it takes it for the first time, and again if it
 has changed: after a power cut, or a fault of the disk, the file is fetched again.
@@ -34,7 +29,6 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
@@ -45,36 +39,20 @@ MOST_DEFAULT_BYTES = 100 * 10**9
 """The default limit is half of the free disk space, so that checkpoints have room too, but at most this: 75 billion
 compressed uint16 tokens. Training needs no more than two shards; more saves fetching in later epochs and runs."""
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
 POLL_S = 0.02
 """Seconds between two checks of a lock that another process holds."""
 
-LOCK_FILE = "lock"
 PART_SUFFIX = ".part"
-KEYED = "keyed"
-_MOST_DIGITS = 20
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_KEYED = "keyed"
 _DIGEST_BYTES = hashlib.sha256().digest_size
-_FOLDER = re.compile(rf"[0-9a-f]{{64}}|{KEYED}")
-
-
-@dataclass(frozen=True)
-class CachedFile:
-    """A file that a cache can keep."""
-
-    address: str
-    """The file's address in the remote store, for messages."""
-    name: str
-    set_id: str
-    """The set's identity: the SHA-256 of its manifest."""
-    sha256: str
-    bytes: int
+_FOLDER = re.compile(rf"[0-9a-f]{{64}}|{_KEYED}")
 
 
 class Cache:
     """A folder of fetched bytes and its limit. Safe to share between threads, and to send to another process.
 
-    The process's reporter (`shards.terminal.reporter`) is told about long waits and damaged files.
+    The process's reporter (`shards.terminal.reporter`) is told about waits and damaged files.
     """
 
     def __init__(self, folder: Path | None = None, limit: int | None = None):
@@ -91,14 +69,15 @@ class Cache:
         """
         self.folder = (folder or default_cache_folder()).absolute()
         self._verified: set[tuple[int, int, int]] = set()
+        self._unmeasured = 0
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with self._locked() as lock:
+            with self._locked():
                 if limit is None:
                     held = sum(path.stat().st_size for path in self._list_files())
                     limit = min(MOST_DEFAULT_BYTES, (shutil.disk_usage(self.folder).free + held) // 2)
                 self.limit = limit
-                self._make_room(0, lock)
+                self._make_room(0)
         except OSError as error:
             reason = f"{self.folder}: cannot be used as a cache: {error.strerror}"
             raise InputError(f"{reason}. Choose another folder with --cache.") from error
@@ -107,39 +86,47 @@ class Cache:
         return Cache, (self.folder, self.limit)
 
     @contextlib.contextmanager
-    def hold(self, file: CachedFile, fetch: Advance, *, stop: Event) -> Generator[Path]:
-        """Yield the path of a whole, verified file, which stays in the folder while the body runs.
+    def hold(self, path: Path, name: str, size: int, fetch: Advance, *, stop: Event) -> Generator[Path]:
+        """Yield a path at which a whole, verified file can be read while the body runs.
 
         Args:
-            file: the file.
+            path: the file's place in the folder; its last part is the file's SHA-256.
+            name: the file's name in its set, for messages.
+            size: the file's bytes.
             fetch: writes the file's bytes to a descriptor; called if the folder does not have the file.
             stop: set by another thread to end a wait or a fetch.
 
         Raises:
             ShardSetError: the file was fetched twice, and its bytes were not what the manifest says.
-            InputError: `stop` was set.
+            InputError: `stop` was set, or the disk is full.
             StoreError: the file cannot be fetched.
-            InputError: the file is larger than the limit, or the disk is full.
             OSError: the folder cannot be read or written to.
         """
-        path = self.folder / file.set_id / file.sha256
-        descriptor = self._take(file, path, fetch, stop)
-        try:
-            yield path
-        finally:
-            _release(descriptor)
+        while True:
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                descriptor = self._fetch(path, name, size, fetch, stop)
+                if descriptor is None:
+                    continue  # another process has just fetched it, or has failed to
+            try:
+                if self._verify(descriptor, path.name, size):
+                    yield Path(f"/dev/fd/{descriptor}")
+                    return
+            finally:
+                os.close(descriptor)
+            with self._locked():
+                path.unlink(missing_ok=True)
+            report(f"{path}: damaged in the cache: its bytes have changed; fetching it again")
 
     def get(self, key: str) -> bytes | None:
         """Return the bytes kept under a text; None if there are none, or they are damaged."""
-        descriptor = self._open_whole(self._keyed_path(key), Event())
-        if descriptor is None:
-            return None
         try:
-            with open(descriptor, "rb", closefd=False) as file:
+            with self._keyed_path(key).open("rb") as file:
                 kept = file.read()
-            _note_taken(descriptor)
-        finally:
-            _release(descriptor)
+                _note_taken(file.fileno())
+        except FileNotFoundError:
+            return None
         content, digest = kept[:-_DIGEST_BYTES], kept[-_DIGEST_BYTES:]
         return content if hashlib.sha256(content).digest() == digest else None
 
@@ -151,9 +138,11 @@ class Cache:
         path = self._keyed_path(key)
         part = path.with_name(f".{path.name}{PART_SUFFIX}")
         # Under the lock to the end: no other process takes this part for a dead one's.
-        with self._locked() as lock:
-            if not self._make_room(size, lock, most=_read_most(lock)):
+        with self._locked():
+            # The folder may hold many small files, so it is not measured for each.
+            if self._unmeasured + size > self.limit // 64 and not self._make_room(size):
                 return
+            self._unmeasured += size
             path.parent.mkdir(exist_ok=True)
             try:
                 part.write_bytes(content + hashlib.sha256(content).digest())
@@ -169,143 +158,97 @@ class Cache:
             self._keyed_path(key).unlink(missing_ok=True)
 
     def _keyed_path(self, key: str) -> Path:
-        return self.folder / KEYED / hashlib.sha256(key.encode()).hexdigest()
+        return self.folder / _KEYED / hashlib.sha256(key.encode()).hexdigest()
 
-    def _take(self, file: CachedFile, path: Path, fetch: Advance, stop: Event) -> int:
-        """Return a descriptor with a shared lock."""
-        while True:
-            descriptor = self._open_whole(path, stop)
-            if descriptor is None:
-                descriptor = self._fetch(file, path, fetch, stop)
-            if descriptor is None:
-                continue  # another process has just fetched it, or has failed to
-            try:
-                whole = self._verify(descriptor, file)
-            except BaseException:
-                _release(descriptor)
-                raise
-            if whole:
-                return descriptor
-            self._remove_damaged(path, descriptor)
-
-    def _open_whole(self, path: Path, stop: Event) -> int | None:
-        """Return a descriptor with a shared lock; None if the folder does not have the file."""
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        _poll(lambda: _lock(descriptor, fcntl.LOCK_SH), stop, f"{path}: another process removes it", descriptor)
-        if os.fstat(descriptor).st_nlink:
-            return descriptor
-        _release(descriptor)  # removed before the lock was ours
-        return None
-
-    def _verify(self, descriptor: int, file: CachedFile) -> bool:
+    def _verify(self, descriptor: int, sha256: str, size: int) -> bool:
         """Return whether a file has the right digest, and note that it was taken."""
         facts = os.fstat(descriptor)
         mark = facts.st_ino, facts.st_mtime_ns, facts.st_size
         if mark not in self._verified:
-            if facts.st_size != file.bytes or _hash(descriptor) != file.sha256:
+            if facts.st_size != size or _hash(descriptor) != sha256:
                 return False
             self._verified.add(mark)
         _note_taken(descriptor)
         return True
 
-    def _remove_damaged(self, path: Path, descriptor: int) -> None:
-        """Remove a file whose bytes are wrong, unless another process has replaced it, and release it."""
-        with self._locked():
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(path.stat(), os.fstat(descriptor)):
-                    path.unlink()
-                    report(f"{path}: damaged in the cache: its bytes have changed; fetching it again")
-            _release(descriptor)
-
-    def _fetch(self, file: CachedFile, path: Path, fetch: Advance, stop: Event) -> int | None:
-        """Fetch a file and return a descriptor with a shared lock; None if another process fetches it meanwhile."""
+    def _fetch(self, path: Path, name: str, size: int, fetch: Advance, stop: Event) -> int | None:
+        """Fetch a file and return its descriptor; None if another process has fetched it meanwhile."""
         part = path.with_name(f".{path.name}{PART_SUFFIX}")
         with self._locked():
             if path.exists():
                 return None
             part.parent.mkdir(exist_ok=True)
             descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            mine = _lock(descriptor, fcntl.LOCK_EX)
-        if not mine:
-            why = f"{file.name}: another process of this machine fetches it"
-            _poll(lambda: _lock(descriptor, fcntl.LOCK_SH), stop, why, descriptor)
-            _release(descriptor)
-            return None
+            mine = _lock(descriptor)
         try:
+            if not mine:
+                _poll(lambda: _lock(descriptor), stop, f"{name}: another process of this machine fetches it")
+                _release(descriptor)
+                return None
             # The bytes count from here on, before the first of them is fetched.
-            self._reserve(file, descriptor, stop)
+            self._reserve(name, size, descriptor, stop)
             for again in (False, True):
                 fetch(descriptor)
-                if self._verify(descriptor, file):
+                if self._verify(descriptor, path.name, size):
                     break
                 if again:
-                    found = f"fetched twice from {file.address}, with sha256 {_hash(descriptor)}"
-                    message = f"{found}; expected {file.sha256} by the manifest. Copy or push the set again."
-                    raise set_error("file_checksum", file.name, message)
-            # From the exclusive lock to a shared one without a gap.
+                    found = f"fetched twice, with sha256 {_hash(descriptor)}"
+                    message = f"{found}; expected {path.name} by the manifest. Copy or push the set again."
+                    raise set_error("file_checksum", name, message)
             with self._locked():
                 part.rename(path)
-                _lock(descriptor, fcntl.LOCK_SH)  # nobody removes it in between: that needs the folder's lock
         except BaseException:
-            with contextlib.suppress(OSError), self._locked():
-                part.unlink(missing_ok=True)
+            if mine:
+                with contextlib.suppress(OSError), self._locked():
+                    part.unlink(missing_ok=True)
             _release(descriptor)
             raise
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         return descriptor
 
-    def _reserve(self, file: CachedFile, descriptor: int, stop: Event) -> None:
+    def _reserve(self, name: str, size: int, descriptor: int, stop: Event) -> None:
         """Give a file that will be fetched its full size, once there is room for it."""
-        if file.bytes > self.limit:
-            found = f"{file.name}: {file.bytes:,} bytes, more than the cache's limit of {self.limit:,}"
-            raise InputError(f"{found}. Raise --cache-limit.")
         os.ftruncate(descriptor, 0)  # the rest of a dead process's fetch
 
         def allocate() -> bool:
-            with self._locked() as lock:
-                if not self._make_room(file.bytes, lock):
+            with self._locked():
+                if not self._make_room(size):
                     return False
-                if file.bytes:
-                    os.posix_fallocate(descriptor, 0, file.bytes)
+                if size:
+                    os.posix_fallocate(descriptor, 0, size)
                 return True
 
         used = f"the cache's limit of {self.limit:,} bytes is in use by other processes"
         try:
-            _poll(allocate, stop, f"{file.name}: no room: {used}; a larger --cache-limit ends such waits")
+            _poll(allocate, stop, f"{name}: no room: {used}; a larger --cache-limit ends such waits")
         except OSError as error:
             if error.errno not in _FULL:
                 raise
             os.ftruncate(descriptor, 0)
             free = shutil.disk_usage(self.folder).free
-            found = f"{self.folder}: {error.strerror}: {file.name} needs {file.bytes:,} bytes, {free:,} are free"
+            found = f"{self.folder}: {error.strerror}: {name} needs {size:,} bytes, {free:,} are free"
             raise InputError(f"{found}. Free some, lower --cache-limit, or choose another --cache.") from error
 
-    def _make_room(self, size: int, lock: int, *, most: int | None = None) -> bool:
+    def _make_room(self, size: int) -> bool:
         """Remove what dead processes were fetching, then old files until `size` bytes fit; return whether they do.
 
-        Nothing is measured where `most` bytes of files and `size` fit. Only under the folder's lock.
+        Only under the folder's lock.
         """
-        if most is not None and most + size <= self.limit:
-            _write_most(lock, most + size)
-            return True
         # Count what is there. A part that nobody holds is of a dead process.
         used, whole = 0, list[tuple[int, int, Path]]()
         for path in self._list_files():
             facts = path.stat()
-            if path.name.endswith(PART_SUFFIX) and _remove_unused(path):
-                continue
-            used += facts.st_size
-            if not path.name.startswith("."):
+            if path.name.endswith(PART_SUFFIX):
+                used += 0 if _remove_abandoned(path) else facts.st_size
+            else:
+                used += facts.st_size
                 whole.append((facts.st_atime_ns, facts.st_size, path))
-        # Remove what was taken longest ago; what a process reads stays.
         for _, freed, path in sorted(whole):
             if used + size <= self.limit:
                 break
-            if _remove_unused(path):
-                used -= freed
-        _write_most(lock, used + size)
+            path.unlink()
+            used -= freed
+        self._unmeasured = 0
         return used + size <= self.limit
 
     def _list_files(self) -> Iterator[Path]:
@@ -318,24 +261,14 @@ class Cache:
                 yield from list(folder.iterdir())
 
     @contextlib.contextmanager
-    def _locked(self) -> Generator[int]:
-        """Hold the folder's lock, and yield its descriptor."""
-        descriptor = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def _locked(self) -> Generator[None]:
+        """Hold the folder's lock."""
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield descriptor
+            yield
         finally:
             _release(descriptor)
-
-
-def _read_most(lock: int) -> int | None:
-    """Return the number in the lock's file, an upper bound of the files' bytes; None if a crash left none."""
-    text = os.pread(lock, _MOST_DIGITS, 0)
-    return int(text) if len(text) == _MOST_DIGITS and text.isdigit() else None
-
-
-def _write_most(lock: int, most: int) -> None:
-    os.pwrite(lock, b"%0*d" % (_MOST_DIGITS, most), 0)
 
 
 def default_cache_folder() -> Path:
@@ -343,32 +276,27 @@ def default_cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenmill" / "shards"
 
 
-def _lock(descriptor: int, kind: int) -> bool:
-    """Take a lock if no other process's lock is in the way; return whether it was taken."""
+def _lock(descriptor: int) -> bool:
+    """Take a lock if no other process has it; return whether it was taken."""
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
 
 
-def _poll(done: Callable[[], bool], stop: Event, why: str, opened: int | None = None) -> None:
-    """Wait until `done` returns True; if the wait fails, close a descriptor that was opened for it.
+def _poll(done: Callable[[], bool], stop: Event, why: str) -> None:
+    """Wait until `done` returns True.
 
     Raises:
         InputError: `stop` was set.
     """
-    try:
-        if done():  # no wait: a file that was here is no answer of the network
-            return
-        report(f"{why}: waiting")
-        while not done():
-            if stop.wait(POLL_S):
-                raise InputError(f"{why}: stopped")
-    except BaseException:
-        if opened is not None:
-            os.close(opened)
-        raise
+    if done():
+        return
+    report(f"{why}: waiting")
+    while not done():
+        if stop.wait(POLL_S):
+            raise InputError(f"{why}: stopped")
 
 
 def _note_taken(descriptor: int) -> None:
@@ -382,13 +310,13 @@ def _release(descriptor: int) -> None:
     os.close(descriptor)
 
 
-def _remove_unused(path: Path) -> bool:
-    """Remove a file unless a process is reading or fetching it; return whether it was removed."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _remove_abandoned(part: Path) -> bool:
+    """Remove a part unless a process is fetching it; return whether it was removed."""
+    descriptor = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if not _lock(descriptor, fcntl.LOCK_EX):
+        if not _lock(descriptor):
             return False
-        path.unlink()
+        part.unlink()
         return True
     finally:
         _release(descriptor)

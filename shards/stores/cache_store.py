@@ -11,15 +11,15 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from threading import Event
 
 from shards.errors import InputError
-from shards.stores.cache import Cache, CachedFile
+from shards.stores.cache import Cache
 from shards.stores.retry import stop_on
 from shards.stores.store import ListedFile, Store, StoredFile, local_file
 from shards.terminal.reporter import Progress, count_up, no_progress
-from shards.terminal.workers import call_until_failure
 
 CONNECTIONS = 4
 """Ranged requests of a file at once: one connection seldom uses the full bandwidth. Each holds one range in memory."""
@@ -92,9 +92,7 @@ class CacheStore:
 
     @contextlib.contextmanager
     def hold(self, name: str, *, progress: Progress = no_progress) -> Generator[StoredFile]:
-        """Yield a listed file as the cache keeps it, which does not remove it while the body runs.
-
-        Do not hold one file while taking another: with little room both would wait.
+        """Yield a listed file as the cache keeps it, to be read while the body runs.
 
         Args:
             name: the file.
@@ -107,14 +105,14 @@ class CacheStore:
             OSError: the cache's folder cannot be read or written to, or its disk is full.
         """
         size, sha256 = self.files[name]
-        file = CachedFile(str(self.remote), name, self.set_id, sha256, size)
-        stop = Event()
+        path, stop = self.cache.folder / self.set_id / sha256, Event()
         # `stop_fetching` finds the fetches of all threads here.
         with self._lock:
             self._fetches.add(stop)
         try:
-            with self.cache.hold(file, partial(self._fetch, file, stop, progress), stop=stop) as path:
-                yield local_file(path)
+            fetch = partial(self._fetch, name, size, stop, progress)
+            with self.cache.hold(path, name, size, fetch, stop=stop) as readable:
+                yield local_file(readable)
         finally:
             with self._lock:
                 self._fetches.discard(stop)
@@ -125,22 +123,29 @@ class CacheStore:
             for stop in self._fetches:
                 stop.set()
 
-    def _fetch(self, file: CachedFile, stop: Event, progress: Progress, descriptor: int) -> None:
+    def _fetch(self, name: str, size: int, stop: Event, progress: Progress, descriptor: int) -> None:
         """Write a file's bytes to a descriptor."""
         step = self.remote.request_bytes or REQUEST_BYTES
 
         def fetch_range(start: int) -> int:
-            end = min(start + step, file.bytes)
             with stop_on(stop):
-                content = memoryview(self.remote.read_range(file.name, start, end))
+                content = memoryview(self.remote.read_range(name, start, min(start + step, size)))
             written = 0
             while written < len(content):  # one write takes at most 2 GiB
                 written += os.pwrite(descriptor, content[written:], start + written)
             return written
 
-        # If one range fails, the others stop at their next request.
-        starts, advance = range(0, file.bytes, step), count_up(progress, file.bytes)
-        call_until_failure(fetch_range, starts, advance, threads=CONNECTIONS, stop=stop)
+        # If one range fails, the others stop at their next request, and those that wait are not begun.
+        advance = count_up(progress, size)
+        with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="fetch") as pool:
+            futures = [pool.submit(fetch_range, start) for start in range(0, size, step)]
+            try:
+                for future in as_completed(futures):
+                    advance(future.result())
+            except BaseException:
+                stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def __str__(self) -> str:
         return str(self.remote)

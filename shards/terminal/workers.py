@@ -24,11 +24,10 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, util
-from threading import Event
 from typing import Any, TypeVar
 
 from shards.errors import InputError
@@ -111,32 +110,6 @@ def map_in_threads(function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT],
         return [function(task) for task in tasks]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(function, tasks))
-
-
-def call_until_failure(
-    function: Callable[[TaskT], ResultT],
-    tasks: Iterable[TaskT],
-    take: Callable[[ResultT], None],
-    *,
-    threads: int,
-    stop: Event,
-) -> None:
-    """Call `take(function(task))` for each task: the function in threads, `take` here, as the results come.
-
-    After a failure, `stop` is set, for the functions at work to see; those that wait are not called.
-
-    Raises:
-        Exception: whatever one of the two raised.
-    """
-    with ThreadPoolExecutor(threads, thread_name_prefix="fetch") as pool:
-        futures = [pool.submit(function, task) for task in tasks]
-        try:
-            for future in as_completed(futures):
-                take(future.result())
-        except BaseException:
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def start_server(preload: Sequence[str]) -> None:

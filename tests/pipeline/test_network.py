@@ -26,17 +26,15 @@ from tests.support.servers.hub import Hub
 pytestmark = pytest.mark.long
 
 
-@pytest.mark.parametrize(("fault", "command"), [("refused", "plan"), ("silent", "build")])
-def test_a_dead_network_is_said_within_seconds(fault: str, command: str, tmp_path: Path) -> None:
+def test_a_dead_network_is_said_within_seconds(tmp_path: Path) -> None:
     recipe = hub_recipe(tmp_path / "hub.toml", "math")
-    with socket.create_server(("127.0.0.1", 0)) as listener:  # accepts connections, and never answers
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
-        if fault == "refused":
-            listener.close()
+        listener.close()  # nothing listens there any more
         environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{address[1]}", "HF_HOME": str(tmp_path / "hf")}
         options = ["--out", str(tmp_path / "set"), "--give-up-after", "45"]
         running = subprocess.Popen(
-            [sys.executable, "-m", "tokenmill", command, str(recipe), *options],
+            [sys.executable, "-m", "tokenmill", "plan", str(recipe), *options],
             cwd=ROOT,
             env=environment,
             stderr=subprocess.PIPE,
@@ -51,8 +49,7 @@ def test_a_dead_network_is_said_within_seconds(fault: str, command: str, tmp_pat
                 seconds = time.monotonic() - started
             finally:
                 running.terminate()
-    reason = "Connection refused" if fault == "refused" else "the server is silent"
-    assert reason in line
+    assert "Connection refused" in line
     assert re.search(r"; trying again until \d\d:\d\d:\d\d$", line)
     assert seconds < 20  # 4.5 s of silence, and the start of the command on a busy machine
 
@@ -85,7 +82,7 @@ def test_a_full_cache_lets_go_what_was_used_longest_ago(tmp_path: Path) -> None:
     kept = [index for index in range(14) if cache.get(str(index)) is not None]
     assert kept == [0, *range(6, 14)]
     held = sum(path.stat().st_size for path in (tmp_path / "cache").glob("*/*"))
-    assert held <= int((tmp_path / "cache" / "lock").read_bytes()) <= 10_000
+    assert held <= 10_000
     cache.put("large", bytes(20_000))
     assert [cache.get(name) is None for name in ("large", "0", "13")] == [True, False, False]  # no room is made for it
 

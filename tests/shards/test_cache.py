@@ -195,18 +195,15 @@ def test_a_smaller_limit_holds_from_the_start(hub, whole, folder):
     assert 0 < sum(kept(folder).values()) <= limit
 
 
-def test_a_file_that_is_read_is_not_removed(hub, whole, folder):
+def test_a_file_that_is_removed_while_it_is_read_stays_readable(hub, whole, folder):
     shard_set = open_cached(folder, two_largest(whole))
     first, *others = shard_set.splits["train"]
     path = cached_path(folder, shard_set, first)
     with shard_set.store.hold(first.tokens_file.name) as held:
         for other in others:
             other.read()
-        assert path.exists()
+        assert not path.exists()
         assert hashlib.sha256(held.read()).hexdigest() == first.entry.files.tokens.sha256
-    for other in others:
-        other.read()
-    assert not path.exists()
 
 
 @pytest.mark.parametrize("change", ["flip", "cut", "empty"])
@@ -238,9 +235,7 @@ def test_wrong_bytes_from_the_store_are_fetched_again_then_refused(hub, whole, f
 
     shutil.rmtree(folder)
     hub.faults.on(f"/cdn/.*{path.name}", body=bytes(content))
-    with pytest.raises(
-        shards.ShardSetError, match=rf"^{path.name}: fetched twice from {URL}, with sha256 \w+; expected"
-    ):
+    with pytest.raises(shards.ShardSetError, match=rf"^{path.name}: fetched twice, with sha256 \w+; expected"):
         open_cached(folder).shards[1].read()
     assert kept(folder) == {}
 
