@@ -211,11 +211,6 @@ class C4(Preset):
     """Pages with { fall (Raffel et al. 2020)."""
     max_longest_word_chars: Amount = 1000
     """Longest word: above 1,000 characters (`c4_utils.py`, which removes the line)."""
-    max_javascript_lines: Share = OFF
-    """Lines that name JavaScript. C4 removes them and publishes no limit for a page, so this limit is off."""
-    max_policy_lines: Share = OFF
-    """Lines that name terms of use, privacy or cookies. C4 removes them and publishes no limit for a page, so this
-    limit is off."""
 
 
 class Fineweb(Preset):
@@ -254,9 +249,6 @@ class Code(Preset):
     min_code_letters: Share = 0.05
     """Characters that are letters outside strings and numbers: below 5 %. Our own number: 1 % of the modules of
     Python's standard library are below 7 %; files of tables and word lists are at 0 to 2 %."""
-    max_top_name_lines: Share = 0.7
-    """Lines with one and the same name: above 70 %. Our own number: one module of Python's standard library is above
-    it, and so are logs and tables filled from one template."""
 
 
 PRESETS: dict[str, type[Preset]] = {preset.name: preset for preset in (Gopher, C4, Fineweb, Code)}

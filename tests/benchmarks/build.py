@@ -38,7 +38,6 @@ max_dropped = 1.0
 max_dropped = 1.0
 max_mean_line_bytes = "off"
 max_longest_line_bytes = "off"
-max_top_name_lines = "off"
 [clean.near_duplicates]
 action = "drop"
 """

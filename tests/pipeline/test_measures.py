@@ -163,8 +163,6 @@ PROSE = (
         (C4(), "One sentence with more than five words.", "min_sentences"),
         (C4(), PROSE + "Lorem Ipsum dolor", "max_lorem_ipsum"),
         (C4(), PROSE + "{", "max_curly_brackets"),
-        (C4(max_javascript_lines=0.1), PROSE + "Please turn on JavaScript!", "max_javascript_lines"),
-        (C4(max_policy_lines=0.1), PROSE + "This site uses cookies.", "max_policy_lines"),
         (
             Fineweb(),
             "Home\nNews\nAbout us and our partners\nWrite to the people behind this page\n",

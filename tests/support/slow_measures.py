@@ -159,14 +159,6 @@ def _generated_marks(text: str) -> int:
     return count
 
 
-def _top_name_lines(text: str) -> float:
-    lines = _lines(text)
-    names = Counter(
-        name for line in lines for name in set(re.findall(r"[A-Za-z0-9_]{6,}", line)) if name[0] not in "0123456789"
-    )
-    return _divide(max(names.values(), default=0), len(lines)) if len(lines) >= 20 else 0.0
-
-
 def _alphanumeric(text: str) -> float:
     return _divide(sum(_is_letter(char) or char in "0123456789" for char in text), len(text))
 
@@ -231,13 +223,10 @@ SLOW_MEASURES: dict[str, Callable[[str], float]] = {
     **{f"duplicate_{size}gram_chars": partial(_duplicate_chars, size) for size in (5, 6, 7, 8, 9, 10)},
     "lorem_ipsum": lambda text: _lower(text).count("lorem ipsum"),
     "curly_brackets": lambda text: text.count("{"),
-    "javascript_lines": partial(_share_of_lines, _has_javascript),
-    "policy_lines": partial(_share_of_lines, _has_policy),
     "generated_marks": _generated_marks,
     "sentences": _sentences,
     "alphanumeric": _alphanumeric,
     "code_letters": _code_letters,
-    "top_name_lines": _top_name_lines,
     "longest_encoded_run": lambda text: max(_encoded_runs(text), default=0),
     "encoded": lambda text: _divide(sum(_encoded_runs(text)), _bytes(text)),
 }

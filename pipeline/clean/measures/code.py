@@ -1,4 +1,4 @@
-"""Measures that tell program text from data: letters and digits, encoded runs, names that are on most lines.
+"""Measures that tell program text from data: letters and digits, encoded runs, letters outside strings.
 
 Letters of program text outside string literals, by rules that need no grammar: quotes are counted, not parsed.
 
@@ -22,19 +22,14 @@ from pipeline.clean.measures.characters import (
     FIRST_WIDE,
     NEWLINE,
     divide,
-    find_runs,
     is_letter,
     mark_bytes,
 )
-from pipeline.clean.measures.hashes import find_first, make_table, read_stretch
-from pipeline.clean.measures.names import ENCODED_RUN_BYTES, NAME_BYTES, NAME_LINES
+from pipeline.clean.measures.names import ENCODED_RUN_BYTES
 from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int32s
     from pipeline.clean.measures.characters import Bytes
-    from pipeline.clean.measures.hashes import Blocks, Keys
-    from pipeline.clean.measures.lines import Lines
     from pipeline.clean.measures.words import Words
 
 _ALPHANUMERIC = ASCII_LETTERS | DIGITS
@@ -84,59 +79,6 @@ def measure_encoded(document: Bytes) -> tuple[float, float]:
             found += stop - start
         at = stop + ENCODED_RUN_BYTES
     return float(longest), divide(found, len(document))
-
-
-@compiled
-def measure_code_names(document: Bytes, blocks: Blocks, lines: Lines) -> float:
-    """Measure the names of program code: the share of the lines that have the name that is on most of them."""
-    if lines.num_lines < NAME_LINES:
-        return 0.0
-    keys, feeds = _find_names(document, blocks)
-    table = make_table(len(keys))
-    on_lines, last_feeds = np.zeros(len(keys), np.int32), np.full(len(keys), -1, np.int32)
-    most = 0
-    for index in range(len(keys)):
-        first = find_first(table, keys, index)
-        if last_feeds[first] != feeds[index]:  # each name once a line
-            last_feeds[first] = feeds[index]
-            on_lines[first] += 1
-            most = max(most, on_lines[first])
-    return divide(most, lines.num_lines)
-
-
-@compiled
-def _find_names(document: Bytes, blocks: Blocks) -> tuple[Keys, Int32s]:
-    """Find the names of at least `NAME_BYTES` that do not begin with a digit.
-
-    Returns:
-        The key of each, and the number of line feeds before it, `(names,)`.
-    """
-    edges = find_runs(_mark_names(document))
-    keys = np.empty(len(document) // NAME_BYTES, np.uint64)
-    feeds = np.empty(len(keys), np.int32)
-    count = behind = feed = 0
-    for index in range(0, len(edges), 2):
-        start, stop = edges[index], edges[index + 1]
-        if stop - start >= NAME_BYTES and not DIGITS[document[start]]:
-            for at in range(behind, start):
-                feed += document[at] == NEWLINE
-            behind = int(stop)
-            keys[count], _ = read_stretch(blocks, start, stop)
-            feeds[count] = feed
-            count += 1
-    return keys[:count], feeds[:count]
-
-
-@compiled
-def _mark_names(document: Bytes) -> Bytes:
-    """Return which bytes are in names or numbers, 1 or 0, `(bytes,)`."""
-    marks = np.empty(len(document), np.uint8)
-    for at in range(len(document)):  # comparisons alone, no table: many bytes at once
-        byte = document[at]
-        small = byte | 0x20
-        letter = (small >= ord("a")) & (small <= ord("z"))
-        marks[at] = letter | ((byte >= ord("0")) & (byte <= ord("9"))) | (byte == ord("_"))
-    return marks
 
 
 @compiled

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.code import measure_alphanumeric, measure_code_names, measure_encoded, measure_literals
+from pipeline.clean.measures.code import measure_alphanumeric, measure_encoded, measure_literals
 from pipeline.clean.measures.hashes import read_blocks
 from pipeline.clean.measures.lines import find_lines, measure_lines, measure_sentences
 from pipeline.clean.measures.names import FAMILIES
-from pipeline.clean.measures.phrases import find_phrases, measure_generated, measure_phrases
+from pipeline.clean.measures.phrases import count_brackets, find_phrases, measure_generated
 from pipeline.clean.measures.repetition import measure_ngrams, measure_repeated_lines
 from pipeline.clean.measures.words import find_words, measure_words
 from pipeline.numba_compiler import compiled, compiled_and_kept
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     """The measures of a document, in the order of `MEASURES`."""
 
 (
-    _WORDS, _LINES, _REPEATED_LINES, _NGRAMS, _PHRASES, _GENERATED, _SENTENCES, _ALPHANUMERIC, _LITERALS, _NAMES,
-    _ENCODED,
+    _WORDS, _LINES, _REPEATED_LINES, _NGRAMS, _PHRASES, _GENERATED, _SENTENCES, _ALPHANUMERIC, _LITERALS, _ENCODED,
 ) = np.cumsum([0, *(len(names) for names in FAMILIES.values())])[:-1]  # fmt: skip
 """The first column of each family."""
 
@@ -57,17 +56,16 @@ def _measure_text(document: Bytes, wanted: Bools, row: Row) -> None:
         _store(row, _REPEATED_LINES, measure_repeated_lines(words, lines))
     if wanted[_NGRAMS]:
         _store(row, _NGRAMS, measure_ngrams(words))
-    if wanted[_PHRASES] or wanted[_GENERATED] or wanted[_SENTENCES]:
-        phrases = find_phrases(document, blocks, words, lines)
-        _store(row, _PHRASES, measure_phrases(document, phrases))
-        row[_GENERATED] = measure_generated(document, phrases)
-        row[_SENTENCES] = measure_sentences(document, words, lines, phrases.flags)
+    if wanted[_PHRASES] or wanted[_SENTENCES]:
+        lorem_ipsum, flags = find_phrases(document, words, lines)
+        row[_PHRASES], row[_PHRASES + 1] = lorem_ipsum, count_brackets(document)
+        row[_SENTENCES] = measure_sentences(document, words, lines, flags)
+    if wanted[_GENERATED]:
+        row[_GENERATED] = measure_generated(document)
     if wanted[_ALPHANUMERIC]:
         row[_ALPHANUMERIC] = measure_alphanumeric(document)
     if wanted[_LITERALS]:
         row[_LITERALS] = measure_literals(document, words)
-    if wanted[_NAMES]:
-        row[_NAMES] = measure_code_names(document, blocks, lines)
     if wanted[_ENCODED]:
         _store(row, _ENCODED, measure_encoded(document))
 

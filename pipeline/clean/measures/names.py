@@ -24,10 +24,6 @@ CLOSERS = "\"')]”’»"
 MAX_CLOSERS = 2
 HEAD_LINES = 5
 """Marks of generated files are looked for in this many lines, as CodeParrot does (Tunstall et al. 2022)."""
-NAME_BYTES = 6
-"""Shorter names, such as self, are on most lines of good code."""
-NAME_LINES = 20
-"""Documents of fewer lines can have one name on most of them by chance."""
 ENCODED_RUN_BYTES = 64
 """A run of the letters of base64 or hex counts from this length: Lozhkov et al. 2024 (StarCoder2 and The Stack v2)."""
 
@@ -69,8 +65,6 @@ FAMILIES: dict[str, dict[str, str]] = {
     "phrases": {
         "lorem_ipsum": "how often lorem ipsum occurs",
         "curly_brackets": "how often { occurs",
-        "javascript_lines": "share of the lines that name JavaScript",
-        "policy_lines": "share of the lines that name terms of use, privacy or cookies",
     },
     "generated": {"generated_marks": f"marks of a generated file in the first {HEAD_LINES} lines"},
     "sentences": {
@@ -80,10 +74,6 @@ FAMILIES: dict[str, dict[str, str]] = {
     "alphanumeric": {"alphanumeric": "share of the characters that are letters and digits"},
     "literals": {
         "code_letters": "share of the characters that are letters outside strings and numbers, white space not counted"
-    },
-    "names": {
-        "top_name_lines": f"share of the lines with the name of {NAME_BYTES} letters or more that is on most lines, "
-        f"0 for fewer than {NAME_LINES} lines"
     },
     "encoded": {
         "longest_encoded_run": f"longest run of base64 or hex, line feeds included, from {ENCODED_RUN_BYTES} bytes",
