@@ -41,9 +41,8 @@ from shards.audit.checks import (
     concentration,
 )
 from shards.audit.concentrated_documents import Concentrated, find_concentrated
+from shards.audit.figures import NGRAM_RATE, ShardAudit, Totals, audit_shard, join_ngrams
 from shards.audit.rules import Check, Example, Verdict, rare_below, worst_verdict
-from shards.audit.shard_figures import NGRAM_RATE, ShardAudit, audit_shard
-from shards.audit.totals import Totals, join_ngrams
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.stores.files import atomic_open
@@ -62,7 +61,7 @@ SAMPLED_VAL_TOKENS = 1 << 20
 CONTEXT_TOKENS = 64
 """Tokens decoded on each side of an example."""
 
-AUDIT_VERSION = 5
+AUDIT_VERSION = 6
 """The version in audit.json. A report repeats an audit of another version."""
 
 REPORT_FILE = "audit.json"
@@ -257,7 +256,7 @@ def write_token_counts(path: Path, totals: Totals) -> None:
     """Write `tokens.parquet`: the counts, one row for each id, in order of ids.
 
     Columns: `id`, `bytes`, `text` (U+FFFD for bytes that are not UTF-8 alone), `special`; of training `count`,
-    `documents` and `shards` that hold it, `document_bits` and `source_bits` (`checks.check_concentrated`); of
+    the `documents` that hold it, `document_bits` and `source_bits` (`checks.check_concentrated`); of
     validation `val_count`; and `count_SOURCE` of training for each source.
     """
     import pyarrow as pa
@@ -272,7 +271,6 @@ def write_token_counts(path: Path, totals: Totals) -> None:
         "special": pa.array(vocabulary.special_mask()),
         "count": pa.array(totals.train.id_counts),
         "documents": pa.array(totals.train.documents),
-        "shards": pa.array(totals.train.shards),
         "document_bits": pa.array(document_bits),
         "source_bits": pa.array(source_bits),
         "val_count": pa.array(totals.val.id_counts),

@@ -12,7 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from shards.audit.histogram import bin_middles, coarsen, quantile
+from shards.audit.figures import (
+    MAX_MISPLACED,
+    NGRAM_TOKENS,
+    Figures,
+    Totals,
+    bin_middles,
+    coarsen,
+    decode_place,
+    join_ngrams,
+    quantile,
+)
 from shards.audit.rules import (
     BAD_LEAKED_SHARE,
     LEAKED,
@@ -34,8 +44,6 @@ from shards.audit.rules import (
     expected_id_counts,
     is_large_enough,
 )
-from shards.audit.shard_figures import NGRAM_TOKENS
-from shards.audit.totals import MAX_MISPLACED, Figures, Totals, decode_place, find_firsts, join_ngrams
 from shards.errors import plural
 from shards.format.arrays import Float64s, Int64s
 from shards.format.reader import ShardSet
@@ -331,7 +339,8 @@ def check_overlap(totals: Totals, val_rate: int) -> Check:
     at = np.searchsorted(found["hash"], ngrams["hash"])
     # N-grams of one document side by side.
     order = np.lexsort((ngrams["document"], ngrams["shard"]))
-    begins = find_firsts(ngrams["shard"][order], ngrams["document"][order])
+    shard, document = ngrams["shard"][order], ngrams["document"][order]
+    begins = np.flatnonzero(np.append(True, (shard[1:] != shard[:-1]) | (document[1:] != document[:-1])))
     held = np.diff(np.append(begins, len(order)))
     shares = np.add.reduceat(seen[order].astype(np.int64), begins) / held
     # Documents nearly all of whose n-grams training holds.

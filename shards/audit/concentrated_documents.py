@@ -8,21 +8,20 @@ their occurrences, by these and all its other tokens with a letter (a log has as
 Two passes read the tokens again. The first counts the documents of each id in training; the second lists documents of
 both splits. Not found: words that the tokenizer cuts into ids that other documents have, too.
 
-Memory: a few dozen rows for each id, and the listed documents. Documents are counted by how often they hold an id, in
-the bins of `shards.audit.histogram`: exact below 64 occurrences, within 1.6 % above.
+Memory: 384 bytes for each judged id, and the listed documents. Documents are counted by how often they hold an id, in
+powers of two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from shards.audit.histogram import BINS, bin_lengths
+from shards.audit.figures import Totals
 from shards.audit.rules import LISTED_SHARE, LOOK_LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
-from shards.audit.totals import Totals, find_firsts
 from shards.errors import plural
 from shards.format.arrays import Bools, Int64s, UInt8s
 from shards.format.document_blocks import iter_blocks
@@ -39,40 +38,8 @@ ResultT = TypeVar("ResultT")
 MAX_REASONS = 3
 """Ids that are named for a listed document: the most frequent in it."""
 
-BLOCKS_TOGETHER = 64
-"""Blocks whose rows wait before they are added up: 4 M tokens."""
-
-
-@dataclass(frozen=True)
-class ConcentratedId:
-    """A concentrated id.
-
-    Attributes:
-        id: the id.
-        text: its text; bytes that are not UTF-8 on their own are spelt out, such as `\\xe2`.
-        count: its occurrences in training.
-        documents: training documents that hold it.
-        half_documents: the documents with the most occurrences, as many as hold more than half of them all.
-        half_tokens: tokens of these.
-        listed: its occurrences in listed documents of both splits.
-    """
-
-    id: int
-    text: str
-    count: int
-    documents: int
-    half_documents: int
-    half_tokens: int
-    listed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ListedDocument:
-    """A document full of concentrated ids: its place, their share in it, and the most frequent of them with counts."""
-
-    place: Place
-    share: float
-    reasons: tuple[tuple[int, int], ...]
+SPREAD_BINS = 16
+"""Powers of two by which an id's documents are told apart; the last one has all above."""
 
 
 @dataclass(frozen=True)
@@ -80,26 +47,28 @@ class Concentrated:
     """The concentrated ids of a set, and the documents that are full of them.
 
     Attributes:
-        ids: the concentrated ids, those with the most occurrences in listed documents first.
-        documents: the listed documents of both splits, in the order of the set.
+        ids: the concentrated ids, those with the most occurrences in listed documents first. `half_documents` are those
+            with the most occurrences, as many as hold more than half of them all; `half_tokens` are their tokens;
+            `listed` counts occurrences in listed documents of both splits.
+        documents: the listed documents of both splits, in the order of the set, and why each is listed.
         source_tokens: tokens of each source in the set, both splits.
     """
 
-    ids: list[ConcentratedId]
-    documents: list[ListedDocument]
+    ids: Table
+    documents: list[tuple[Place, str]]
     source_tokens: dict[str, int]
 
     @property
     def hashes(self) -> UInt8s:
         """The content hashes of the listed documents, uint8 `(documents, 16)`."""
         # All hashes in one string of digits: one conversion instead of one for each document.
-        digits = "".join(document.place.hash for document in self.documents)
+        digits = "".join(place.hash for place, _ in self.documents)
         return np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, 16)
 
     @property
     def tokens(self) -> int:
         """Tokens of the listed documents."""
-        return sum(document.place.tokens for document in self.documents)
+        return sum(place.tokens for place, _ in self.documents)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of the result, without the documents, which the block list has."""
@@ -109,14 +78,14 @@ class Concentrated:
             "tokens": self.tokens,
             "sources": self.sources(),
             "warnings": self.warnings(),
-            "ids": [asdict(row) for row in self.ids],
+            "ids": self.ids,
         }
 
     def sources(self) -> Table:
         """Return, for each source with listed documents, their number, their tokens, and the share of its tokens."""
         listed: dict[str, list[int]] = {name: [] for name in self.source_tokens}
-        for document in self.documents:
-            listed[document.place.source].append(document.place.tokens)
+        for place, _ in self.documents:
+            listed[place.source].append(place.tokens)
         return [
             {
                 "source": name,
@@ -138,28 +107,17 @@ class Concentrated:
         ]
 
     def reasons(self) -> dict[bytes, str]:
-        """Return why each document is listed: a line of text for each content hash."""
-        known = {row.id: row for row in self.ids}
-        lines: dict[bytes, str] = {}
-        for document in self.documents:
-            place = document.place
-            named = [
-                f'"{known[token].text}" {plural(times, "time")} ({times / known[token].count:.2%} of '
-                f"{known[token].count:,} in all)"
-                for token, times in document.reasons
-            ]
-            origin = f"{place.source}, {place.unit} row {place.row}: {plural(place.tokens, 'token')}"
-            # Equal documents have one hash, and the reason of the first.
-            lines.setdefault(bytes.fromhex(place.hash), f"{origin}, share {document.share:.0%}: {'; '.join(named)}")
-        return lines
+        """Return why each document is listed, by its content hash; equal documents have the reason of the first."""
+        return {bytes.fromhex(place.hash): reason for place, reason in reversed(self.documents)}
 
 
 class _ListSearch(NamedTuple):
-    """What lists documents: the set, which ids are concentrated, and which have a letter."""
+    """What lists documents: the set, which ids are concentrated, which have a letter, and the counts of all."""
 
     shard_set: ShardSet
     concentrated: Bools
     letters: Bools
+    counts: Int64s
 
 
 def find_concentrated(
@@ -191,90 +149,75 @@ def find_concentrated(
 
     # The ids that may be concentrated, by the documents that hold them.
     judged = (counts >= below) & (counts <= most_occurrences(tokens)) & _mask(vocabulary, _is_text)
-    spread = _no_rows()
+    spread = np.zeros((3, int(judged.sum()), SPREAD_BINS), np.int64)
     for part in read(_count_documents, (shard_set, judged), train):
-        spread = add_up([spread, part])
-    ids = [
-        ConcentratedId(token, vocabulary.spell([token]), count, documents, half_documents, half_tokens)
-        for token, count, documents, half_documents, half_count, half_tokens in find_halves(spread).tolist()
-        if is_concentrated(half_count, half_tokens, of=tokens)
-    ]
+        spread += part
+    halves = {
+        token: half
+        for token, *half in np.column_stack([np.flatnonzero(judged), find_halves(spread)]).tolist()
+        if is_concentrated(half[1], half[2], of=tokens)
+    }
     # The documents that are full of them.
     concentrated = np.zeros(len(vocabulary), np.bool_)
-    concentrated[[row.id for row in ids]] = True
-    search = _ListSearch(shard_set, concentrated, _mask(vocabulary, _has_letter))
-    documents: list[ListedDocument] = []
+    concentrated[list(halves)] = True
+    search = _ListSearch(shard_set, concentrated, _mask(vocabulary, _has_letter), counts)
+    documents: list[tuple[Place, str]] = []
     listed = np.zeros(len(vocabulary), np.int64)
     for held, found in read(_list_documents, search, everything):
         listed += held
         documents += found
-    ids = sorted((replace(row, listed=int(listed[row.id])) for row in ids), key=lambda row: -row.listed)
+    ids: Table = [
+        {
+            "id": token,
+            "text": vocabulary.spell([token]),
+            "count": int(counts[token]),
+            "documents": int(totals.train.documents[token]),
+            "half_documents": half_documents,
+            "half_tokens": half_tokens,
+            "listed": int(listed[token]),
+        }
+        for token, (half_documents, _, half_tokens) in halves.items()
+    ]
+    ids.sort(key=lambda row: -row["listed"])
     return Concentrated(ids, documents, dict(zip(totals.source_names, totals.source_tokens.tolist(), strict=True)))
 
 
 def _count_documents(search: tuple[ShardSet, Bools], number: int) -> Int64s:
-    """Return the rows of `add_up` of the judged ids in a shard."""
+    """Return how the judged ids of a shard are spread, as `find_halves` takes it."""
     shard_set, judged = search
-    parts: list[Int64s] = []
+    rows = np.cumsum(judged) - 1  # of each judged id
+    spread = np.zeros((3, int(judged.sum()), SPREAD_BINS), np.int64)
     for block in iter_blocks(shard_set, number):
         places = np.flatnonzero(judged[block.tokens])
         pairs, held = np.unique(block.rows_at(places) * len(judged) + block.tokens[places], return_counts=True)
         documents, ids = np.divmod(pairs, len(judged))
-        keys = ids * BINS + bin_lengths(held)
-        parts.append(np.stack([keys, np.ones_like(held), held, block.lengths[documents]]))
-        if len(parts) == BLOCKS_TOGETHER:
-            parts = [add_up(parts)]
-    return add_up(parts)
+        at = rows[ids], np.minimum(np.log2(held).astype(np.int64), SPREAD_BINS - 1)
+        for table, values in zip(spread, (np.ones_like(held), held, block.lengths[documents]), strict=True):
+            np.add.at(table, at, values)
+    return spread
 
 
-def _no_rows() -> Int64s:
-    return np.empty((4, 0), np.int64)
-
-
-def add_up(parts: Sequence[Int64s]) -> Int64s:
-    """Add up how ids are spread over documents: rows with equal keys become one, in order of keys.
-
-    Args:
-        parts: int64 `(4, rows)` each: `id * BINS + bin` of the id's occurrences in a document; documents; occurrences
-            in them; tokens of them.
-    """
-    rows = np.concatenate([_no_rows(), *parts], axis=1)
-    rows = rows[:, np.argsort(rows[0], kind="stable")]
-    first = find_firsts(rows[0])
-    return np.stack([rows[0][first], *np.add.reduceat(rows[1:], first, axis=1)]) if len(first) else rows
-
-
-def find_halves(rows: Int64s) -> Int64s:
+def find_halves(spread: Int64s) -> Int64s:
     """Return the documents with the most occurrences of each id, as many as hold more than half of them all.
 
     Args:
-        rows: from `add_up`.
+        spread: documents, occurrences in them and their tokens, int64 `(3, ids, SPREAD_BINS)`: by id, and by the power
+            of two of the id's occurrences in a document.
 
     Returns:
-        In order of ids, int64 `(ids, 6)`: the id; its occurrences; the documents that hold it; and of those with the
-        most occurrences their number, the occurrences in them, and their tokens.
+        The same three numbers of these documents, int64 `(ids, 3)`.
     """
-    if not rows.shape[1]:
-        return np.empty((0, 6), np.int64)
-    # Sums over the rows of each id, from the documents with the most occurrences on.
-    rows = rows[:, ::-1]
-    ids = rows[0] // BINS
-    first = find_firsts(ids)
-    sizes = np.diff(np.append(first, len(ids)))
-    sums = np.cumsum(rows[1:], axis=1)
-    sums -= np.repeat(sums[:, first] - rows[1:, first], sizes, axis=1)
-    totals = sums[:, first + sizes - 1]
-    # The first row at which the sum is more than half.
-    more = np.flatnonzero(2 * sums[1] > np.repeat(totals[1], sizes))
-    half = sums[:, more[find_firsts(ids[more])]]
-    return np.stack([ids[first], totals[1], totals[0], *half], axis=1)[::-1]
+    sums = spread[:, :, ::-1].cumsum(axis=2)  # from the documents with the most occurrences on
+    half = np.argmax(2 * sums[1] > sums[1, :, -1:], axis=1)
+    return sums[:, np.arange(len(half)), half].T
 
 
-def _list_documents(search: _ListSearch, number: int) -> tuple[Int64s, list[ListedDocument]]:
-    """Return the occurrences of each id in the listed documents of a shard, and these documents."""
+def _list_documents(search: _ListSearch, number: int) -> tuple[Int64s, list[tuple[Place, str]]]:
+    """Return the occurrences of each id in the listed documents of a shard, and these documents with their reasons."""
+    shard_set, vocabulary = search.shard_set, search.shard_set.vocabulary
     listed = np.zeros(len(search.letters), np.int64)
-    found: list[tuple[int, float, tuple[tuple[int, int], ...]]] = []
-    for block in iter_blocks(search.shard_set, number) if search.concentrated.any() else ():
+    found: dict[int, str] = {}
+    for block in iter_blocks(shard_set, number) if search.concentrated.any() else ():
         # The share of a document is that of its concentrated ids among these and all its tokens with letters.
         held = search.concentrated[block.tokens]
         others = search.letters[block.tokens] & ~held
@@ -285,13 +228,19 @@ def _list_documents(search: _ListSearch, number: int) -> tuple[Int64s, list[List
             counts = np.bincount(block.tokens[here][held[here]], minlength=len(listed))
             listed += counts
             # The ids that a document holds most are the reasons to list it.
-            most = np.argsort(-counts, kind="stable")[:MAX_REASONS].tolist()
-            reasons = tuple((token, int(counts[token])) for token in most if counts[token])
-            found.append((block.document + row, float(shares[row]), reasons))
-    places = find_places(search.shard_set.shards[number], [document for document, _, _ in found])
-    return listed, [
-        ListedDocument(place, share, reasons) for place, (_, share, reasons) in zip(places, found, strict=True)
-    ]
+            named = [
+                f'"{vocabulary.spell([token])}" {plural(int(counts[token]), "time")} '
+                f"({counts[token] / search.counts[token]:.2%} of {search.counts[token]:,} in all)"
+                for token in np.argsort(-counts, kind="stable")[:MAX_REASONS].tolist()
+                if counts[token]
+            ]
+            found[block.document + row] = f"share {shares[row]:.0%}: {'; '.join(named)}"
+    places = find_places(shard_set.shards[number], list(found))
+    return listed, [(place, f"{_describe(place)}, {found[place.document]}") for place in places]
+
+
+def _describe(place: Place) -> str:
+    return f"{place.source}, {place.unit} row {place.row}: {plural(place.tokens, 'token')}"
 
 
 def _mask(vocabulary: Vocabulary, holds: Callable[[bytes], bool]) -> Bools:

@@ -157,12 +157,12 @@ def _show_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> Sh
     yield f"concentrated ids{shown}"
     yield [
         {
-            "id": row.id,
-            "text": f'"{row.text}"',
-            "occurrences": row.count,
-            "documents": row.documents,
-            "more_than_half_in": f"{plural(row.half_documents, 'document')}, {plural(row.half_tokens, 'token')}",
-            "in_listed": row.listed,
+            "id": row["id"],
+            "text": f'"{row["text"]}"',
+            "occurrences": row["count"],
+            "documents": row["documents"],
+            "more_than_half_in": f"{plural(row['half_documents'], 'document')}, {plural(row['half_tokens'], 'token')}",
+            "in_listed": row["listed"],
         }
         for row in found.ids[:rows]
     ]

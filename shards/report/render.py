@@ -26,7 +26,7 @@ import jinja2
 import yaml
 from markupsafe import Markup
 
-from shards.audit.histogram import coarse_edges
+from shards.audit.figures import COARSE_EDGES
 from shards.audit.rules import VERDICT_ADVICE, VERDICT_WORDS
 from shards.config import list_of, table_of
 from shards.format.manifest import BLOCK_LIST_REASON, Manifest, MixEntry, SourceCounts, SourceEntry
@@ -134,7 +134,7 @@ def render_card(report: Report) -> str:
 
 def _length_bars(rows: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
     """Return the heights, 0 to 10, of bars for each source's document lengths, over the bins that any source uses."""
-    edges = coarse_edges()
+    edges: list[int] = COARSE_EDGES.tolist()
     held = {name: {int(low): count for low, count in row["histogram"].items()} for name, row in rows.items()}
     used = [low for counts in held.values() for low in counts] or edges[:1]
     spans = [(low, high) for low, high in itertools.pairwise(edges) if min(used) <= low <= max(used)]

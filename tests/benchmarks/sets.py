@@ -45,7 +45,7 @@ def bench_validate(work: Path, quick: bool) -> Figures:
 def bench_audit(work: Path, quick: bool) -> Figures:
     """Time the whole look at a shard, and searches, on one core; watch the memory of whole audits."""
     del quick
-    from shards.audit.shard_figures import ShardAudit, audit_shard
+    from shards.audit.figures import ShardAudit, audit_shard
     from shards.format.reader import open_set
     from shards.trace.search import Query
     from shards.trace.trace import trace

@@ -1,0 +1,298 @@
+"""Audit one shard in one pass, and add up over the shards: counts, lengths, and samples of n-grams to compare.
+
+Counts are exact. N-grams that must be compared across the whole set are sampled by a hash of their own content, so that
+equal ones are sampled together in every shard. Shards are added one at a time, in the order of the manifest, so that
+the result does not depend on the number of workers. Figures hold a histogram for each source, and samples, whose rate
+depends on the size of validation; neither grows with the number of shards.
+
+Cost a token on one core (measured on code): decompression and counts by source 6 ns, documents that hold each id 6,
+n-grams 12.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from shards.audit.ngrams import hash_ngrams, token_values
+from shards.format.arrays import Bools, Float64s, Int64s, Rows, UInt64s
+from shards.format.document_blocks import DocumentBlock, iter_blocks
+from shards.format.manifest import Split
+from shards.format.reader import ShardSet
+from shards.format.vocabulary import Vocabulary
+
+NGRAM_TOKENS = 16
+"""Tokens in an n-gram: about the 13 words that GPT-3's authors compared (arXiv:2005.14165, appendix C)."""
+NGRAM_RATE = 4
+"""One in four of the validation n-grams is searched for."""
+MAX_MISPLACED = 20
+BITMAP_BITS = 24
+
+NGRAM_ROW = np.dtype([("hash", "<u8"), ("document", "<i8"), ("shard", "<i4")])
+"""An n-gram's hash, and the place of its document."""
+
+
+def _cut_doublings(parts: int) -> Int64s:
+    """Return whole lengths from 1 to 2^32 that cut each doubling into parts, as far as there are so many."""
+    return np.unique(np.ceil(np.exp2(np.arange(32 * parts + 1) / parts)).astype(np.int64))
+
+
+EDGES = _cut_doublings(32)
+"""The edges of the bins in which lengths are counted: a bin's middle is within 1.1 % of every length in it."""
+BINS = len(EDGES) - 1
+COARSE_EDGES = _cut_doublings(4)
+"""The edges of the bins of a histogram that is shown."""
+
+
+def bin_lengths(lengths: Int64s) -> Int64s:
+    """Return the bin of each length, `0 <= bin < BINS`; lengths are from 1 to 2^32 - 1."""
+    return np.searchsorted(EDGES, lengths, "right") - 1
+
+
+def bin_middles() -> Float64s:
+    """Return the length that represents each bin, float64 `(BINS,)`."""
+    return (EDGES[:-1] + EDGES[1:] - 1) / 2
+
+
+def coarsen(counts: Int64s) -> dict[int, int]:
+    """Return the documents of a histogram by coarse bins, each named by its lower edge; empty bins are left out."""
+    held = np.add.reduceat(counts, np.searchsorted(EDGES, COARSE_EDGES[:-1]))
+    return {low: count for low, count in zip(COARSE_EDGES.tolist(), held.tolist(), strict=False) if count}
+
+
+def quantile(counts: Int64s, share: float, *, shortest: int, longest: int) -> int:
+    """Return a quantile of a histogram: the length that this share of the documents is shorter than; 0 for none.
+
+    Args:
+        counts: documents by bin, int64 `(BINS,)`.
+        share: from 0 to 1.
+        shortest: tokens of the shortest document; the result is never less, although the middle of its bin may be.
+        longest: tokens of the longest document.
+    """
+    total = int(counts.sum())
+    if not total:
+        return 0
+    place = int(np.searchsorted(np.cumsum(counts), share * total, "left"))
+    return min(max(round(float(bin_middles()[min(place, BINS - 1)])), shortest), longest)
+
+
+@dataclass
+class Figures:
+    """The figures of one shard, or of all shards of one split.
+
+    Attributes:
+        split: the split.
+        counts: int64 `(sources, vocab_size)`, how often each id occurs.
+        documents: int64 `(vocab_size,)`, documents that hold each id.
+        example: int64 `(vocab_size,)`, a document that holds each id, as `encode_place` gives it; -1 without one.
+        lengths: int64 `(sources, BINS)`, documents by length in tokens, EOS included.
+        shortest, longest: int64 `(sources,)`.
+        misplaced: the first few documents with a special id inside (EOS before the end, or any other): shard, document
+            and id.
+        ngrams: of validation, sampled n-grams; of training, the n-grams of validation that it has, each with one place.
+    """
+
+    split: Split
+    counts: Int64s
+    documents: Int64s
+    example: Int64s
+    lengths: Int64s
+    shortest: Int64s
+    longest: Int64s
+    misplaced: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    ngrams: list[Rows] = field(default_factory=list[Rows])
+
+    @property
+    def id_counts(self) -> Int64s:
+        """How often each id occurs, int64 `(vocab_size,)`."""
+        return self.counts.sum(axis=0)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the shards."""
+        return int(self.counts.sum())
+
+    def add(self, other: Figures) -> None:
+        """Add the figures of a shard."""
+        self.counts += other.counts
+        self.documents += other.documents
+        # The first shard that holds an id gives its example.
+        self.example = np.where(self.example < 0, other.example, self.example)
+        self.lengths += other.lengths
+        np.minimum(self.shortest, other.shortest, out=self.shortest)
+        np.maximum(self.longest, other.longest, out=self.longest)
+        self.misplaced = (self.misplaced + other.misplaced)[:MAX_MISPLACED]
+        for found in other.ngrams:
+            self.add_ngrams(found)
+
+    def add_ngrams(self, found: Rows) -> None:
+        """Add n-grams, `NGRAM_ROW`; for training, the first place of each is enough."""
+        if self.split == "train" and len(found):
+            # Added up at once: shards that repeat validation would otherwise grow without limit.
+            found = join_ngrams([*self.ngrams, found])
+            self.ngrams = [found[np.unique(found["hash"], return_index=True)[1]]]
+        elif len(found):
+            self.ngrams.append(found)
+
+
+def make_figures(split: Split, sources: int, vocab_size: int) -> Figures:
+    """Return the figures of no shard of a split."""
+    return Figures(
+        split,
+        counts=np.zeros((sources, vocab_size), np.int64),
+        documents=np.zeros(vocab_size, np.int64),
+        example=np.full(vocab_size, -1, np.int64),
+        lengths=np.zeros((sources, BINS), np.int64),
+        shortest=np.full(sources, 2**32, np.int64),
+        longest=np.zeros(sources, np.int64),
+    )
+
+
+def encode_place(shard: int, document: int) -> int:
+    """Return one number for the place of a document: the number of its shard, then its number there."""
+    return shard << 32 | document
+
+
+def decode_place(place: int) -> tuple[int, int]:
+    """Return the number of a shard, and of a document in it, from `encode_place`."""
+    return place >> 32, place & 0xFFFFFFFF
+
+
+def join_ngrams(parts: list[Rows]) -> Rows:
+    """Return n-grams of several parts as one array, `NGRAM_ROW`."""
+    return np.concatenate([np.empty(0, NGRAM_ROW), *parts])
+
+
+class Totals:
+    """The figures of a whole set: of each split, both of which are always present, and counts of each phase.
+
+    `phases` has, in order, how often each phase holds each id, int64 `(vocab_size,)`; none in a set without phases.
+    """
+
+    def __init__(self, source_names: list[str], vocabulary: Vocabulary):
+        self.source_names, self.vocabulary = source_names, vocabulary
+        self.train = make_figures("train", len(source_names), len(vocabulary))
+        self.val = make_figures("val", len(source_names), len(vocabulary))
+        self.phases: dict[str, Int64s] = {}
+
+    @property
+    def both(self) -> tuple[Figures, Figures]:
+        """The figures of validation and of training."""
+        return self.val, self.train
+
+    @property
+    def source_tokens(self) -> Int64s:
+        """Tokens of each source in both splits, int64 `(sources,)`."""
+        return self.val.counts.sum(axis=1) + self.train.counts.sum(axis=1)
+
+    def add(self, figures: Figures, phase: str | None) -> None:
+        """Add the figures of a shard, and of its phase."""
+        (self.train if figures.split == "train" else self.val).add(figures)
+        if phase is not None:
+            self.phases[phase] = self.phases.get(phase, 0) + figures.id_counts
+
+
+class ShardAudit(NamedTuple):
+    """What the audit of each shard needs.
+
+    Attributes:
+        shard_set: the set.
+        val_rate: one in so many validation documents is searched for in training, chosen by content hash.
+        ngrams: the file of validation n-grams to search for, if any.
+    """
+
+    shard_set: ShardSet
+    val_rate: int = 1
+    ngrams: Path | None = None
+
+
+def audit_shard(audit: ShardAudit, number: int) -> Figures:
+    """Audit the shard of this number: read it in one pass, and return its figures.
+
+    Raises:
+        ShardSetError: the shard's files are not what the manifest says.
+        OSError: a file cannot be read.
+    """
+    shard_set = audit.shard_set
+    sources, vocab_size = len(shard_set.manifest.sources), shard_set.vocab_size
+    figures = make_figures(shard_set.shards[number].entry.split, sources, vocab_size)
+    # An unknown token is special in most tokenizers, and stands for text.
+    special = shard_set.vocabulary.special_mask()
+    if (unknown := shard_set.vocabulary.unknown) is not None:
+        special[unknown] = False
+    values = token_values(vocab_size)
+    found: list[Rows] = []
+    for block in iter_blocks(shard_set, number):
+        _count(figures, block, sources, vocab_size)
+        _find_misplaced(figures, block, special, shard_set)
+        ngrams = hash_ngrams(block.tokens, block.starts, block.ends, width=NGRAM_TOKENS, values=values)
+        places = np.flatnonzero(ngrams & np.uint64(NGRAM_RATE - 1) == 0)  # NO_NGRAM is odd: never among them
+        if figures.split == "train":
+            places = _find_validation(ngrams, places, audit.ngrams)
+        else:
+            places = places[block.keys[block.rows_at(places)] % np.uint64(audit.val_rate) == 0]
+        found.append(_locate(block, ngrams[places], block.rows_at(places)))
+    figures.add_ngrams(join_ngrams(found))
+    return figures
+
+
+def _count(figures: Figures, block: DocumentBlock, sources: int, vocab_size: int) -> None:
+    """Count the ids of a block, the documents that hold them, and the lengths of its documents."""
+    ids, lengths = block.tokens.astype(np.intp), block.lengths
+    # One count over pairs of source and id.
+    pairs = ids + np.repeat(block.sources * vocab_size, lengths)
+    figures.counts += np.bincount(pairs, minlength=sources * vocab_size).reshape(sources, vocab_size)
+    for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True):
+        # numpy adds 1 only once to an id that is repeated in the index, which counts documents.
+        figures.documents[ids[start:end]] += 1
+    first = encode_place(block.shard, block.document)
+    figures.example[ids] = np.repeat(np.arange(first, first + len(lengths)), lengths)
+    bins = block.sources * BINS + bin_lengths(lengths)
+    figures.lengths += np.bincount(bins, minlength=sources * BINS).reshape(sources, BINS)
+    np.minimum.at(figures.shortest, block.sources, lengths)
+    np.maximum.at(figures.longest, block.sources, lengths)
+
+
+def _find_misplaced(figures: Figures, block: DocumentBlock, special: Bools, shard_set: ShardSet) -> None:
+    """Find documents with a special id other than EOS at the end and BOS at the beginning."""
+    inside = special[block.tokens]
+    inside[block.ends - 1] &= block.tokens[block.ends - 1] != shard_set.eos_id
+    if shard_set.bos_id is not None:
+        inside[block.starts] &= block.tokens[block.starts] != shard_set.bos_id
+    places = np.flatnonzero(inside)
+    for row, place in zip(block.rows_at(places).tolist(), places.tolist(), strict=True):
+        entry = (block.shard, block.document + row, int(block.tokens[place]))
+        if len(figures.misplaced) < MAX_MISPLACED and entry not in figures.misplaced:
+            figures.misplaced.append(entry)
+
+
+@lru_cache(maxsize=1)
+def _load_ngrams(path: Path) -> tuple[UInt64s, Bools]:
+    """Return the validation n-grams, sorted, and a bitmap of their leading bits. Loaded once in each process."""
+    ngrams = np.load(path)
+    bitmap = np.zeros(1 << BITMAP_BITS, np.bool_)
+    bitmap[ngrams >> np.uint64(64 - BITMAP_BITS)] = True
+    return ngrams, bitmap
+
+
+def _find_validation(ngrams: UInt64s, places: Int64s, wanted: Path | None) -> Int64s:
+    """Return the places of a training block at which an n-gram of validation begins."""
+    if wanted is None:
+        return places[:0]
+    known, bitmap = _load_ngrams(wanted)
+    # The bitmap rules out nearly all, at the cost of one look each.
+    places = places[bitmap[ngrams[places] >> np.uint64(64 - BITMAP_BITS)]]
+    hashes = ngrams[places]
+    at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
+    return places[known[at] == hashes]
+
+
+def _locate(block: DocumentBlock, hashes: UInt64s, rows: Int64s) -> Rows:
+    """Return n-grams of some rows of a block with their place, `NGRAM_ROW`."""
+    found = np.empty(len(hashes), NGRAM_ROW)
+    found["hash"], found["document"], found["shard"] = hashes, rows + block.document, block.shard
+    return found
