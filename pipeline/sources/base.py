@@ -9,7 +9,6 @@ A batch is a few megabytes of text in Arrow buffers; documents never become sepa
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -179,18 +178,6 @@ def describe_place(span: Span, row: int) -> str:
     """Return where a row of a span is, for messages: `a.jsonl: record 7 after byte 4096`."""
     after = f" after byte {span.start}" if span.kind == "b" and span.start else ""
     return f"{span.name}: record {row}{after}"
-
-
-def span_of_part(spans: list[Span], part: str) -> Span | None:
-    """Return the span that a `Span.part` names, even if the file is cut differently now; None if it is outside."""
-    kind = spans[0].kind if spans else "file"
-    match = re.fullmatch(r"(rg|b)(\d+)-(\d+)", part)
-    if part == kind == "file":
-        return spans[0]
-    if not match or match[1] != kind:
-        return None
-    start, stop = int(match[2]), int(match[3])
-    return replace(spans[0], start=start, stop=stop) if start < stop <= spans[-1].stop else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from pyarrow.feather import write_feather
 
 from pipeline.sources.base import SourceError
-from tests.support import recipes
 from tests.support.builds import list_spans_of
 from tests.support.good_recipe import faults_of
 
@@ -107,22 +101,3 @@ def test_other_text_is_one_document_a_file(name: str, tmp_path: Path, source: An
     (tmp_path / name).write_bytes(FILES[name])
     ((_, row, text),) = read_all(source(tmp_path / name))
     assert (row, text) == (0, gzip.decompress(FILES[name]) if name.endswith(".gz") else FILES[name])
-
-
-def test_a_plan_says_how_files_are_read(
-    tmp_path: Path, run_cli: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    for index in range(3):
-        (tmp_path / f"{index}.json.gz").write_bytes(gzip.compress(LINES))
-        pq.write_table(pa.table({"text": [f"{index} {n} words" for n in range(40)]}), tmp_path / f"{index}.parquet")
-    write_feather(pa.table({"text": [f"feather {n}" for n in range(40)]}), tmp_path / "a.feather")
-    recipes.write_recipe(tmp_path / "r.toml", recipes.source("s", "*.json.gz", "*.parquet", "*.feather"))
-    (found,) = json.loads(run_cli("plan", "r.toml", "--json").stdout)["sources"]
-    files = {file["name"]: (file["format"], file["documents"]) for file in found["read_files"]}
-    assert files == {f"{n}.json.gz": ("jsonl", None) for n in range(3)} | {
-        f"{n}.parquet": ("parquet", 40) for n in range(3)
-    } | {"a.feather": ("arrow", 40)}
-    said = run_cli("plan", "r.toml").stdout
-    ways = "1 as arrow, 3 as jsonl (gzip), 3 as parquet"
-    assert f"files of s: {ways}; 1 task" in said
-    assert "validation tokens in 1 shard\n" in said

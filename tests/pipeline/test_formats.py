@@ -28,7 +28,7 @@ from pipeline.sources.base import MALFORMED, Span, TextBatch, split_groups
 from pipeline.sources.files import list_files, list_spans
 from pipeline.sources.formats import byte_io
 from pipeline.sources.formats.contract import FORMATS
-from tests.support.provenance import read_documents_again
+from tests.support.provenance import read_unit
 from tests.support.temporary import temporary_folder
 
 ROWS: list[dict[str, Any]] = [
@@ -185,9 +185,8 @@ def texts_of(spans: list[tuple[Span, list[TextBatch]]]) -> list[str]:
 def test_provenance_leads_back_to_the_document(written: Path) -> None:
     recipe = source_of(written)
     ((span, batches), *_) = read_spans(recipe)
-    keys = {**recipe.model_dump(mode="json"), "folder": "/"}
     row, expected = batches[0].rows.tolist()[-1], texts_of([(span, batches[:1])])[-1]
-    assert read_documents_again(keys, span.label("x"), [row, 10**6]) == [expected.encode(), None]
+    assert read_unit(recipe, span.label("x"))[row] == expected.encode()
     parts = split_groups(span)
     assert sum(len(batch.rows) for part in parts for batch in files.read_span(recipe, part)) == sum(
         len(batch.rows) for batch in batches

@@ -132,14 +132,6 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def test_too_little_disk_is_refused_before_the_work(recipe: Path, small_disk: Path) -> None:
-    (small_disk / "filler").write_bytes(bytes(40 << 20))
-    refused = run_build(recipe, small_disk / "set", expect=2)
-    assert "MB too few" in refused["stderr"]
-    assert not (small_disk / "set").exists()
-    assert not (small_disk / "set.work" / "encode").exists()
-
-
 def test_a_disk_that_fills_on_the_way_stops_the_build_which_then_goes_on(
     recipe: Path, whole: dict[str, str], small_disk: Path
 ) -> None:

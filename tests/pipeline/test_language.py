@@ -97,11 +97,6 @@ def test_scores_and_bytes_that_decide(recipe: Callable[..., Path]) -> None:
         ('model = "cut"\nkeep = ["en"]', "cut: no fastText model, or one that was cut off"),
         ('model = "lid.ftz"\nkeep = ["eng"]', "the model has no language 'eng'. Did you mean 'en'?"),
         ('model = "lid.ftz#sha256=12"\nkeep = ["en"]', "expected 12: it is another model"),
-        ('model = "lid.ftz"\nkeep = []', "language.keep: an empty list; expected at least one item"),
-        ('model = "lid.ftz"', "language.keep: required key is missing"),
-        ('keep = ["en"]', "model: required key is missing"),
-        ('model = "lid.ftz"\nkeep = ["en"]\nmin_scroe = 1', "unknown key. Did you mean 'min_score'?"),
-        ('model = "lid.ftz"\nkeep = ["en"]\nmin_score = 65', "expected 1 or less; got 65"),
     ],
 )
 def test_faults_are_told_before_a_build_begins(

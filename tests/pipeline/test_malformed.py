@@ -44,12 +44,6 @@ def test_the_others_are_read_with_their_rows(
     assert "{" in stream.tally.malformed[0], "the record is shown"
 
 
-def test_without_a_budget_the_first_one_stops(tmp_path: Path, source: Any, read_all: Any) -> None:
-    write_lines(tmp_path / "a.jsonl", 300, {200: BAD[3]})
-    with pytest.raises(SourceError, match=r"a\.jsonl: record 200: .*not json.*`max_malformed`"):
-        read_all(source(tmp_path / "a.jsonl"))
-
-
 def test_a_file_of_nothing_else_is_refused(tmp_path: Path, source: Any) -> None:
     write_lines(tmp_path / "a.jsonl", 3, dict(enumerate(BAD[:3])))
     with pytest.raises(SourceError, match="all are malformed"):

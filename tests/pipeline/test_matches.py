@@ -47,7 +47,7 @@ def source_of(**keys: Any) -> FilesSource:
     return FilesSource(name="s", weight=1.0, paths=["x"], **keys)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("count", [1, 3, 6])  # six hold a name twice, so that they cannot be taken together
 def test_documents_match_as_pythons_re_says_and_count_for_the_first_pattern(seed: int, count: int) -> None:
     texts = make_texts(seed, 200)
@@ -146,13 +146,3 @@ def test_more_than_the_share_stops_with_counts_and_samples() -> None:
     assert "match none" not in said
     assert "max_dropped = 0.03 in this source" in said
     assert said.isprintable() or set(said) - {"\n"} == {c for c in said if c.isprintable()}
-
-
-def test_a_source_of_which_all_matches_or_nothing_is_left() -> None:
-    source = source_of(drop_if_matches=["a"], max_dropped=1.0)
-    found, tally = find(["a"] * 7, ["a"])
-    assert all(found)
-    check_encoded(source, 0, tally)
-    check_encoded(source, 0, Tally())
-    with pytest.raises(InputError, match=r"7 of 7 documents \(100.00%\).*(?s:.*)max_dropped = 1.0"):
-        check_encoded(source.model_copy(update={"max_dropped": 0.99}), 0, tally)

@@ -17,7 +17,6 @@ import pytest
 
 from pipeline import build_set, plan_set
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.builder.running_build import DISK_REMEDY
 from pipeline.clean.documents import DocumentStream
 from pipeline.plan import small_build
 from pipeline.plan.plan import Estimate, Machines, estimate
@@ -26,7 +25,6 @@ from pipeline.sources import selection
 from pipeline.sources.base import SourceError
 from pipeline.sources.selection import Selection, open_sources
 from shards.format.manifest import Manifest
-from shards.stores.files import InputError, check_room
 from tests.support.builds import build_here, real_documents
 from tests.support.hub_builds import Command
 from tests.support.recipes import overrides, source, write_recipe
@@ -265,21 +263,6 @@ def test_a_plan_over_a_network_asks_for_little_and_foresees_the_build(
 
 
 # --- The disk, and the command ---
-
-
-def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "not" / "there" / "yet"
-    with pytest.raises(InputError) as caught:
-        check_room([("scratch", folder, 2 * 10**18), ("the set", tmp_path, 10**18)], DISK_REMEDY)
-    message = str(caught.value)
-    assert "disk: needs 3,000,000 TB (2,000,000 TB for scratch in" in message
-    assert f"1,000,000 TB for the set in {tmp_path})" in message
-    assert "B are free" in message
-    # Two folders of one file system share its space.
-    monkeypatch.setattr("shards.stores.files.shutil.disk_usage", lambda path: type("Usage", (), {"free": 10**6}))
-    check_room([("scratch", folder, 10**6), ("the set", tmp_path, 0)], DISK_REMEDY)
-    with pytest.raises(InputError):
-        check_room([("scratch", folder, 10**6), ("the set", tmp_path, 1)], DISK_REMEDY)
 
 
 def test_a_small_disk_is_refused(

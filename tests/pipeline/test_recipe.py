@@ -141,19 +141,6 @@ def test_the_command_reports_them_and_writes_nothing(run_cli: Any, tmp_path: Pat
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_data_that_cannot_be_read_is_reported_alike(run_cli: Any, tmp_path: Path, folder: Path) -> None:
-    (tmp_path / "r.toml").write_text(GOOD.replace("{folder}", str(folder)))
-    (folder / "b.jsonl").write_text('{"body": 1}\n')
-    (folder / "c.jsonl").write_text("[]\n")
-    before = sorted(tmp_path.rglob("*"))
-    result = run_cli("build", "r.toml", "--out", "out")
-    assert result.returncode == 2
-    assert "b.jsonl: no column 'text' in its first records; there are body" in result.stderr
-    assert "c.jsonl: record 0: " in result.stderr
-    assert "Traceback" not in result.stderr
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -176,12 +163,6 @@ def test_files_that_are_no_recipe(content: bytes | str | None, message: str, run
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("text", ["sources = []", "sources = 3", "[sources]\nname = 'x'", "sources = [1, 'x']", ""])
-def test_sources_of_any_shape(text: str, load: Any) -> None:
-    faults = faults_of(load, f'name = "x"\n{text}\n[tokenizer]\nvocab_size = 300\n')
-    assert any(fault.startswith("sources") for fault in faults)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pytest
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.tokenizer.sample import Drawn, TokenizerTask, draw_sample, iter_sample, sample_budgets
-from pipeline.tokenizer.train import train_tokenizer
 from tests.support.builds import list_spans_of
 
 TEXT = "0123456789" * 5
@@ -68,14 +67,6 @@ def test_the_same_seed_draws_the_same_and_another_does_not(make_task: Any, tmp_p
     assert drawn[0] == drawn[1]
     assert drawn[0] != drawn[2]
     assert len(set(drawn[0][0])) == 150
-
-
-def test_a_source_whose_every_row_is_rejected(make_task: Any, tmp_path: Path) -> None:
-    task = make_task([1], [100], 1000, keep={"score": "> 5"})
-    with pytest.raises(
-        ValueError, match=r"'s0': 100 of 100 records are dropped \(not score > 5: 100\)\.\ntokenizer: no text"
-    ):
-        train_tokenizer(tmp_path, task, lambda done, tokens: None)
 
 
 def test_documents_with_endless_words_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 from pipeline.sources import base
 from pipeline.sources.base import SourceError
 from tests.support.builds import list_spans_of
-from tests.support.provenance import read_documents_again
 
 
 def as_text(value: str | bytes) -> str:
@@ -78,22 +77,6 @@ def test_a_document_of_13_mb(name: str, tmp_path: Path, source: Any, read_all: A
     else:
         path.write_text("\n--\n".join(texts), encoding="utf-8")
     assert texts_of(read_all(source(path, separator="\n--\n" if name == "a.txt" else None))) == texts
-
-
-def test_documents_are_read_again_by_their_labels(
-    tmp_path: Path, source: Any, read_all: Any, write_parquet: Any
-) -> None:
-    texts = [f"text {n}" for n in range(200)]
-    write_parquet(tmp_path / "a.parquet", texts, score=[n % 3 for n in range(200)])
-    (tmp_path / "c@home#1.py").write_text("print()")
-    recipe = source(tmp_path / "a.parquet", keep={"score": "> 0"})
-    for own in (recipe, source(tmp_path / "c*")):
-        rows = read_all(own)
-        label, wanted = rows[0][0].replace("@#", "@1f#"), [*(row for _, row, _ in rows[::7]), 10**6]
-        expected = [as_text(text).encode() for _, _, text in rows[::7]] + [None]
-        assert read_documents_again(own.model_dump(mode="json"), label, wanted) == expected
-    with pytest.raises(SourceError, match="no such part in the source any more"):
-        read_documents_again(recipe.model_dump(), "a.parquet@x#rg7-999", [0])
 
 
 @pytest.mark.parametrize("name", ["a.md", 'a"b\\.md', "übung 日本\n\t\x7f\u2028.txt", ""])

@@ -85,7 +85,6 @@ def test_five_lines_of_format_md(good_set):
     ("fault", "message"),
     [
         ("tokens_truncated", r"[\d,]+ bytes in .*; expected [\d,]+ by the manifest"),
-        ("tokens_empty", r"0 bytes in .*; expected [\d,]+ by the manifest"),
         (
             "bit_flipped_in_first_frame",
             r"frame at byte 0 does not decompress: .*; expected \d+ bytes by the seek table\.",

@@ -35,7 +35,6 @@ from shards.stores.retry import retry, stop_on
 if TYPE_CHECKING:
     from obstore.store import HTTPStore
 
-    from pipeline.recipe.schema import SourceRecipe
 
 MISSING = "content missing"
 DIFFERS = "content differs from its SHA-1"
@@ -77,28 +76,6 @@ def decode_archived(data: bytes, fallback_encoding: str | None) -> bytes | None:
         return data.decode(fallback_encoding).encode()
     except UnicodeError:
         return None
-
-
-def read_archive_again(source: SourceRecipe, ids: list[bytes | None]) -> list[bytes | None]:
-    """Fetch documents once more, for validation.
-
-    Args:
-        source: gives the fallback encoding.
-        ids: values of the column `blob_id`.
-
-    Returns:
-        Their text in UTF-8, in the order of `ids`; None for a file that cannot be fetched or decoded.
-
-    Raises:
-        SourceError: the archive cannot be read.
-    """
-    keys = [parse_key(value) for value in ids]
-    texts: dict[bytes | None, bytes | None] = {}
-    for key, outcome in fetch_archive_objects(dict.fromkeys(key for key in keys if key is not None)):
-        texts[key] = (
-            decode_archived(gzip.decompress(outcome), source.fallback_encoding) if isinstance(outcome, bytes) else None
-        )
-    return [texts.get(key) for key in keys]
 
 
 def fetch_archive_objects(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outcome]]:
