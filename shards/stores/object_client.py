@@ -1,12 +1,11 @@
 """Clients of object stores, made in each process from its environment: addresses, credentials, endpoints, time limits.
 
-Credentials, region and endpoint come from where each store's users keep them: AWS_* or the files of the AWS command
-line, GOOGLE_*, AZURE_*. They stay in this process: no address, message, `repr` or pickle has them.
+Credentials, region and endpoint come from the environment: AWS_*, GOOGLE_*,
+AZURE_*. They stay in this process: no address, message, `repr` or pickle has them.
 """
 
 from __future__ import annotations
 
-import configparser
 import functools
 import ipaddress
 import os
@@ -14,8 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from shards.errors import InputError
@@ -43,12 +41,32 @@ hundreds of parts would begin the file again. Every other request is attempted o
 
 _NO_RETRIES: RetryConfig = {"max_retries": 0}
 
-_AWS_KEY = "AWS_ACCESS_KEY_ID"
-_AWS_ROLES = (
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
+_SERVICES = {
+    "s3": (
+        "Amazon S3",
+        ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+        "AWS_ALLOW_HTTP",
+        re.compile("AWS_(ACCESS_KEY_ID|WEB_IDENTITY_TOKEN_FILE|CONTAINER_CREDENTIALS)"),
+        "AWS_ACCESS_KEY_ID",
+    ),
+    "gs": (
+        "Google Cloud Storage",
+        ("GOOGLE_BASE_URL",),
+        "GOOGLE_ALLOW_HTTP",
+        re.compile("GOOGLE.*(SERVICE_ACCOUNT|CREDENTIALS)"),
+        "GOOGLE_APPLICATION_CREDENTIALS",
+    ),
+    "az": (
+        "Azure Blob Storage",
+        ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+        "AZURE_ALLOW_HTTP",
+        re.compile("AZURE.*(KEY|TOKEN|SECRET)"),
+        "AZURE_STORAGE_ACCOUNT_KEY",
+    ),
+}
+"""Of each service its name; the variables of its endpoint, of plain HTTP and of its credentials; the one that is most
+often lacking. obstore reads most of them itself."""
+
 _PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 _VARIABLES = re.compile(rf"({'|'.join(_PREFIXES.values())})\w+")
 _REFUSED = re.compile(r"\bsource: (\w+)")
@@ -67,10 +85,6 @@ class Connection:
     """Attempts each request once."""
     parts: Client = field(repr=False)
     """Retries the parts of a large upload."""
-
-
-_SetUp: TypeAlias = "tuple[tuple[str, str, str], ClientConfig, dict[str, Any]]"
-"""The endpoint, region and source of credentials of a client, its options, and its other settings."""
 
 
 def connect(scheme: str, bucket: str) -> Connection:
@@ -103,7 +117,16 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
     from obstore.store import AzureStore, GCSStore, S3Store
 
     environment = dict(variables)
-    told, options, config = _set_up_s3(environment) if scheme == "s3" else _set_up_other(scheme, environment)
+    service, endpoints, allow_http, credentials, lacking = _SERVICES[scheme]
+    endpoint = next((environment[name] for name in endpoints if environment.get(name)), "")
+    options = _client_options(endpoint, environment.get(allow_http, ""), allow_http)
+    named = [name for name in environment if credentials.match(name)]
+    source = f"credentials from {named[0]}" if named else f"no {lacking} in the environment"
+    region, config = "", dict[str, Any]()
+    if scheme == "s3":
+        config = _set_up_s3(environment, endpoint, allow_http=bool(options.get("allow_http")))
+        region = config["region"]
+        service = f"{service} in {region}"
     kind = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
     try:
         single, parts = (
@@ -118,14 +141,14 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
         if empty := sorted(name for name, value in variables if not value and name.startswith(_PREFIXES[scheme])):
             message += f". These variables are empty: {', '.join(empty)}; unset them"
         raise InputError(f"{message}. {say_variables(scheme)}") from None
-    return Connection(*told, single, parts)
+    return Connection(_shown(endpoint) or service, region, source, single, parts)
 
 
 def say_variables(scheme: str) -> str:
     """Return the sentence that names the variables from which the client of a kind of store takes its credentials."""
     if scheme == "s3":
         return (
-            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_REGION, AWS_ENDPOINT_URL), or AWS_PROFILE; "
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_REGION, AWS_ENDPOINT_URL); "
             "AWS_SKIP_SIGNATURE=true reads a public bucket."
         )
     if scheme == "gs":
@@ -136,62 +159,29 @@ def say_variables(scheme: str) -> str:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-def _set_up_s3(variables: Mapping[str, str]) -> _SetUp:
-    profile = {} if _AWS_KEY in variables else _read_profile(variables)
-    endpoint = (
-        variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL") or profile.get("endpoint_url") or ""
-    )
-    region = variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION") or profile.get("region") or "us-east-1"
-    config: dict[str, Any] = {"region": region}
+def _set_up_s3(variables: Mapping[str, str], endpoint: str, *, allow_http: bool) -> dict[str, Any]:
+    """Return the settings of S3 that obstore does not take from the environment as we mean them.
+
+    Raises:
+        InputError: AWS_PROFILE names a profile, whose files are not read.
+    """
+    if variables.get("AWS_PROFILE") and "AWS_ACCESS_KEY_ID" not in variables:
+        remedy = (
+            'Run eval "$(aws configure export-credentials --format env)", which puts its keys into the environment.'
+        )
+        raise InputError(f"AWS_PROFILE: the files of the AWS command line are not read. {remedy}")
+    config: dict[str, Any] = {
+        "region": variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION") or "us-east-1"
+    }
     if endpoint:
         config["endpoint"] = endpoint
-    for name in ("access_key_id", "secret_access_key", "session_token"):
-        if f"aws_{name}" in profile:
-            config[name] = profile[f"aws_{name}"]
     # obstore reads the two switches below itself, and refuses an empty one.
     if not variables.get("AWS_SKIP_SIGNATURE"):
         config["skip_signature"] = False
-    options = _client_options(endpoint, variables.get("AWS_ALLOW_HTTP", ""), "AWS_ALLOW_HTTP")
     if not variables.get("AWS_UNSIGNED_PAYLOAD"):
         # Where the content cannot be changed on the way: to sign it, too, takes half the processor time of sending it.
-        config["unsigned_payload"] = not options.get("allow_http") or _is_loopback(endpoint)
-    shown = _shown(endpoint) or f"Amazon S3 in {region}"
-    if "aws_access_key_id" in profile:
-        source = "credentials from the AWS command line's files"
-    elif named := [name for name in (_AWS_KEY, *_AWS_ROLES) if name in variables]:
-        source = f"credentials from {named[0]}"
-    else:
-        source = f"no {_AWS_KEY} in the environment, no profile in ~/.aws, and no role of this machine"
-    return (shown, region, source), options, config
-
-
-_OTHERS = {
-    "gs": (
-        "Google Cloud Storage",
-        ("GOOGLE_BASE_URL",),
-        "GOOGLE_ALLOW_HTTP",
-        re.compile("GOOGLE.*(SERVICE_ACCOUNT|CREDENTIALS)"),
-        "GOOGLE_APPLICATION_CREDENTIALS",
-    ),
-    "az": (
-        "Azure Blob Storage",
-        ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-        "AZURE_ALLOW_HTTP",
-        re.compile("AZURE.*(KEY|TOKEN|SECRET)"),
-        "AZURE_STORAGE_ACCOUNT_KEY",
-    ),
-}
-"""Of each service but S3 its name; the variables of its endpoint, of plain HTTP and of its credentials; the one that is
-most often lacking. obstore reads most of them itself."""
-
-
-def _set_up_other(scheme: str, variables: Mapping[str, str]) -> _SetUp:
-    service, endpoints, allow_http, credentials, lacking = _OTHERS[scheme]
-    endpoint = next((variables[name] for name in endpoints if variables.get(name)), "")
-    options = _client_options(endpoint, variables.get(allow_http, ""), allow_http)
-    named = [name for name in variables if credentials.match(name)]
-    source = f"credentials from {named[0]}" if named else f"no {lacking} in the environment"
-    return (_shown(endpoint) or service, "", source), options, {}
+        config["unsigned_payload"] = not allow_http or _is_loopback(endpoint)
+    return config
 
 
 def _client_options(endpoint: str, allowed: str, variable: str) -> ClientConfig:
@@ -232,34 +222,3 @@ def _shown(endpoint: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError("the endpoint is not an address like https://HOST:PORT. Correct it.")
     return f"{parts.scheme}://{parts.hostname}{f':{port}' if port else ''}"
-
-
-def _read_profile(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the keys, region and endpoint of the AWS command line's profile; empty if it has none.
-
-    Source: https://docs.aws.amazon.com/cli/v1/userguide/cli-configure-files.html
-    """
-    name = variables.get("AWS_PROFILE") or variables.get("AWS_DEFAULT_PROFILE") or "default"
-    found: dict[str, str] = {}
-    known = False
-    for variable, file, section in (
-        ("AWS_CONFIG_FILE", "config", name if name == "default" else f"profile {name}"),
-        ("AWS_SHARED_CREDENTIALS_FILE", "credentials", name),
-    ):
-        path = Path(variables.get(variable) or f"~/.aws/{file}").expanduser()
-        parser = configparser.RawConfigParser()
-        try:
-            parser.read_string(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError, configparser.Error) as error:  # its text may quote a line, which may be a secret
-            raise InputError(f"{path}: cannot be read as AWS settings: {type(error).__name__}. Correct it.") from None
-        if parser.has_section(section):
-            known = True
-            found |= dict(parser.items(section))
-    if "AWS_PROFILE" in variables and not known:
-        raise InputError(f"AWS_PROFILE: no profile {name!r} in ~/.aws/config or ~/.aws/credentials. Correct it.")
-    if "AWS_PROFILE" in variables and "aws_access_key_id" not in found:
-        remedy = f'Run eval "$(aws configure export-credentials --profile {name} --format env)"'
-        raise InputError(f"AWS_PROFILE: the profile {name!r} has no keys: it signs in another way. {remedy}")
-    return found

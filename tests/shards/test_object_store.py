@@ -269,23 +269,13 @@ def test_an_answer_that_is_final_is_explained(proxy, status, body, message):
         assert secret not in f"{error.value!r} {error.value.__cause__!r}"
 
 
-def test_the_profile_of_the_aws_command_line_is_read(server, tmp_path, monkeypatch):
-    aws_environment(monkeypatch, server.url)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(name)
-    keys = f"aws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n"
-    (tmp_path / "credentials").write_text(f"[lab]\n{keys}")
-    (tmp_path / "config").write_text(f"[profile lab]\nregion = eu-west-1\nendpoint_url = {server.url}\n[profile sso]\n")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+def test_a_profile_of_the_aws_command_line_is_refused(monkeypatch):
+    aws_environment(monkeypatch, "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_PROFILE", "lab")
-    open_objects(PLACE).put("x", b"1")
-    at = connect("s3", BUCKET)
-    assert (at.region, at.endpoint) == ("eu-west-1", server.url)
-    for profile, message in (("sso", "export-credentials"), ("none", "no profile 'none'")):
-        monkeypatch.setenv("AWS_PROFILE", profile)
-        with pytest.raises(InputError, match=message):
-            open_objects(PLACE)
+    assert str(open_store(PLACE)) == PLACE  # the keys in the environment come first
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(InputError, match="AWS_PROFILE: .* export-credentials"):
+        open_store(PLACE)
 
 
 def test_secrets_are_in_no_text_and_no_pickle(store):
