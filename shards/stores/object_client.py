@@ -1,7 +1,7 @@
 """Clients of object stores, made in each process from its environment: addresses, credentials, endpoints, time limits.
 
-Credentials, region and endpoint come from the environment: AWS_*, GOOGLE_*,
-AZURE_*. They stay in this process: no address, message, `repr` or pickle has them.
+Credentials, region and endpoint come from the environment: AWS_*, GOOGLE_*, AZURE_*. They stay in this process: no
+address, message, `repr` or pickle has them.
 """
 
 from __future__ import annotations
@@ -166,9 +166,7 @@ def _set_up_s3(variables: Mapping[str, str], endpoint: str, *, allow_http: bool)
         InputError: AWS_PROFILE names a profile, whose files are not read.
     """
     if variables.get("AWS_PROFILE") and "AWS_ACCESS_KEY_ID" not in variables:
-        remedy = (
-            'Run eval "$(aws configure export-credentials --format env)", which puts its keys into the environment.'
-        )
+        remedy = 'Put its keys into the environment: eval "$(aws configure export-credentials --format env)"'
         raise InputError(f"AWS_PROFILE: the files of the AWS command line are not read. {remedy}")
     config: dict[str, Any] = {
         "region": variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION") or "us-east-1"

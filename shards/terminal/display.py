@@ -11,10 +11,8 @@ import os
 import re
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, Any, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import Any, cast
 
 FULL_WIDTH = 10_000
 """Columns of a table if stdout is no terminal and COLUMNS is not set: nothing is folded to a width that nobody has."""
@@ -58,18 +56,10 @@ def _escape_surrogate(match: re.Match[str]) -> str:
 
 def format_json(value: Any) -> str:
     """Return a value as indented JSON in ASCII; its strings are valid Unicode, by `escape_surrogates`."""
-    return json.dumps(_escape_strings(value), indent=2)
-
-
-def _escape_strings(value: Any) -> Any:
-    if isinstance(value, str):
-        return escape_surrogates(value)
-    if isinstance(value, dict):
-        items = cast("dict[Any, Any]", value).items()
-        return {_escape_strings(key): _escape_strings(part) for key, part in items}
-    if isinstance(value, (list, tuple)):
-        return [_escape_strings(part) for part in cast("list[Any]", value)]
-    return value
+    text = json.dumps(value, ensure_ascii=False)
+    # The backslash of an escaped byte must itself be escaped in JSON.
+    valid = _SURROGATES.sub(lambda match: "\\" + _escape_surrogate(match), text)
+    return json.dumps(json.loads(valid), indent=2)
 
 
 def say(message: str) -> None:
@@ -99,8 +89,7 @@ def print_rows(rows: Table, *, title: str = "") -> None:
     """Print a table on stdout: a column for each key, a row for each dict. All dicts have the same keys.
 
     All columns but the first are right-aligned, except those of prose, which wraps. A cell may be a rich text.
-    A table that is too wide for the terminal is shown in blocks of columns, each with the first one repeated, or as a
-    list of `header: value` lines: no number or word is broken.
+    A table that is too wide for the terminal is shown as a list of `header: value` lines: no number or word is broken.
     """
     if not rows:
         return
@@ -119,41 +108,26 @@ def print_rows(rows: Table, *, title: str = "") -> None:
         parts = [part for text in texts for part in (text.split() if wraps else text.splitlines())]
         widths.append(max(Text(part).cell_len for part in parts))
     console = stdout_console()
-
-    def fits(columns: list[int]) -> bool:
-        # Beside each column are a space on either side and a border, but none outside.
-        return sum(widths[column] + 3 for column in columns) - 1 <= console.width
-
-    blocks = [[0]]
-    for column in range(1, len(headers)):
-        if not any(prose) and not fits([*blocks[-1], column]):
-            blocks.append([0])
-        blocks[-1].append(column)
     if title:
         console.print(printable(title), soft_wrap=True)
-    if not all(map(fits, blocks)):
+    # Beside each column are a space on either side and a border, but none outside.
+    if sum(widths) + 3 * len(widths) - 1 > console.width:
         listed = ["\n".join(map("{}: {}".format, headers, row)) for row in cells]
         console.print(Text("\n" + "\n\n".join(listed) + "\n", overflow="fold"))
         return
-    for block in blocks:
-        table = RichTable(box=box.SIMPLE, pad_edge=False)
-        for column in block:
-            justify = "left" if not column or prose[column] else "right"
-            table.add_column(headers[column], justify=justify, no_wrap=not prose[column], min_width=widths[column])
-        for row in cells:
-            table.add_row(*(row[column] for column in block))
-        console.print(table)
+    table = RichTable(box=box.SIMPLE, pad_edge=False)
+    for column, (header, wraps, width) in enumerate(zip(headers, prose, widths, strict=True)):
+        justify = "left" if not column or wraps else "right"
+        table.add_column(header, justify=justify, no_wrap=not wraps, min_width=width)
+    for row in cells:
+        table.add_row(*row)
+    console.print(table)
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines on stdout. A terminal gets them wrapped between words, except lines with a word wider than it."""
-    wraps = sys.stdout.isatty()
-    console = stdout_console() if wraps else None
-    for line in map(printable, lines):
-        if console is None:
-            print(line)
-        else:
-            console.print(line, soft_wrap=max(map(len, line.split()), default=0) > console.width)
+    """Print lines on stdout."""
+    for line in lines:
+        print(printable(line))
 
 
 def describe_shown(shown: int, total: int) -> str:

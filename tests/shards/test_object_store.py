@@ -274,7 +274,7 @@ def test_a_profile_of_the_aws_command_line_is_refused(monkeypatch):
     monkeypatch.setenv("AWS_PROFILE", "lab")
     assert str(open_store(PLACE)) == PLACE  # the keys in the environment come first
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    with pytest.raises(InputError, match="AWS_PROFILE: .* export-credentials"):
+    with pytest.raises(InputError, match=r"AWS_PROFILE: .* export-credentials"):
         open_store(PLACE)
 
 
