@@ -209,8 +209,13 @@ def _describe(model: type[BaseModel], details: list[Document]) -> str:
     """Return the fault of one place from the errors of each type that the key may have."""
     first, value = details[0], details[0]["input"]
     if first["type"] == "extra_forbidden":
-        parent = _model_at(model, first["loc"][:-1])
-        return f"unknown key.{nearest(str(first['loc'][-1]), parent.key_names()) if parent else ''}"
+        key, parent = str(first["loc"][-1]), _model_at(model, first["loc"][:-1])
+        # The very key of another table is meant more likely than a similar one of this table.
+        fields = model.model_fields.items()
+        places = [name for name, field in fields for own in _models_in(field.annotation) if key in own.model_fields]
+        if len(places) == 1:
+            return f"unknown key. Did you mean '{places[0]}.{key}'?"
+        return f"unknown key.{nearest(key, parent.key_names()) if parent else ''}"
     if first["type"] == "missing":
         return "required key is missing."
     if first["type"] == "too_short" and not value:

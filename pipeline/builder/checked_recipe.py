@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,9 +35,6 @@ from shards.errors import check_extra
 from shards.stores.files import hash_file
 from shards.stores.store import FolderStore
 from shards.terminal.shipped_recipes import find_other_kind, find_recipe
-
-FileCheck = Callable[[dict[str, Any], Path], Iterator[str]]
-"""From a raw recipe, of any shape, and the folder its paths begin at, to faults of the files that it names."""
 
 SHIPPED_PATHS_BEGIN = Path("recipes/data")
 """If a shipped recipe is given by name, its paths begin at this folder of the working directory: so
@@ -82,8 +80,8 @@ def load_checked_recipe(
     faults = apply_changes(data, changes)
     faults += [fault for override in overrides for fault in apply_override(data, override, _mark_typed)]
     # All faults of the recipe and of the files that it names come in one report.
-    on_files = (check_globs, _check_tokenizer_file, check_entries, _check_filters)
-    checks = (*CHECKS, *(_bind(check, folder) for check in on_files))
+    on_files = (check_globs, check_entries, _check_tokenizer_file, _check_filters)
+    checks = (*CHECKS, *(partial(check, folder=folder) for check in on_files))
     checked = check_settings(Recipe, data, where=where, checks=checks, faults=faults, context=folder)
     # A phase smaller than a shard is known only when all numbers are good.
     if isinstance(checked.mix.tokens, int) and (small := small_phases(checked, checked.mix.tokens)):
@@ -112,10 +110,6 @@ def _mark_typed(value: Any) -> Any:
     if isinstance(value, list):
         return [_mark_typed(item) for item in cast("list[Any]", value)]
     return TypedPath(value) if isinstance(value, str) else value
-
-
-def _bind(check: FileCheck, folder: Path) -> Callable[[dict[str, Any]], Iterator[str]]:
-    return lambda data: check(data, folder)
 
 
 def _pin_models(recipe: Recipe) -> Recipe:

@@ -1,6 +1,6 @@
 """Write three Parquet sources of real text that every installation has: prose, mathematics, code.
 
-Documents that are too long for them become an eval set, and the items of an eval task, for the demo's training."""
+Documents that are too long for them become an eval set for the demo's training."""
 
 from __future__ import annotations
 

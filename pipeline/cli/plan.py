@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -39,20 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder (default: the working directory)",
     )
     parser.add_argument("--work", metavar="PLACE", help="the same for the work folder (default: OUT.work)")
-    machines = parser.add_argument_group("machines")
-    machines.add_argument(
+    parser.add_argument(
         "--workers",
         type=positive_number,
         metavar="N",
         help="tasks at once, over all machines (default: one per core of this machine)",
     )
-    machines.add_argument(
-        "--cpus-per-node", type=positive_number, default=1, metavar="N", help="workers of one machine (default: 1)"
+    parser.add_argument(
+        "--usd-per-hour",
+        type=number_in(0, 10**6),
+        metavar="USD",
+        help="price of what is rented while the build runs, all machines together: also estimate its cost",
     )
-    for what, about in (("node", "the machines cost"), ("gpu", "it costs to keep a GPU waiting for the build")):
-        machines.add_argument(
-            f"--{what}-usd-per-hour", type=number_in(0, 10**6), metavar="USD", help=f"also estimate what {about}"
-        )
     add_network(parser)
 
 
@@ -68,9 +65,7 @@ def run(options: argparse.Namespace) -> int:
     found = plan_set(
         recipe,
         workers=options.workers,
-        gpu_usd_per_hour=options.gpu_usd_per_hour,
-        node_usd_per_hour=options.node_usd_per_hour,
-        cpus_per_node=options.cpus_per_node,
+        usd_per_hour=options.usd_per_hour,
         network=read_network(options),
         progress=True,
     )
@@ -158,8 +153,7 @@ def _source_lines(recipe: Recipe, source: SourceEstimate, val_tokens: int) -> It
     from pipeline.sources.selection import describe_empty
     from shards.cli.inspect_set import VALIDATION_PART
 
-    ways = Counter(file.way for file in source.read_files)
-    kinds = ", ".join(f"{count:,} as {way}" for way, count in sorted(ways.items()))
+    kinds = ", ".join(f"{count:,} as {way}" for way, count in sorted(source.ways.items()))
     yield f"files of {source.name}: {kinds}; {plural(source.units, 'task')}"
     if source.empty_files:
         yield f"files of {source.name}: {describe_empty(source.empty_files)}"
@@ -178,8 +172,6 @@ def _cost_lines(estimate: Estimate) -> Iterator[str]:
     yield f"measured on {format_size(estimate.sample_bytes)} of text in {estimate.sample_s:.0f} s"
     yield f"time: about {format_duration(estimate.total_s)} with {workers}, most of all in {longest}"
     yield "  " + ", ".join(f"{stage} {format_duration(s)}" for stage, s in estimate.seconds.items() if s)
-    if estimate.gpu_usd is not None:
-        yield f"a GPU that waits for it: {estimate.gpu_usd:,.2f} US dollars"
-    if estimate.nodes_usd is not None:
-        yield f"the machines: {estimate.nodes_usd:,.2f} US dollars, if all are kept until the end"
+    if estimate.usd is not None:
+        yield f"cost: {estimate.usd:,.2f} US dollars, if all machines are kept until the end"
     yield f"disk: {format_size(estimate.scratch_bytes)} of scratch, {format_size(estimate.output_bytes)} for the set"

@@ -6,36 +6,30 @@ Long documents and those that repeat lines of others are left out: documentation
 Each row says where its text is from. It is documentation, not the web: good for seeing the product work, not for
 judging a model. Takes about 10 s on two cores.
 
-Of the documents that are too long, which no model of the corpus sees in training, an eval set is made of the
-beginnings, and an eval task of what comes later: which of four paragraphs goes on after a given one. The wrong ones go
-on in other documents.
+Of the documents that are too long, which no model of the corpus sees in training, the beginnings are an eval set.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.metadata
-import itertools
-import json
 import re
 import sys
 import sysconfig
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.demo.docstrings import MIN_CHARS, Docstring, SourceFile, harvest_docstrings, parse_source
-from shards.stores.files import TMP_SUFFIX, unique_name, write_text
+from shards.stores.files import TMP_SUFFIX, unique_name
 from shards.terminal.reporter import Note
 
 FOLDER = Path("out/demo-corpus")
 """Where the shipped recipe `demo` reads the corpus, relative to the working directory."""
 SOURCES = ("docs-prose", "docs-maths", "stdlib-code")
-HELD_OUT, ITEMS_FILE = "held-out", "continuations.jsonl"
-"""What no source of the corpus has: a folder like theirs for an eval set, and a file for an eval task."""
+HELD_OUT = "held-out"
+"""What no source of the corpus has: a folder like theirs for an eval set."""
 
 FILE_BYTES = 6_000_000
 """Text bytes in each parquet file, but the last: the largest source gets several, as the real ones do."""
@@ -61,12 +55,6 @@ _SITE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 
 EXCERPT_CHARS = 1_500
 """The beginning of a document is its first paragraphs, of at most so many characters."""
-QUESTION_CHARS, CHOICE_CHARS = 200, 120
-"""An item fits in the context of the demo's model, 128 tokens of about 3.5 characters."""
-PARAGRAPH_CHARS = 80
-PROSE_SHARE = 0.85
-"""Characters and share of letters and spaces that a paragraph of the task has at least: no tables, no code."""
-CHOICES = 4
 
 
 class _Texts(NamedTuple):
@@ -80,8 +68,7 @@ class _Texts(NamedTuple):
 
 def gather_missing_corpus(*, note: Note) -> None:
     """Write the corpus to the folder where the shipped recipe `demo` reads it, unless all its sources are there."""
-    folders = all(any((FOLDER / source).glob("part-*.parquet")) for source in (*SOURCES, HELD_OUT))
-    if not folders or not (FOLDER / ITEMS_FILE).is_file():
+    if not all(any((FOLDER / source).glob("part-*.parquet")) for source in (*SOURCES, HELD_OUT)):
         note(f"demo: gathering the text of this installation into {FOLDER}")
         write_demo_corpus(FOLDER)
 
@@ -107,9 +94,6 @@ def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
         text_bytes = sum(len(document.text.encode()) for document in texts.documents)
         counts = {"files": files, "documents": len(texts.documents), "bytes": text_bytes}
         summary.append({"name": name, **counts, "skipped": texts.skipped})
-    items = write_items(prose.long)
-    if not (folder / ITEMS_FILE).is_file() or (folder / ITEMS_FILE).read_text(encoding="utf-8") != items:
-        write_text(folder / ITEMS_FILE, items)
     return summary
 
 
@@ -280,59 +264,11 @@ def _write_part(path: Path, documents: list[Docstring]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-class Continuation(NamedTuple):
-    """An item of the eval task before it has wrong choices: the end of a paragraph, and how the next one begins."""
-
-    question: str
-    right: str
-    name: str
-
-
 def cut_excerpts(documents: Sequence[Docstring]) -> list[Docstring]:
     """Return the beginnings of documents, as whole paragraphs; those without a short first paragraph have none."""
     excerpts: list[Docstring] = []
     for document in documents:
-        text = document.text[: _end_of_excerpt(document.text)].rstrip()
+        text = document.text[: max(0, document.text.rfind("\n\n", 0, EXCERPT_CHARS))].rstrip()
         if len(text) >= MIN_CHARS:
             excerpts.append(document._replace(text=text))
     return excerpts
-
-
-def _end_of_excerpt(text: str) -> int:
-    return max(0, text.rfind("\n\n", 0, EXCERPT_CHARS))
-
-
-def write_items(documents: Sequence[Docstring]) -> str:
-    """Return the items of the eval task as JSON lines: `question`, `choices`, `answer` (from 0), `document`.
-
-    One item a document, if it has two paragraphs of prose in a row after its beginning.
-    """
-    found = [item for document in documents if (item := next(_find_continuations(document), None))]
-    lines: list[str] = []
-    for number, item in enumerate(found):
-        # The wrong choices are the right ones of items that stand far off in the list.
-        others = (found[(number + part * len(found) // CHOICES) % len(found)].right for part in range(1, CHOICES))
-        wrong = [right for right in dict.fromkeys(others) if right != item.right]
-        if len(wrong) == CHOICES - 1:
-            answer = hashlib.sha256(item.question.encode()).digest()[0] % CHOICES
-            choices = [*wrong[:answer], item.right, *wrong[answer:]]
-            row = {"question": item.question, "choices": choices, "answer": answer, "document": item.name}
-            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
-    return "".join(lines)
-
-
-def _find_continuations(document: Docstring) -> Iterator[Continuation]:
-    rest = document.text[_end_of_excerpt(document.text) :]
-    paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", rest)]
-    for before, after in itertools.pairwise(paragraphs):
-        if _is_prose(before) and _is_prose(after):
-            # Cut between words: the question at its beginning, the choice at its end.
-            question = before if len(before) <= QUESTION_CHARS else before[-QUESTION_CHARS:].partition(" ")[2]
-            right = textwrap.shorten(after, CHOICE_CHARS, placeholder="")
-            if right:  # not one word longer than that
-                yield Continuation(question, right, f"{document.release} {document.path} {document.name}".rstrip())
-
-
-def _is_prose(paragraph: str) -> bool:
-    letters = sum(character.isalpha() or character == " " for character in paragraph)
-    return len(paragraph) >= PARAGRAPH_CHARS and letters >= PROSE_SHARE * len(paragraph)

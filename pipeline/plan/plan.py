@@ -19,7 +19,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.network.settings import Network
-from pipeline.sources.selection import ReadFile, Selection, open_sources
+from pipeline.sources.selection import Selection, open_sources
 from pipeline.tokenizer.train import find_trainer
 
 DISK_MARGIN = 1.1
@@ -40,19 +40,6 @@ _ARCHIVED_SHARE = 0.3
 """Bytes that a byte of text takes in Software Heritage's archive: gzip on source code."""
 _FETCHED_SHARE = 0.5
 """Scratch bytes per byte of fetched text: journal and documents, compressed; 0.25 each on Python files, measured."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machines:
-    """What a build runs on, and its prices in US dollars."""
-
-    workers: int = 1
-    """Tasks at once, over all machines."""
-    node_usd_per_hour: float | None = None
-    cpus_per_node: int = 1
-    """Workers that one machine runs at once."""
-    gpu_usd_per_hour: float | None = None
-    """Of a GPU that waits for the build."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +76,8 @@ class SourceEstimate:
     """Whether only a sample was read, so that copies elsewhere in the source are not known."""
     has_more: bool
     """Whether parts of the source stay unread because the build has enough tokens without them."""
-    read_files: tuple[ReadFile, ...]
+    ways: dict[str, int]
+    """How many files are read in each way, such as `jsonl (gzip)`."""
     empty_files: tuple[str, ...]
     """Names of the files that hold no record."""
 
@@ -126,10 +114,8 @@ class Estimate:
     seconds: dict[str, float]
     """By stage; `download` is a part of encoding, which takes the longer of the two."""
     total_s: float
-    nodes_usd: float | None
-    """The price of the machines, all kept until the end."""
-    gpu_usd: float | None
-    """The price of a GPU that waits for the build."""
+    usd: float | None
+    """The price of what is rented until the end of the build; None if it is not known by the hour."""
     sample_bytes: int
     """Text of the small build."""
     sample_s: float
@@ -152,9 +138,7 @@ def plan_set(
     *,
     overrides: Sequence[str] = (),
     workers: int | None = None,
-    gpu_usd_per_hour: float | None = None,
-    node_usd_per_hour: float | None = None,
-    cpus_per_node: int = 1,
+    usd_per_hour: float | None = None,
     network: Network | None = None,
     progress: bool = False,
 ) -> Estimate:
@@ -166,9 +150,7 @@ def plan_set(
         recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
         overrides: `KEY=VALUE` strings that change the recipe, as `--set` does.
         workers: tasks that run at once, on one machine or many; the cores that this process may use when None.
-        gpu_usd_per_hour: the price of a GPU that waits for the build.
-        node_usd_per_hour: the price of each machine that runs workers.
-        cpus_per_node: workers that one of them runs at once.
+        usd_per_hour: the price of all machines that are rented while the build runs.
         network: how sources are read over a network; the defaults when None.
         progress: print progress on stderr.
 
@@ -184,18 +166,20 @@ def plan_set(
         loaded = pin_revisions(load_recipe(recipe, overrides=overrides, progress=progress))
         selections = open_sources(loaded)
         built = build_sample(loaded, selections, quiet=not progress)
-        machines = Machines(workers or count_cores(), node_usd_per_hour, cpus_per_node, gpu_usd_per_hour)
-        return estimate(loaded, selections, built, machines)
+        return estimate(loaded, selections, built, workers or count_cores(), usd_per_hour)
 
 
-def estimate(recipe: Recipe, selections: list[Selection], built: SmallBuild, machines: Machines) -> Estimate:
+def estimate(
+    recipe: Recipe, selections: list[Selection], built: SmallBuild, workers: int, usd_per_hour: float | None = None
+) -> Estimate:
     """Scale a small build up. If it shows that a source needs further parts, take them as the build will.
 
     Args:
         recipe: the data recipe.
         selections: the sources' files.
         built: what the small build has shown.
-        machines: what the build runs on.
+        workers: tasks at once, over all machines.
+        usd_per_hour: the price of all machines that are rented while the build runs.
 
     Raises:
         SourceError: a file cannot be read.
@@ -213,9 +197,8 @@ def estimate(recipe: Recipe, selections: list[Selection], built: SmallBuild, mac
         for s, (selection, sample) in enumerate(zip(selections, built.sources, strict=True))
     )
     val_shards = -(-recipe.split.val_tokens // recipe.shards.tokens)
-    seconds = _estimate_seconds(recipe, sources, selections, built, train + recipe.split.val_tokens, machines.workers)
+    seconds = _estimate_seconds(recipe, sources, selections, built, train + recipe.split.val_tokens, workers)
     total_s = START_S + sum(seconds.values()) - min(seconds["download"], seconds["encode"])
-    nodes = -(-machines.workers // machines.cpus_per_node)
     return Estimate(
         sources=sources,
         phases=tuple(_estimate_phases(demand, train)),
@@ -227,21 +210,16 @@ def estimate(recipe: Recipe, selections: list[Selection], built: SmallBuild, mac
         scratch_bytes=_scratch_bytes(recipe, sources, selections, built),
         output_bytes=(train + recipe.split.val_tokens) * built.shard_bytes // max(1, built.shard_tokens),
         download_bytes=sum(source.download_bytes for source in sources),
-        workers=machines.workers,
+        workers=workers,
         seconds=seconds,
         total_s=total_s,
-        nodes_usd=_usd(machines.node_usd_per_hour, nodes * total_s),
-        gpu_usd=_usd(machines.gpu_usd_per_hour, total_s),
+        usd=None if usd_per_hour is None else usd_per_hour * total_s / 3600,
         sample_bytes=sum(sample.text_bytes for sample in built.sources),
         sample_s=built.wall_s,
         notes=built.notes,
         stops=built.stops,
         refusal=_refusal(demand, selections, built),
     )
-
-
-def _usd(per_hour: float | None, seconds: float) -> float | None:
-    return None if per_hour is None else per_hour * seconds / 3600
 
 
 def _scale(selection: Selection, sample: SourceSample) -> float:
@@ -271,7 +249,7 @@ def _estimate_source(
     spans = [span for unit in selection.units for span in unit.spans]
     stored_bytes = sum(span.stored_bytes for span in spans)
     text_bytes = int(sample.text_bytes * scale)
-    read_files = tuple(selection.read_files())
+    ways = selection.ways()
     kept = sample.left.documents / records
     dropped = {reason: count / records for reason, count in sample.dropped.items()}
     # The share of records kept varies less than the length of documents.
@@ -281,7 +259,7 @@ def _estimate_source(
     return SourceEstimate(
         name=selection.source.name,
         share=float(demand.shares.fractions[number]),
-        files=len(read_files),
+        files=ways.total(),
         all_files=len(selection.files),
         units=len(selection.units),
         stored_bytes=stored_bytes,
@@ -297,7 +275,7 @@ def _estimate_source(
         epochs=demand.shares.of(number, train) / max(1, tokens - demand.val_tokens(number)),
         is_sample=not sample.is_all,
         has_more=selection.has_more,
-        read_files=read_files,
+        ways=dict(ways),
         empty_files=tuple(selection.empty),
     )
 

@@ -82,9 +82,8 @@ def _applies_in_mix(table: Any) -> bool:
 
 
 def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
-    for key, has_value in SourceRecipe.foreign_keys(source):
-        if has_value:
-            yield f"{place}.{key}: {SourceRecipe.kind_of(source).REMEDY}"
+    for key in SourceRecipe.foreign_keys(source):
+        yield f"{place}.{key}: {SourceRecipe.kind_of(source).REMEDY}"
     if source.get("content", "column") == "column":
         why = "only with content = 'software-heritage'. Leave it out, or set `content`."
         yield from _refuse(SourceRecipe, place, source, _KEYS_OF_CONTENT, why)
@@ -97,7 +96,7 @@ def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
     except UnicodeEncodeError:
         yield f"{place}.separator: cannot be written in {encoding}, so no file has it. Correct one of them."
     except (LookupError, UnicodeError):
-        pass  # the model reports the encoding
+        pass  # no such encoding, or none of texts: the model reports that, and a second fault would say the same
 
 
 def check_phases(data: dict[str, Any]) -> Iterator[str]:

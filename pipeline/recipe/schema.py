@@ -6,8 +6,7 @@ keys, and `pipeline.builder.checked_recipe` reads files. Nothing here opens the 
 
 from __future__ import annotations
 
-from functools import partial
-from operator import eq, not_
+from operator import not_
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -54,7 +53,7 @@ class TokenizerRecipe(Settings):
     characters."""
     eos_token: str = DEFAULT_EOS_TOKEN
     """The special token that ends each document."""
-    bos: bool | str = Field(default=False, exclude_if=not_)
+    bos: bool | str = False
     """The text of the special token that begins each document; a document is then BOS, its tokens, EOS. `true` takes
     the token with which a tokenizer `file` begins documents, or one with a usual name (`<s>`, `<bos>`, ...); `false`:
     none."""
@@ -70,7 +69,7 @@ class TokenizerRecipe(Settings):
     a byte-level BPE, a SentencePiece-style BPE or a Unigram; docs/tokenizers.md says what each keeps of the text. If
     gigatoken cannot run it, `tokenizers` does, more slowly, and `plan` says so.
     """
-    max_unknown: Annotated[float, Field(ge=0, le=1)] = Field(default=MAX_UNKNOWN, exclude_if=partial(eq, MAX_UNKNOWN))
+    max_unknown: Annotated[float, Field(ge=0, le=1)] = MAX_UNKNOWN
     """For a tokenizer `file` that does not know every character: the build stops if a larger share of a source's tokens
     is unknown, because the text that they stand for is lost."""
     sample_bytes: SizeBytes = 10**9
@@ -79,7 +78,7 @@ class TokenizerRecipe(Settings):
     sample_weights: dict[str, PositiveFloat] | None = None
     """Shares of the sources in that sample, by source name; when absent, the mix's weights. The set's `recipe.json`
     records the shares used."""
-    sample_limits: dict[str, CleanRecipe] | None = Field(default=None, exclude_if=not_)
+    sample_limits: dict[str, CleanRecipe] | None = None
     """The limits with which that sample is drawn, by source name: tables like the source's `clean`, of its presets with
     `when = "mix"`; when absent, the recipe's limits. The tokenizer is kept when limits move later, and the set's
     `recipe.json` records the limits used."""
@@ -112,7 +111,7 @@ class MixRecipe(Settings):
     max_epochs: Annotated[int, Field(ge=1, le=MAX_EPOCHS)] = 4
     """How often `repeat` may use a document; the manifest records it. Up to 4 times does little harm (Muennighoff et
     al. 2023)."""
-    phases: list[PhaseRecipe] = Field(default_factory=list[PhaseRecipe], exclude_if=not_)
+    phases: list[PhaseRecipe] = Field(default_factory=list[PhaseRecipe])
     """One table per phase, in the order of training. Each phase has its own shards, and a reader takes the phases in
     order. Without phases, the whole set is one mix."""
 
@@ -149,7 +148,7 @@ class EvaluationRecipe(Settings):
     """The evaluation set's name in counts and messages; distinct."""
     paths: list[RecipePath] = Field(default_factory=list[RecipePath])
     """Globs over its files, relative to the recipe's folder; required without `task`. Each must match a file."""
-    task: str | None = Field(default=None, exclude_if=not_)
+    task: str | None = None
     """A known eval task instead of files, such as `arc_easy`: the very items that `[[eval.tasks]]` of a train recipe
     scores, from the Hub at a pinned commit. Each is searched for by its question with the right answer."""
     format: FormatName = "auto"
@@ -158,7 +157,7 @@ class EvaluationRecipe(Settings):
     """Column of the items' text, such as `question`; dots descend into structs."""
     separator: Annotated[str, Field(min_length=1)] | None = None
     """The text between two items of a text file."""
-    delimiter: Delimiter | None = Field(default=None, exclude_if=not_)
+    delimiter: Delimiter | None = None
     """As for sources."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.01
     """The build stops if `action = "drop"` would drop a larger share of a source: items of a test are rare in text,
@@ -192,7 +191,7 @@ class Recipe(Settings):
     clean: CleanAllRecipe = Field(default_factory=CleanAllRecipe, exclude_if=not_)
     """A table applies to all sources that have no table of their own for the preset. The set's `recipe.json` repeats it
     in each source."""
-    evaluations: list[EvaluationRecipe] = Field(default_factory=list[EvaluationRecipe], exclude_if=not_)
+    evaluations: list[EvaluationRecipe] = Field(default_factory=list[EvaluationRecipe])
     """One table per evaluation set. The items are looked for when documents are encoded: changing the files encodes all
     sources again, changing `action` does not."""
     _folder: Path = PrivateAttr(default_factory=Path)
@@ -235,7 +234,5 @@ class Recipe(Settings):
         Args:
             as_written: with the paths of the recipe's file, else with those that any working directory finds.
         """
-        context = AS_WRITTEN if as_written else None
-        written = self.model_dump(mode="json", context=context)
-        written["sources"] = [source.to_written(context) for source in self.sources]
+        written = self.model_dump(mode="json", context=AS_WRITTEN if as_written else None)
         return to_json(written, indent=2).decode() + "\n"

@@ -5,9 +5,8 @@ The keys of a kind say where its documents are. What is done with them is said b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
-from operator import eq, not_
+from collections.abc import Sequence
+from operator import not_
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import (
@@ -34,9 +33,6 @@ from pipeline.recipe.paths import RecipePath
 from pipeline.recipe.predicates import Predicate, checked_predicates, parse_keep
 from shards.config import Settings, in_form
 
-# A key that came after the first sets is left out of recipes while it has its default (`exclude_if`), so that earlier
-# digests stay valid.
-
 MAX_NULL = 0.1
 """Records without text that a build allows: data sets often have some, and a wrong column has mostly such records."""
 SourceKind = Literal["files", "hub"]
@@ -50,17 +46,6 @@ class SourceRecipe(Settings):
     Digests and cached spans leave them out: another place of the same files runs nothing again."""
     REMEDY: ClassVar[str] = ""
     """The fault of a key of another kind, with the remedy."""
-    ABSENT: ClassVar[dict[str, Any]] = {
-        "name": ...,
-        "kind": ...,
-        "paths": [],
-        "exclude": ...,
-        "repo": None,
-        "config": None,
-        "split": "train",
-        "revision": "main",
-    }
-    """The keys that a set's `recipe.json` begins with, and what it holds for a kind without them; `...`: nothing."""
 
     name: Name
     """The source's name in the manifest; distinct."""
@@ -71,7 +56,7 @@ class SourceRecipe(Settings):
     weight: PositiveFloat
     """The source's share of the training tokens, relative to the other weights. With `mix.phases`, it applies to the
     tokenizer's sample and to phases that do not name the source."""
-    take: Annotated[float, Field(gt=0, le=1)] = Field(default=1.0, exclude_if=partial(eq, 1.0))
+    take: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The share of the source's documents that the set takes, chosen by content hash: [a part of a
     source](../recipes/README.md#a-part-of-a-source). The tokenizer's sample does not depend on it, and changing it
     encodes nothing again."""
@@ -83,12 +68,10 @@ class SourceRecipe(Settings):
     """Column of the text; dots descend into structs."""
     separator: Annotated[str, Field(min_length=1)] | None = None
     """The text between two documents of a text file; required for text files."""
-    encoding: Annotated[str, AfterValidator(known_encoding), AfterValidator(normal_encoding)] = Field(
-        default="utf-8", exclude_if=partial(eq, "utf-8")
-    )
+    encoding: Annotated[str, AfterValidator(known_encoding), AfterValidator(normal_encoding)] = "utf-8"
     """How the text files of the source are encoded, all of them: `latin-1`, `windows-1252`, `utf-16`,
     `shift_jis`, or another name that Python knows. A byte order mark is removed. Parquet and Arrow have only UTF-8."""
-    delimiter: Delimiter | None = Field(default=None, exclude_if=not_)
+    delimiter: Delimiter | None = None
     """`csv`: the character between two fields, such as `;`; when absent, a tab for `.tsv` and `.tab`, `|` for `.psv`,
     and otherwise a comma."""
     content: Literal["column", "software-heritage"] = "column"
@@ -104,7 +87,7 @@ class SourceRecipe(Settings):
     """The share of the records that may be malformed: text that does not decode, in any format; JSON that is no object;
     rows of CSV with too few or too many fields; values of another type. Malformed records are dropped, counted and
     shown; with 0, the first one stops the build."""
-    max_null: Annotated[float, Field(ge=0, le=1)] = Field(default=MAX_NULL, exclude_if=partial(eq, MAX_NULL))
+    max_null: Annotated[float, Field(ge=0, le=1)] = MAX_NULL
     """The share of the records that may have no text, because the column is null or absent there, among those that
     `keep` leaves. They are dropped and counted."""
     keep: Annotated[dict[str, JsonValue], AfterValidator(checked_predicates)] = Field(default_factory=dict)
@@ -138,20 +121,15 @@ class SourceRecipe(Settings):
 
     @classmethod
     def key_names(cls) -> list[str]:
-        """Return the keys of all kinds, in the order of `recipe.json`."""
-        # Keys that all kinds share come in the order of the first kind.
-        own = dict.fromkeys(key for kind in cls.variants() for key in kind.model_fields)
-        return list(dict.fromkeys([key for key in cls.ABSENT if key in own] + list(own)))
+        """Return the keys of all kinds; those of one kind come after `kind`."""
+        own = [key for kind in cls.variants() for key in kind.model_fields if key not in SourceRecipe.model_fields]
+        return list(dict.fromkeys(["name", "kind", *own, *SourceRecipe.model_fields]))
 
     @classmethod
-    def foreign_keys(cls, table: dict[str, Any]) -> Iterator[tuple[str, bool]]:
-        """Yield the keys of a raw source that only other kinds use, and whether each has a value."""
-        kind = cls.kind_of(table)
-        for key in cls.key_names():
-            if key in table and key not in kind.model_fields:
-                shared = cls.model_fields.get(key)
-                unset = shared.get_default(call_default_factory=True) if shared else cls.ABSENT.get(key)  # pyright: ignore
-                yield key, table[key] not in (unset, [])
+    def foreign_keys(cls, table: dict[str, Any]) -> list[str]:
+        """Return the keys of a raw source that only other kinds use."""
+        known = cls.kind_of(table).model_fields
+        return [key for key in cls.key_names() if key in table and key not in known]
 
     @model_validator(mode="wrap")
     @classmethod
@@ -160,16 +138,10 @@ class SourceRecipe(Settings):
         if not cls.__subclasses__() or not isinstance(data, dict):
             return handler(data)
         table = cast("dict[str, Any]", data)
-        # A set's recipe.json has the keys of the other kinds, too; `pipeline.recipe.checks` refuses those with a value.
-        own = table.keys() - dict(cls.foreign_keys(table))
-        kept = {key: table[key] for key in table if key in own}
+        # `pipeline.recipe.checks` refuses the keys of other kinds, and says what to do.
+        foreign = cls.foreign_keys(table)
+        kept = {key: value for key, value in table.items() if key not in foreign}
         return cast("Self", cls.kind_of(table).model_validate(kept, context=info.context))
-
-    def to_written(self, context: str | None) -> dict[str, Any]:
-        """Return the table as a set's `recipe.json` has it; `context` says which paths, as in `Recipe.to_json`."""
-        own = self.model_dump(mode="json", context=context)
-        written = {key: own.get(key, value) for key, value in self.ABSENT.items()} | own
-        return {key: value for key, value in written.items() if value is not ...}
 
     @property
     def text_column(self) -> str:
@@ -203,7 +175,7 @@ class FilesSource(SourceRecipe):
     """`files`, required: globs over local paths (`**` descends), relative to the recipe's folder, or fsspec URLs. Each
     must match a file, or be a folder of `datasets.save_to_disk`. Paths given by `--set` are relative to the working
     directory."""
-    exclude: list[RecipePath] = Field(default_factory=list[RecipePath], exclude_if=not_)
+    exclude: list[RecipePath] = Field(default_factory=list[RecipePath])
     """`files`: globs over files to leave out of those that `paths` match, written like `paths`. Each must match one."""
 
 

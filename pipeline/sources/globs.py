@@ -136,13 +136,14 @@ def _check_keys(place: str, source: dict[str, Any], glob: str, files: list[File]
     if cut and not source.get("separator"):
         remedy = 'Give `separator`, or format = "file" for one document per file'
         yield f"{place}.separator: required to cut {cut[0]!r} into documents. {remedy}"
-    if source.get("separator") and not cut:
-        read_as = ", or as ".join(sorted({found or "their content says" for found in formats.values()}))
-        yield (
-            f"{place}.separator: only text files are cut by a separator; {glob!r} has files that are read as "
-            f"{read_as}. Leave `separator` out, or give these files a source of their own"
-            + (', or set format = "text"' if None in formats.values() else "")
-        )
+    read_as = ", or as ".join(sorted({found or "their content says" for found in formats.values()}))
+    for key, format_ in (("separator", "text"), ("delimiter", "csv")):
+        if source.get(key) and not any(found in FORMATS and key in FORMATS[found].keys for found in formats.values()):
+            yield (
+                f"{place}.{key}: only files that are read as {format_} have a use for it; {glob!r} has files that are "
+                f"read as {read_as}. Leave `{key}` out, or give these files a source of their own"
+                + (f', or set format = "{format_}"' if None in formats.values() else "")
+            )
     if source.get("keep"):
         for name in [name for name, found in formats.items() if found and "keep" not in FORMATS[found].keys][:1]:
             yield f"{place}.keep: {name!r} has no columns; predicates need {list_formats_with('keep')}"

@@ -14,6 +14,7 @@ order of the others. Of 2,400 files, it reads the footers of 16 if a few hold en
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,25 +63,6 @@ class Unread:
     def __str__(self) -> str:
         files = f"{self.files:,} of {plural(self.all_files, 'file')}"
         return f"{files} and {plural(self.parts, 'part')} of others, {format_amount(self.bytes, 'bytes')} stored"
-
-
-@dataclass(frozen=True, slots=True)
-class ReadFile:
-    """A file that is read, or read in part."""
-
-    name: str
-    format: str
-    """How it is read."""
-    documents: int | None
-    """Rows that are read, before any is dropped; None if that is known only after reading."""
-    compression: str | None
-    """The codec of a compressed file, by its name."""
-
-    @property
-    def way(self) -> str:
-        """How the file is read, in a few words: `jsonl (gzip)`."""
-        what = "one document each" if self.format == "file" else self.format
-        return f"{what} ({self.compression})" if self.compression else what
 
 
 class Selection:
@@ -133,14 +115,10 @@ class Selection:
         """Bytes of text in the units, about."""
         return sum(unit.text_bytes for unit in self.units)
 
-    def read_files(self) -> list[ReadFile]:
-        """Return the files that the units read, in the order of their names."""
-        by_file: dict[str, list[Span]] = {}
-        for span in sorted((span for unit in self.units for span in unit.spans), key=lambda span: span.name):
-            by_file.setdefault(span.name, []).append(span)
-        return [
-            ReadFile(name, spans[0].format, _count_rows(spans), compression_of(name)) for name, spans in by_file.items()
-        ]
+    def ways(self) -> Counter[str]:
+        """Return how many files the units read in each way, such as `jsonl (gzip)`."""
+        formats = {span.name: span.format for unit in self.units for span in unit.spans}
+        return Counter(_describe_way(name, format_) for name, format_ in sorted(formats.items()))
 
     def file(self, name: str) -> File:
         """Return a file by its name in provenance."""
@@ -236,10 +214,10 @@ def describe_empty(names: Sequence[str]) -> str:
     return f"{plural(len(names), 'file')} without a record: {shown}"
 
 
-def _count_rows(spans: list[Span]) -> int | None:
-    """Return the rows of spans; None if they are not known for every span."""
-    rows = [span.rows for span in spans if span.rows is not None]
-    return sum(rows) if len(rows) == len(spans) else None
+def _describe_way(name: str, format_: str) -> str:
+    what = "one document each" if format_ == "file" else format_
+    compression = compression_of(name)
+    return f"{what} ({compression})" if compression else what
 
 
 def part_bytes(text_bytes: int) -> int:

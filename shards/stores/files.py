@@ -85,8 +85,8 @@ def _is_process_alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # of another user
-        pass
+    except PermissionError:
+        pass  # there is such a process, of another user: whether it is a zombie is asked below
     try:
         status = Path(f"/proc/{process}/stat").read_bytes()
     except OSError:  # no Linux, or it has ended just now

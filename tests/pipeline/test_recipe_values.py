@@ -120,8 +120,8 @@ def test_bad_sizes(text: str) -> None:
     [
         (["build", "--timeout", "0"], "--timeout: expected a number from 0.001 to 1000000, got '0'"),
         (["build", "--give-up-after", "soon"], "--give-up-after: expected a number from 0.001 to 1000000, got 'soon'"),
-        (["plan", "--gpu-usd-per-hour", "inf"], "--gpu-usd-per-hour: expected a number from 0 to 1000000, got 'inf'"),
-        (["plan", "--gpu-usd-per-hour", "nan"], "--gpu-usd-per-hour: expected a number from 0 to 1000000, got 'nan'"),
+        (["plan", "--usd-per-hour", "inf"], "--usd-per-hour: expected a number from 0 to 1000000, got 'inf'"),
+        (["plan", "--usd-per-hour", "nan"], "--usd-per-hour: expected a number from 0 to 1000000, got 'nan'"),
         (["build", "--connections", "2.5"], "--connections: expected a whole number from 1, got '2.5'"),
         (["plan", "--tokens", "5x"], "--tokens: expected a number of tokens such as 1e9, 1B, 500M, or max; got '5x'"),
         *(

@@ -214,7 +214,7 @@ def _convert(table: pa.Table, kinds: dict[str, Any], bad: dict[int, str]) -> dic
             columns[name] = _cast(column, kind)
             continue
         except pa.ArrowInvalid:
-            pass
+            pass  # some value is not of the type: the rows below tell which one, and report it
         # One value at a time, only for a block with a bad one.
         values: list[Any] = []
         for place in range(len(column)):
