@@ -35,6 +35,7 @@ name = "twice"
 paths = ["{folder}/*.txt"]
 weight = inf
 wieght = 1
+delimiter = ";"
 max_bytes = "many"
 min_bytes = "few"
 [[sources]]
@@ -63,6 +64,7 @@ val_tokens = -5
 [shards]
 tokens = 1.5
 zstd_level = 40
+val_tokens = 1
 [shard]
 tokens = 1
 """
@@ -80,6 +82,7 @@ EXPECTED = [
     "sources.1.max_bytes: expected bytes as a number, or as text such as",
     "sources.1.min_bytes: expected bytes as a number, or as text such as",
     "sources.1.separator: required to cut '{folder}/a.txt' into documents. Give `separator`",
+    "sources.1.delimiter: only files that are read as csv have a use for it; '{folder}/*.txt' has files that are read ",
     "sources.third.paths: an empty list; expected at least one item",
     "sources.third.weight: expected a finite number; got nan",
     "sources.third.format: expected 'auto', 'parquet', ",
@@ -100,6 +103,7 @@ EXPECTED = [
     "split.val_tokens: expected 0 or more; got -5",
     "shards.tokens: expected a whole number; got 1.5",
     "shards.zstd_level: expected 19 or less; got 40",
+    "shards.val_tokens: unknown key. Did you mean 'split.val_tokens'?",
     "shard: unknown key. Did you mean 'shards'?",
 ]
 
