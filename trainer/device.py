@@ -3,10 +3,12 @@
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
 import sys
+from collections.abc import Generator
 from typing import Literal
 
 import torch
@@ -124,6 +126,16 @@ def choose_precision(asked: Precision, device: torch.device) -> Literal["fp32", 
 def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> torch.autocast:
     """Return the context of a forward pass on a device; weights, gradients and optimizer state stay fp32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+
+
+@contextlib.contextmanager
+def score_eagerly(precision: Literal["fp32", "bf16"], device: torch.device) -> Generator[None]:
+    """Return the context of a forward pass that scores: a compiled model would be compiled again for each shape."""
+    # Without a compiled model the compiler is not loaded, which would take 2.8 s of a processor.
+    loaded = "torch._dynamo" in sys.modules
+    eager = torch.compiler.set_stance("force_eager") if loaded else contextlib.nullcontext()
+    with eager, autocast(precision, device):
+        yield
 
 
 def find_rank() -> tuple[int, int]:

@@ -1,17 +1,22 @@
 """The optimizers and the learning rate's schedule."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate
-from torch.optim._muon import _adjust_lr  # pyright: ignore[reportPrivateUsage]
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.optim._muon import _adjust_lr
 
 from trainer.recipe import OptimizerConfig, TrainRecipe
+
+STACK = {"cpu": 2**16, "cuda": 2**24}
+"""Numbers that Muon orthogonalises at once, or one matrix. On a CPU they fit the cache; more fill no GPU better."""
 
 
 def is_muons(name: str, weight: nn.Parameter, config: OptimizerConfig) -> bool:
@@ -20,11 +25,12 @@ def is_muons(name: str, weight: nn.Parameter, config: OptimizerConfig) -> bool:
 
 
 class Muon(torch.optim.Muon):
-    """Torch's Muon, also for matrices that FSDP2 has split over ranks: each rank orthogonalises the whole update.
+    """Torch's Muon, by stacks of matrices of one shape: a GPU would start 33 kernels for each matrix otherwise.
 
-    The momentum stays split. An update is gathered once, in the gradient's dtype; every rank then computes the same
-    and keeps its own rows, so that the weights are those of one rank. In bf16, without ranks, the bytes are those of
-    torch.
+    Also for matrices that FSDP2 has split over ranks: each rank orthogonalises whole updates. The momentum stays split.
+    The updates of a stack are gathered at once, in the gradient's dtype; every rank then computes the same and keeps
+    its own rows, so that the weights are those of one rank. On a CPU they are, bit for bit, those of each matrix alone
+    (of 10 x 10 or more).
     """
 
     def __init__(self, weights: list[nn.Parameter], dtype: torch.dtype, **options: Any):
@@ -36,43 +42,64 @@ class Muon(torch.optim.Muon):
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Update all weights that have a gradient."""
         for group in self.param_groups:
-            weights: list[Tensor] = [weight for weight in group["params"] if weight.grad is not None]
-            for weight in weights:
-                gradient = weight.grad
-                assert gradient is not None
-                state = self.state[weight]
-                if "momentum_buffer" not in state:
-                    state["momentum_buffer"] = torch.zeros_like(gradient)
-                momentum: Tensor = state["momentum_buffer"]
-                momentum.lerp_(gradient, 1 - group["momentum"])
-                update = _orthogonalise(gradient.lerp(momentum, group["momentum"]), group, self._dtype)
-                weight.mul_(1 - group["lr"] * group["weight_decay"])
-                weight.add_(update, alpha=-_adjust_lr(group["lr"], group["adjust_lr_fn"], weight.shape))
+            by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    by_shape[weight.shape].append(weight)
+            for shape, alike in by_shape.items():
+                size = max(1, STACK[alike[0].device.type] // shape.numel())
+                for first in range(0, len(alike), size):
+                    self._update(alike[first : first + size], group)
+
+    def _update(self, weights: list[Tensor], group: dict[str, Any]) -> None:
+        """Update weights of one shape."""
+        for weight in weights:
+            if "momentum_buffer" not in self.state[weight]:
+                self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+        own = [_own_part(weight) for weight in weights]
+        gradients = [_own_part(weight.grad) for weight in weights]
+        momenta = [_own_part(self.state[weight]["momentum_buffer"]) for weight in weights]
+        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+        update = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
+        update = _orthogonalise(update, weights[0], group, self._dtype).to(update.dtype)
+        torch._foreach_mul_(own, 1 - group["lr"] * group["weight_decay"])
+        rate = _adjust_lr(group["lr"], group["adjust_lr_fn"], weights[0].shape)
+        torch._foreach_add_(own, update.unbind(), alpha=-rate)
 
 
-def _orthogonalise(update: Tensor, group: dict[str, Any], dtype: torch.dtype) -> Tensor:
-    whole = _iterate(update.full_tensor() if isinstance(update, DTensor) else update, group, dtype)
-    if not isinstance(update, DTensor):
-        return whole
-    # Every rank has the whole matrix: taking its rows of it needs no exchange.
-    replicated = DTensor.from_local(whole, update.device_mesh, [Replicate()] * update.device_mesh.ndim, run_check=False)
-    return replicated.redistribute(placements=update.placements)
+def _own_part(tensor: Any) -> Tensor:
+    """Return the part of a tensor that this rank holds; a change of it is one of the tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _iterate(update: Tensor, group: dict[str, Any], dtype: torch.dtype) -> Tensor:
-    """Return about the orthogonal factor of an update `(rows, columns)`, by Newton and Schulz's iterations in a dtype.
+def _orthogonalise(update: Tensor, like: Tensor, group: dict[str, Any], dtype: torch.dtype) -> Tensor:
+    """Orthogonalise a stack of updates, or of this rank's parts of them, of weights that are split like one."""
+    if not isinstance(like, DTensor):
+        return _iterate(update, group, dtype)
+    mesh, shape = like.device_mesh, (len(update), *like.shape)
+    split = [Shard(one.dim + 1) if isinstance(one, Shard) else one for one in like.placements]
+    strides = torch.empty(shape, device="meta").stride()
+    whole = DTensor.from_local(update, mesh, split, run_check=False, shape=torch.Size(shape), stride=strides)
+    found = _iterate(whole.full_tensor(), group, dtype)
+    # Every rank has the whole matrices: taking its rows of them needs no exchange.
+    replicated = DTensor.from_local(found, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return replicated.redistribute(placements=split).to_local()
+
+
+def _iterate(updates: Tensor, group: dict[str, Any], dtype: torch.dtype) -> Tensor:
+    """Return about the orthogonal factors of updates `(matrices, rows, columns)`: Newton and Schulz's iterations.
 
     Source: `torch.optim.Muon`, which computes in bf16 whatever the processor: without bf16 products (AMD EPYC, one
     thread) a matrix of 128 x 128 takes 27 ms so and 2.1 ms in fp32, one of 384 x 384 762 and 50 ms.
     """
     a, b, c = group["ns_coefficients"]
-    tall = update.shape[0] > update.shape[1]
-    x = (update.t() if tall else update).to(dtype)
-    x = x / x.norm().clamp(min=group["eps"])
+    tall = updates.shape[1] > updates.shape[2]
+    x = (updates.mT if tall else updates).to(dtype)
+    x = x / torch.stack(torch._foreach_norm(x.unbind())).clamp(min=group["eps"])[:, None, None]
     for _ in range(group["ns_steps"]):
-        gram = x @ x.t()
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.t() if tall else x
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
 
 
 def build_optimizers(

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -204,7 +204,7 @@ def open_session(
         if found is not None:
             load_weights(found, model)
         model.to(device)
-        forward = _spread(model, recipe, device, ranks)
+        forward = _spread(model, recipe, device, precision, ranks)
         optimizers = build_optimizers(model, recipe.optimizer, precision)
         where = (device, precision, rank, ranks)
         session = Session(run, recipe, shard_set, order, model, forward, optimizers, *where, resources)
@@ -318,7 +318,9 @@ def _prepare_run(
     write_text(run / RECIPE_FILE, recipe.model_dump_json(indent=2) + "\n")
 
 
-def _spread(model: LanguageModel, recipe: TrainRecipe, device: torch.device, ranks: int) -> nn.Module:
+def _spread(
+    model: LanguageModel, recipe: TrainRecipe, device: torch.device, precision: Literal["fp32", "bf16"], ranks: int
+) -> nn.Module:
     """Compile the model if the recipe says so, and spread it over the ranks; return the callable for training steps."""
     sharded = ranks > 1 and recipe.train.parallel == "fsdp"
     if recipe.train.compile:
@@ -326,8 +328,12 @@ def _spread(model: LanguageModel, recipe: TrainRecipe, device: torch.device, ran
             part.compile()
     if sharded:
         mesh = init_device_mesh(device.type, (ranks,))
+        # Gathered in bf16, half as much is sent; inputs stay as they are, since rotary tables need fp32.
+        bf16 = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32} if precision == "bf16" else {}
+        policy = MixedPrecisionPolicy(**bf16, cast_forward_inputs=False)
         for part in [*model.model.layers, model]:
-            fully_shard(part, mesh=mesh)
+            fully_shard(part, mesh=mesh, mp_policy=policy)
     elif ranks > 1:
-        return DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
+        devices = [device.index] if device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
     return model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections import defaultdict
@@ -90,6 +91,21 @@ def test_losses_by_source_equal_a_naive_computation(model, shard_set, max_tokens
     nats, size = (sum(sums[index] for sums in expected.values()) for index in (0, 2))
     assert line["val_loss"] == pytest.approx(nats / line["val_tokens"], rel=1e-5)
     assert line["val_bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # while torch imports its compiler
+def test_a_compiled_model_is_scored_uncompiled_and_in_smaller_batches(model, shard_set):
+    graphs: list[torch.fx.GraphModule] = []
+    rows: list[int] = []
+    plain = run_evaluation(model, shard_set, max_tokens=1_000)
+    compiled = copy.deepcopy(model)
+    compiled.compile(backend=lambda graph, _: graphs.append(graph) or graph)
+    compiled.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
+    found = run_evaluation(compiled, shard_set, max_tokens=1_000, batch=9)
+    assert not graphs
+    assert max(rows) == 2
+    for name, sums in plain.items():
+        assert found[name] == pytest.approx(sums, rel=1e-6)
 
 
 def test_a_tokenizer_that_is_not_byte_level_has_no_byte_lengths(shard_set):

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask
 
 from shards.torch.batch import number_documents
-from trainer.model.attention import KeyValueCache, attend, document_mask, rotary_tables
+from trainer.model.attention import KeyValueCache, attend, document_mask, rotary_tables, rotate
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token, padded_vocab_size
 from trainer.recipe import ModelConfig, load_train_recipe
 
@@ -53,12 +54,13 @@ def test_a_later_token_does_not_change_earlier_logits():
 def test_a_model_that_is_not_compiled_loads_no_compiler():
     program = """
 import sys, torch
+from trainer.device import score_eagerly
 from trainer.model.decoder import build_model
 from trainer.recipe import ModelConfig
 config = ModelConfig(
     kind="llama", hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=64
 )
-with torch.no_grad():
+with torch.no_grad(), score_eagerly("fp32", torch.device("cpu")):
     build_model(config, 320, seed=1)(torch.zeros(1, 8, dtype=torch.int64))
 print("torch._dynamo" in sys.modules)
 """
@@ -135,6 +137,18 @@ def test_padded_ids_are_in_no_logits_and_no_loss():
     assert logits.shape == (2, 9, VOCAB_SIZE)
     naive = -logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None]).mean()
     torch.testing.assert_close(loss, naive)
+    # As if the padded ids had a logit of minus infinity: the same bits.
+    padded = F.pad(logits[:, :-1], (0, 256 - VOCAB_SIZE), value=-torch.inf)
+    assert torch.equal(F.cross_entropy(padded.flatten(0, 1), ids[:, 1:].flatten()), loss)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rotation_is_that_of_whole_heads(dtype):
+    x = torch.randn(2, 64, 4, 32, generator=torch.Generator().manual_seed(3)).to(dtype)
+    cos, sin = rotary_tables(torch.arange(64), 32, 10_000.0)
+    first, second = x.chunk(2, dim=-1)
+    whole = x * torch.cat((cos, cos), -1) + torch.cat((-second, first), -1) * torch.cat((sin, sin), -1)
+    torch.testing.assert_close(rotate(x, cos, sin), whole.to(dtype), rtol=0, atol=3e-7)
 
 
 MODERN: dict[str, Any] = {"hidden_act": "relu2", "use_qk_norm": True}

@@ -14,6 +14,7 @@ from shards import ShardSet
 from shards.errors import InputError, RunError
 from shards.torch import TokenWindows
 from shards.torch.batch import number_documents
+from trainer import optim
 from trainer.metrics import MetricsLog, read_metrics
 from trainer.optim import learning_rate
 from trainer.recipe import PhaseConfig, TrainRecipe, load_train_recipe
@@ -144,6 +145,40 @@ def test_muon_computes_in_the_precision_of_the_run(open_run):
     options = {key: group[key] for key in ("lr", "weight_decay", "adjust_lr_fn")}
     own([twin], torch.float32, **options).step()
     assert torch.equal(twin, in_layers)
+
+
+def step_alone(weights, momenta, dtype, *, lr, decay):
+    """Take a step of Muon as torch does, one matrix after another."""
+    for weight, momentum in zip(weights, momenta, strict=True):
+        momentum.lerp_(weight.grad, 0.05)
+        update = weight.grad.lerp(momentum, 0.95)
+        tall = weight.shape[0] > weight.shape[1]
+        x = (update.t() if tall else update).to(dtype)
+        x = x / x.norm().clamp(min=1e-7)
+        for _ in range(5):
+            gram = x @ x.t()
+            x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=-4.775, alpha=2.0315), x, beta=3.4445)
+        weight.mul_(1 - lr * decay)
+        weight.add_(x.t() if tall else x, alpha=-lr * 0.2 * math.sqrt(max(weight.shape)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_stacked_matrices_get_the_weights_of_each_alone(dtype, monkeypatch):
+    random = torch.Generator().manual_seed(1)
+    shapes = [(48, 24), (24, 48), (48, 24), (128, 128), (33, 65), (65, 33), (33, 65), (128, 128), (128, 256), (10, 10)]
+    weights = [torch.nn.Parameter(torch.randn(shape, generator=random) * 0.02) for shape in [*shapes, *shapes]]
+    others = [torch.nn.Parameter(weight.detach().clone()) for weight in weights]
+    momenta = [torch.zeros_like(weight) for weight in weights]
+    monkeypatch.setitem(optim.STACK, "cpu", 2**15)  # several stacks of the largest
+    muon = optim.Muon(weights, dtype, lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    for step in range(20):
+        for weight, other in zip(weights, others, strict=True):
+            weight.grad = other.grad = torch.randn(weight.shape, generator=random) * 1e-3
+        muon.step()
+        step_alone(others, momenta, dtype, lr=0.02, decay=0.1)
+        assert all(map(torch.equal, weights, others)), step
+    assert all(torch.equal(muon.state[w]["momentum_buffer"], own) for w, own in zip(weights, momenta, strict=True))
 
 
 def test_muon_has_a_learning_rate_of_its_own(open_run):

@@ -20,11 +20,11 @@ import torch.distributed as dist
 
 from shards.terminal.reporter import Progress
 from shards.torch.batch import number_documents
-from trainer.device import autocast, find_rank
+from trainer.device import find_rank, score_eagerly
 from trainer.evaluation.validation import EvaluatedModel
 
 LENGTH_MULTIPLE = 64
-"""Windows of a forward pass are padded to a multiple of this, so that a compiled model sees few shapes."""
+"""Windows of a forward pass are padded to a multiple of this: kernels are chosen for few shapes."""
 
 
 class _Window(NamedTuple):
@@ -56,7 +56,7 @@ def measure_documents(
     before = 1 if evaluated.bos_id is None else 0  # an EOS is put before documents without BOS
     lengths = np.diff(bounds) - 1 + before
     windows = sorted(_cut_windows(lengths.tolist(), evaluated.train.seq_len), key=lambda one: -one.length)
-    batches = list(_group_windows(windows, evaluated.train.micro_batch, evaluated.train.seq_len))
+    batches = list(_group_windows(windows, evaluated.rows * evaluated.train.seq_len, evaluated.train.seq_len))
     device = next(evaluated.model.parameters()).device
     sums = torch.zeros(len(lengths), dtype=torch.float64, device=device)
 
@@ -84,11 +84,11 @@ def _cut_windows(lengths: list[int], seq_len: int) -> Iterator[_Window]:
             yield _Window(document, begin, min(seq_len, length - begin), start - begin)
 
 
-def _group_windows(windows: list[_Window], micro_batch: int, seq_len: int) -> Iterator[list[_Window]]:
-    """Yield the windows of each forward pass, the longest first; no pass has more tokens than a micro-batch."""
+def _group_windows(windows: list[_Window], tokens: int, seq_len: int) -> Iterator[list[_Window]]:
+    """Yield the windows of each forward pass, the longest first; no pass has more than so many tokens."""
     first = 0
     while first < len(windows):
-        rows = micro_batch * seq_len // _pad(windows[first].length, seq_len)
+        rows = tokens // _pad(windows[first].length, seq_len)
         yield windows[first : first + rows]
         first += rows
 
@@ -118,6 +118,6 @@ def _score_windows(
     device = next(evaluated.model.parameters()).device
     ids = torch.from_numpy(content).to(device)
     documents = number_documents(ids[:, :-1], evaluated.eos_id) if evaluated.train.document_mask else None
-    with autocast(evaluated.precision, device):
+    with score_eagerly(evaluated.precision, device):
         losses = evaluated.model(ids[:, :-1], ids[:, 1:], reduction="none", documents=documents)
     return losses.double().mul(torch.from_numpy(counted).to(device)).sum(-1)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from shards.terminal.reporter import Progress, no_progress
-from trainer.device import autocast, find_rank
+from trainer.device import find_rank, score_eagerly
 from trainer.model.attention import Branches
 from trainer.model.decoder import LanguageModel
 
@@ -131,8 +131,7 @@ def _score_rows(
     )
     chosen = targets >= 0
     branches = Branches(numbers.to(device), positions.to(device), chosen.to(device))
-    # A compiled model would be compiled again for each shape.
-    with torch.compiler.set_stance("force_eager"), autocast(precision, device):
+    with score_eagerly(precision, device):
         logits = model(ids.to(device), branches=branches)
     wanted = targets[chosen].to(device)
     nats = logits.gather(1, wanted[:, None])[:, 0] - logits.logsumexp(1)

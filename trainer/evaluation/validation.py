@@ -29,7 +29,7 @@ from shards.errors import InputError
 from shards.format.document_table import number_token_sources
 from shards.terminal.program import Row
 from shards.torch.batch import number_documents
-from trainer.device import autocast
+from trainer.device import score_eagerly
 from trainer.model.decoder import LanguageModel
 from trainer.recipe import TrainConfig
 
@@ -53,6 +53,11 @@ class EvaluatedModel:
     trained_on: ShardSet | None
     """The set that the model was trained on; None if it is not known."""
 
+    @property
+    def rows(self) -> int:
+        """The windows in a forward pass: uncompiled, each takes more memory than in training."""
+        return max(1, self.train.micro_batch // 4)
+
     @cached_property
     def tokenizer_sha256(self) -> str:
         """The digest of `tokenizer.json`."""
@@ -63,8 +68,8 @@ def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) ->
     """Evaluate a model on the val split of a set.
 
     Args:
-        evaluated: the model, whose mode does not change. `train` says the targets in a window (`seq_len`), the windows
-            in a forward pass (`micro_batch`) and `document_mask`.
+        evaluated: the model, whose mode does not change. `train` says the targets in a window (`seq_len`) and
+            `document_mask`.
         shard_set: the set; its val split holds at least two tokens.
         max_tokens: number of targets; fewer if the split is smaller.
 
@@ -138,10 +143,10 @@ def _token_losses(evaluated: EvaluatedModel, content: torch.Tensor) -> npt.NDArr
     # The last window is padded. Attention is causal, so the padding changes no loss before it; its losses are cut off.
     padded = F.pad(content, (0, -targets % train.seq_len))
     parts: list[torch.Tensor] = []
-    for windows in padded.unfold(0, train.seq_len + 1, train.seq_len).split(train.micro_batch):
+    for windows in padded.unfold(0, train.seq_len + 1, train.seq_len).split(evaluated.rows):
         ids, wanted = windows[:, :-1].to(device), windows[:, 1:].to(device)
         documents = number_documents(ids, evaluated.eos_id) if train.document_mask else None
-        with autocast(evaluated.precision, device):
+        with score_eagerly(evaluated.precision, device):
             losses = model(ids, wanted, reduction="none", documents=documents)
         parts.append(losses.double().cpu())
     return torch.cat(parts).flatten()[:targets].numpy()

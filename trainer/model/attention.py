@@ -25,7 +25,7 @@ def rotary_tables(positions: Tensor, head_dim: int, rope_theta: float) -> tuple[
     """Compute the cosines and sines of positions, int64 of any shape.
 
     Returns:
-        cos, sin: float32 `(*positions.shape, head_dim)`, the two halves of the last axis equal.
+        cos, sin: float32 `(*positions.shape, 1, head_dim / 2)`, with an axis for the heads.
 
     Source: RoFormer (arXiv:2104.09864) in the half-rotation layout of transformers.
     """
@@ -37,8 +37,7 @@ def rotary_tables(positions: Tensor, head_dim: int, rope_theta: float) -> tuple[
 def _compute_rotary_tables(positions: Tensor, head_dim: int, rope_theta: float) -> tuple[Tensor, Tensor]:
     # float32 whatever autocast says: bf16 cannot tell position 257 from 258.
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
-    angles = positions[..., None].float() * rope_theta**-exponents
-    angles = torch.cat((angles, angles), dim=-1)
+    angles = positions[..., None, None].float() * rope_theta**-exponents
     return angles.cos(), angles.sin()
 
 
@@ -49,24 +48,24 @@ _rotary_operation = torch.library.custom_op("tokenmill::rotary_tables", _compute
 
 @_rotary_operation.register_fake
 def _(positions: Tensor, head_dim: int, rope_theta: float) -> tuple[Tensor, Tensor]:
-    table = torch.empty((*positions.shape, head_dim), dtype=torch.float32, device=positions.device)
+    table = torch.empty((*positions.shape, 1, head_dim // 2), dtype=torch.float32, device=positions.device)
     return table, torch.empty_like(table)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate heads by their positions: x `(batch, heads, length, head_dim)`, tables `(..., length, head_dim)`."""
+    """Rotate heads by their positions: x `(batch, length, heads, head_dim)`, tables of `rotary_tables`."""
     first, second = x.chunk(2, dim=-1)
-    return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
 def document_mask(documents: Tensor) -> Mask:
     """Return the mask of causal attention within documents `(batch, length)`, for `attend`.
 
-    Dense on the CPU, bool `(batch, 1, length, length)`; on a GPU a block mask, with which the blocks between documents
-    are not computed.
+    Dense on the CPU and where a model is scored, bool `(batch, 1, length, length)`; where a GPU trains a block mask,
+    with which the blocks between documents are not computed. Compiled, that is.
     """
     batch, length = documents.shape
-    if documents.is_cuda:
+    if documents.is_cuda and torch.is_grad_enabled():
 
         def allowed(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             return (query >= key) & (documents[row, query] == documents[row, key])
@@ -157,13 +156,14 @@ class Attention(nn.Module):
         """Map x `(batch, length, hidden_size)` to the same shape."""
         batch, length, width = x.shape
         query, key, value = (
-            proj(x).view(batch, length, -1, self.head_dim).transpose(1, 2)
-            for proj in (self.q_proj, self.k_proj, self.v_proj)
+            proj(x).view(batch, length, -1, self.head_dim) for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
         if rotary is not None:
             query, key = rotate(query, *rotary), rotate(key, *rotary)
+        # Only now: what attention gives is laid out as its queries are, and then needs no copy for `o_proj`.
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         if cache is not None:
             key, value = cache.extend(self.layer, key, value)
         attended = attend(query, key, value, mask)
@@ -175,7 +175,7 @@ class RMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x `(..., features)` to the same shape and dtype."""
-        return super().forward(x.float()).to(x.dtype)
+        return F.rms_norm(x.float(), self.normalized_shape, self.weight.float(), self.eps).to(x.dtype)
 
 
 def build_norm(config: ModelConfig) -> nn.Module:

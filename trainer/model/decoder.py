@@ -9,8 +9,8 @@ are those of transformers' LlamaForCausalLM and Qwen3ForCausalLM:
     model.layers.N.self_attn.{q,k}_norm (use_qk_norm)
     model.layers.N.mlp.{gate_proj (SwiGLU), up_proj, down_proj}
 
-The vocabulary is padded to a multiple of 128 rows so that the largest matrix multiplication is aligned. In a loss the
-padded ids have a logit of minus infinity, elsewhere they have no logit: they are not trained and never sampled.
+The vocabulary is padded to a multiple of 128 rows so that the largest matrix multiplication is aligned. The padded ids
+have no logit: they are not trained and never sampled.
 """
 
 # pyright: reportUnknownVariableType=false
@@ -168,8 +168,7 @@ class LanguageModel(nn.Module):
         if self.model.embed_positions is not None:
             x = x + self.model.embed_positions(positions)
         else:
-            cos, sin = rotary_tables(positions, self.config.head_dim, self.config.rope_theta)
-            rotary = (cos.unsqueeze(-3), sin.unsqueeze(-3))  # an axis for the heads
+            rotary = rotary_tables(positions, self.config.head_dim, self.config.rope_theta)
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))  # else the whole residual stream would be float32
 
@@ -180,13 +179,9 @@ class LanguageModel(nn.Module):
         head = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
         if branches is not None:
             x = x[branches.chosen]
-        logits = F.linear(self.model.norm(x), head)
+        logits = F.linear(self.model.norm(x), head)[..., : self.vocab_size].float()
         if targets is None:
-            return logits[..., : self.vocab_size].float()
-        # Written in place: cutting off the padded columns would copy all logits, forward and backward (measured on a
-        # CPU: 0.42 s against 0.34 s for product and loss together). The gradient of a logit of -inf is 0 all the same.
-        logits.detach()[..., self.vocab_size :] = -torch.inf
-        logits = logits.float()
+            return logits
         losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
         return losses if reduction == "mean" else losses.view_as(targets)
 
