@@ -151,7 +151,7 @@ def test_an_export_has_phases(whole: Built, tmp_path: Path) -> None:
         export = export_set(shard_set, tmp_path / layout, layout=layout)
         main, last = json.loads((tmp_path / layout / "export.json").read_text())["phases"]
         assert (main["name"], main["tokens"][0], main["tokens"][1]) == ("main", 0, last["tokens"][0])
-        assert last["tokens"][1] == export.splits["train"]["tokens"]
+        assert last["tokens"][1] == export["splits"]["train"]["tokens"]
         assert main["tokens"][1] == shard_set.manifest.phases[0].tokens
     table = pa.concat_tables(
         [pq.read_table(path) for path in sorted((tmp_path / "parquet/data").glob("*.parquet"))],

@@ -86,7 +86,7 @@ def test_a_folder_of_links_is_a_set(good_set, tmp_path):
     (folder / ".cache").mkdir()
     assert validate(folder, level="full").problems == []
     assert shards.open_set(folder).manifest_sha256 == shards.open_set(good_set).manifest_sha256
-    export_set(shards.open_set(folder), tmp_path / "exported", layout="nanogpt", verify=True)
+    export_set(shards.open_set(folder), tmp_path / "exported", layout="nanogpt")
 
 
 def test_repeated_source_is_no_problem_within_its_epochs(plan, tmp_path):

@@ -15,11 +15,11 @@ from shards.convert.layouts import LAYOUTS, UINT16_LAYOUTS, LayoutName
 from shards.convert.split_reader import SplitReader
 
 OpenFile = Callable[[str], AbstractContextManager[BinaryIO]]
-"""Opens a file of an export by its path there: to write it, or to compare what is written with it."""
+"""Opens a file of an export, by its path there, to write it."""
 
 
 class Layout(Protocol):
-    """A module of this package that knows one layout. It writes the same bytes each time: so an export is verified."""
+    """A module of this package that knows one layout. Equal sets give equal bytes."""
 
     USAGE: str
     """How to load the result; `{out}` is its folder, `{split}` a split, `{token_size}` the bytes of a token."""
