@@ -11,14 +11,20 @@ from functools import partial
 from typing import Any
 
 from pipeline.builder.running_build import RunningBuild
-from pipeline.clean.drops import ITEM_REASON, NEAR_DUPLICATE, Excess, SourceDrops, StepDrops, find_excess, step_of
-from pipeline.clean.malformed import (
+from pipeline.clean.drops import (
+    ITEM_REASON,
+    NEAR_DUPLICATE,
     NULL,
+    Excess,
+    SourceDrops,
+    StepDrops,
     count_malformed,
     describe_examples,
+    find_excess,
     malformed_remedy,
     null_remedy,
     null_share,
+    step_of,
 )
 from pipeline.clean.patterns import SHOWN_MATCHES, find_excess_of_patterns, pattern_reason
 from pipeline.clean.tally import SHOWN, TEXT_CHARACTERS, DroppedDocument, Tally

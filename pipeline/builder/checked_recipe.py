@@ -18,7 +18,7 @@ from pipeline.recipe.checks import CHECKS
 from pipeline.recipe.paths import DIGEST_MARK, SHIPPED, TypedPath, explain_path, find_recipe_folder, locate
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import small_phases
-from pipeline.sources.globs import check_globs
+from pipeline.sources.files import check_globs
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.config import (
     Changes,

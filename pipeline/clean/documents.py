@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary
-from pipeline.clean.malformed import count_malformed, describe_examples, malformed_remedy
+from pipeline.clean.drops import count_malformed, describe_examples, malformed_remedy
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Documents, Tally
 from pipeline.sources.base import SHOWN_MALFORMED, SourceError, TextBatch

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary, unwrap_mask, wrap_mask
+from pipeline.clean.drops import NULL, invalid_reason
 from pipeline.clean.limits import drop_beyond_limits, identify_limits
-from pipeline.clean.malformed import NULL, invalid_reason
 from pipeline.clean.patterns import drop_matches
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.clean_recipe import Filter

@@ -37,7 +37,7 @@ workers compute at the same time; one whose files are on their way leaves its tu
 
 _PRELOADED = [
     "pipeline.encode.encode",
-    "pipeline.assemble.assemble",
+    "pipeline.assemble",
     "pipeline.sources.formats.parquet",
     "pipeline.engine.local_worker",
 ]

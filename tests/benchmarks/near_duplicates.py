@@ -19,7 +19,7 @@ from pipeline.encode.run import Run, RunList, RunResult
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import write_receipt
 from pipeline.mix.near_duplicates import bands, pairs
-from pipeline.mix.near_duplicates.signatures import BANDS, band_keys, hash_shingles
+from pipeline.mix.near_duplicates.bands import BANDS, band_keys, hash_shingles
 from shards.audit.ngrams import token_values
 from shards.stores.store import FolderStore
 from tests.benchmarks.harness import MB, Figures, build, in_process, run_python

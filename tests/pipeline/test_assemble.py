@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from pipeline.assemble.assemble import AssembleTask, assemble_shards
+from pipeline.assemble import AssembleTask, assemble_shards
 from pipeline.builder.stages.assemble import group_assembled_shards
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList
 from pipeline.engine.receipts import WorkFileDamagedError

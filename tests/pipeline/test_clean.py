@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clean.malformed import NULL
+from pipeline.clean.drops import NULL
 from pipeline.clean.steps import EMPTY, LONG, SHORT, clean_batch
 from pipeline.clean.tally import Tally
 from pipeline.recipe.schema import SourceRecipe

@@ -34,7 +34,7 @@ from pipeline.clean.decontamination.items import (
     find_item_ngrams,
     load_items,
 )
-from pipeline.clean.decontamination.word_ngrams import find_hashed_words
+from pipeline.clean.decontamination.normal_form import find_hashed_words
 from pipeline.clean.tally import Documents
 from pipeline.encode.run import Run
 from pipeline.mix import contamination

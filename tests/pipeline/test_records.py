@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 import pytest
 
-from pipeline.assemble.assemble import AssembleTask
+from pipeline.assemble import AssembleTask
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.builder.records import find_changes, name_parts
 from pipeline.clean.decontamination.items import EvaluationsTask

@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from pipeline.assemble import assemble
+from pipeline import assemble
 from pipeline.builder.publish import clear_output
 from pipeline.builder.running_build import RunningBuild
 from pipeline.encode.run import DOCUMENT_DTYPE

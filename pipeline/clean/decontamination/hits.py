@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.arrow_arrays import split_by_size
 from pipeline.clean.decontamination.items import LEAST_WORDS, LONG_WORDS, NGRAM_WORDS, Items, load_items
-from pipeline.clean.decontamination.word_ngrams import find_hashed_words, hash_ngrams
+from pipeline.clean.decontamination.normal_form import find_hashed_words, hash_ngrams
 from pipeline.clean.tally import Documents
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
-from pipeline.clean.decontamination.normal_form import UNICODE_VERSION
-from pipeline.clean.decontamination.word_ngrams import find_hashed_words, hash_ngrams
+from pipeline.clean.decontamination.normal_form import UNICODE_VERSION, find_hashed_words, hash_ngrams
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.steps import files_by_name, reading_keys
 from pipeline.engine.checksums import write_checksummed

@@ -24,8 +24,16 @@ from pipeline.encode.run import CONNECTIONS, distinct_runs, load_runs
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report, digest_of_payload, last_part
-from pipeline.mix.near_duplicates.bands import BAND_DTYPE, EDGE_BITS, BandsTask, bands_digest, find_range, read_rows
-from pipeline.mix.near_duplicates.signatures import BAND_BITS, BANDS
+from pipeline.mix.near_duplicates.bands import (
+    BAND_BITS,
+    BAND_DTYPE,
+    BANDS,
+    EDGE_BITS,
+    BandsTask,
+    bands_digest,
+    find_range,
+    read_rows,
+)
 from shards.audit.ngrams import finalize
 from shards.format.equal_hashes import mark_first
 from shards.stores.open import open_store

@@ -19,8 +19,8 @@ from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Run, distinct_runs,
 from pipeline.engine.checksums import BLOCK_BYTES, ChecksummedWriter
 from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report, last_part
+from pipeline.mix.near_duplicates.bands import hash_shingles
 from pipeline.mix.near_duplicates.pairs import PARTITIONS, PairsTask, distinct_pairs, pairs_digest, read_pairs
-from pipeline.mix.near_duplicates.signatures import hash_shingles
 from shards.audit.ngrams import token_values
 from shards.stores.open import open_store
 from shards.stores.store import Store
