@@ -35,7 +35,7 @@ GONE: dict[str, str] = {
     "--no-probe": "a plan always builds a few megabytes of each source",
     "--count-duplicates": "a plan counts the duplicates of its sample; the build counts all",
     "--verify": "`tokenmill validate SET` compares the SHA-256 of every file",
-    "--keep": "the work folder keeps the results of all builds; `--prune` deletes what this build does not use",
+    "--keep": "a build's work folder keeps all results; build and train the recipes of an experiment's arm to have both",
     "--keep-tokenizer": "copy the set's tokenizer.json, and give it: --set 'tokenizer={file=\"tokenizer.json\"}'",
     "warc": "write its text as JSON lines: recipes/README.md#archives-and-web-crawls",
     "webdataset": "unpack the archive (`tar -xf`), and name the files that it holds",
@@ -50,6 +50,7 @@ GONE: dict[str, str] = {
     "cost": "`tokenmill fit RECIPE --tokens-per-s N --set cost.gpu_usd_per_hour=N` says hours and dollars",
     "bench": "`tokenmill fit RECIPE --measure` takes steps on this machine",
     "--resume": "the same command resumes RUN; `--from CHECKPOINT` begins another run from a checkpoint",
+    "smallest_difference": "the interval of each difference says how large it may be",
     "card_number": "card numbers are not looked for; `drop_if_matches` drops documents with numbers of a known form",
 }
 """Keys, values, flags (`--flag`), commands and extras that are gone, as a user writes them: what to do instead."""

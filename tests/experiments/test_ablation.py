@@ -24,13 +24,13 @@ from tests.support.ablations import (
     write_ablation,
     write_texts,
 )
-from tests.support.builds import call_here, wait_until
+from tests.support.builds import wait_until
 from tests.support.html import Html
 from tests.support.started import session_processes
 from tokenmill.__main__ import main
 from tokenmill.experiments.ablation import Ablation
-from tokenmill.experiments.proxy import find_change
 from tokenmill.experiments.schema import load_ablation
+from trainer.metrics import last_record, read_metrics
 
 PLAIN, SUMS = {"name": "plain"}, {"name": "sums", "data": {"sources": {"sums": {"weight": 3}}}}
 
@@ -39,30 +39,30 @@ def open_ablation(file: Path, out: Path) -> Ablation:
     return Ablation(file, load_ablation(file), out, LocalExecutor(1), Progress(quiet=True))
 
 
+def find_run(out: Path, arm: str, seed: int) -> Path:
+    """Return the run folder of a training."""
+    (run,) = (out / "runs" / arm).glob(f"seed-{seed}-*")
+    return run
+
+
 def find_pending(file: Path, out: Path) -> list[tuple[str, int]]:
     """Return the arm and the seed of each training that is not done."""
     return [(one.arm.name, one.seed) for one in open_ablation(file, out).find_pending()]
 
 
-def find_changes(file: Path, out: Path) -> list[str | None]:
-    """Return, for each training that is not done, what changed since its run folder was written."""
-    return [find_change(one.task) for one in open_ablation(file, out).find_pending()]
-
-
 def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
     file, out = write_ablation(tmp_path, PLAIN, SUMS, seeds=[1]), tmp_path / "out"
-    done = run_ablation(file, out, "--json", "--keep", "--workers", "2")
+    done = run_ablation(file, out, "--json", "--workers", "2")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer == json.loads((out / "ablation.json").read_text())
     assert "encode: 2 of 2 units were already encoded" in done.stderr  # the second arm changes only weights
     assert answer["scores"][0]["answer"] == "the first arm"
     assert answer["costs"][0]["dollars"] == pytest.approx(answer["costs"][0]["hours"] * 3.6)
-    # The scores are those of `train`, called by hand on the arm's set, and of the run folder.
+    # The scores are those of the run folder.
     values = answer["scores"][1]["values"]
-    recipe = out / "runs/sums/seed-1/recipe.json"
-    trained = call_here(main, "train", recipe, "--shards", out / "sets/sums", "--run", tmp_path / "run", "--json")
-    assert json.loads(trained.stdout)["scores"]["held_out_bpb"]["value"] == values["1"]
+    runs = [find_run(out, name, 1) for name in ("plain", "sums")]
+    assert last_record(read_metrics(runs[1]), "scores")["scores"]["held_out_bpb"]["value"] == values["1"]
     # Its page is written: that of `compare`, with the answer first.
     page = Html((out / "ablation.html").read_text())
     assert page.rows[0][:2] == ["score", "arm"]
@@ -71,13 +71,11 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
         f"ablation.{end}" for end in ("json", "html", "png", "svg")
     }
     # Two sets, one tokenizer.
-    names = ["plain", "sums"]
-    assert len({(out / "sets" / name / "tokenizer.json").read_bytes() for name in names}) == 1
-    recipes = [json.loads((out / "sets" / name / "recipe.json").read_text()) for name in names]
-    assert [[source["weight"] for source in recipe["sources"]] for recipe in recipes] == [[3, 1], [3, 3]]
+    assert len({(run / "tokenizer.json").read_bytes() for run in runs}) == 1
+    assert len({(run / "set.json").read_bytes() for run in runs}) == 2
 
     # Again: nothing runs. One more seed: one training of each arm, and the others stay.
-    again = run_ablation(file, out, "--json", "--keep")
+    again = run_ablation(file, out, "--json")
     assert "held_out_bpb" in done.stderr  # what a training says when it is done
     assert "held_out_bpb" not in again.stderr
     assert json.loads(again.stdout) == answer
@@ -89,7 +87,7 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
     assert more == {"1": values["1"], "2": more["2"]}
     assert more["1"] != more["2"]
     assert not (out / "sets").exists()
-    assert not list((out / "runs").glob("*/seed-2/checkpoints"))
+    assert not list((out / "runs").glob("*/seed-*/checkpoints"))
 
 
 @pytest.mark.long
@@ -114,17 +112,13 @@ def test_changed_text_trains_again_what_it_decides(tmp_path: Path) -> None:
     assert json.loads(first.stdout)["scores"][1]["answer"] == "one seed: what chance does is not known"
     write_ablation(tmp_path, PLAIN, {"name": "rate", "train": {"optimizer": {"lr": 4e-3}}}, seeds=[1])
     assert find_pending(file, out) == [("rate", 1)]
-    assert find_changes(file, out) == ["another train recipe"]
     write_ablation(tmp_path, PLAIN, rate, seeds=[1])
     assert find_pending(file, out) == []
     write_texts(tmp_path / "held-out.jsonl", "stories", documents=30, seed=4)
     assert find_pending(file, out) == [("plain", 1), ("rate", 1)]
-    assert find_changes(file, out) == ["other text to score"] * 2
     write_texts(tmp_path / "held-out.jsonl", "stories", documents=20, seed=2)
     write_texts(tmp_path / "sums.jsonl", "sums", documents=300, seed=3)
     assert find_pending(file, out) == [("plain", 1), ("rate", 1)]
-    again = run_ablation(file, out)
-    assert "2 trainings again, with another set: plain seed 1, rate seed 1" in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -176,24 +170,12 @@ def test_bad_files_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_sets_that_do_not_fit_the_disk_together_are_built_in_groups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    third = {"name": "third", "data": {"sources": {"sums": {"weight": 2}}}}
-    same_set = {"name": "rate", "train": {"optimizer": {"lr": 3e-3}}}
-    ablation = open_ablation(write_ablation(tmp_path, PLAIN, same_set, SUMS, third), tmp_path)
-
-    def divide(free: int) -> list[list[str]]:
-        usage = shutil.disk_usage(tmp_path)._replace(free=free)
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-        return [[arm.name for arm in group] for group in ablation._divide_by_disk()]  # pyright: ignore[reportPrivateUsage]
-
-    # A set may take 6 bytes for each of about 2,000 tokens: 12 kB.
-    assert divide(10**9) == [["plain", "rate", "sums", "third"]]
-    assert divide(35_000) == [["plain", "rate", "sums"], ["third"]]
-    assert divide(20_000) == [["plain", "rate"], ["sums"], ["third"]]
-    with pytest.raises(InputError, match=r"the set of arm 'plain' may take .* Give a folder on a larger disk"):
-        divide(10_000)
+def test_a_disk_that_is_too_small_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ablation = open_ablation(write_ablation(tmp_path, PLAIN, SUMS), tmp_path / "out")
+    usage = shutil.disk_usage(tmp_path)._replace(free=20_000)  # a set may take 6 bytes for each of about 2,000 tokens
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(InputError, match=r"the sets of 2 arms may take .* Give a folder on a larger disk"):
+        ablation.run()
 
 
 def test_a_recipe_with_fewer_tokens_than_a_training_takes_is_named(

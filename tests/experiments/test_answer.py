@@ -44,34 +44,24 @@ def answer(folder: Path, first: list[Any], other: list[Any], **keys: Any) -> dic
 
 
 @pytest.mark.parametrize(
-    ("other", "keys", "words"),
+    ("other", "words"),
     [
-        ([2.40, 2.42, 2.38], {}, "better"),
-        ([2.60, 2.63, 2.58], {}, "worse"),
-        (FIRST, {}, "no difference: equal with every seed"),
-        (FIRST, {"smallest_difference": 0.1}, "no difference: equal with every seed"),
-        ([2.51, 2.51, 2.48], {}, "no difference seen"),
-        ([2.49, 2.54, 2.46], {}, "no difference seen; it takes 309 seeds to show one of 0.0033"),
-        ([2.49, 2.54, 2.46], {"smallest_difference": 0.1}, "no difference seen; one of 0.1 would show"),
-        (
-            [2.49, 2.54, 2.46],
-            {"smallest_difference": 0.02},
-            "no difference seen; it takes 11 seeds to show one of 0.02",
-        ),
-        ([2.45], {}, "one seed: what chance does is not known"),
-        ([2.40, 2.42, ProxyResult(failed="lost")], {}, "better (2 of 3 seeds: the others failed)"),
-        ([ProxyResult(failed="lost")] * 3, {}, "not known: its trainings failed"),
+        ([2.40, 2.42, 2.38], "better"),
+        ([2.60, 2.63, 2.58], "worse"),
+        (FIRST, "no difference: equal with every seed"),
+        ([2.51, 2.51, 2.48], "no difference seen"),
+        ([2.49, 2.54, 2.46], "no difference seen; it takes 309 seeds to show one of 0.0033"),
+        ([2.45], "one seed: what chance does is not known"),
+        ([2.40, 2.42, ProxyResult(failed="lost")], "better (2 of 3 seeds: the others failed)"),
+        ([ProxyResult(failed="lost")] * 3, "not known: its trainings failed"),
         (
             [result(2.4, text="c"), result(2.4, text="c"), result(2.4, text="c")],
-            {},
             "other text: the arms were not scored on the same documents or items",
         ),
     ],
 )
-def test_the_words_say_what_the_numbers_support(
-    tmp_path: Path, other: list[Any], keys: dict[str, Any], words: str
-) -> None:
-    found = answer(tmp_path, FIRST[: len(other)], other, scores=["held_out_bpb"], **keys)
+def test_the_words_say_what_the_numbers_support(tmp_path: Path, other: list[Any], words: str) -> None:
+    found = answer(tmp_path, FIRST[: len(other)], other, scores=["held_out_bpb"])
     assert [row["answer"] for row in found["scores"]] == ["the first arm", words]
     shown = show_scores(found["scores"])
     assert [row["score"] for row in shown] == ["held_out_bpb", ""]

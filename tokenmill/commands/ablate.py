@@ -33,7 +33,6 @@ def add_experiment(parser: argparse.ArgumentParser, file: str) -> None:
     parser.add_argument(
         "--out", type=parse_path, required=True, metavar="DIR", help="folder for sets, training runs and the answer"
     )
-    parser.add_argument("--keep", action="store_true", help="keep the sets and the models' last checkpoints")
     parser.add_argument(
         "--dry-run",
         action="store_true",
@@ -47,12 +46,11 @@ def run(options: argparse.Namespace) -> Outcome:
     with closing(open_executor(options)) as executor:
         from pipeline.engine.stage_progress import Progress
         from tokenmill.experiments.ablation import Ablation
-        from tokenmill.experiments.answer import answer_ablation, show_tables
-        from tokenmill.experiments.page import tell_answer
+        from tokenmill.experiments.answer import answer_ablation, show_tables, tell_answer
         from tokenmill.experiments.schema import SHIPPED, load_ablation
 
         file = find_recipe(options.file, SHIPPED)
-        ablation = Ablation(file, load_ablation(file), options.out, executor, Progress(), keep=options.keep)
+        ablation = Ablation(file, load_ablation(file), options.out, executor, Progress())
         if options.dry_run:
             return tell_missing(ablation, len(ablation.find_pending()), {})
         ablation.run()

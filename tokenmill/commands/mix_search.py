@@ -29,12 +29,12 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run the search; exit status 1 if a training failed."""
     with closing(open_executor(options)) as executor:
         from pipeline.engine.stage_progress import Progress
-        from tokenmill.experiments.page import tell_answer
+        from tokenmill.experiments.answer import tell_answer
         from tokenmill.experiments.schema import SHIPPED
         from tokenmill.mix_search.answer import answer_search, show_tables
         from tokenmill.mix_search.search import MixSearch
 
-        search = MixSearch(find_recipe(options.file, SHIPPED), options.out, executor, Progress(), keep=options.keep)
+        search = MixSearch(find_recipe(options.file, SHIPPED), options.out, executor, Progress())
         if options.dry_run:
             ablation, left = search.find_pending()
             mixes = {arm.name: {one.name: one.weight for one in arm.recipe.sources} for arm in ablation.arms}

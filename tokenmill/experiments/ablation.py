@@ -2,7 +2,7 @@
 
 OUT/sets/ARM      the set of an arm, deleted when its models are trained
 OUT/work          the work folder of all sets: what is equal is done once
-OUT/runs/ARM/seed-N
+OUT/runs/ARM/seed-N-DIGEST
                   the run folder of each training
 OUT/trainings     the receipts of the trainings, as a build's work folder has those of its tasks
 OUT/tokenizers    the tokenizer of the first arm, which the others share
@@ -12,7 +12,7 @@ OUT/ablation.json the answer; OUT/ablation.html, .png and .svg show it
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,18 +21,15 @@ from pipeline.engine.driver import Driver
 from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Task, make_task
-from pipeline.recipe.schema import Recipe
 from shards.errors import InputError, plural
 from shards.stores.files import lock_folder, write_text
 from shards.stores.open import open_writable_store
 from shards.terminal.amounts import format_size
 from shards.terminal.program import Row
 from tokenmill.experiments.arms import Arm, resolve_arms, with_tokenizer
-from tokenmill.experiments.proxy import ProxyResult, ProxyTask, find_change, restore_run, train_proxy
+from tokenmill.experiments.proxy import ProxyResult, ProxyTask, train_proxy
 from tokenmill.experiments.schema import AblationConfig
 
-_USABLE_DISK = 0.8
-"""The part of the free disk that the sets of arms may take together."""
 _STAGE = "train"
 
 
@@ -62,8 +59,6 @@ class Ablation:
         out: Path,
         executor: Executor,
         progress: Progress,
-        *,
-        keep: bool = False,
     ):
         """Resolve and check the arms of the ablation.
 
@@ -73,16 +68,14 @@ class Ablation:
             out: the folder for all that the ablation makes.
             executor: where builds and trainings run.
             progress: shows them.
-            keep: whether sets and checkpoints stay.
 
         Raises:
             InputError: a recipe cannot be used; with every fault.
         """
         self.config = config
-        self.out, self.keep = out.absolute(), keep
+        self.out = out.absolute()
         self.work = self.out / "work"
         self._progress, self._executor = progress, executor
-        self._built: set[Path] = set()
         # Trainings are tasks with receipts, in a work folder of their own.
         self.driver = Driver(open_writable_store(str(self.out / "trainings")), executor, progress)
         self.arms = resolve_arms(file, config, self.driver.work, progress)
@@ -108,35 +101,16 @@ class Ablation:
         """
         (self.out / "trainings").mkdir(parents=True, exist_ok=True)  # other nodes look for it
         with lock_folder(self.out):
-            self._note_changes()
-            for arms in self._divide_by_disk():
-                self._train([one for one in self.trainings if one.arm in arms])
-                if not self.keep:
-                    shutil.rmtree(self.out / "sets", ignore_errors=True)
-                    self._built.clear()
-
-    def _train(self, trainings: Sequence[Training]) -> None:
-        """Train the models of some arms, as far as they are missing."""
-        # Arms that share a seed may share a training.
-        tasks = {one.task.digest: one.task for one in trainings}
-        stage = self.driver.run_stage(_STAGE, train_proxy, [*tasks.values()], unit="tokens", before=self._build_for)
-        results = dict(zip(tasks, stage.results, strict=True))
-        for one in trainings:
-            one.result = results[one.task.digest]
-            if one.result.failed:
-                # It has a receipt: without that, the next call tries again.
-                self.driver.work.child(_STAGE).child(one.task.digest).delete_all()
-            else:
-                restore_run(self.results_folder(one), one.task)
-
-    def _note_changes(self) -> None:
-        """Say which trainings run again, and why: their run folders are those of other trainings."""
-        again: dict[str, list[str]] = {}
-        for one in self.find_pending():
-            if change := find_change(one.task):
-                again.setdefault(change, []).append(f"{one.arm.name} seed {one.seed}")
-        for change, names in again.items():
-            self._progress.note(f"{plural(len(names), 'training')} again, with {change}: {', '.join(names)}")
+            # Arms that share a seed may share a training.
+            tasks = {one.task.digest: one.task for one in self.trainings}
+            stage = self.driver.run_stage(_STAGE, train_proxy, [*tasks.values()], unit="tokens", before=self._build_for)
+            results = dict(zip(tasks, stage.results, strict=True))
+            for one in self.trainings:
+                one.result = results[one.task.digest]
+                if one.result.failed:
+                    # It has a receipt: without that, the next call tries again.
+                    self.driver.work.child(_STAGE).child(one.task.digest).delete_all()
+            shutil.rmtree(self.out / "sets", ignore_errors=True)
 
     def results_folder(self, training: Training) -> Path:
         """Return the folder of a finished training's result: its metrics and recipe, as in a run folder."""
@@ -160,47 +134,31 @@ class Ablation:
             threads=self.config.threads,
             shards=str(self.set_folder(arm)),
             run=str(self.out / "runs" / arm.name / f"seed-{seed}"),
-            keep=self.keep,
         )
         return make_task(payload, arm.tokens, f"{arm.name} seed {seed}")
 
-    def _divide_by_disk(self) -> Iterable[list[Arm]]:
-        """Return the arms in groups whose sets fit on the disk together.
+    def _build_for(self, pending: list[Task]) -> None:
+        """Build the sets that trainings need.
 
         Raises:
-            InputError: one set does not fit.
+            InputError: the disk is too small for them.
         """
-        room = int(shutil.disk_usage(self.out).free * _USABLE_DISK)
-        groups: list[list[Arm]] = [[]]
-        sizes: dict[str, int] = {}
-        for arm in self.arms:
-            need = _set_bytes(arm.recipe, arm.tokens)
-            if need > room:
-                raise InputError(
-                    f"{self.out}: the set of arm {arm.name!r} may take {format_size(need)}, and {format_size(room)} "
-                    "are free for it. Give a folder on a larger disk, or fewer tokens."
-                )
-            if sum(sizes.values()) + (0 if arm.data in sizes else need) > room:
-                groups.append([])
-                sizes = {}
-            groups[-1].append(arm)
-            sizes[arm.data] = need
-        if len(groups) > 1:
-            turns = plural(len(groups), "group")
-            self._progress.note(f"the disk is too small for all sets at a time: {turns} of arms, one after the other")
-        return groups
-
-    def _build_for(self, pending: list[Task]) -> None:
-        """Build the sets that trainings need."""
         missing = {task.digest for task in pending}
-        for data in dict.fromkeys(one.arm.data for one in self.trainings if one.task.digest in missing):
-            self._build(self._first_with(data))
+        needed = dict.fromkeys(one.arm.data for one in self.trainings if one.task.digest in missing)
+        arms = [self._first_with(data) for data in needed]
+        size = sum(_set_bytes(arm) for arm in arms if not self.set_folder(arm).exists())
+        room = shutil.disk_usage(self.out).free
+        if size > room:
+            found = (
+                f"the sets of {plural(len(arms), 'arm')} may take {format_size(size)}, and {format_size(room)} are free"
+            )
+            raise InputError(f"{self.out}: {found}. Give a folder on a larger disk, or fewer tokens.")
+        for arm in arms:
+            self._build(arm)
 
-    def _build(self, arm: Arm) -> Path:
+    def _build(self, arm: Arm) -> None:
         """Build the set of an arm unless it is there, with the tokenizer of the first arm unless it has its own."""
         folder = self.set_folder(arm)
-        if folder in self._built:
-            return folder
         # Arms without a tokenizer of their own share that of the first.
         recipe = arm.recipe
         if not arm.own_tokenizer and recipe.tokenizer.file is None:
@@ -210,8 +168,6 @@ class Ablation:
             build_set(recipe, out=folder, work=self.work, executor=self._executor, progress=True)
         except InputError as error:
             raise InputError([f"arm {arm.name}: {problem}" for problem in error.problems]) from error
-        self._built.add(folder)
-        return folder
 
     def _find_tokenizer(self) -> Path:
         """Return the file of the first arm's tokenizer; build that arm's set if it is missing."""
@@ -224,7 +180,7 @@ class Ablation:
         return file
 
 
-def _set_bytes(recipe: Recipe, tokens: int) -> int:
+def _set_bytes(arm: Arm) -> int:
     """Return the most bytes that the set of an arm may take: its tokens, uncompressed, and tables of documents."""
-    wanted = tokens if recipe.mix.tokens == "max" else recipe.mix.tokens
-    return 6 * (wanted + recipe.split.val_tokens)
+    wanted = arm.tokens if arm.recipe.mix.tokens == "max" else arm.recipe.mix.tokens
+    return 6 * (wanted + arm.recipe.split.val_tokens)

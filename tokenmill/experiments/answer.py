@@ -1,21 +1,28 @@
-"""The answer of an ablation: for each score the paired differences of the arms from the first one, and what it cost."""
+"""The answer of an ablation: for each score the paired differences of the arms from the first one, and what it cost.
+
+`tell_answer` ends every experiment: its answer as JSON, and the page of `tokenmill compare` with the answer first.
+"""
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from shards.errors import plural
-from shards.terminal.program import Row
-from tokenmill.experiments.ablation import Ablation, list_failed
+from shards.stores.files import write_text
+from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Row
+from tokenmill.experiments.ablation import Ablation, Training, list_failed
 from tokenmill.experiments.arms import Arm
-from tokenmill.experiments.differences import CONFIDENCE, Difference, count_seeds, find_difference
+from tokenmill.experiments.differences import CONFIDENCE, count_seeds, find_difference
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import flatten_keys
 from trainer.evaluation.scores import show_score
-from trainer.results.comparison import name_once
+from trainer.results.comparison import compare_runs, name_once, write_comparison
 from trainer.results.curves import LOSS_UNITS, unit_of
+from trainer.results.runs import TrainingRun, read_run
 
 
 def answer_ablation(ablation: Ablation) -> Row:
@@ -24,8 +31,8 @@ def answer_ablation(ablation: Ablation) -> Row:
     Returns:
         `name`: that of the ablation.
         `scores`: for each score and arm its `score`, `arm`, `values` by seed, `mean`, `spread` (the standard deviation
-            over seeds), and from the first arm the `difference`, its interval `low` to `high`, `p`, `seeds_needed` for
-            the difference that was asked for, and `answer`.
+            over seeds), and from the first arm the `difference`, its interval `low` to `high`, `p`, `seeds_needed` to
+            show this difference, and `answer`.
         `costs`: for each arm its `trainings` that did not fail, their `tokens`, how many of these were `repeated`,
             `hours` and `dollars`.
         `changes`: for each key that an arm changes, its `arm`, `key` and `value`.
@@ -67,7 +74,7 @@ def _compare_arms(ablation: Ablation, score: str) -> Iterator[Row]:
             both = zip([_value(result, score) for result in base], values, strict=True)
             # Seeds that failed in one of the arms have no pair.
             pairs = [(a, b) for a, b in both if a is not None and b is not None]
-            row |= _describe_pairs(ablation, score, pairs, [*base, *own])
+            row |= _describe_pairs(score, pairs, [*base, *own])
             if 0 < len(pairs) < len(values):
                 row["answer"] += f" ({len(pairs)} of {plural(len(values), 'seed')}: the others failed)"
         yield row
@@ -77,9 +84,7 @@ def _value(result: ProxyResult, score: str) -> float | None:
     return result.scores.get(score, {}).get("value")
 
 
-def _describe_pairs(
-    ablation: Ablation, score: str, pairs: Sequence[tuple[float, float]], results: Sequence[ProxyResult]
-) -> Row:
+def _describe_pairs(score: str, pairs: Sequence[tuple[float, float]], results: Sequence[ProxyResult]) -> Row:
     """Return what the pairs of values of two arms say."""
     if len({result.text_of(score) for result in results if not result.failed}) > 1:
         return {"answer": "other text: the arms were not scored on the same documents or items"}
@@ -93,22 +98,11 @@ def _describe_pairs(
     if found.is_seen:
         better = (found.mean < 0) == (unit_of(score) in LOSS_UNITS)
         return row | {"answer": "better" if better else "worse"}
-    return row | _describe_unseen(found, ablation.config.smallest_difference, len(pairs))
-
-
-def _describe_unseen(found: Difference, smallest: float | None, pairs: int) -> Row:
-    """Return the answer if the interval holds 0: how many seeds would show the difference that matters."""
-    size = abs(found.mean) if smallest is None else smallest
     if found.spread == 0:
-        return {"answer": "no difference: equal with every seed"}
-    seeds = count_seeds(size, found.spread or 0.0)
-    if seeds is None and smallest is None:
-        return {"answer": "no difference seen"}
-    if smallest is not None and seeds is not None and seeds <= pairs:
-        return {"seeds_needed": seeds, "answer": f"no difference seen; one of {smallest:g} would show"}
-    # Without a smallest difference, the one that was measured is asked for.
-    needed = "more than 10,000 seeds" if seeds is None else plural(seeds, "seed")
-    return {"seeds_needed": seeds, "answer": f"no difference seen; it takes {needed} to show one of {size:.2g}"}
+        return row | {"answer": "no difference: equal with every seed"}
+    seeds = count_seeds(found.mean, found.spread or 0.0)
+    needed = "" if seeds is None else f"; it takes {plural(seeds, 'seed')} to show one of {abs(found.mean):.2g}"
+    return row | {"seeds_needed": seeds, "answer": f"no difference seen{needed}"}
 
 
 def add_up(arm: Arm, results: Sequence[ProxyResult]) -> Row:
@@ -178,3 +172,43 @@ def show_tables(answer: Row) -> dict[str, list[Row]]:
         "What the arms change": [row | {"value": json.dumps(row["value"])} for row in answer["changes"]],
         "Cost": answer["costs"],
     }
+
+
+def tell_answer(
+    ablation: Ablation,
+    trainings: Iterable[Training],
+    answer: Row,
+    tables: Mapping[str, list[Row]],
+    name: str,
+    others: Sequence[Path] = (),
+) -> Outcome:
+    """Write the answer of an experiment and its page, and return it; exit status 1 if a training failed.
+
+    Args:
+        ablation: the experiment's folder.
+        trainings: all of its trainings.
+        answer: with its `name`, `notes` and the trainings that `failed`.
+        tables: the answer as people read it, by title.
+        name: the name of the files.
+        others: other files that were written.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    out = ablation.out
+    write_text(out / f"{name}.json", json.dumps(answer, indent=2) + "\n")
+    files = [out / f"{name}.json", *others]
+    if runs := read_trained(ablation, trainings):
+        compared = compare_runs(runs)
+        shown = {"title": answer["name"], "notes": answer["notes"], "answers": {**tables}}
+        files += write_comparison(runs, compared, out, name=name, shown=shown)
+    lines = [answer["name"], *tables.values(), *answer["notes"], *map(str, files)]
+    return Outcome(answer, lines, PROBLEMS if answer["failed"] else WHOLE)
+
+
+def read_trained(ablation: Ablation, trainings: Iterable[Training]) -> list[TrainingRun]:
+    """Return the runs of the trainings that did not fail, by arm and seed; arms may share a training."""
+    done = {one.task.digest: one for one in trainings if not one.result.failed}
+    return [
+        replace(read_run(ablation.results_folder(one)), name=f"{one.arm.name} seed {one.seed}") for one in done.values()
+    ]

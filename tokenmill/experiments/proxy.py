@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import Result
-from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, Task, digest_of_payload
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, digest_of_payload
 from shards.errors import InputError, plural
 from shards.stores.files import write_text
 from shards.terminal.display import say
@@ -34,9 +34,8 @@ from shards.terminal.program import COULD_NOT_RUN, Row
 from trainer.metrics import METRICS_FILE, last_record, read_metrics
 from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE
 
-DIGEST_FILE, PROXY_FILE, LOG_FILE, OUTCOME_FILE = "proxy.txt", "proxy.json", "train.log", "outcome.json"
-"""In the run folder: the digests of the task whose run it is, of its set and of what it scores; its train recipe; what
-`train` said; and, when it is done, its result."""
+PROXY_FILE, LOG_FILE, OUTCOME_FILE = "proxy.json", "train.log", "outcome.json"
+"""In the run folder: the train recipe; what `train` said; and, when it is done, its result."""
 _RESULT_FILES = (METRICS_FILE, RECIPE_FILE, SET_FILE, TOKENIZER_FILE)
 _WITHOUT_EFFECT = ("name", "checkpoint", "log", "cost", "phases")
 """Sections of a train recipe that do not change a score."""
@@ -72,9 +71,7 @@ class ProxyTask(Payload):
     shards: Annotated[str, NOT_IN_DIGEST]
     """The folder of the set."""
     run: Annotated[str, NOT_IN_DIGEST]
-    """The run folder. Only one training has it."""
-    keep: Annotated[bool, NOT_IN_DIGEST] = False
-    """Whether the run keeps its last checkpoint."""
+    """The run folder, without the digest of the task that ends its name: only one training has it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,8 +101,8 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
         InputError: no GPU may be used.
         OSError: the run folder cannot be used.
     """
-    run = Path(payload.run)
-    _prepare_run(run, _identify(payload, digest_of_payload(payload)))
+    run = Path(f"{payload.run}-{digest_of_payload(payload)[:8]}")
+    run.mkdir(parents=True, exist_ok=True)
     failed = ""
     if not (run / OUTCOME_FILE).is_file():
         with hold_gpu(payload.recipe["train"]["device"]) as gpu:
@@ -128,50 +125,8 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
     report(outcome["tokens_used"], outcome["tokens_used"])
     shown = ", ".join(f"{name} {score['value']:.4f}" for name, score in result.scores.items())
     say(f"{run.parent.name} {run.name}: {shown}")
-    if not payload.keep:
-        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
     return result
-
-
-def _identify(payload: ProxyTask, digest: str) -> str:
-    """Return what the run folder says of its training: the digests of its task, of its set and of what it scores."""
-    return f"{digest}\n{payload.data}\n{payload.evals}\n"
-
-
-def find_change(task: Task) -> str | None:
-    """Return how a training differs from the one whose run its run folder holds; None if it does not, or holds none."""
-    payload, known = task.payload, Path(task.payload.run) / DIGEST_FILE
-    if not known.is_file():
-        return None
-    digest, *parts = known.read_text().split()
-    if digest == task.digest:
-        return None
-    if parts[:1] != [payload.data]:
-        return "another set"
-    return "other text to score" if parts[1:] != [payload.evals] else "another train recipe"
-
-
-def _prepare_run(run: Path, identity: str) -> None:
-    """Make the run folder, empty if it holds the run of another task."""
-    known = run / DIGEST_FILE
-    if run.is_dir() and not (known.is_file() and known.read_text() == identity):
-        shutil.rmtree(run)
-    run.mkdir(parents=True, exist_ok=True)
-    write_text(known, identity)
-
-
-def restore_run(results: Path, task: Task) -> None:
-    """Make the run folder of a finished training that of its result, if another training has had the folder since."""
-    run, known = Path(task.payload.run), Path(task.payload.run) / DIGEST_FILE
-    identity = _identify(task.payload, task.digest)
-    if known.is_file() and known.read_text() == identity:
-        return
-    shutil.rmtree(run, ignore_errors=True)
-    run.mkdir(parents=True)
-    for name in _RESULT_FILES:
-        if (results / name).is_file():
-            shutil.copyfile(results / name, run / name)
-    write_text(known, identity)
 
 
 def _count_tokens(run: Path) -> int:

@@ -42,9 +42,6 @@ class ExperimentConfig(Settings):
     it. Its phases and prompts are left out."""
     seeds: Annotated[list[Seed], Field(min_length=1)] = Field(default_factory=lambda: [1, 2, 3])
     """One training of each arm for each seed. Equal seeds begin with equal weights and read windows in one order."""
-    smallest_difference: Annotated[float, Field(gt=0)] | None = None
-    """The smallest difference worth knowing: where none is seen, the answer says how many seeds this one would take;
-    without it, how many the difference as measured would take."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Threads of each training on a CPU. The losses depend on them, and not on how many trainings run at a time."""
 

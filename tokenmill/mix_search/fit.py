@@ -48,25 +48,16 @@ class ScoreFit(NamedTuple):
 
     def predict(self, mixes: Shares) -> Values:
         """Return the score of each mix, `(mixes,)`."""
-        return np.exp(_fit_logarithms(mixes, self.exponent, np.log(self.pure))[0])
-
-    def slope(self, mix: Shares) -> Shares:
-        """Return how the score of a mix changes with each share, `(dimensions,)`."""
-        logs = np.log(self.pure)
-        value, parts = _fit_logarithms(mix[None], self.exponent, logs)
-        rises = logs if abs(self.exponent) < _ALMOST_ZERO else parts[0] / self.exponent
-        return np.exp(value[0]) * rises
+        return np.exp(_fit_logarithms(mixes, self.exponent, np.log(self.pure)))
 
 
-def _fit_logarithms(mixes: Shares, exponent: float, logs: Shares) -> tuple[Values, Shares]:
-    """Return the logarithm of each mix's score, `(mixes,)`, and by how much each share's part of it outweighs the
-    share, `(mixes, dimensions)`."""
+def _fit_logarithms(mixes: Shares, exponent: float, logs: Shares) -> Values:
+    """Return the logarithm of each mix's score, `(mixes,)`."""
     from scipy.special import logsumexp
 
     if abs(exponent) < _ALMOST_ZERO:
-        return mixes @ logs, np.ones_like(mixes)
-    total: Values = np.asarray(logsumexp(exponent * logs, axis=1, b=mixes))
-    return total / exponent, np.exp(exponent * logs - total[:, None])
+        return mixes @ logs
+    return np.asarray(logsumexp(exponent * logs, axis=1, b=mixes)) / exponent
 
 
 class SearchFit(NamedTuple):
@@ -104,24 +95,13 @@ def fit_score(mixes: Shares, values: Values, weights: Values | None = None, star
     wanted = np.log(values)
 
     def residuals(found: Values) -> Values:
-        return scale * (_fit_logarithms(mixes, found[0], found[1:])[0] - wanted)
-
-    def jacobian(found: Values) -> Values:
-        exponent, logs = found[0], found[1:]
-        predicted, parts = _fit_logarithms(mixes, exponent, logs)
-        mean = (mixes * parts) @ logs
-        if abs(exponent) < _ALMOST_ZERO:
-            by_exponent = (mixes @ logs**2 - mean**2) / 2
-        else:
-            by_exponent = (mean - predicted) / exponent
-        return scale[:, None] * np.column_stack([by_exponent, mixes * parts])
+        return scale * (_fit_logarithms(mixes, found[0], found[1:]) - wanted)
 
     # The log-linear fit is where the search begins.
     linear, *_ = np.linalg.lstsq(scale[:, None] * mixes, scale * wanted, rcond=None)
     starts = [[start.exponent, *np.log(start.pure)]] if start else [[one, *linear] for one in _EXPONENTS]
     most = np.full(mixes.shape[1], _MOST_LOGARITHM)
     settings: dict[str, Any] = {
-        "jac": jacobian,
         "bounds": ([_LEAST_EXPONENT, *-most], [_GREATEST_EXPONENT, *most]),
         "x_scale": "jac",
         "max_nfev": 200,
@@ -145,9 +125,6 @@ def find_best(space: MixSpace, candidates: Shares, fits: Mapping[str, ScoreFit],
     def objective(mix: Shares) -> float:
         return float(predict_objective(fits, parts, mix[None])[0])
 
-    def slope(mix: Shares) -> Shares:
-        return np.sum([parts[name] * fit.slope(mix) for name, fit in fits.items()], axis=0) / sum(parts.values())
-
     settings: dict[str, Any] = {
         "method": "SLSQP",
         "bounds": list(zip(space.low, space.high, strict=True)),
@@ -156,7 +133,7 @@ def find_best(space: MixSpace, candidates: Shares, fits: Mapping[str, ScoreFit],
     }
     # From the best candidate down the slope.
     begin = candidates[int(np.argmin(predict_objective(fits, parts, candidates)))]
-    found = minimize(objective, begin, jac=slope, **settings).x
+    found = minimize(objective, begin, **settings).x
     better = objective(found) <= objective(begin)
     return np.asarray(found) if better and space.holds(found, 1e-6) else begin
 

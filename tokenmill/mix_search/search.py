@@ -2,6 +2,11 @@
 
 The arms of all rounds are those of ablations in one folder: what is done stays done, and a search that is called again
 goes on. `tokenmill.experiments.ablation` lists the folder.
+
+Matched repetition: small models see a scarce source as often as the real run will, whatever its share of the mix. A run
+of T tokens at share w takes w T tokens of a source of A tokens: w T / A epochs. A model of t tokens takes w t of the
+source's part t / T: as many epochs, for any w. Sources that the real run does not use up stay whole: neither run
+repeats them.
 """
 
 from __future__ import annotations
@@ -9,14 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
-from pipeline.recipe.schema import MAX_EPOCHS
+from pipeline.plan.plan import plan_set
+from pipeline.recipe.schema import MAX_EPOCHS, Recipe
 from shards.errors import InputError, RunError, plural
 from shards.stores.files import write_text
 from tokenmill.experiments.ablation import Ablation, Training, list_failed
@@ -24,9 +30,8 @@ from tokenmill.experiments.arms import locate_recipe
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import AblationConfig, ArmConfig
 from tokenmill.mix_search.fit import SearchFit, count_parameters, fit_scores
-from tokenmill.mix_search.repetition import find_target, measure_sources
 from tokenmill.mix_search.schema import MixSearchConfig, load_mix_search
-from tokenmill.mix_search.space import DECIMALS, Shares, draw_near, find_space, list_candidates, spread_out
+from tokenmill.mix_search.space import DECIMALS, MixSpace, Shares, draw_near, find_space, list_candidates, spread_out
 from trainer.results.curves import unit_of
 
 OWN, WINNER = "recipe", "winner"
@@ -35,6 +40,10 @@ OBJECTIVE = "objective_bpb"
 
 _FIRST_ROUND = 0.5
 """The part of the arms that fills the space."""
+_FEWEST_DOCUMENTS = 10
+"""A part of a source with fewer documents says nothing of the source."""
+_SURE = 1.1
+"""Bounds are refused if even this many times the tokens measured would be too few."""
 
 
 class MixSearch:
@@ -50,7 +59,7 @@ class MixSearch:
     last: Ablation | None = None
     """The comparison of the winner with the recipe's own mix; None if they are the same."""
 
-    def __init__(self, file: Path, out: Path, executor: Executor, progress: Progress, *, keep: bool = False):
+    def __init__(self, file: Path, out: Path, executor: Executor, progress: Progress):
         """Read the file of the search, and check its recipes and bounds.
 
         Args:
@@ -58,13 +67,12 @@ class MixSearch:
             out: the folder for all that the search makes.
             executor: where builds and trainings run.
             progress: shows them.
-            keep: whether sets and checkpoints stay.
 
         Raises:
             InputError: the file or a recipe that it names cannot be used.
         """
         self.file, self.config, self.out = file, load_mix_search(file), out.absolute()
-        self._executor, self._progress, self._keep = executor, progress, keep
+        self._executor, self._progress = executor, progress
         self.recipe = load_checked_recipe(locate_recipe(file, self.config.data), progress=progress)
         # An arm as the recipes are, since it says what is scored.
         self._check_objective(self._open([ArmConfig(name=OWN)], self.config.seeds).arms[0].train.eval.score_names)
@@ -200,14 +208,8 @@ class MixSearch:
 
     def _open(self, arms: list[ArmConfig], seeds: Sequence[int]) -> Ablation:
         shared = {key: getattr(self.config, key) for key in ("name", "data", "train", "tokens", "threads")}
-        config = AblationConfig.model_construct(
-            **shared,
-            seeds=list(seeds),
-            smallest_difference=self.config.smallest_difference,
-            scores=[],
-            arms=arms,
-        )
-        return Ablation(self.file, config, self.out, self._executor, self._progress, keep=self._keep)
+        config = AblationConfig.model_construct(**shared, seeds=list(seeds), scores=[], arms=arms)
+        return Ablation(self.file, config, self.out, self._executor, self._progress)
 
     def _open_last(self) -> Ablation:
         """Return the comparison of the winner, whose seeds are its own if the file says so."""
@@ -288,3 +290,76 @@ def split_rounds(arms: int, rounds: int, parameters: int) -> list[int]:
     for index in range((left - first) - sum(later)):
         later[index] += 1
     return [first, *filter(None, later)]
+
+
+class SourceSize(NamedTuple):
+    """What a source has for the real run, by the estimate of `plan`."""
+
+    tokens: int | None
+    """Its tokens; None if it has more than the real run can take within the bounds."""
+    take: float
+    """The part of its documents in the sets of the arms."""
+
+
+def measure_sources(file: Path, config: MixSearchConfig, recipe: Recipe, space: MixSpace) -> dict[str, SourceSize]:
+    """Return what each source has for the real run, and the part of it that the arms take.
+
+    Raises:
+        InputError: the target is unknown or too small, a bound repeats a source more often than `mix.max_epochs`
+            allows, or an arm would see too few documents of a source.
+    """
+    target = find_target(file, config, recipe)
+    greatest = space.greatest()
+    # A plan in which each source has its greatest share of the target tells whether that is more than it has.
+    sources = [one.model_copy(update={"weight": max(greatest[one.name], 1e-9)}) for one in recipe.sources]
+    most = {"tokens": max(1, int(target * sum(greatest.values()))), "when_short": "shrink"}
+    planned = plan_set(recipe.model_copy(update={"sources": sources, "mix": recipe.mix.model_copy(update=most)}))
+    sizes: dict[str, SourceSize] = {}
+    problems: list[str] = []
+    for source, found in zip(recipe.sources, planned.sources, strict=True):
+        # How often the real run would take the source at its greatest share.
+        epochs = greatest[source.name] * target / max(1, found.tokens)
+        if found.has_more or epochs <= 1:
+            sizes[source.name] = SourceSize(None if found.has_more else found.tokens, source.take)
+            continue
+        take = source.take * config.tokens / target
+        sizes[source.name] = SourceSize(found.tokens, take)
+        place = f"{file}: bounds: {source.name!r} has about {plural(found.tokens, 'token')}"
+        if epochs > recipe.mix.max_epochs * _SURE:
+            share = recipe.mix.max_epochs * found.tokens / target
+            problems.append(
+                f"{place}: its greatest share, {greatest[source.name]:.4g} of {target:,}, repeats it {epochs:.1f} "
+                f"times, and mix.max_epochs is {recipe.mix.max_epochs}. Give it a bound of at most {share:.4f}, or "
+                "raise mix.max_epochs in the data recipe."
+            )
+        # How many documents an arm would see.
+        left = found.documents * config.tokens / target
+        if left < _FEWEST_DOCUMENTS:
+            problems.append(
+                f"{place}: models of {plural(config.tokens, 'token')} would see about "
+                f"{plural(round(left), 'document')} of it, to repeat them as often as the real run of {target:,}. "
+                "Give more tokens to each model."
+            )
+    if problems:
+        raise InputError(problems)
+    return sizes
+
+
+def find_target(file: Path, config: MixSearchConfig, recipe: Recipe) -> int:
+    """Return the training tokens of the real run.
+
+    Raises:
+        InputError: neither file says them, or they are fewer than those of a model.
+    """
+    given = recipe.mix.tokens if config.target_tokens is None else config.target_tokens
+    if given == "max":
+        raise InputError(
+            f'{file}: target_tokens: required key is missing: the data recipe has mix.tokens = "max". Give the tokens '
+            "of the real run: the small models repeat scarce sources as often."
+        )
+    if given < config.tokens:
+        raise InputError(
+            f"{file}: tokens = {config.tokens:,}: more than the {given:,} of the real run. Give fewer, or raise "
+            "target_tokens."
+        )
+    return given
