@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 from pydantic import ConfigDict, Field, JsonValue, PositiveInt
 
 from shards.config import Settings, in_form, read_partly
-from shards.eval_tasks.known import KNOWN_TASKS, EvalTask, Split
+from shards.eval_tasks.known import KNOWN_TASKS, EvalTask
 from shards.eval_tasks.prompts import Item, Row, ask, check_choices, check_text, find_label, shorten
 from shards.terminal.gone import did_you_mean, nearest
 
@@ -58,9 +58,29 @@ class EvalSetConfig(Settings):
 Column = Annotated[str, Field(min_length=1)]
 
 
-class OwnColumns(Settings):
-    """The columns of an eval task's files, and its prompt form. Dots descend into structs: `choices.text`."""
+COLUMNS = {"question", "choices", "answer", "labels", "prompt"}
+"""Keys of an eval task for files of the user."""
 
+
+class EvalTaskConfig(Settings):
+    """Items with a question, choices and an answer, scored at each validation
+    ([docs/scores.md](scores.md#eval-tasks)). The columns and the prompt are for files of yours. Known by name
+    are `arc_easy`, `arc_challenge`, `hellaswag`, `piqa`, `sciq`, `openbookqa`, `winogrande` and `lambada`."""
+
+    name: EvalName
+    """The scores are `NAME_acc`, `NAME_acc_norm` (by the bytes of each choice; not of `winogrande` and `lambada`) and
+    `NAME_bpb` (of the right answer)."""
+    task: EvalName | None = None
+    """A known eval task, when it is not called like `name`."""
+    files: list[str] = Field(default_factory=list)
+    """Parquet files or JSON lines with the items, relative to the recipe's folder. A known eval task is read from the
+    Hub without them."""
+    num_fewshot: Annotated[int, Field(ge=0, le=100)] = 0
+    """How many items with their right answers come before each question: the first ones, but never the item itself."""
+    fewshot_files: list[str] = Field(default_factory=list)
+    """Files that these come from; by default the split of lm-evaluation-harness for a known eval task."""
+    limit: PositiveInt | None = None
+    """Only the first items are scored."""
     question: Column = "question"
     """Column of the question."""
     choices: Column = "choices"
@@ -74,14 +94,20 @@ class OwnColumns(Settings):
     )
     """The text before a choice, in which the question takes the place of `{question}`. A space follows it."""
 
-    @classmethod
-    def key_names(cls) -> list[str]:
-        """Return the keys of the table: those of a subclass, then the columns and the prompt."""
-        return sorted(cls.model_fields, key=OwnColumns.model_fields.__contains__)
+    @property
+    def known(self) -> EvalTask | None:
+        """The known eval task; None for one of the user's own."""
+        return KNOWN_TASKS.get(self.task or self.name)
 
-    def describe(self, name: str) -> EvalTask:
+    @property
+    def score_names(self) -> list[str]:
+        """The names of its scores."""
+        normalised = [] if self.known and not self.known.compares_texts else [f"{self.name}_acc_norm"]
+        return [f"{self.name}_acc", *normalised, f"{self.name}_bpb"]
+
+    def describe(self) -> EvalTask:
         """Return the eval task whose rows have these columns."""
-        return EvalTask(name, partial(self._ask, f"eval.tasks.{name}"))
+        return EvalTask(self.name, partial(self._ask, f"eval.tasks.{self.name}"))
 
     def _ask(self, place: str, row: Row) -> Item:
         def read(key: str, check: Callable[[Any, str], Any] = lambda value, _: value) -> Any:
@@ -105,43 +131,6 @@ class OwnColumns(Settings):
         else:
             right = answer
         return ask(self.prompt.replace("{question}", question), choices, right, question=question)
-
-
-class EvalTaskConfig(OwnColumns):
-    """Items with a question, choices and an answer, scored at each validation
-    ([docs/scores.md](scores.md#eval-tasks)). The columns and the prompt are for files of yours. Known by name
-    are `arc_easy`, `arc_challenge`, `hellaswag`, `piqa`, `sciq`, `openbookqa`, `winogrande` and `lambada`."""
-
-    name: EvalName
-    """The scores are `NAME_acc`, `NAME_acc_norm` (by the bytes of each choice; not of `winogrande` and `lambada`) and
-    `NAME_bpb` (of the right answer)."""
-    task: EvalName | None = None
-    """A known eval task, when it is not called like `name`."""
-    files: list[str] = Field(default_factory=list)
-    """Parquet files or JSON lines with the items, relative to the recipe's folder. A known eval task is read from the
-    Hub without them."""
-    num_fewshot: Annotated[int, Field(ge=0, le=100)] = 0
-    """How many items with their right answers come before each question."""
-    fewshot_split: Split | None = None
-    """The split of a known eval task that these come from; by default the one of lm-evaluation-harness."""
-    fewshot_files: list[str] = Field(default_factory=list)
-    """Files that these come from, instead of a split."""
-    fewshot_draw: Literal["fixed", "first"] = "fixed"
-    """`fixed`: other ones for each item, which never change and never are the item itself. `first`: the first ones for
-    all, as the sampler `first_n` of lm-evaluation-harness takes."""
-    limit: PositiveInt | None = None
-    """Only the first items are scored."""
-
-    @property
-    def known(self) -> EvalTask | None:
-        """The known eval task; None for one of the user's own."""
-        return KNOWN_TASKS.get(self.task or self.name)
-
-    @property
-    def score_names(self) -> list[str]:
-        """The names of its scores."""
-        normalised = [] if self.known and not self.known.compares_texts else [f"{self.name}_acc_norm"]
-        return [f"{self.name}_acc", *normalised, f"{self.name}_bpb"]
 
 
 class EvalConfig(Settings):
@@ -202,7 +191,7 @@ def check_eval(tables: dict[str, Any]) -> Iterator[str]:
 def _check_eval_task(one: EvalTaskConfig) -> Iterator[str]:
     # A known eval task has its own columns and splits; one of the user has files.
     place = f"eval.tasks.{one.name}"
-    columns = sorted(one.model_dump(include=set(OwnColumns.model_fields), exclude_defaults=True))
+    columns = sorted(one.model_dump(include=COLUMNS, exclude_defaults=True))
     if one.task is not None and one.known is None:
         yield f"{place}.task = {one.task!r}: no such eval task.{nearest(one.task, list(KNOWN_TASKS))}"
     elif one.known and columns:
@@ -210,15 +199,10 @@ def _check_eval_task(one: EvalTaskConfig) -> Iterator[str]:
     elif not one.known and not one.files:
         known = nearest(one.name, list(KNOWN_TASKS))
         yield f"{place}: has no items, and no known eval task has this name.{known} Give files, or task."
-    if not one.known and one.fewshot_split:
-        yield f"{place}.fewshot_split: only known eval tasks have splits. Give fewshot_files with the examples instead."
-    elif not one.known and one.num_fewshot and not one.fewshot_files:
+    if not one.known and one.num_fewshot and not one.fewshot_files:
         yield f"{place}.num_fewshot = {one.num_fewshot}: the examples have no place. Give fewshot_files."
-    elif one.fewshot_split and one.fewshot_files:
-        yield f"{place}.fewshot_split: not used, because fewshot_files is given. Leave one of them out."
-    for key in ("fewshot_split", "fewshot_files"):
-        if not one.num_fewshot and getattr(one, key):
-            yield f"{place}.{key}: not used, because num_fewshot is 0. Give num_fewshot, or leave {key} out."
+    if not one.num_fewshot and one.fewshot_files:
+        yield f"{place}.fewshot_files: not used, because num_fewshot is 0. Give num_fewshot, or leave it out."
 
 
 def find_eval_folder(file: Path, given: Path) -> Path:

@@ -51,6 +51,8 @@ GONE: dict[str, str] = {
     "bench": "`tokenmill fit RECIPE --measure` takes steps on this machine",
     "--resume": "the same command resumes RUN; `--from CHECKPOINT` begins another run from a checkpoint",
     "smallest_difference": "the interval of each difference says how large it may be",
+    "fewshot_draw": "the first examples are taken",
+    "fewshot_split": "examples come from the split of lm-evaluation-harness, or from `fewshot_files`",
     "card_number": "card numbers are not looked for; `drop_if_matches` drops documents with numbers of a known form",
 }
 """Keys, values, flags (`--flag`), commands and extras that are gone, as a user writes them: what to do instead."""

@@ -125,7 +125,7 @@ def score(exported: Path, files: tuple[Path, Path], shots: int) -> tuple[np.ndar
     task = KNOWN_TASKS["arc_easy"]
     items, examples = (read_items(task, files=[path]).items for path in files)
     trained = load_training_run(exported / "run", print)
-    scored, groups, notes = encode_items(trained, add_examples(items, examples, shots, "first"))
+    scored, groups, notes = encode_items(trained, add_examples(items, examples, shots))
     likelihoods = measure_likelihoods(trained.model, groups, precision="fp32", batch_tokens=1_000)
     return judge_items("arc_easy", scored, likelihoods), likelihoods, notes
 

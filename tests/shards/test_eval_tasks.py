@@ -18,7 +18,7 @@ from shards.eval_tasks.read import read_items
 from shards.stores.cache import Cache
 from tests.support.eval_task_rows import ROWS, write_lines
 from tests.support.servers.hub import Hub, use_hub
-from trainer.eval_config import OwnColumns
+from trainer.eval_config import EvalTaskConfig
 
 ITEMS = {
     "arc_easy": (["Question: What is 1 + 1?\nAnswer:"], ["one", "two"], 1, "What is 1 + 1? two"),
@@ -83,7 +83,7 @@ def test_parquet_and_several_files(tmp_path):
     ],
 )
 def test_own_columns(columns, row, answer, tmp_path):
-    task = OwnColumns(**columns, prompt="Q: {question}\nA:").describe("own")
+    task = EvalTaskConfig(name="own", **columns, prompt="Q: {question}\nA:").describe()
     item = read_items(task, files=[write_lines(tmp_path / "own.jsonl", [row])]).items[0]
     assert (item.contexts, item.choices, item.answer) == (("Q: q\nA:",) * 2, ("a", "b"), answer)
 
@@ -118,7 +118,7 @@ def test_rows_that_are_refused(columns, row, fault, tmp_path):
     good |= {"c": {"text": ["a", "b"]}} | ({"answer": "A"} if "labels" in columns else {})
     path = write_lines(tmp_path / "own.jsonl", [good, row])
     with pytest.raises(InputError, match=f"own.jsonl: line 2: .*{re.escape(fault)}"):
-        read_items(OwnColumns(**columns).describe("own"), files=[path])
+        read_items(EvalTaskConfig(name="own", **columns).describe(), files=[path])
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,10 @@ def test_files_that_are_refused(content, fault, tmp_path):
 def test_values_that_are_refused(task, changes, fault, tmp_path):
     own = {"question": "q", "choices": ["a", "b"], "answer": 0}
     rows = ROWS | {"own": own, "labelled": own | {"answer": "B", "labels": ["A", "B"]}}
-    columns = OwnColumns(labels="labels" if task == "labelled" else None)
+    columns = EvalTaskConfig(name="labelled", labels="labels") if task == "labelled" else EvalTaskConfig(name="own")
     path = write_lines(tmp_path / "items.jsonl", [rows[task], rows[task] | changes])
     with pytest.raises(InputError, match=rf"items.jsonl: line 2: .*{re.escape(fault)}") as refused:
-        read_items(KNOWN_TASKS.get(task) or columns.describe(task), files=[path])
+        read_items(KNOWN_TASKS.get(task) or columns.describe(), files=[path])
     assert len(str(refused.value)) < len(str(path)) + 300
     str(refused.value).encode()
 

@@ -43,7 +43,7 @@ def test_a_run_scores_its_tasks_and_its_goal_may_name_one(
     table = f"{{name='own', files=['{item_file}'], prompt='{{question}}'}}"
     shots = (
         f"{{name='shots', files=['{item_file}'], num_fewshot=1, fewshot_files=['{item_file}'], limit=30, "
-        "fewshot_draw='first', prompt='{question}'}"
+        "prompt='{question}'}"
     )
     phases = "phases=[{name='a', until_step=24, goal='own_acc >= 0.5'}]"
     settings = [f"eval.tasks=[{table}, {shots}]", phases, "model.max_position_embeddings=128"]
@@ -62,8 +62,8 @@ def test_a_run_scores_its_tasks_and_its_goal_may_name_one(
     assert last["own_bpb"]["value"] < first["own_bpb"]["value"]
     notes = validations[-1]["score_notes"]["own"]
     assert len(notes.pop("sha256")) == 64
-    why = "the build of the training set searched for no eval task"
-    held = {"held_by_training": None, "not_searched_for": None, "why_not_known": why}
+    why = "the training set's build did not search for these items"
+    held = {"held_by_training": None, "not_searched_for": None}
     counts = dict.fromkeys(("cut", "too_long", "empty", "rewritten"), 0)
     assert notes == {"place": str(item_file), "items": 40} | held | counts
     assert f"\nown: 40 items of {item_file}, held by training: not known, because {why}\n" in done.stdout
@@ -75,7 +75,7 @@ def test_items_that_training_holds_are_counted_where_the_manifest_knows_them(eva
     rows = [{"question": f"the mill {number}", "choices": ["turns", "stops"], "answer": 0} for number in range(6)]
     items = write_lines(tmp_path / "items.jsonl", rows)
     config = EvalTaskConfig(name="own", files=[str(items)])
-    read = read_items(config.describe("own"), files=[items])
+    read = read_items(config.describe(), files=[items])
     known = EvalTaskEntry(
         task="own",
         items=6,
@@ -103,7 +103,7 @@ def test_items_that_training_holds_are_counted_where_the_manifest_knows_them(eva
     # Other items were searched for: nothing is known of these.
     notes, said = notes_of(known.model_copy(update={"items_sha256": "0" * 64}))
     assert notes["held_by_training"] is None
-    assert said.endswith("searched for other items, or for these in another order")
+    assert said.endswith("did not search for these items")
 
 
 def test_items_that_cannot_be_used_are_refused(evaluated, item_file, tmp_path):
@@ -134,17 +134,8 @@ def test_items_that_cannot_be_used_are_refused(evaluated, item_file, tmp_path):
             "[{name='own', files=['a'], prompt='Q'}]",
             "eval.tasks.own.prompt: expected text with {question} in it; got 'Q'",
         ),
-        ("[{name='piqa', fewshot_split='train'}]", "fewshot_split: not used, because num_fewshot is 0"),
-        (
-            "[{name='own', files=['a'], num_fewshot=1, fewshot_split='train'}]",
-            "eval.tasks.own.fewshot_split: only known eval tasks have splits. Give fewshot_files",
-        ),
-        (
-            "[{name='piqa', num_fewshot=1, fewshot_split='train', fewshot_files=['a']}]",
-            "eval.tasks.piqa.fewshot_split: not used, because fewshot_files is given",
-        ),
+        ("[{name='piqa', fewshot_files=['a']}]", "fewshot_files: not used, because num_fewshot is 0"),
         ("[{name='piqa'}, {name='piqa', limit=3}]", "2 eval sets and tasks are named 'piqa'"),
-        ("[{name='piqa', fewshot_draw='random'}]", "eval.tasks.piqa.fewshot_draw: expected"),
         ("[{name='piqa', num_fewshot=-1}]", "eval.tasks.piqa.num_fewshot: expected 0 or more"),
     ],
 )

@@ -11,7 +11,7 @@ import argparse
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
 from shards.terminal.arguments import add_run, parse_path, parse_place, positive_number
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trainer.eval_config import EvalConfig
     from trainer.evaluation.evaluate import Scorer
     from trainer.evaluation.validation import EvaluatedModel
+    from trainer.recipe import TrainRecipe
 
 _show = functools.partial(show_progress, unit="items")
 
@@ -78,14 +79,13 @@ def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]
     from trainer.checkpoint.folders import checkpoint_path, read_state
     from trainer.commands.trained_model import load_training_run
     from trainer.device import choose_precision
-    from trainer.evaluation.evaluate import read_eval_recipe
     from trainer.evaluation.validation import EvaluatedModel
     from trainer.run_folder import RECIPE_FILE, TOKENIZER_FILE
 
     run: Path = options.run
     trained = load_training_run(run, say, options.checkpoint)
-    train = read_state(options.checkpoint or checkpoint_path(run, trained.step)).recipe["train"]
-    recipe = read_eval_recipe(options.recipe or run / RECIPE_FILE, options.overrides, train=train)
+    state = read_state(options.checkpoint or checkpoint_path(run, trained.step))
+    recipe = read_eval_recipe(options.recipe or run / RECIPE_FILE, options.overrides, trained=state.recipe)
     evaluated = EvaluatedModel(
         trained.model.eval(),
         recipe.train,
@@ -96,6 +96,29 @@ def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]
         _open_training_set(options),
     )
     return evaluated, recipe.eval, trained.step
+
+
+def read_eval_recipe(path: Path, overrides: list[str], *, trained: dict[str, Any]) -> TrainRecipe:
+    """Return the recipe with which a model was trained, with `[eval]` of a file that may hold nothing else.
+
+    Raises:
+        InputError: with every fault of the file and of the overrides.
+    """
+    from shards.config import apply_override, check_settings, read_document
+    from shards.terminal.gone import nearest
+    from shards.terminal.shipped_recipes import find_recipe
+    from trainer.eval_config import find_eval_folder, locate_eval_files
+    from trainer.recipe import SHIPPED, TrainRecipe, check_rules
+
+    file = find_recipe(path, SHIPPED)
+    given = read_document(file)
+    locate_eval_files(given, find_eval_folder(file, path))
+    data: dict[str, Any] = {**trained, "phases": [], "eval": given.get("eval", {})}
+    known = list(TrainRecipe.model_fields)
+    faults = [f"{key}: unknown key.{nearest(key, known)}" for key in given if key not in known]
+    faults += [fault for override in overrides for fault in apply_override(data, override)]
+    locate_eval_files(data, Path.cwd())
+    return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)
 
 
 def _open_training_set(options: argparse.Namespace) -> ShardSet | None:

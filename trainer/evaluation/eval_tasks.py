@@ -16,10 +16,8 @@ import json
 import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -76,16 +74,15 @@ def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note)
             no item can be scored.
         StoreError: the Hub does not answer.
     """
-    task, place = config.known or config.describe(config.name), f"eval.tasks.{config.name}"
+    task, place = config.known or config.describe(), f"eval.tasks.{config.name}"
     with _name_place(f"{place}: "):
         read = read_items(task, files=[Path(file) for file in config.files])
     items = read.items[: config.limit]
     if config.num_fewshot:
-        split = config.fewshot_split or task.fewshot_split
-        with _name_place(f"{place}.{'fewshot_files' if config.fewshot_files else 'fewshot_split'}: "):
-            pool = read_items(task, split, files=[Path(file) for file in config.fewshot_files])
+        with _name_place(f"{place}.fewshot_files: "):
+            pool = read_items(task, task.fewshot_split, files=[Path(file) for file in config.fewshot_files])
         with _name_place(f"{place}."):
-            items = add_examples(items, pool.items, config.num_fewshot, config.fewshot_draw)
+            items = add_examples(items, pool.items, config.num_fewshot)
     # Encoded now, so that what cannot be scored is known before training starts.
     tokenizer = Tokenizer.from_buffer(evaluated.tokenizer_json)
     trained = TrainedModel(evaluated.model, tokenizer, evaluated.eos_id, 0, evaluated.bos_id)
@@ -111,18 +108,12 @@ def _name_place(place: str) -> Generator[None]:
 def _count_held(read: TaskItems, scored: list[Item], evaluated: EvaluatedModel) -> Row:
     """Return how many of the scored items the training split holds, and how many its builder did not search for.
 
-    Both are None if the set does not know, with the reason: only its builder, told of the same items, could find them
-    in the text.
+    Both are None if the set does not know: only its builder, told of the same items, could find them in the text.
     """
     known = evaluated.trained_on.manifest.eval_tasks if evaluated.trained_on else []
     entry = next((one for one in known if one.items_sha256 == read.sha256), None)
     if entry is None:
-        why = "the build of the training set searched for no eval task"
-        if evaluated.trained_on is None:
-            why = "the training set is not known"
-        elif known:
-            why = "the build of the training set searched for other items, or for these in another order"
-        return {"held_by_training": None, "not_searched_for": None, "why_not_known": why}
+        return {"held_by_training": None, "not_searched_for": None}
     held, too_short = set(entry.held), set(entry.too_short)
     hashes = TaskItems(scored, read.place).hashes
     return {
@@ -137,8 +128,8 @@ def describe_task(notes: Row) -> str:
     if (held := notes["held_by_training"]) is not None:
         scored = notes["items"] - notes["too_long"] - notes["empty"]
         parts.append(f"held by training: {held:,} of {plural(scored, 'item')}")
-    elif why := notes.get("why_not_known"):
-        parts.append(f"held by training: not known, because {why}")
+    else:
+        parts.append("held by training: not known, because the training set's build did not search for these items")
     parts += [f"{notes[key]:,} {words}" for key, words in COUNTED.items() if notes.get(key)]
     return ", ".join(parts)
 
@@ -156,52 +147,30 @@ COUNTED = {
 FEWSHOT_DELIMITER = "\n\n"
 """The text after each few-shot example. Source: lm-evaluation-harness."""
 
-Draw = Literal["fixed", "first"]
 
-
-def add_examples(items: Sequence[Item], pool: Sequence[Item], number: int, draw: Draw) -> list[Item]:
+def add_examples(items: Sequence[Item], pool: Sequence[Item], number: int) -> list[Item]:
     """Return items whose contexts begin with few-shot examples. An item is never its own example.
 
     Args:
         items: the items.
         pool: the items to take examples from.
-        number: how many examples each item gets.
-        draw: `first`: the first of the pool, for every item, as the sampler `first_n` of lm-evaluation-harness.
-            `fixed`: others for each item, which depend on the item and the pool alone.
+        number: how many examples each item gets: the first of the pool, as by the sampler `first_n` of
+            lm-evaluation-harness.
 
     Raises:
         InputError: the pool has too few items.
     """
-    if number == 0:
-        return list(items)
     found: list[Item] = []
     for item in items:
-        others = (pool[place] for place in _draw_places(item, len(pool), draw) if pool[place] != item)
-        examples = list(islice(others, number))
+        examples = list(islice((other for other in pool if other != item), number))
         if len(examples) < number:
             raise InputError(
                 f"num_fewshot = {number}: found {plural(len(examples), 'item')} to take examples from, the scored one "
-                "left out. Lower num_fewshot, or name another split or more files."
+                "left out. Lower num_fewshot, or give more files."
             )
         before = "".join(example.example + FEWSHOT_DELIMITER for example in examples)
         found.append(item._replace(contexts=tuple(before + context for context in item.contexts)))
     return found
-
-
-def _draw_places(item: Item, size: int, draw: Draw) -> Iterator[int]:
-    """Yield the places of a pool, each once, in the order in which an item takes examples from it."""
-    if draw == "first":
-        yield from range(size)
-        return
-    seen: set[int] = set()
-    for number in count():
-        if len(seen) == size:
-            return
-        digest = blake2b(f"{number} {item.text}".encode(), digest_size=8).digest()
-        place = int.from_bytes(digest, "big") % size
-        if place not in seen:
-            seen.add(place)
-            yield place
 
 
 def encode_items(trained: TrainedModel, items: Sequence[Item]) -> tuple[list[Item], list[list[Text]], dict[str, int]]:
