@@ -35,7 +35,7 @@ GONE: dict[str, str] = {
     "--no-probe": "a plan always builds a few megabytes of each source",
     "--count-duplicates": "a plan counts the duplicates of its sample; the build counts all",
     "--verify": "`tokenmill validate SET` compares the SHA-256 of every file",
-    "--keep": "a build's work folder keeps all results; build and train the recipes of an experiment's arm to have both",
+    "--keep": "a build's work folder keeps all results; build and train an arm's recipes to have them",
     "--keep-tokenizer": "copy the set's tokenizer.json, and give it: --set 'tokenizer={file=\"tokenizer.json\"}'",
     "warc": "write its text as JSON lines: recipes/README.md#archives-and-web-crawls",
     "webdataset": "unpack the archive (`tar -xf`), and name the files that it holds",
