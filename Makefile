@@ -33,9 +33,8 @@ test: $(STAMP)  ## run the tests, but for those marked `long`
 test-long: $(STAMP)  ## run the tests that take many seconds each: builds and trainings that are killed, clusters, real text
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m long
 
-test-exhaustive: $(STAMP)  ## the same with more kills, flipped bytes and documents, trainings side by side (an hour)
-	TOKENMILL_EXHAUSTIVE_TESTS=1 $(BIN)/python -m pytest tests/pipeline/test_bit_rot.py \
-		tests/pipeline/test_whole.py tests/pipeline/test_measures.py tests/trainer/test_crashes.py \
+test-exhaustive: $(STAMP)  ## the same with more kills and documents, trainings side by side (an hour)
+	TOKENMILL_EXHAUSTIVE_TESTS=1 $(BIN)/python -m pytest tests/pipeline/test_whole.py tests/pipeline/test_measures.py tests/trainer/test_crashes.py \
 		tests/experiments/test_ablation.py
 
 test-exports: $(STAMP) $(EXPORTS_VENV)/.stamp  ## read exports with the libraries they are for, in an environment of their own

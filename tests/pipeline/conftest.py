@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import pydoc_data.topics
 import subprocess
 import sys
@@ -59,15 +58,6 @@ def documents() -> list[str]:
         texts += [text for text in found if text]
     texts += [f"{text[:300]} {extra} {text[300:600]}" for text, extra in zip(texts, UNICODE * 3, strict=False)]
     return list(dict.fromkeys([*texts, *UNICODE]))
-
-
-@pytest.fixture(scope="session")
-def corpora() -> Path:
-    """Return the folder of the real corpora, or skip."""
-    folder = Path(os.environ.get("TOKENMILL_CORPORA", ROOT / "../shared/corpora"))
-    if not folder.is_dir():
-        pytest.skip(f"no corpora in {folder}; set TOKENMILL_CORPORA to their folder")
-    return folder
 
 
 @pytest.fixture(scope="session")

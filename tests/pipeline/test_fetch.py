@@ -342,22 +342,6 @@ def test_rows_that_predicates_reject_are_not_asked_for(
     assert result.rows == len(small.ids)
 
 
-def test_earlier_documents_that_are_altered_are_not_used(
-    small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any
-) -> None:
-    run = Run(small, server, tmp_path, monkeypatch, keep={"score": ">= 4.2"})
-    (file,) = (span.file for span in run().spans)
-    forged = ((row, b"forged") for row in range(len(small.ids)))
-    fetched_documents.write_documents(run.folder / file, forged, {})
-    broken = tmp_path / ("0" * 32)
-    broken.mkdir()
-    (broken / file).write_bytes(b"PAR1 and no more")
-    server.forget()
-    result = Run(small, server, tmp_path, monkeypatch)()
-    assert len(server.requests) == len(small.keys)
-    assert result.spans[0].documents == len(small.ids) - 1
-
-
 def test_json_lines_and_lists_name_files_too(small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any) -> None:
     keys = small.ids[:5]
     contents = [content_of(server, key).decode() for key in keys]

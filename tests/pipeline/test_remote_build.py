@@ -17,7 +17,7 @@ from shards.errors import InputError, RunError
 from shards.stores.files import unique_name
 from shards.stores.open import open_writable_store
 from tests.support.builds import build_here, command, digests, digests_in, run_build, wait_until
-from tests.support.servers.objects import ObjectServer, Proxy, aws_environment, rclone_store
+from tests.support.servers.objects import ObjectServer, Proxy, aws_environment
 
 pytestmark = pytest.mark.long
 
@@ -159,15 +159,16 @@ def test_leases(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(records.list())
 
 
-def test_a_store_that_creates_twice_is_refused(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "served" / "bucket").mkdir(parents=True)
-    with rclone_store(tmp_path / "served") as server:
-        aws_environment(monkeypatch, server.url)
-        for options in (["s3://bucket/set"], [str(tmp_path / "set"), "--work", "s3://bucket/work"]):
+def test_a_store_that_creates_twice_is_refused(
+    recipe: Path, moto: ObjectServer, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Proxy(moto, ignores=("if-none-match",)) as proxy:
+        aws_environment(monkeypatch, proxy.url)
+        for options in ([f"{bucket}/set"], [str(tmp_path / "set"), "--work", f"{bucket}/work"]):
             refused = build_here(recipe, *options, expect=2)["stderr"]
             assert "cannot create a file only if it is absent" in refused
             assert "Use Amazon S3" in refused
-    assert not [path for path in (tmp_path / "served").rglob("*") if path.is_file()]
+        assert not list(open_writable_store(bucket).list())
     assert not (tmp_path / "set").exists()
 
 

