@@ -80,18 +80,14 @@ def is_abandoned(unique: str) -> bool:
 
 
 def _is_process_alive(process: int) -> bool:
-    """Return whether a process of this host is alive; on Linux, a zombie that its parent has not reaped is not."""
+    """Return whether a process of this host is alive; one that its parent has not reaped counts as alive."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        pass  # there is such a process, of another user: whether it is a zombie is asked below
-    try:
-        status = Path(f"/proc/{process}/stat").read_bytes()
-    except OSError:  # no Linux, or it has ended just now
-        return True
-    return status.rpartition(b") ")[2][:1] not in (b"Z", b"X")
+    except PermissionError:  # of another user
+        pass
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

@@ -42,33 +42,13 @@ hundreds of parts would begin the file again. Every other request is attempted o
 _NO_RETRIES: RetryConfig = {"max_retries": 0}
 
 _SERVICES = {
-    "s3": (
-        "Amazon S3",
-        ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-        "AWS_ALLOW_HTTP",
-        re.compile("AWS_(ACCESS_KEY_ID|WEB_IDENTITY_TOKEN_FILE|CONTAINER_CREDENTIALS)"),
-        "AWS_ACCESS_KEY_ID",
-    ),
-    "gs": (
-        "Google Cloud Storage",
-        ("GOOGLE_BASE_URL",),
-        "GOOGLE_ALLOW_HTTP",
-        re.compile("GOOGLE.*(SERVICE_ACCOUNT|CREDENTIALS)"),
-        "GOOGLE_APPLICATION_CREDENTIALS",
-    ),
-    "az": (
-        "Azure Blob Storage",
-        ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-        "AZURE_ALLOW_HTTP",
-        re.compile("AZURE.*(KEY|TOKEN|SECRET)"),
-        "AZURE_STORAGE_ACCOUNT_KEY",
-    ),
+    "s3": ("Amazon S3", ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "AWS_ALLOW_HTTP"),
+    "gs": ("Google Cloud Storage", ("GOOGLE_BASE_URL",), "GOOGLE_ALLOW_HTTP"),
+    "az": ("Azure Blob Storage", ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"), "AZURE_ALLOW_HTTP"),
 }
-"""Of each service its name; the variables of its endpoint, of plain HTTP and of its credentials; the one that is most
-often lacking. obstore reads most of them itself."""
+"""Of each service its name, and the variables of its endpoint and of plain HTTP. obstore reads most of them itself."""
 
-_PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
-_VARIABLES = re.compile(rf"({'|'.join(_PREFIXES.values())})\w+")
+_VARIABLES = re.compile(r"(AWS|GOOGLE|AZURE)_\w+")
 _REFUSED = re.compile(r"\bsource: (\w+)")
 """The name of what obstore finds wrong with its settings, such as `MissingSecretAccessKey`."""
 
@@ -79,8 +59,6 @@ class Connection:
 
     endpoint: str
     region: str
-    credentials: str
-    """Where the credentials come from."""
     single: Client = field(repr=False)
     """Attempts each request once."""
     parts: Client = field(repr=False)
@@ -117,11 +95,9 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
     from obstore.store import AzureStore, GCSStore, S3Store
 
     environment = dict(variables)
-    service, endpoints, allow_http, credentials, lacking = _SERVICES[scheme]
+    service, endpoints, allow_http = _SERVICES[scheme]
     endpoint = next((environment[name] for name in endpoints if environment.get(name)), "")
     options = _client_options(endpoint, environment.get(allow_http, ""), allow_http)
-    named = [name for name in environment if credentials.match(name)]
-    source = f"credentials from {named[0]}" if named else f"no {lacking} in the environment"
     region, config = "", dict[str, Any]()
     if scheme == "s3":
         config = _set_up_s3(environment, endpoint, allow_http=bool(options.get("allow_http")))
@@ -137,11 +113,8 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
         refused = _REFUSED.search(str(error))
         found = f" ({refused[1]})" if refused else ""
         message = f"{scheme}://{bucket}: the settings in the environment cannot be used{found}"
-        # For obstore an empty variable is no number, no address and no file.
-        if empty := sorted(name for name, value in variables if not value and name.startswith(_PREFIXES[scheme])):
-            message += f". These variables are empty: {', '.join(empty)}; unset them"
         raise InputError(f"{message}. {say_variables(scheme)}") from None
-    return Connection(_shown(endpoint) or service, region, source, single, parts)
+    return Connection(_shown(endpoint) or service, region, single, parts)
 
 
 def say_variables(scheme: str) -> str:

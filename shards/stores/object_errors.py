@@ -19,18 +19,13 @@ UNREACHABLE_S = 30.0
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>\s*([A-Za-z][A-Za-z0-9.]{0,60})\s*</Code>")
 _KIND = re.compile(r"\bkind: (Connect|Timeout|Interrupted|Request|Body|Decode|Unknown)\b")
-_REGION = re.compile(r"<Region>([a-z0-9-]{1,30})</Region>")
 
+# Of answers whose status alone does not say so.
 _PASSING_CODES = frozenset(
     (
-        "SlowDown",
         "RequestTimeout",
-        "InternalError",
-        "ServiceUnavailable",
-        "ServerBusy",
         "Throttling",
         "ThrottlingException",
-        "TooManyRequests",
         "OperationAborted",
         "ConditionalRequestConflict",
         "BadDigest",
@@ -93,7 +88,7 @@ def to_store_error(
         what: the address of the file or folder that the message begins with.
         doing: `read`, `write`, `list` or `delete`.
         address: the store's address.
-        at: the client, with its endpoint, region and source of credentials.
+        at: the client, with its endpoint and region.
         answered: whether the store has answered this process before.
     """
     found = read_failure(error)
@@ -106,22 +101,20 @@ def to_store_error(
         return StoreError(f"{what}: there is no bucket {bucket!r} at {where}. Create it, or correct the address.")
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(f"{what}: does not exist")
-    # What the user's settings can mend: region, credentials, clock, rights.
+    # What the user's settings can mend: region, credentials, rights.
     if found.status in (301, 307, 308) or found.code in _WRONG_REGION_CODES or "BareRedirect" in found.text:
-        region = _REGION.search(found.text)
-        right = f"{region[1]!r}" if region else "the bucket's region"
-        message = f"the bucket is in another region than {at.region!r}"
-        return StoreError(f"{what}: {message}. Set AWS_REGION to {right}.")
+        message = f"the bucket is in another region than {at.region!r} ({found.shown})"
+        return StoreError(f"{what}: {message}. Set AWS_REGION to its region.")
     if "169.254.169.254" in found.text or "metadata.google.internal" in found.text:
-        return NoCredentialsError(f"{what}: no credentials: {at.credentials}. {say_variables(address.scheme)}")
+        return NoCredentialsError(
+            f"{what}: no credentials in the environment, and no role of this machine. {say_variables(address.scheme)}"
+        )
     if found.status == 401 or found.code in _REFUSED_KEYS_CODES:
         remedy = "They are wrong or have expired: renew them"
-        return StoreError(f"{what}: {where} refuses the {at.credentials} ({found.shown}). {remedy}.")
-    if found.code == "RequestTimeTooSkewed":
-        return StoreError(f"{what}: this machine's clock is wrong by minutes ({found.shown}). Set it.")
+        return StoreError(f"{what}: {where} refuses the credentials ({found.shown}). {remedy}.")
     if found.status == 403:
-        known = at.credentials
-        return StoreError(f"{what}: no permission to {doing} at {where} ({found.shown}; {known}). Ask for the right.")
+        message = f"no permission to {doing} at {where} ({found.shown})"
+        return StoreError(f"{what}: {message}. Ask for the right. {say_variables(address.scheme)}")
     # What the store cannot do, or is not.
     if found.status == 416:
         return OSError(f"{what}: ends before the bytes that were requested. Copy or build it again.")
@@ -130,8 +123,6 @@ def to_store_error(
             f"{what}: {where} answered a request for a range with other bytes: it does not read ranges. "
             "Use another store, or copy the set to a disk."
         )
-    if found.status == 501 or found.code == "NotImplemented":
-        return StoreError(f"{what}: {where} cannot {doing} in this way ({found.shown}). Use another store.")
     if found.status is not None:
         return StoreError(f"{what}: {where} answered {found.shown} to a request to {doing}. Is the endpoint right?")
     if found.kind:

@@ -38,7 +38,6 @@ PARTS_AT_ONCE = 4
 WHOLE_BYTES = PART_BYTES * PARTS_AT_ONCE
 """A file up to this size is sent with one request. In parts of `PART_BYTES`, which is how a larger one goes,
 `PARTS_AT_ONCE` at a time, 17 MB would take six requests and as much memory."""
-MOST_PARTS = 10_000  # of S3
 
 DELETED_AT_ONCE = 1000  # objects in one request of S3
 
@@ -66,8 +65,7 @@ class ObjectStore:
         try:
             return self._ask(name, "read", lambda at: at.single.head(key)["size"])
         except FileNotFoundError:
-            if not self._answered:  # only the answer to a GET says that there is no bucket
-                self._ask(name, "read", lambda at: at.single.get(key))
+            self._ask(name, "read", lambda at: at.single.get(key))  # only this answer says that there is no bucket
             raise
 
     def read(self, name: str) -> bytes:
@@ -134,32 +132,12 @@ class ObjectStore:
         key = self.address.object_key(name)
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         if size <= WHOLE_BYTES:
-
-            def attempt(at: Connection) -> str | None:
-                whole = content if isinstance(content, bytes) else content.read_bytes()
-                if len(whole) != size:
-                    remedy = "Did the file change? Run the same command again."
-                    raise OSError(f"{self}/{name}: {len(whole)} bytes were read of {size}. {remedy}")
-                return at.single.put(key, whole, use_multipart=False)["e_tag"]
-
-            return _quoted(self._ask(name, "write", attempt) or "")
-        part_bytes = max(PART_BYTES, -(-size // (MOST_PARTS - 1)))
-
-        writer = uuid.uuid4().hex
-        begun = False
+            whole = content if isinstance(content, bytes) else content.read_bytes()
+            tag = self._ask(name, "write", lambda at: at.single.put(key, whole, use_multipart=False)["e_tag"])
+            return _quoted(tag or "")
 
         def send_parts(at: Connection) -> str:
-            nonlocal begun
-            if not begun or not self._is_written_by(at, key, writer):
-                begun = True
-                at.parts.put(
-                    key,
-                    content,
-                    attributes={_WRITER: writer},
-                    use_multipart=True,
-                    chunk_size=part_bytes,
-                    max_concurrency=PARTS_AT_ONCE,
-                )
+            at.parts.put(key, content, use_multipart=True, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
             written = at.single.head(key)
             if written["size"] != size:
                 remedy = "Did the file change? Run the same command again."
@@ -211,10 +189,6 @@ class ObjectStore:
             batch = keys[first : first + DELETED_AT_ONCE]
             self._ask("", "delete", lambda at, batch=batch: at.single.delete(batch))
 
-    @property
-    def _answered(self) -> bool:
-        return (self.address.scheme, self.address.bucket) in _answered
-
     def _is_written_by(self, at: Connection, key: str, writer: str) -> bool:
         """Return whether an object is the result of this request, the answer to which was lost."""
         try:
@@ -232,7 +206,8 @@ class ObjectStore:
         from obstore.exceptions import BaseError
 
         what = f"{self}/{name}" if name else str(self)
-        at = connect(self.address.scheme, self.address.bucket)
+        bucket = self.address.scheme, self.address.bucket
+        at = connect(*bucket)
 
         def attempt() -> Result:
             try:
@@ -241,9 +216,9 @@ class ObjectStore:
                 if isinstance(error, FileNotFoundError) and error.filename is not None:
                     raise  # a file on this machine
                 raise to_store_error(
-                    error, what=what, doing=doing, address=self.address, at=at, answered=self._answered
+                    error, what=what, doing=doing, address=self.address, at=at, answered=bucket in _answered
                 ) from None  # obstore's own text may quote the account's keys
-            _answered.add((self.address.scheme, self.address.bucket))
+            _answered.add(bucket)
             return result
 
         return retry(what, attempt)

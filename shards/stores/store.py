@@ -141,33 +141,19 @@ class FolderStore:
         return (self.folder / name).read_bytes()
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
+        parts: list[bytes] = []
         file = os.open(f"{self.folder}/{name}", os.O_RDONLY)
         try:
-            data = os.pread(file, stop - start, start)
-            if len(data) == stop - start:
-                return data
+            # One read returns at most 2 GiB.
+            while start < stop and (data := os.pread(file, stop - start, start)):
+                parts.append(data)
+                start += len(data)
         finally:
             os.close(file)
-        whole = bytearray(stop - start)  # one read returns at most 2 GiB
-        self.read_into(name, start, memoryview(whole))
-        return bytes(whole)
-
-    def read_into(self, name: str, start: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes of a file from `start` on.
-
-        Raises:
-            OSError: as `read_range`.
-        """
-        file = os.open(f"{self.folder}/{name}", os.O_RDONLY)
-        try:
-            stop = start + len(buffer)
-            while buffer and (read := os.preadv(file, [buffer], stop - len(buffer))):
-                buffer = buffer[read:]
-        finally:
-            os.close(file)
-        if buffer:
+        if start < stop:
             remedy = "Copy or build it again."
-            raise OSError(f"{self.folder / name}: ends {len(buffer)} bytes before byte {stop}. {remedy}")
+            raise OSError(f"{self.folder / name}: ends {stop - start} bytes before byte {stop}. {remedy}")
+        return b"".join(parts)
 
     def child(self, name: str) -> FolderStore:
         return FolderStore(self.folder / name)
