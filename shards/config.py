@@ -32,9 +32,7 @@ Changes = Iterable[tuple[str, Sequence[str], Any]]
 class Settings(BaseModel):
     """Base of all settings models. Frozen; refuses unknown keys, loose types, infinities and NaN."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
     @classmethod
     def variants(cls) -> Sequence[type[Self]]:

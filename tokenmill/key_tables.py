@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import itertools
 import json
 import types
 from collections.abc import Iterator, Sequence
@@ -51,9 +53,9 @@ def _section_tables(parent: type[Settings], name: str, path: str) -> Iterator[st
     if section is None or section[0] is CleanRecipe:  # the `clean` tables of one source are those of all sources
         return
     model, many = section
-    field = parent.model_fields[name]
+    field, meaning = parent.model_fields[name], _meanings(parent).get(name, "")
     title = f"[[{path}{name}]]" if many else f"[{path}{name}]"
-    said = [inspect.cleandoc(model.__doc__ or ""), "" if path else field.description or ""]
+    said = [inspect.cleandoc(model.__doc__ or ""), "" if path else meaning]
     about = " ".join([*said, "Required." if field.is_required() and not path else ""])
     own = [key for key in model.key_names() if not issubclass(model, Preset) or key not in Preset.model_fields]
     yield f"`{title}`: {' '.join(about.split())}\n\n{_table(model, own)}"
@@ -68,11 +70,22 @@ def _section_tables(parent: type[Settings], name: str, path: str) -> Iterator[st
 def _table(model: type[Settings], names: Sequence[str]) -> str:
     """Return the table of some keys of a model or of its kinds."""
     fields: dict[str, FieldInfo] = {}
+    meanings: dict[str, str] = {}
     for kind in reversed(model.variants()):  # of a key of several kinds, the first one says the default
         fields |= kind.model_fields
-    shared = model.model_fields  # a kind that only changes a default says no meaning
-    meanings = {name: key.description or shared[name].description for name, key in fields.items()}
-    return "\n".join([_HEAD, *(_row(name, fields[name], meanings[name] or "") for name in names)])
+        meanings |= _meanings(kind)
+    return "\n".join([_HEAD, *(_row(name, fields[name], meanings.get(name, "")) for name in names)])
+
+
+def _meanings(model: type[Settings]) -> dict[str, str]:
+    """Return the docstrings of a model's keys; a model that only changes a default leaves the meaning to its base."""
+    found: dict[str, str] = {}
+    for base in reversed(model.__mro__[: model.__mro__.index(Settings)]):
+        definition = ast.parse(inspect.getsource(base)).body[0]
+        for key, text in itertools.pairwise(definition.body if isinstance(definition, ast.ClassDef) else []):
+            if isinstance(key, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                found[ast.unparse(key.target)] = str(text.value.value)
+    return found
 
 
 def _row(name: str, key: FieldInfo, meaning: str) -> str:

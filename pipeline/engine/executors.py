@@ -7,7 +7,6 @@ of imports in each process and stage.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import multiprocessing
 import resource
@@ -191,8 +190,7 @@ class LocalExecutor(Executor):
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-            self._pool = None  # with it go its semaphores, which a process that ends by os._exit would leave behind
-            gc.collect()
+            self._pool = None
 
 
 class _Slots:

@@ -1,14 +1,17 @@
 """The module that the fork server loads first. Only it and the workers, which it forks, import it.
 
 Workers ignore interrupts, which the program's own process handles. The server deletes the folder of its socket when it
-ends: the program's process may have been killed, and could not.
+ends: the program's process may have been killed, and could not. It collects no garbage: a collection goes through all
+libraries while they are loaded, and in a worker it would copy their pages.
 """
 
 import atexit
+import gc
 import os
 import shutil
 import signal
 
+gc.disable()
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 if server_folder := os.environ.pop("TOKENMILL_FORK_SERVER_FOLDER", None):
     atexit.register(shutil.rmtree, server_folder, ignore_errors=True)  # workers end by os._exit, which skips this

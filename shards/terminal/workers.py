@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import multiprocessing
 import os
 import pickle
@@ -202,6 +203,8 @@ def _join(
 
     The server may be older than what the program does now, and may not have loaded the libraries of the tasks.
     """
+    gc.freeze()
+    gc.enable()
     os.environ.clear()
     os.environ.update(environment)
     threading.Thread(target=_end_with, args=(program,), daemon=True, name="end-with-program").start()
