@@ -108,14 +108,15 @@ def read_clean_report(place: str, *, examples: int = 0) -> dict[str, Any]:
             source = names.index(row.source)
             row.examples = _draw_before_encoding(tallies[source], row, examples) or shown.draw(source, row, examples)
     evaluations = [
-        asdict(counts)
-        | {
+        {
+            "name": evaluation,
+            "found": found,
             "documents": {
-                name: own.step(f"{ITEM_REASON} {counts.name}").found.documents
+                name: own.step(f"{ITEM_REASON} {evaluation}").found.documents
                 for name, own in zip(names, drops, strict=True)
-            }
+            },
         }
-        for counts in output.result.contamination
+        for evaluation, found in output.result.items.items()
     ]
     return {
         "work": str(work),

@@ -92,9 +92,7 @@ def _print_report(report: dict[str, Any]) -> None:
     print_rows(table, title="documents by the first reason for which they are dropped")
     # What concerns the whole mix, then documents.
     lines = [f"read in part: {', '.join(report['unread'])}; the rest is not in the set"] if report["unread"] else []
-    for one in report["evaluations"]:
-        found = f"evaluation set {one['name']}: {one['found']:,} of {plural(one['items'], 'item')} found"
-        lines.append(f"{found}; {one['too_short']:,} too short")
+    lines += [f"evaluation set {one['name']}: {plural(one['found'], 'item')} found" for one in report["evaluations"]]
     for row in report["rows"]:
         if row.examples:
             lines += [f"{row.source}: {row.reason}", *(line for one in row.examples for line in _list_example(one))]

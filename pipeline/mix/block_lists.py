@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -113,33 +113,25 @@ def describe_use(use: BlockListEntry) -> str:
     return f"drop_hashes: {found}, {plural(use.documents, 'document')} dropped"
 
 
-class ListedHashes(NamedTuple):
-    """Documents to drop with all their copies: those of a block list, or some that the mix itself has found."""
-
-    reason: str
-    """The drop reason under which they are counted."""
-    hashes: UInt64s
-    """Distinct, `(hashes, 2)`, first and last 8 bytes."""
-
-
 class Blocked:
     """The hashes of several lists, sorted for search. Memory: 20 bytes per hash."""
 
-    def __init__(self, files: Sequence[BlockList], found: Sequence[ListedHashes] = ()):
+    def __init__(self, files: Sequence[BlockList], found: Sequence[tuple[str, UInt64s]] = ()):
         """Read the files of the block lists.
 
         Args:
             files: the block lists.
-            found: lists that the mix has made.
+            found: documents that the mix itself has found: the drop reason under which they are counted, and their
+                distinct hashes, `(hashes, 2)`, first and last 8 bytes.
 
         Raises:
             InputError: as `BlockList.read`.
         """
         self._files = [(item, *item.read()) for item in files]
-        self.lists = [ListedHashes(item.drop_reason, rows) for item, rows, _ in self._files]
-        self.lists += found
-        sizes = [len(one.hashes) for one in self.lists]
-        rows = np.concatenate([*(one.hashes for one in self.lists), np.zeros((0, 2), np.uint64)])
+        self.lists = [*((item.drop_reason, rows) for item, rows, _ in self._files), *found]
+        """The reason and the hashes of each list; a document with its hash is dropped with all copies."""
+        sizes = [len(hashes) for _, hashes in self.lists]
+        rows = np.concatenate([*(hashes for _, hashes in self.lists), np.zeros((0, 2), np.uint64)])
         # A hash in several lists is one: of its places the first is that of the first list.
         order, _ = sort_hashes(rows[:, 0], rows[:, 1])
         self._list = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)[order]

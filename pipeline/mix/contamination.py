@@ -19,7 +19,6 @@ from pipeline.clean.decontamination.items import ITEM_DTYPE, ItemsResult, ReadIt
 from pipeline.clean.drops import ITEM_REASON, Counts, SourceDrops
 from pipeline.encode.run import END_HASH, HashKey, Run
 from pipeline.engine.receipts import TaskOutput
-from pipeline.mix.block_lists import ListedHashes
 from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.near_duplicates.drop import choose_dropped
 from shards.errors import plural
@@ -36,18 +35,6 @@ if TYPE_CHECKING:
 
 PART_HITS = 1 << 22
 """The hits of all runs are counted in parts of about this size. Each part reads them all, which are few."""
-
-
-@dataclass(frozen=True, slots=True)
-class ItemCounts:
-    """The items of one evaluation set."""
-
-    name: str
-    action: str
-    items: int
-    too_short: int
-    """Items that are not searched for."""
-    found: int
 
 
 def count_documents(ngrams: int, runs: Sequence[Run], similar: SimilarPairs | None) -> Int64s:
@@ -104,7 +91,8 @@ class Findings:
     """The documents that hold them, `HELD_DTYPE (held,)`."""
     notes: list[str] = field(default_factory=list[str])
     """One for each set, for the user."""
-    counts: list[ItemCounts] = field(default_factory=list[ItemCounts])
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    """How many items of each set are found."""
 
     def held_of(self, number: int) -> Rows:
         """Return the documents and items of an evaluation set, by its number."""
@@ -115,15 +103,15 @@ class Findings:
         held = self.held_of(number)
         return held[np.unique(held[["run", "document"]], return_index=True)[1]]
 
-    def list_dropped(self) -> list[ListedHashes]:
-        """Return the documents of each set with `action = "drop"`."""
-        listed: list[ListedHashes] = []
+    def list_dropped(self) -> list[tuple[str, UInt64s]]:
+        """Return the documents of each set with `action = "drop"`, with the reason: hashes as `Blocked` takes them."""
+        listed: list[tuple[str, UInt64s]] = []
         for number, one in enumerate(self.evaluations):
             if one.action == "drop":
                 own = self.held_of(number)
                 halves = np.stack([own["hash_hi"], own["hash_lo"]], axis=1)
                 hashes = np.unique(halves, axis=0)
-                listed.append(ListedHashes(f"{ITEM_REASON} {one.name}", hashes))
+                listed.append((f"{ITEM_REASON} {one.name}", hashes))
         return listed
 
     def add_to(self, drops: Sequence[SourceDrops]) -> None:
@@ -214,10 +202,13 @@ def find_contamination(
         parts.append(held)
     findings = Findings(recipe.evaluations, read, items.rows, np.concatenate(parts))
     for number, (evaluation, about) in enumerate(zip(recipe.evaluations, read, strict=True)):
-        found = len(np.unique(findings.held_of(number)["item"]))
-        count = ItemCounts(evaluation.name, evaluation.action, about.items, about.too_short, found)
-        findings.counts.append(count)
-        findings.notes.append(_describe(count, len(findings.documents_of(number))))
+        found = findings.counts[evaluation.name] = len(np.unique(findings.held_of(number)["item"]))
+        note = f"evaluation set {evaluation.name!r}: {found:,} of {plural(about.items, 'item')} found"
+        if documents := len(findings.documents_of(number)):
+            drops = evaluation.action == "drop"
+            stay = "which are dropped" if drops else 'which stay: set action = "drop" to drop them'
+            note += f" in {plural(documents, 'document')}, {stay}"
+        findings.notes.append(note)
     return findings
 
 
@@ -240,11 +231,3 @@ _ITEMS = pa.list_(
     )
 )
 """The type of the column `items` of the evidence."""
-
-
-def _describe(counts: ItemCounts, documents: int) -> str:
-    text = f"evaluation set {counts.name!r}: {counts.found:,} of {plural(counts.items, 'item')} found"
-    if documents:
-        text += f" in {plural(documents, 'document')}, "
-        text += "which are dropped" if counts.action == "drop" else 'which stay: set action = "drop" to drop them'
-    return text

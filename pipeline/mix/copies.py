@@ -16,7 +16,7 @@ from pipeline.encode.run import Run
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.cuts import MixResult
 from pipeline.mix.evidence import Evidence
-from pipeline.mix.take import describe_take, find_end
+from pipeline.mix.index import describe_take, find_take_end
 from pipeline.recipe.schema import Recipe
 from shards.errors import plural
 from shards.format.manifest import BLOCK_LIST_REASON
@@ -146,7 +146,7 @@ class Outcomes:
         elif step == NEAR_DUPLICATE:
             reasons = self._describe_twin(found)
         elif step == NOT_TAKEN:
-            end = f"{find_end(source.take):016x}"
+            end = f"{find_take_end(source.take):016x}"
             text = f"{describe_take(source.take)} of the source {source.name!r}, the hashes before {end}"
             reasons = [_reason("take", text)]
         else:

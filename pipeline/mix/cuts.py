@@ -28,12 +28,11 @@ from pipeline.encode.run import END_HASH, FIRST_HASH, load_runs, runs_in_scratch
 from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
 from pipeline.mix.block_lists import Blocked, BlockList, describe_use
-from pipeline.mix.contamination import Findings, ItemCounts, find_contamination
+from pipeline.mix.contamination import Findings, find_contamination
 from pipeline.mix.evidence import write_evidence
 from pipeline.mix.index import Axis, Cut, Index, open_limits
 from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
 from pipeline.mix.near_duplicates.drop import SimilarPairs, drop_near_duplicates
-from pipeline.mix.take import drop_not_taken
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from shards.errors import InputError, plural
@@ -329,8 +328,8 @@ class MixResult(Result):
 
     drops: list[SourceDrops]
     """The table of each source."""
-    contamination: list[ItemCounts]
-    """Of each evaluation set."""
+    items: dict[str, int]
+    """How many items of each evaluation set are in documents."""
     plan: MixPlan | None = None
     short: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     """Sources that must be read further: the number of each, the tokens that it needs, and those found."""
@@ -357,7 +356,7 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
         blocked = Blocked(task.block_lists, findings.list_dropped())
         index = Index(list(own), len(names), blocked, open_limits(recipe.sources), folder)
         near = drop_near_duplicates(index, task.similar) if task.similar is not None else None
-        drop_not_taken(index, recipe.sources)
+        index.drop_not_taken(recipe.sources)
         # Write what became of them, and count.
         evidence = [one for one in (near, findings if task.evaluations else None) if one is not None]
 
@@ -367,7 +366,7 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
         files = write_evidence(folder, index.places, index.reasons, index.read_reasons, add_columns)
         drops = index.drops
         findings.add_to(drops)
-        result = MixResult(files=files, contamination=findings.counts, drops=drops)
+        result = MixResult(files=files, items=findings.counts, drops=drops)
 
         # Cut what is kept.
         short = find_short(recipe, index, task.has_more)

@@ -18,7 +18,7 @@ import io
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from shards.stores.open import open_store
 from shards.stores.store import Store
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Int64s, Integers, UInt8s, UIntegers
+    from pipeline.arrow_arrays import Bools, Int64s, Integers, UIntegers
 
 EVIDENCE_FILE = "evidence.parquet"
 _EDGES = "edges"
@@ -110,7 +110,7 @@ def write_evidence(
 
 
 class Evidence:
-    """The evidence of a mix. Memory: the partition that is read, and a bit for each document asked for by `kept`."""
+    """The evidence of a mix. Memory: the partition that is read, and for `kept` a byte a document of two partitions."""
 
     def __init__(self, output: TaskOutput[Any], runs: int):
         """Read the footer.
@@ -131,14 +131,9 @@ class Evidence:
         self._groups = np.cumsum(np.array(sizes) > 0) - 1
         """The row group of each partition: those without documents have none."""
         self._sizes = sizes
-        self._kept: dict[int, UInt8s] = {}
+        self._kept = lru_cache(maxsize=2)(self._read_kept)  # a shard is in one partition, or in two
         self._loading = threading.Lock()
         self._row = lru_cache(maxsize=1)(self.read)  # copies of one document are in one partition
-
-    @cached_property
-    def columns(self) -> frozenset[str]:
-        """The columns: not every mix looks for near-duplicates and test items."""
-        return frozenset(self._file.schema_arrow.names)
 
     def read(self, number: int, columns: tuple[str, ...] | None = None) -> pa.Table:
         """Read the rows of a partition, or some of their columns."""
@@ -157,12 +152,14 @@ class Evidence:
             start = int(self.places.begins(number)[run]) + low - int(edges[number])
             # Threads that fetch for one task mostly want the same partition, which is read once.
             with self._loading:
-                if number not in self._kept:
-                    dropped = self.read(number, ("dropped",))["dropped"].combine_chunks()
-                    self._kept[number] = np.packbits(unwrap_mask(dropped.is_null()))
-            packed = self._kept[number][start // 8 : -(-(start + high - low) // 8)]
-            parts.append(np.unpackbits(packed)[start % 8 : start % 8 + high - low].view(bool))
+                kept = self._kept(number)
+            parts.append(kept[start : start + high - low])
         return np.concatenate(parts)
+
+    def _read_kept(self, number: int) -> Bools:
+        """Return which of the documents of a partition are kept."""
+        dropped = self.read(number, ("dropped",))["dropped"].combine_chunks()
+        return unwrap_mask(dropped.is_null())
 
     def of(self, run: int, index: int) -> dict[str, Any]:
         """Return the row of the document at an index of a run."""

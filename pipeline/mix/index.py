@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,12 +30,12 @@ from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
 from pipeline.mix.block_lists import Blocked
 from pipeline.mix.evidence import RowPlaces
 from pipeline.mix.partitions import Part, Partitions
+from pipeline.recipe.presets import Limit
 from shards.format.equal_hashes import HashRange, find_copies, find_hashes, sort_hashes
 from shards.format.manifest import BlockListEntry
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Bools, Float32s, Int64s, UInt32s, UInt64s, UIntegers
-    from pipeline.recipe.presets import Limit
     from pipeline.recipe.schema import SourceRecipe
 
 FAR_OFF = 0.05
@@ -46,19 +47,15 @@ SUM_DOCUMENTS = 1 << 20
 """Documents that are added up at once."""
 
 
-class SourceLimits(NamedTuple):
-    """The limits of a source's presets with `when = "mix"`."""
-
-    limits: list[Limit]
-    """In the order in which they count as the first reason."""
-    measures: list[str]
-    """Those that are stored with the source's runs."""
+SourceLimits = tuple[list[Limit], list[str]]
+"""The limits of a source's presets with `when = "mix"`, in the order in which they count as the first reason; and the
+measures that are stored with the source's runs."""
 
 
 def open_limits(sources: Sequence[SourceRecipe]) -> dict[int, SourceLimits]:
     """Return the limits of each source that is cleaned in the mix, by the source's index."""
     return {
-        number: SourceLimits(source.clean.limits("mix"), source.clean.mix_measures())
+        number: (source.clean.limits("mix"), source.clean.mix_measures())
         for number, source in enumerate(sources)
         if source.clean.presets("mix")
     }
@@ -85,7 +82,8 @@ class Index:
         self._blocked, self._limits = blocked or Blocked(()), limits or {}
         self._partitions = Partitions(runs, scratch)
         self.bits = self._partitions.bits
-        reasons = sum(len(own.limits) for own in self._limits.values()) + len(self._blocked.lists) + 4 + num_sources
+        limits_of_all = [limit for own, _ in self._limits.values() for limit in own]
+        reasons = len(limits_of_all) + len(self._blocked.lists) + 4 + num_sources
         self._dtype = np.dtype(np.uint8 if reasons < 256 else np.uint16)
         """Of the numbers of reasons."""
         # Documents and tokens by partition, source and reason, of which the first is none: kept documents.
@@ -95,9 +93,9 @@ class Index:
         """The longest document that is kept, by partition and source."""
         self._counted = [SourceDrops() for _ in range(num_sources)]
         """Steps that are counted when they decide: limits and near-duplicates."""
-        for limit in (limit for own in self._limits.values() for limit in own.limits):
+        for limit in limits_of_all:
             self._code(limit.reason)
-        listed = np.array([0, *(self._code(one.reason) for one in self._blocked.lists)], self._dtype)
+        listed = np.array([0, *(self._code(reason) for reason, _ in self._blocked.lists)], self._dtype)
         for number in range(1 << self.bits):
             self._decide(number, listed)
 
@@ -231,14 +229,26 @@ class Index:
             codes[places] = numbers[inside]
             self._write(number, codes, self._partitions.read(number).lengths)
 
-    def drop_from(self, source: int, end: int, reason: str) -> None:
-        """Drop the kept documents of a source whose first half of the hash is `end` or more."""
-        code = self._code(reason)
-        for number in range(end >> (64 - self.bits), 1 << self.bits):
-            part, codes = self._partitions.read(number), self.read_reasons(number)
-            own = np.repeat(self.sources == source, self.places.sizes(number)) & (codes == 0)
-            codes[own & (part.hi >= np.uint64(end))] = code
-            self._write(number, codes, part.lengths)
+    def drop_not_taken(self, sources: Sequence[SourceRecipe]) -> None:
+        """Drop the kept documents that are not taken of each source.
+
+        A document is taken if the first 8 bytes of its hash, as a big-endian number, are below take x 2^64. So the
+        documents of a smaller share are among those of a larger one, and nothing but the text decides. Validation
+        begins at the lowest hash, and stays as it is.
+
+        This is the last step of the mix: whatever is dropped before it is the same for any share. If it came first, a
+        share would hold documents that the whole source loses to near-duplicates, other sources would keep copies of
+        documents that are not taken, and the alarms of cleaning would see fewer documents.
+        """
+        for source, take in enumerate(recipe.take for recipe in sources):
+            if take == 1:
+                continue
+            code, end = self._code(describe_take(take)), find_take_end(take)
+            for number in range(end >> (64 - self.bits), 1 << self.bits):
+                part, codes = self._partitions.read(number), self.read_reasons(number)
+                own = np.repeat(self.sources == source, self.places.sizes(number)) & (codes == 0)
+                codes[own & (part.hi >= np.uint64(end))] = code
+                self._write(number, codes, part.lengths)
 
     def count_kept(self, source: int) -> Counts:
         """Return the documents and tokens of a source that are kept."""
@@ -269,6 +279,16 @@ class Index:
         """Return a source's kept documents in a partition."""
         own = np.repeat(self.sources == source, self.places.sizes(number))
         return self._partitions.read(number, source).only(self.read_reasons(number)[own] == 0)
+
+
+def describe_take(take: float) -> str:
+    """Return the reason under which documents that are not taken count."""
+    return f"{NOT_TAKEN}: take = {take}"
+
+
+def find_take_end(take: float) -> int:
+    """Return the lowest first half of a hash that is not taken, for a share below 1."""
+    return math.ceil(take * 2.0**64)  # exact: a power of two changes no digit
 
 
 class Cut(NamedTuple):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.builder.build import AnyRecipe, count_cores, load_recipe, with_cache
-from pipeline.mix.take import describe_take
+from pipeline.mix.index import describe_take
 from pipeline.plan.small_build import SmallBuild, SourceSample, build_sample
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand

@@ -18,7 +18,6 @@ import shards
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.cuts import cut_sources
 from pipeline.mix.index import Axis, Index
-from pipeline.mix.take import drop_not_taken
 from tests.support.builds import build_here, call_here, digests, real_documents
 from tests.support.good_recipe import GOOD, faults_of
 from tests.support.near_duplicates import change
@@ -105,7 +104,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def test_a_share_is_of_the_whole_sources_documents_and_nothing_else_changes(corpus: Corpus) -> None:
-    assert '"take"' not in (corpus.out / "recipe.json").read_text()
     every = corpus.hashes["train"]["web"] + corpus.hashes["val"]["web"]
     (left,) = (one for one in corpus.whole["sources"] if one["name"] == "web")
     assert len(every) == left["documents_available"], "the set has the whole source"
@@ -202,7 +200,7 @@ def test_an_index_takes_what_plain_code_finds(
         patch.setattr(partitions_module, "PARTITION_DOCUMENTS", documents)
         runs = write_runs(Path(folder), sources, [[]] * len(sources))
         index = Index(runs, len(sources))
-        drop_not_taken(index, own)
+        index.drop_not_taken(own)
         for number, left in enumerate(taken):
             lengths = [document.length for document in left]
             counts = index.count_kept(number)
