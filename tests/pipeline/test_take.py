@@ -132,7 +132,7 @@ def test_a_share_is_of_the_whole_sources_documents_and_nothing_else_changes(corp
         (notes,) = (one for one in built["sources"] if one["name"] == "notes")
         assert notes == next(one for one in corpus.whole["sources"] if one["name"] == "notes")
         recipe = json.loads((corpus.out / "recipe.json").read_text())
-        assert [one.get("take") for one in recipe["sources"]] == [take, None]
+        assert [one["take"] for one in recipe["sources"]] == [take, 1]
         assert not built["problems"]
     assert found[0.1] < found[0.125] < found[0.5] < found[1.0]
 
