@@ -13,7 +13,7 @@ from shards.errors import InputError
 from shards.eval_tasks.prompts import Item
 from tests.trainer.conftest import TEXTS, train_tokenizer
 from trainer.evaluation.eval_tasks import add_examples, encode_items, judge_items
-from trainer.evaluation.likelihoods import Text, measure_likelihoods
+from trainer.evaluation.likelihoods import measure_likelihoods
 from trainer.model.decoder import build_model
 from trainer.model.generate import TrainedModel
 from trainer.recipe import ModelConfig
@@ -105,25 +105,6 @@ def test_likelihoods_are_those_of_each_text_alone(trained):
             assert accuracy_norm[place] == ((nats / sizes).argmax() == item.answer)
     assert 0 < accuracy.mean() < 1
     assert (accuracy != accuracy_norm).any()
-
-
-@pytest.mark.parametrize("batch_tokens", [1, 64, 100_000])
-def test_sharing_and_batches_change_nothing(trained, batch_tokens):
-    rng = random.Random(2)
-    groups = []
-    for _ in range(12):
-        shared = [rng.randrange(318) for _ in range(rng.randint(1, 20))]
-        texts = [[*shared, *(rng.randrange(318) for _ in range(rng.randint(2, 20)))] for _ in range(rng.randint(1, 5))]
-        groups.append([Text(ids, rng.randint(1, len(ids) - 1)) for ids in texts])
-    singles = [[text] for group in groups for text in group]
-    together, alone = (
-        measure_likelihoods(trained.model, texts, precision="fp32", batch_tokens=batch_tokens)
-        for texts in (groups, singles)
-    )
-    assert [own.shape for own in together] == [(2, len(group)) for group in groups]
-    one, other = np.concatenate(together, axis=1), np.concatenate(alone, axis=1)
-    np.testing.assert_allclose(one[0], other[0], atol=1e-4)
-    assert one[1].tolist() == other[1].tolist()
 
 
 def test_long_items_are_cut_at_their_beginning_or_left_out_and_counted(llama):

@@ -1,7 +1,6 @@
-"""The log-likelihoods of texts after their contexts. The texts of a group begin alike: that is computed once.
+"""The log-likelihoods of texts after their contexts.
 
-A group is a row: the shared tokens, then a branch for each text with the rest of it (`Branches`). Rows of about the
-same length go through the model together. The ranks of a run share the rows.
+Texts of about the same length go through the model together. The ranks of a run share the batches.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -15,11 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 
 from shards.terminal.reporter import Progress, no_progress
 from trainer.device import find_rank, score_eagerly
-from trainer.model.attention import Branches
 from trainer.model.decoder import LanguageModel
 
 
@@ -30,16 +27,6 @@ class Text(NamedTuple):
     """Its tokens, from the one that begins a document."""
     scored: int
     """How many of the last ones are scored; at least one is not."""
-
-
-class _Row(NamedTuple):
-    """A group as the model reads it; lists of equal length."""
-
-    ids: list[int]
-    targets: list[int]
-    """The token after each, where it is scored; else -1."""
-    numbers: list[int]
-    positions: list[int]
 
 
 @torch.no_grad()
@@ -55,9 +42,9 @@ def measure_likelihoods(
 
     Args:
         model: the model; its mode does not change.
-        groups: texts that begin alike. No text has more tokens than the model's context and one more.
+        groups: the texts of each item. No text has more tokens than the model's context and one more.
         precision: arithmetic of the forward pass.
-        batch_tokens: tokens in one forward pass, but at least one row.
+        batch_tokens: tokens in one forward pass, but at least one text.
         progress: told how many groups are done, and of how many.
 
     Returns:
@@ -65,10 +52,9 @@ def measure_likelihoods(
         each of these tokens was the likeliest one, else 0.
     """
     device, was_training = next(model.parameters()).device, model.training
-    edges = np.cumsum([0, *map(len, groups)]).tolist()
-    rows = list(zip(edges, map(_lay_out, groups), strict=False))  # each with the place of its first text among all
-    found = torch.zeros(2, edges[-1], dtype=torch.float64)
-    batches = list(_batch(rows, batch_tokens))
+    texts = [text for group in groups for text in group]
+    found = torch.zeros(2, len(texts), dtype=torch.float64)
+    batches = list(_batch(texts, batch_tokens))
     rank, ranks = find_rank()
 
     model.eval()
@@ -76,72 +62,53 @@ def measure_likelihoods(
     # Every rank makes as many calls, as split weights need: the last ones may be of a batch that another rank has, too.
     for first in range(0, len(batches), ranks):
         batch = batches[min(first + rank, len(batches) - 1)]
-        scores = _score_rows(model, [row for _, row in batch], precision, device)
+        scores = _score_texts(model, [texts[place] for place in batch], precision, device)
         if first + rank < len(batches):
-            for (place, _), own in zip(batch, scores, strict=True):
-                found[:, place : place + own.shape[1]] = own
+            found[:, batch] = scores
         done += sum(len(one) for one in batches[first : first + ranks])
-        progress(done, len(rows))
+        progress(done * len(groups) // len(texts), len(groups))
     model.train(was_training)
 
     if ranks > 1:
         found = found.to(device)
         dist.all_reduce(found)
+    edges = np.cumsum([0, *map(len, groups)]).tolist()
     values = found.cpu().numpy()
     return [values[:, start:stop] for start, stop in itertools.pairwise(edges)]
 
 
-def _lay_out(texts: Sequence[Text]) -> _Row:
-    # A branch begins with the token after which its first scored one is predicted, or earlier. So each token is
-    # followed by one scored token at most.
-    contexts = [text.ids[: len(text.ids) - text.scored] for text in texts]
-    columns = zip(*(context[:-1] for context in contexts), strict=False)
-    shared = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
-    ids = texts[0].ids[:shared]
-    row = _Row(ids, [-1] * shared, [0] * shared, list(range(shared)))
-    for number, (text, context) in enumerate(zip(texts, contexts, strict=True), 1):
-        length = len(text.ids) - 1 - shared
-        row.ids.extend(text.ids[shared:-1])
-        row.targets.extend([-1] * (len(context) - 1 - shared) + text.ids[len(context) :])
-        row.numbers.extend([number] * length)
-        row.positions.extend(range(shared, shared + length))
-    return row
-
-
-def _batch(rows: list[tuple[int, _Row]], batch_tokens: int) -> Iterator[list[tuple[int, _Row]]]:
-    """Yield batches of rows, the longest first: memory runs out at once or never."""
-    batch: list[tuple[int, _Row]] = []
-    for row in sorted(rows, key=lambda row: -len(row[1].ids)):
-        if batch and (len(batch) + 1) * len(batch[0][1].ids) > batch_tokens:
+def _batch(texts: Sequence[Text], batch_tokens: int) -> Iterator[list[int]]:
+    """Yield batches of places in the list, the longest texts first: memory runs out at once or never."""
+    batch: list[int] = []
+    for place in sorted(range(len(texts)), key=lambda place: -len(texts[place].ids)):
+        if batch and (len(batch) + 1) * len(texts[batch[0]].ids) > batch_tokens:
             yield batch
             batch = []
-        batch.append(row)
+        batch.append(place)
     if batch:
         yield batch
 
 
-def _score_rows(
-    model: LanguageModel, rows: list[_Row], precision: Literal["fp32", "bf16"], device: torch.device
-) -> list[torch.Tensor]:
-    """Return the log-likelihood of each row's texts, and whether they are greedy: float64 `(2, texts)`."""
-    ids, targets, numbers, positions = (
-        torch.stack([F.pad(torch.tensor(values), (0, longest - len(values)), value=padding) for values in column])
-        for column, padding in zip(zip(*rows, strict=True), (0, -1, -1, 0), strict=True)
-        for longest in [max(map(len, column))]
-    )
+def _score_texts(
+    model: LanguageModel, texts: Sequence[Text], precision: Literal["fp32", "bf16"], device: torch.device
+) -> torch.Tensor:
+    """Return the log-likelihood of each text, and whether it is greedy: float64 `(2, texts)`."""
+    # Attention is causal, so the padding at the end changes nothing before it.
+    width = max(len(text.ids) for text in texts) - 1
+    ids = torch.zeros(len(texts), width, dtype=torch.int64)
+    targets = torch.full_like(ids, -1)
+    for row, text in enumerate(texts):
+        length = len(text.ids) - 1
+        ids[row, :length] = torch.tensor(text.ids[:-1])
+        targets[row, length - text.scored : length] = torch.tensor(text.ids[-text.scored :])
     chosen = targets >= 0
-    branches = Branches(numbers.to(device), positions.to(device), chosen.to(device))
     with score_eagerly(precision, device):
-        logits = model(ids.to(device), branches=branches)
+        logits = model(ids.to(device), chosen=chosen.to(device))
     wanted = targets[chosen].to(device)
-    nats = logits.gather(1, wanted[:, None])[:, 0] - logits.logsumexp(1)
-    greedy = (logits.argmax(1) == wanted).cpu()
-    nats = nats.double().cpu()
+    nats = (logits.gather(1, wanted[:, None])[:, 0] - logits.logsumexp(1)).double().cpu()
+    misses = (logits.argmax(1) != wanted).double().cpu()
 
-    # Add up the tokens of each text: the texts of a row are numbered from 1.
-    sizes = [max(row.numbers) for row in rows]
-    first = torch.tensor([0, *sizes]).cumsum(0)[:-1]
-    of_text = (first[:, None] + numbers - 1)[chosen]
-    sums = torch.zeros(sum(sizes), dtype=torch.float64).index_add_(0, of_text, nats)
-    misses = torch.zeros(sum(sizes), dtype=torch.float64).index_add_(0, of_text, (~greedy).double())
-    return [*torch.stack((sums, (misses == 0).double())).split(sizes, dim=1)]
+    # Add up the tokens of each text.
+    sums = torch.zeros(2, len(texts), dtype=torch.float64)
+    sums.index_add_(1, chosen.nonzero()[:, 0], torch.stack((nats, misses)))
+    return torch.stack((sums[0], (sums[1] == 0).double()))

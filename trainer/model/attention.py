@@ -8,7 +8,7 @@ step), so there is no buffer to lose when weights are saved, loaded or moved.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -72,26 +72,6 @@ def document_mask(documents: Tensor) -> Mask:
 
         return create_block_mask(allowed, batch, None, length, length, device=documents.device)
     return (documents[:, None, :, None] == documents[:, None, None, :]).tril()
-
-
-class Branches(NamedTuple):
-    """How a row holds texts that begin alike: what they share once, then a branch for each with the rest of it."""
-
-    numbers: Tensor
-    """int64 `(batch, length)`: 0 where the texts are shared, else the number of the branch; -1 for padding."""
-    positions: Tensor
-    """int64 `(batch, length)`: each token's place in its text."""
-    chosen: Tensor
-    """bool `(batch, length)`: the tokens after which the model predicts."""
-
-    def mask(self) -> Tensor:
-        """Return which tokens attend to which: to those before them that are shared, or in their own branch.
-
-        Returns:
-            bool `(batch, 1, length, length)`.
-        """
-        query, key = self.numbers[:, None, :, None], self.numbers[:, None, None, :]
-        return ((key == 0) | (key == query)).tril()
 
 
 @functools.cache

@@ -28,7 +28,6 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from shards.torch.batch import positions_in_documents
 from trainer.model.attention import (
     Attention,
-    Branches,
     KeyValueCache,
     Mask,
     Rotary,
@@ -132,7 +131,7 @@ class LanguageModel(nn.Module):
         reduction: Literal["mean", "none"] = "mean",
         cache: KeyValueCache | None = None,
         documents: Tensor | None = None,
-        branches: Branches | None = None,
+        chosen: Tensor | None = None,
     ) -> Tensor:
         """Predict the token after each position.
 
@@ -144,11 +143,10 @@ class LanguageModel(nn.Module):
                 cache that is not empty, one position at a time.
             documents: int64 `(batch, length)`, as `document_ids` of a sample. With them there is no attention across
                 documents, and positions count from each document's start.
-            branches: how `ids` hold texts that begin alike; without targets. Only the tokens after the chosen positions
-                are predicted.
+            chosen: bool `(batch, length)`, without targets: only the tokens after these positions are predicted.
 
         Returns:
-            float32 logits `(batch, length, vocab_size)`, with branches `(chosen, vocab_size)`; or the cross-entropy in
+            float32 logits `(batch, length, vocab_size)`, with `chosen` `(chosen, vocab_size)`; or the cross-entropy in
             nats, `()` or `(batch, length)`.
         """
         # Which positions the tokens have, and which of them attend to which.
@@ -159,8 +157,6 @@ class LanguageModel(nn.Module):
         if documents is not None:
             mask = document_mask(documents)
             positions = positions_in_documents(documents)
-        if branches is not None:
-            mask, positions = branches.mask(), branches.positions
 
         # Embeddings, with learned positions added or rotary tables made for the layers.
         x = self.model.embed_tokens(ids)
@@ -177,8 +173,8 @@ class LanguageModel(nn.Module):
 
         # Logits, and the loss if there are targets.
         head = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
-        if branches is not None:
-            x = x[branches.chosen]
+        if chosen is not None:
+            x = x[chosen]
         logits = F.linear(self.model.norm(x), head)[..., : self.vocab_size].float()
         if targets is None:
             return logits
