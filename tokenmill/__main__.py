@@ -78,7 +78,10 @@ exit status: 0 done, 1 failed on the way or the set has problems, 2 could not ru
 
 PACKAGES = ("pipeline", "shards", "trainer")
 DISTRIBUTION = "tokenmill"
-REMEDY = "Install tokenmill into an environment of its own: python -m venv tokenmill-env, then pip install there."
+REMEDY = (
+    "Another distribution has a package of this name. "
+    "Install tokenmill into an environment of its own: python -m venv tokenmill-env, then pip install there."
+)
 
 COULD_NOT_RUN = 2
 
@@ -151,9 +154,9 @@ def find_clashes() -> list[str]:
         file = f"{name}/__init__.py"
         if found != expected:
             place = "nothing" if spec is None else str(found or f"a folder without {file}")
-            messages.append(f"`import {name}` finds {place}; expected {expected}.{_owners(name)} {REMEDY}")
+            messages.append(f"`import {name}` finds {place}; expected {expected}. {REMEDY}")
         elif file in recorded and recorded[file] != _sha256(expected):
-            messages.append(f"{expected} is not the file that tokenmill installed.{_owners(name)} {REMEDY}")
+            messages.append(f"{expected} is not the file that tokenmill installed. {REMEDY}")
     return messages
 
 
@@ -169,16 +172,6 @@ def _recorded_hashes() -> dict[str, str]:
 
 def _sha256(path: Path) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).decode().rstrip("=")
-
-
-def _owners(name: str) -> str:
-    """Return a sentence that names the other distributions that bring a package; empty when there are none."""
-    owners = {
-        str(distribution.metadata["Name"])
-        for distribution in importlib.metadata.distributions()
-        if any(file.parts[0] in (name, f"{name}.py") for file in distribution.files or [])
-    } - {DISTRIBUTION}
-    return f" The name is also that of the installed distribution {', '.join(sorted(owners))}." if owners else ""
 
 
 def run() -> NoReturn:

@@ -53,6 +53,7 @@ GONE: dict[str, str] = {
     "smallest_difference": "the interval of each difference says how large it may be",
     "fewshot_draw": "the first examples are taken",
     "fewshot_split": "examples come from the split of lm-evaluation-harness, or from `fewshot_files`",
+    "design_seed": "the points of the first round are always the same ones",
     "card_number": "card numbers are not looked for; `drop_if_matches` drops documents with numbers of a known form",
 }
 """Keys, values, flags (`--flag`), commands and extras that are gone, as a user writes them: what to do instead."""

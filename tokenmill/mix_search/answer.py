@@ -163,26 +163,10 @@ def _list_notes(search: MixSearch, answer: Row) -> Iterator[str]:
                 f"{row['score']}: it misses the arms by {row['error']:.4f}; their noise is {row['noise']:.4f}. "
                 "The fit is rough for it: trust what is measured, and search again within narrower bounds."
             )
-    yield from _note_best_arm(search)
     if not search.space.holds(search.space.own):
         yield "the recipe's own mix is out of the bounds"
     if search.last is None:
         yield "the best mix is the recipe's own: there is nothing to compare"
-
-
-def _note_best_arm(search: MixSearch) -> Iterator[str]:
-    """Yield a note if an arm is better than the fit says of the winner."""
-    parts, names = search.config.objective, list(search.mixes)
-    means = [search.values(score).mean(axis=1) for score in parts]
-    measured = np.average(means, axis=0, weights=list(parts.values()))
-    # The best of the arms, as measured.
-    best = int(np.argmin(measured))
-    predicted = float(predict_objective(search.fit.scores, parts, search.winner[None])[0])
-    if measured[best] < predicted and names[best] != OWN:  # the last comparison has the recipe's own mix
-        yield (
-            f"lowest of the arms: {names[best]}, {measured[best]:.4f}: {search.describe(search.mixes[names[best]])}. "
-            f"The fit says {predicted:.4f} of the winner: compare both in an ablation before you trust the fit."
-        )
 
 
 def show_tables(answer: Row) -> dict[str, list[Row]]:

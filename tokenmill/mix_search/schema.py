@@ -13,8 +13,6 @@ from shards.config import check_settings, read_document, read_partly
 from tokenmill.experiments.schema import ExperimentConfig, Seed
 
 Share = Annotated[float, Field(ge=0, le=1)]
-MOST_ARMS = 1000
-"""More arms than that say less than more tokens for each."""
 
 
 class MixSearchConfig(ExperimentConfig):
@@ -33,12 +31,10 @@ class MixSearchConfig(ExperimentConfig):
     objective: Annotated[dict[str, PositiveFloat], Field(min_length=1)]
     """Scores with their weights: `{ web_bpb = 2, maths_bpb = 1 }`. The search lowers their weighted mean. All are bits
     per byte."""
-    arms: Annotated[int, Field(ge=1, le=MOST_ARMS)]
+    arms: Annotated[int, Field(ge=1, le=1000)]
     """How many mixes are trained: the recipe's own and the winner are among them."""
     rounds: Annotated[int, Field(ge=1, le=20)] = 3
     """Rounds of arms: the first fills the space within the bounds, each later one is nearer to the best of the fit."""
-    design_seed: Seed = 0
-    """Chooses the points of the first round, and the resamples of the bootstrap."""
     resamples: Annotated[int, Field(ge=50, le=100_000)] = 400
     """Resamples of the bootstrap, from which the intervals come."""
 

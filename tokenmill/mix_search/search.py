@@ -32,6 +32,7 @@ from tokenmill.experiments.schema import AblationConfig, ArmConfig
 from tokenmill.mix_search.fit import SearchFit, count_parameters, fit_scores
 from tokenmill.mix_search.schema import MixSearchConfig, load_mix_search
 from tokenmill.mix_search.space import DECIMALS, MixSpace, Shares, draw_near, find_space, list_candidates, spread_out
+from trainer.recipe import load_train_recipe
 from trainer.results.curves import unit_of
 
 OWN, WINNER = "recipe", "winner"
@@ -74,14 +75,12 @@ class MixSearch:
         self.file, self.config, self.out = file, load_mix_search(file), out.absolute()
         self._executor, self._progress = executor, progress
         self.recipe = load_checked_recipe(locate_recipe(file, self.config.data), progress=progress)
-        # An arm as the recipes are, since it says what is scored.
-        self._check_objective(self._open([ArmConfig(name=OWN)], self.config.seeds).arms[0].train.eval.score_names)
+        self._check_objective(load_train_recipe(locate_recipe(file, self.config.train)).eval.score_names)
         self.space = find_space(file, self.recipe, self.config.bounds)
         self.target = find_target(file, self.config, self.recipe)
         self.sizes = measure_sources(file, self.config, self.recipe, self.space)
-        self.candidates = list_candidates(self.space, self.config.design_seed)
-        own = self._open_mixes({OWN: self.space.own})
-        self.own = own.arms[0]
+        self.candidates = list_candidates(self.space)
+        self.own = self._open_mixes({OWN: self.space.own}).arms[0]
         self.arms = self.config.arms
         self._check_arms()
 
@@ -185,7 +184,6 @@ class MixSearch:
             {score: self.values(score) for score in self.config.objective},
             self.config.objective,
             resamples=resamples,
-            seed=self.config.design_seed,
         )
 
     def _open_mixes(self, mixes: Mapping[str, Shares], seeds: Sequence[int] | None = None) -> Ablation:
@@ -204,11 +202,9 @@ class MixSearch:
                 for source, weight in self.space.weights(mix).items()
             }
             arms.append(ArmConfig(name=name, data={"sources": sources, **common}))
-        return self._open(arms, seeds or self.config.seeds)
-
-    def _open(self, arms: list[ArmConfig], seeds: Sequence[int]) -> Ablation:
         shared = {key: getattr(self.config, key) for key in ("name", "data", "train", "tokens", "threads")}
-        config = AblationConfig.model_construct(**shared, seeds=list(seeds), scores=[], arms=arms)
+        own = list(seeds or self.config.seeds)
+        config = AblationConfig.model_construct(**shared, seeds=own, scores=[], arms=arms)
         return Ablation(self.file, config, self.out, self._executor, self._progress)
 
     def _open_last(self) -> Ablation:
@@ -231,13 +227,8 @@ class MixSearch:
         """Refuse scores that are not computed, and those that are not in bits per byte."""
         likelihoods = [score for score in known if unit_of(score) == "bits per byte"]
         problems = [
-            f"{self.file}: objective.{score}: "
-            + (
-                f"{unit_of(score)} cannot be added to bits per byte, and more is better. "
-                if score in known
-                else "the train recipe does not compute it. "
-            )
-            + f"Expected one of: {', '.join(likelihoods)}."
+            f"{self.file}: objective.{score}: the train recipe does not compute it in bits per byte. "
+            f"Expected one of: {', '.join(likelihoods)}."
             for score in self.config.objective
             if score not in likelihoods
         ]

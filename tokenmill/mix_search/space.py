@@ -121,7 +121,7 @@ NEARER = 0.4
 """How much nearer to the best the points of a round are than those of the round before."""
 
 
-def list_candidates(space: MixSpace, seed: int) -> Shares:
+def list_candidates(space: MixSpace) -> Shares:
     """Return `CANDIDATES` mixes within the bounds, `(CANDIDATES, dimensions)`: a scrambled Sobol' sequence.
 
     The shares of a mix are chosen one after another, each between what the bounds leave; which one is first changes
@@ -130,7 +130,7 @@ def list_candidates(space: MixSpace, seed: int) -> Shares:
     from scipy.stats import qmc
 
     size = len(space.own)
-    units = qmc.Sobol(size, rng=np.random.default_rng(seed)).random(CANDIDATES)
+    units = qmc.Sobol(size, rng=np.random.default_rng(0)).random(CANDIDATES)
     mixes = np.zeros_like(units)
     for first in range(size):
         rows = slice(first, None, size)
