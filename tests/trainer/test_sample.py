@@ -112,7 +112,7 @@ def test_an_earlier_checkpoint_may_be_named(trainer, run, tmp_path):
     assert trainer.run(*arguments, "--checkpoint", tmp_path / "half").returncode == 2
 
 
-@pytest.mark.parametrize("command", ["sample", "export-model", "fit", "cost", "plot"])
+@pytest.mark.parametrize("command", ["sample", "export-model", "fit", "trace-step", "plot"])
 def test_a_commands_help_loads_nothing_heavy(command):
     code = (
         "import sys, tokenmill.__main__ as m\n"
