@@ -27,8 +27,6 @@ from tests.support.ray_cluster import RayCluster
 from tests.support.servers.objects import ObjectServer, aws_environment
 from tokenmill.__main__ import main
 
-ROOT = Path(__file__).parents[2]
-
 # Two busy cores: a deadline would tell about the machine, not about the code.
 hypothesis.settings.register_profile("tokenmill", deadline=None)
 hypothesis.settings.load_profile("tokenmill")

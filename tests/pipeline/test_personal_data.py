@@ -259,9 +259,9 @@ def test_no_text_takes_more_than_linear_time(piece: str) -> None:
 
 
 def test_faults_and_tables_for_all(load: Callable[..., Recipe]) -> None:
-    tables = '[clean.personal_data]\naction = "masks"\nkinds = ["e-mail", "email", "email"]\nkind = ["email"]\n'
+    tables = '[clean.personal_data]\naction = "masks"\nkinds = ["e-mail", "email", "email"]\nkindz = ["email"]\n'
     faults = faults_of(load, GOOD + tables)
-    assert "clean.personal_data.kind: unknown key. Did you mean 'kinds'?" in faults
+    assert "clean.personal_data.kindz: unknown key. Did you mean 'kinds'?" in faults
     assert any(fault.startswith("clean.personal_data.action: expected 'keep', 'mask' or 'drop'") for fault in faults)
     (kind,) = (fault for fault in faults if fault.startswith("clean.personal_data.kinds.0: expected"))
     assert kind.endswith("; got 'e-mail'. Did you mean 'email'?")
