@@ -1,9 +1,9 @@
-"""The least that gives token ids: Parquet in, gigatoken, plain arrays out, in two processes. A script of its own.
+"""The least that gives token ids: Parquet in, gigatoken, plain arrays out, in a few processes. A script of its own.
 
 As a person writes it who knows gigatoken and wants to train today. It does not hash, sort, deduplicate, mix, shuffle,
 compress, checksum or validate, and nothing tells afterwards where a document begins or came from.
 
-    python tests/benchmarks/bare_script.py TOKENIZER.json OUT FILE.parquet...
+    python tests/benchmarks/bare_script.py TOKENIZER.json OUT FILE.parquet... [--processes 2]
 
 gigatoken reads Parquet itself, which is the fastest way.
 """
@@ -40,8 +40,9 @@ if __name__ == "__main__":
     parser.add_argument("tokenizer")
     parser.add_argument("out", type=Path)
     parser.add_argument("files", nargs="+")
+    parser.add_argument("--processes", type=int, default=2)
     flags = parser.parse_args()
     flags.out.mkdir(parents=True)
     jobs = [(file, flags.out / f"{number:05d}.bin") for number, file in enumerate(flags.files)]
-    with Pool(2, load, [flags.tokenizer]) as pool:
+    with Pool(flags.processes, load, [flags.tokenizer]) as pool:
         print(sum(pool.imap_unordered(encode_file, jobs)))
