@@ -95,7 +95,8 @@ class Run:
             self._time_recipes(MORE if gpu else ())
         finally:
             for process in self.waiting.values():
-                end(process)
+                with process:
+                    end(process)
         self.say(what="done", left=round(self._left(), 1))
         return self.rows
 
@@ -281,19 +282,17 @@ class Run:
         assert process.stdout is not None
         timer = threading.Timer(limit, end, [process])
         timer.start()
-        try:
+        with process:  # its pipes are closed at the end
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write("go\n")
                 process.stdin.flush()
             for line in process.stdout:
                 if line.startswith("{"):
                     self.say(what="steps", recipe=trial[0], overrides=list(trial[1]), **json.loads(line))
-            if process.wait():
-                seconds = time.perf_counter() - began
-                self.say(what="steps", recipe=trial[0], error=process.returncode, seconds=round(seconds))
-        finally:
-            timer.cancel()
-            end(process)
+        timer.cancel()
+        if process.returncode:
+            seconds = time.perf_counter() - began
+            self.say(what="steps", recipe=trial[0], error=process.returncode, seconds=round(seconds))
 
 
 def load(name: str, overrides: Sequence[str], *, gpu: bool) -> TrainRecipe:
