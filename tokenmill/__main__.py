@@ -189,6 +189,8 @@ def run() -> NoReturn:
         # OpenBLAS starts a thread for each core when numpy is loaded, and they spin: 0.1 s of processor time on two
         # cores.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        # pydantic looks for plugins in the metadata of every installed distribution.
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     exit_status = main(arguments)
     if not builds:
         sys.exit(exit_status)

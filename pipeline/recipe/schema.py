@@ -185,9 +185,9 @@ class Recipe(Settings):
     sources: Annotated[list[SerializeAsAny[SourceRecipe]], Field(min_length=1)]
     """One table per source. If two sources hold the same document, the first one keeps it."""
     tokenizer: TokenizerRecipe
-    mix: MixRecipe = MixRecipe()
-    split: SplitRecipe = SplitRecipe()
-    shards: ShardsRecipe = ShardsRecipe()
+    mix: MixRecipe = Field(default_factory=MixRecipe)
+    split: SplitRecipe = Field(default_factory=SplitRecipe)
+    shards: ShardsRecipe = Field(default_factory=ShardsRecipe)
     clean: CleanAllRecipe = Field(default_factory=CleanAllRecipe, exclude_if=not_)
     """A table applies to all sources that have no table of their own for the preset. The set's `recipe.json` repeats it
     in each source."""

@@ -139,11 +139,12 @@ def _find_splitter_faults(parts: list[dict[str, Any]]) -> Iterator[str]:
         yield "its pre-tokenizer does not split text into words. Use a gpt2, llama3, qwen2 or o200k pre-tokenizer."
 
 
-def _ordinary_ids(model: dict[str, Any], spelling: Spelling) -> set[int]:
-    """Return the ids that text can yield in a BPE: ids of bytes, of single characters and of merges."""
+def _ordinary_ids(model: dict[str, Any], spelling: Spelling) -> set[int | None]:
+    """Return the ids that text can yield in a BPE: ids of bytes, of single characters and of merges; None if any has
+    none."""
     merges: list[str | list[str]] = model.get("merges") or []
-    pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges)
+    joined = ["".join(merge.split(" ", 1) if isinstance(merge, str) else merge) for merge in merges]
     single = byte_characters()
     if spelling.space:
         single = (*(text for text in model["vocab"] if len(text) == 1), *(f"<0x{byte:02X}>" for byte in range(256)))
-    return {model["vocab"].get(entry, -1) for entry in (*single, *("".join(pair) for pair in pairs))}
+    return {*map(model["vocab"].get, (*single, *joined))}
