@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pipeline.recipe.presets import PRESETS
-from pipeline.recipe.schema import BOS_TEXTS, NUM_BYTES, EvaluationRecipe, ShardsRecipe, TokenizerRecipe
+from pipeline.recipe.schema import BOS_TEXTS, NUM_BYTES, EvaluationRecipe, TokenizerRecipe
 from pipeline.recipe.sources import SourceRecipe
 from shards.config import list_of, named_tables, read_partly, table_of
 from shards.errors import plural
@@ -173,15 +173,7 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def check_shards(data: dict[str, Any]) -> Iterator[str]:
-    """Yield the fault between the keys of `[shards]`. A set's recipe.json has both; there the name is the default."""
-    section = read_partly(ShardsRecipe, data.get("shards"))
-    if section.zstd_level is not None and section.compression != ShardsRecipe.model_fields["compression"].default:
-        name = section.compression
-        yield f"shards.zstd_level: takes the place of `compression`, which is {name!r}. Leave one of them out."
-
-
-CHECKS = (check_sources, check_tokenizer, check_phases, check_shards)
+CHECKS = (check_sources, check_tokenizer, check_phases)
 """From a raw recipe, of any shape, to faults."""
 
 

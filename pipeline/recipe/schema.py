@@ -27,7 +27,6 @@ from pipeline.recipe.key_values import (
 from pipeline.recipe.paths import AS_WRITTEN, RecipePath
 from pipeline.recipe.sources import SourceRecipe
 from shards.config import Settings
-from shards.format.codec import Compression, CompressionName
 
 DEFAULT_EOS_TOKEN = "<|endoftext|>"
 BOS_TEXTS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[BOS]")
@@ -128,17 +127,9 @@ class ShardsRecipe(Settings):
 
     tokens: Annotated[int, Count, Field(gt=0)] = 100_000_000
     """The most tokens in a shard, give or take a document. All shards have about the same size."""
-    compression: CompressionName = "balanced"
-    """How the tokens are compressed. Compared with Zstandard's level 3, `balanced` takes at most 1 % more space, and
-    less time if possible. `fast` takes 2 to 9 % more space (16 % for simple stories) and 0.4 to 0.8 of the time.
-    `small` takes 5 to 13 % less space and 3 to 5 times the time."""
     zstd_level: Annotated[int, Field(ge=1, le=19)] | None = None
-    """A level of Zstandard, instead of `compression`."""
-
-    @property
-    def chosen_compression(self) -> Compression:
-        """The value for the writer: the name, or the level."""
-        return self.compression if self.zstd_level is None else self.zstd_level
+    """The level of Zstandard with which the tokens are compressed. None: parameters that fit tokens, which take at most
+    1 % more space than level 3, and less time if possible."""
 
 
 class EvaluationRecipe(Settings):

@@ -33,7 +33,6 @@ from shards.audit.checks import (
     check_lengths,
     check_never_seen,
     check_overlap,
-    check_phases,
     check_rare,
     check_repeats,
     check_special,
@@ -119,7 +118,6 @@ def audit(
     *,
     out: Path | None = None,
     workers: int = 1,
-    rare: int | None = None,
     block_list: bool = False,
     progress: Progress = no_progress,
 ) -> AuditResult:
@@ -129,7 +127,6 @@ def audit(
         path: the set's folder, or its address.
         out: the folder to write to; `DIR.audit` next to the set's folder when None. Its two files are replaced.
         workers: number of processes; the report does not depend on it.
-        rare: ids that occur less often are rare; None chooses by the size of the set (`rules.rare_below`).
         block_list: look for documents full of concentrated ids, and return them in `concentrated`.
         progress: called with tokens done and tokens in all.
 
@@ -151,7 +148,7 @@ def audit(
     advance = count_up(progress, size if not block_list else 2 * size + train)
     totals = _read_shards(shard_set, val_rate, workers, advance)
     tokens = totals.val.tokens + totals.train.tokens
-    below = rare_below(totals.train.tokens) if rare is None else rare
+    below = rare_below(totals.train.tokens)
     # In the order of the report: what nobody should train on comes first.
     checks = [
         check_special(totals, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id),
@@ -162,7 +159,6 @@ def audit(
         check_never_seen(totals),
         check_rare(totals, below=below),
         check_bytes_per_token(totals),
-        *([check_phases(totals)] if totals.phases else []),
         check_lengths(totals),
     ]
     concentrated = None
@@ -205,9 +201,8 @@ def _read_shards(shard_set: ShardSet, val_rate: int, workers: int, advance: Adva
         for split in ("val", "train"):
             members = [number for number, shard in enumerate(shard_set.shards) if shard.entry.split == split]
             for number, figures in map_tasks(audit_shard, search, members, workers):
-                shard = shard_set.shards[number]
-                totals.add(figures, shard.entry.phase)
-                advance(shard.num_tokens)
+                totals.add(figures)
+                advance(shard_set.shards[number].num_tokens)
             if split == "val" and totals.val.ngrams:
                 # Training is searched for these: a file, so that no worker gets them more than once.
                 file = Path(scratch) / "ngrams.npy"

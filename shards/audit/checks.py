@@ -1,4 +1,4 @@
-"""The audit's checks: of ids (special ones inside documents, never seen, rare, concentrated), bytes per token, phases;
+"""The audit's checks: of ids (special ones inside documents, never seen, rare, concentrated), bytes per token;
 and of documents (lengths, repeats, validation seen in training).
 
 The checks of ids use counts alone, so they cost the same for any size of set. They judge the training split; only the
@@ -45,7 +45,7 @@ from shards.audit.rules import (
     is_large_enough,
 )
 from shards.errors import plural
-from shards.format.arrays import Float64s, Int64s
+from shards.format.arrays import Float64s
 from shards.format.reader import ShardSet
 from shards.validation.duplicates import check_duplicates
 
@@ -214,53 +214,21 @@ def check_bytes_per_token(totals: Totals) -> Check:
 
     The tokenizer's sample is drawn in the proportions of the mix and is not part of a set, so the mix is used instead.
     """
-    rows = _compare_bytes("source", totals.source_names, totals.train.counts, totals)
-    low = _low_rows(rows, "source")
-    summary = f"{_whole_ratio(totals):.2f} bytes per token over the set"
+    whole = float(totals.train.id_counts @ totals.vocabulary.text_lengths()) / max(1, totals.train.tokens)
+    held, tokens = totals.train.counts @ totals.vocabulary.text_lengths(), totals.train.counts.sum(axis=1)
+    rows: list[Finding] = []
+    for name, size, number in zip(totals.source_names, held.tolist(), tokens.tolist(), strict=True):
+        if number:
+            ratio = size / number
+            values = {"source": name, "tokens": number, "bytes": size, "bytes_per_token": round(ratio, 3)}
+            rows.append(Finding(values | {"of_the_set": round(ratio / max(whole, 1e-9), 3)}))
+    low = ", ".join(row.values["source"] for row in rows if row.values["of_the_set"] < LOW_BYTES_PER_TOKEN)
+    summary = f"{whole:.2f} bytes per token over the set"
     if totals.vocabulary.keeps != "bytes":
         summary += ", of the text as the tokenizer rewrote it"
     if low:
         summary += f"; {low} below {LOW_BYTES_PER_TOKEN:.0%} of that: the tokenizer does not know its text"
     return Check("bytes_per_token", "look" if low else "ok", summary, rows)
-
-
-def check_phases(totals: Totals) -> Check:
-    """Compare the phases: bytes per token, by which the loss of a token changes at a border, and ids that are new."""
-    phases = {name: own for name, own in totals.phases.items() if own.any()}
-    counts = np.array(list(phases.values())).reshape(len(phases), len(totals.vocabulary))
-    rows = _compare_bytes("phase", list(phases), counts, totals)
-    # An id is new in a phase if no phase before it holds one.
-    seen = np.zeros(len(totals.vocabulary), bool)
-    for row, own in zip(rows, counts, strict=True):
-        row.values["ids_first_seen"] = int(((own > 0) & ~seen).sum())
-        seen |= own > 0
-    low = _low_rows(rows, "phase")
-    summary = ", ".join(f"{row.values['bytes_per_token']:.2f} bytes per token in {row.values['phase']}" for row in rows)
-    if low:
-        summary += f"; {low} below {LOW_BYTES_PER_TOKEN:.0%} of the set's: compare bits per byte, not losses"
-    return Check("phases", "look" if low else "ok", summary, rows)
-
-
-def _compare_bytes(kind: str, names: list[str], counts: Int64s, totals: Totals) -> list[Finding]:
-    """Return tokens, bytes and bytes per token of each part of training, for counts `(parts, vocab_size)`."""
-    whole = _whole_ratio(totals)
-    held, tokens = counts @ totals.vocabulary.text_lengths(), counts.sum(axis=1)
-    rows: list[Finding] = []
-    for name, size, number in zip(names, held.tolist(), tokens.tolist(), strict=True):
-        if number:
-            ratio = size / number
-            values = {kind: name, "tokens": number, "bytes": size, "bytes_per_token": round(ratio, 3)}
-            rows.append(Finding(values | {"of_the_set": round(ratio / max(whole, 1e-9), 3)}))
-    return rows
-
-
-def _whole_ratio(totals: Totals) -> float:
-    held = totals.train.id_counts @ totals.vocabulary.text_lengths()
-    return float(held / max(1, totals.train.tokens))
-
-
-def _low_rows(rows: list[Finding], kind: str) -> str:
-    return ", ".join(row.values[kind] for row in rows if row.values["of_the_set"] < LOW_BYTES_PER_TOKEN)
 
 
 def _id_finding(token: int, totals: Totals) -> Finding:

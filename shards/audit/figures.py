@@ -168,16 +168,12 @@ def join_ngrams(parts: list[Rows]) -> Rows:
 
 
 class Totals:
-    """The figures of a whole set: of each split, both of which are always present, and counts of each phase.
-
-    `phases` has, in order, how often each phase holds each id, int64 `(vocab_size,)`; none in a set without phases.
-    """
+    """The figures of a whole set: of each split, both of which are always present."""
 
     def __init__(self, source_names: list[str], vocabulary: Vocabulary):
         self.source_names, self.vocabulary = source_names, vocabulary
         self.train = make_figures("train", len(source_names), len(vocabulary))
         self.val = make_figures("val", len(source_names), len(vocabulary))
-        self.phases: dict[str, Int64s] = {}
 
     @property
     def both(self) -> tuple[Figures, Figures]:
@@ -189,11 +185,9 @@ class Totals:
         """Tokens of each source in both splits, int64 `(sources,)`."""
         return self.val.counts.sum(axis=1) + self.train.counts.sum(axis=1)
 
-    def add(self, figures: Figures, phase: str | None) -> None:
-        """Add the figures of a shard, and of its phase."""
+    def add(self, figures: Figures) -> None:
+        """Add the figures of a shard."""
         (self.train if figures.split == "train" else self.val).add(figures)
-        if phase is not None:
-            self.phases[phase] = self.phases.get(phase, 0) + figures.id_counts
 
 
 class ShardAudit(NamedTuple):

@@ -134,11 +134,6 @@ RULES = (
     ),
     ("bytes_per_token", f"Worth a look: a source below {LOW_BYTES_PER_TOKEN:.0%} of the set's bytes per token."),
     (
-        "phases",
-        "Only for a set with phases. "
-        f"Worth a look: a phase below {LOW_BYTES_PER_TOKEN:.0%} of the set's bytes per token.",
-    ),
-    (
         "lengths",
         f"Worth a look: {MAX_SHORT_SHARE:.0%} of a source's documents under {SHORT_TOKENS} tokens, or "
         f"{MAX_LONGEST_SHARE:.0%} of its tokens in one document.",

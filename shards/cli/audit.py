@@ -39,12 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder for tokens.parquet and audit.json (default: SET.audit, next to a folder)",
     )
     parser.add_argument(
-        "--rare",
-        type=positive_number,
-        metavar="N",
-        help="call ids rare that occur fewer than N times (default: depends on the set's size)",
-    )
-    parser.add_argument(
         "--rows", type=positive_number, default=10, metavar="N", help="findings to show for each check (default: 10)"
     )
     parser.add_argument(
@@ -84,7 +78,6 @@ def run(options: argparse.Namespace) -> Outcome:
             options.set,
             out=options.out,
             workers=options.workers,
-            rare=options.rare,
             block_list=path is not None,
             progress=progress,
         )

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -137,22 +137,15 @@ def _read_parquet(place: str, content: bytes) -> Iterator[tuple[str, Row]]:
 
 
 def _read_lines(place: str, content: bytes) -> Iterator[tuple[str, Row]]:
-    remedy = "Expected an object with the columns of an item on each line: correct the line."
     for number, line in enumerate(content.splitlines(), 1):
-        if not line.strip():
-            continue
-        text, row, fault, where = "", cast("Any", {}), "", f"{place}: line {number}"
+        where = f"{place}: line {number}"
         try:
-            text = line.decode("utf-8-sig")
-            row = json.loads(text)
-            if not isinstance(row, dict):
-                fault = f"expected an object, found {type(row).__name__}: {shorten(row)}"
-        except UnicodeDecodeError as error:
-            fault = f"not text: expected UTF-8, found {shorten(line[error.start :][:20])}"
-        except json.JSONDecodeError as error:
-            fault = f"not valid JSON at character {error.pos + 1}: {shorten(text)}"
-        except (ValueError, RecursionError):
-            fault = f"not valid JSON: a number too long, or lists too deep: {shorten(text)}"
-        if fault:
-            raise InputError(f"{where}: {fault}. {remedy}")
-        yield where, cast("Row", row)
+            row = json.loads(line.decode("utf-8-sig")) if line.strip() else {}
+        except (ValueError, RecursionError) as error:  # of UTF-8 and JSON, too; lists may be too deep
+            row = error
+        if not isinstance(row, dict):
+            found = f"not JSON ({row})" if isinstance(row, Exception) else f"a {type(row).__name__}"
+            expected = "Expected an object with the columns of an item on each line: correct the line."
+            raise InputError(f"{where}: {found:.100}: {shorten(line[:200])}. {expected}")
+        if line.strip():
+            yield where, cast("Row", row)

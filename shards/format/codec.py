@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import zstandard
 
@@ -47,30 +47,18 @@ _HEADER = struct.Struct("<II")  # skippable magic, bytes that follow
 _ENTRY = struct.Struct("<II")  # compressed bytes, decompressed bytes
 _FOOTER = struct.Struct("<IBI")  # frames, descriptor, seekable magic
 
-CompressionName = Literal["fast", "balanced", "small"]
-Compression = CompressionName | int
-"""A choice by name, or a level of Zstandard."""
 COMPARED_LEVEL = 3
-"""The level with which `balanced` is compared."""
+"""The level with which the parameters below are compared."""
 MOST_LARGER = 1.01
-"""How much larger than level 3 `balanced` may be, as a ratio of sizes."""
-_WINDOW_LOG = 20
-"""A frame has 1 MiB, so that more would be of no use."""
+"""How much larger than level 3 a file may be, as a ratio of sizes."""
 
 _PARAMETERS = {
-    ("fast", 2): {"strategy": zstandard.STRATEGY_FAST, "min_match": 6, "hash_log": 14, "chain_log": 6},
-    ("fast", 4): {"strategy": zstandard.STRATEGY_DFAST, "min_match": 7, "hash_log": 14, "chain_log": 13},
-    ("balanced", 2): {"strategy": zstandard.STRATEGY_FAST, "min_match": 6, "hash_log": 17, "chain_log": 6},
-    ("balanced", 4): {"strategy": zstandard.STRATEGY_DFAST, "min_match": 5, "hash_log": 16, "chain_log": 15},
-    ("small", 2): {
-        "strategy": zstandard.STRATEGY_LAZY2,
-        "min_match": 4,
-        "hash_log": 17,
-        "chain_log": 17,
-        "search_log": 4,
-    },
+    2: {"strategy": zstandard.STRATEGY_FAST, "min_match": 6, "hash_log": 17, "chain_log": 6},
+    4: {"strategy": zstandard.STRATEGY_DFAST, "min_match": 5, "hash_log": 16, "chain_log": 15},
 }
-"""Zstandard's parameters by choice and bytes of a token; `small` with 4 bytes is level 9."""
+"""Zstandard's parameters by bytes of a token."""
+_WINDOW_LOG = 20
+"""A frame has 1 MiB, so that more would be of no use."""
 
 
 class CodecError(ValueError):
@@ -80,19 +68,17 @@ class CodecError(ValueError):
 class SeekableWriter:
     """Compress a stream of bytes into seekable zstd frames.
 
-    Deterministic: the bytes written depend on the bytes given, the compression and the zstd version, not on how the
+    Deterministic: the bytes written depend on the bytes given, the level and the zstd version, not on how the
     input is cut into `write` calls, nor on the threads. After `close`, `bytes_written`, `sha256` (of the file) and
     `content_sha256` (of the input) are final. The file object is neither closed nor synced.
     """
 
-    def __init__(
-        self, file: BinaryIO, *, compression: Compression = "balanced", token_bytes: int = 2, threads: int = 1
-    ):
+    def __init__(self, file: BinaryIO, *, level: int | None = None, token_bytes: int = 2, threads: int = 1):
         """Set what is written where.
 
         Args:
             file: gets the frames.
-            compression: how they are compressed.
+            level: how they are compressed, as for `choose_compressor`.
             token_bytes: bytes of a token, 2 or 4.
             threads: with more than one, this many threads compress frames while the calling one hashes and writes. What
                 `write` is given must not change before `close`, and up to two frames for each thread are in memory.
@@ -101,7 +87,7 @@ class SeekableWriter:
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "compress") if threads > 1 else None
         self._waiting = deque[tuple[Future[bytes], int]]()
-        self._compress = choose_compressor(compression, token_bytes=token_bytes)
+        self._compress = choose_compressor(level, token_bytes=token_bytes)
         self._pending = bytearray()
         self._entries: list[tuple[int, int]] = []
         self._file_hash = hashlib.sha256()
@@ -190,25 +176,22 @@ def _in_each_thread(**options: Any) -> Compress:
 _level = partial(_in_each_thread, write_checksum=True, write_content_size=True)
 
 
-def choose_compressor(compression: Compression, *, token_bytes: int) -> Compress:
+def choose_compressor(level: int | None, *, token_bytes: int) -> Compress:
     """Return the function that makes the frames of one file, with content size and checksum; any thread may call it.
 
-    With `balanced` the first frame is compressed twice: with level 3, too. If the fast parameters give more than
+    Without a level the first frame is compressed twice: with level 3, too. If the parameters for tokens give more than
     `MOST_LARGER` of that, as on mathematics and code, level 3 compresses the whole file. A shard's documents are in
     random order, so that its first frame is like the others. The bytes depend on the frames alone.
 
     Args:
-        compression: a name, or a level.
+        level: a level of Zstandard; None for the parameters for tokens.
         token_bytes: bytes of a token, 2 or 4.
     """
-    parameters = _PARAMETERS.get((compression, token_bytes)) if isinstance(compression, str) else None
-    if parameters is None:
-        return _level(level=compression if isinstance(compression, int) else 9)
+    if level is not None:
+        return _level(level=level)
     common = {"search_log": 1, "window_log": _WINDOW_LOG, "write_content_size": 1, "write_checksum": 1}
-    fast = _in_each_thread(compression_params=zstandard.ZstdCompressionParameters(**(common | parameters)))
-    if compression != "balanced":
-        return fast
-    before = _level(level=COMPARED_LEVEL)
+    parameters = zstandard.ZstdCompressionParameters(**(common | _PARAMETERS[token_bytes]))
+    fast, before = _in_each_thread(compression_params=parameters), _level(level=COMPARED_LEVEL)
     chosen: list[Compress] = []
 
     def compress(content: bytearray | memoryview) -> bytes:

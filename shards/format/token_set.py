@@ -1,12 +1,9 @@
-"""Write a set of given tokens: for measurements and tests, which need shards and no text.
-
-The documents end with EOS, and all are of one source. The set has no text, so a document's hash is its number. The
-recipe is empty, and the tokenizer is what the caller gives.
-"""
+"""Write a set of given documents, or of given tokens: for measurements and tests, which need shards and no sources."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,25 +12,101 @@ import numpy as np
 
 from shards.format.arrays import Rows
 from shards.format.document_table import document_schema
-from shards.format.manifest import (
-    Manifest,
-    PhaseEntry,
-    RecipeEntry,
-    ShardEntry,
-    SourceEntry,
-    Split,
-    SplitEntry,
-    TokenizerEntry,
-    dtype_for,
-)
+from shards.format.manifest import Manifest, RecipeEntry, ShardEntry, SourceEntry, Split, SplitEntry, TokenizerEntry
 from shards.format.reader import ShardSet, open_set
-from shards.format.totals import describe_mix, describe_phase, describe_split
+from shards.format.totals import describe_mix, describe_split
 from shards.format.writer import SetProperties, write_entry, write_manifest, write_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SOURCE = "tokens"
+"""The source of documents that are given as tokens alone."""
+
+
+def write_set(
+    folder: Path,
+    shards: Mapping[Split, Sequence[tuple[Rows, pa.Table]]],
+    *,
+    vocab_size: int,
+    eos_id: int,
+    tokenizer: str = "{}",
+    recipe: str = "{}",
+    weights: Mapping[str, float],
+    epochs: Mapping[str, int],
+    train_tokens: int | None = None,
+) -> ShardSet:
+    """Write a set and open it.
+
+    Args:
+        folder: where to write it.
+        shards: the tokens of each shard, `(tokens,)`, and its document table.
+        vocab_size: entries of the vocabulary.
+        eos_id: the id that ends each document.
+        tokenizer: the content of `tokenizer.json`. By default it is no tokenizer.
+        recipe: the content of `recipe.json`.
+        weights: the sources, with their weights.
+        epochs: how often a training document of each source may occur.
+        train_tokens: tokens that are asked of the training split; those that it has when None.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer_file = write_entry(folder / "tokenizer.json", tokenizer)
+    recipe_file = write_entry(folder / "recipe.json", recipe)
+    properties = SetProperties(vocab_size=vocab_size, eos_id=eos_id, tokenizer_sha256=tokenizer_file.sha256)
+    entries: dict[Split, list[ShardEntry]] = {
+        split: [
+            write_shard(
+                folder,
+                split=split,
+                index=index,
+                properties=properties,
+                chunks=[np.ascontiguousarray(tokens, properties.dtype).data],
+                documents=table,
+            )
+            for index, (tokens, table) in enumerate(own)
+        ]
+        for split, own in shards.items()
+    }
+    # Whatever the shards hold was available, and nothing else.
+    every = [entry for own in entries.values() for entry in own]
+    available = describe_split(every, list(weights), 0).sources
+    splits: dict[Split, SplitEntry] = {
+        split: describe_split(own, list(weights), sum(entry.tokens for entry in own)) for split, own in entries.items()
+    }
+    if train_tokens is not None:
+        splits["train"] = splits["train"].model_copy(update={"requested_tokens": train_tokens})
+    shares = {name: weight / sum(weights.values()) for name, weight in weights.items()}
+    requested = [int(share * splits["train"].requested_tokens) for share in shares.values()]
+    special = {token["content"]: token["id"] for token in json.loads(tokenizer).get("added_tokens", [])}
+    manifest = Manifest(
+        name=folder.name,
+        dtype=properties.dtype,
+        vocab_size=vocab_size,
+        tokenizer=TokenizerEntry(
+            file="tokenizer.json",
+            sha256=tokenizer_file.sha256,
+            eos_id=eos_id,
+            special_tokens=special or {"<eos>": eos_id},
+        ),
+        recipe=RecipeEntry(file="recipe.json", sha256=recipe_file.sha256),
+        sources=[
+            SourceEntry(
+                name=name,
+                weight=weight,
+                revision="none",
+                tokens_available=available[name].tokens,
+                documents_available=available[name].documents,
+                dropped={},
+                epochs=epochs[name],
+            )
+            for name, weight in weights.items()
+        ],
+        mix=describe_mix(shares, requested, splits["train"].sources),
+        splits=splits,
+        shards=every,
+    )
+    write_manifest(folder, manifest)
+    return open_set(folder)
 
 
 def write_token_set(
@@ -43,10 +116,10 @@ def write_token_set(
     vocab_size: int = 65_536,
     eos_id: int = 0,
     tokenizer: str = "{}",
-    eos: str = "<eos>",
-    phases: Sequence[str] = (),
 ) -> ShardSet:
     """Write a set of tokens and open it.
+
+    The documents end with EOS, and all are of one source. The set has no text, so a document's hash is its number.
 
     Args:
         folder: where to write it.
@@ -54,63 +127,19 @@ def write_token_set(
         vocab_size: entries of the vocabulary.
         eos_id: the id that ends each document.
         tokenizer: the content of `tokenizer.json`. By default it is no tokenizer.
-        eos: the text of EOS.
-        phases: the phase of each training shard; none for a set without phases.
     """
-    folder.mkdir(parents=True)
-    tokenizer_file = write_entry(folder / "tokenizer.json", tokenizer)
-    recipe = write_entry(folder / "recipe.json", "{}")
-    properties = SetProperties(vocab_size=vocab_size, eos_id=eos_id, tokenizer_sha256=tokenizer_file.sha256)
-    dtype = dtype_for(vocab_size)
-    entries: list[ShardEntry] = []
+    described: dict[Split, list[tuple[Rows, pa.Table]]] = {}
     documents = 0
     for split, arrays in shards.items():
-        for index, tokens in enumerate(arrays):
+        described[split] = []
+        for tokens in arrays:
             table = _make_table(tokens, eos_id, documents)
             documents += table.num_rows
-            phase = phases[index] if phases and split == "train" else None
-            chunks = [np.ascontiguousarray(tokens, dtype).data]
-            entries.append(
-                write_shard(
-                    folder,
-                    split=split,
-                    index=index,
-                    properties=properties,
-                    chunks=chunks,
-                    documents=table,
-                    phase=phase,
-                )
-            )
-    splits: dict[Split, SplitEntry] = {}
-    for split in shards:
-        own = [entry for entry in entries if entry.split == split]
-        splits[split] = describe_split(own, [SOURCE], sum(entry.tokens for entry in own))
-    manifest = Manifest(
-        name=folder.name,
-        dtype=dtype,
-        vocab_size=vocab_size,
-        tokenizer=TokenizerEntry(
-            file="tokenizer.json", sha256=tokenizer_file.sha256, eos_id=eos_id, special_tokens={eos: eos_id}
-        ),
-        recipe=RecipeEntry(file="recipe.json", sha256=recipe.sha256),
-        sources=[
-            SourceEntry(
-                name=SOURCE,
-                weight=1.0,
-                revision="none",
-                tokens_available=sum(entry.tokens for entry in entries),
-                documents_available=documents,
-                dropped={},
-                epochs=1,
-            )
-        ],
-        mix=describe_mix({SOURCE: 1.0}, [splits["train"].tokens], splits["train"].sources),
-        phases=[_describe_phase(name, entries) for name in dict.fromkeys(phases)],
-        splits=splits,
-        shards=entries,
+            described[split].append((tokens, table))
+    one = {SOURCE: 1}
+    return write_set(
+        folder, described, vocab_size=vocab_size, eos_id=eos_id, tokenizer=tokenizer, weights=one, epochs=one
     )
-    write_manifest(folder, manifest)
-    return open_set(folder)
 
 
 def _make_table(tokens: Rows, eos_id: int, first: int) -> pa.Table:
@@ -133,12 +162,3 @@ def _make_table(tokens: Rows, eos_id: int, first: int) -> pa.Table:
         pa.Array.from_buffers(pa.binary(16), len(ends), [None, pa.py_buffer(hashes.tobytes())]),
     ]
     return pa.Table.from_arrays(columns, schema=document_schema())
-
-
-def _describe_phase(name: str, entries: Sequence[ShardEntry]) -> PhaseEntry:
-    train = [entry for entry in entries if entry.split == "train"]
-    own = [entry for entry in train if entry.phase == name]
-    tokens = sum(entry.tokens for entry in own)
-    split = describe_split(own, [SOURCE], tokens)
-    share = tokens / sum(entry.tokens for entry in train)
-    return describe_phase(name, share, split, describe_mix({SOURCE: 1.0}, [tokens], split.sources))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from shards.format.arrays import TOKEN_DTYPES
-from shards.format.codec import Compression, SeekableWriter
+from shards.format.codec import SeekableWriter
 from shards.format.document_table import count_sources
 from shards.format.manifest import (
     MANIFEST_FILE,
@@ -46,8 +46,8 @@ class SetProperties:
     vocab_size: int
     eos_id: int
     tokenizer_sha256: str
-    compression: Compression = "balanced"
-    """A choice by name, or a level of Zstandard."""
+    zstd_level: int | None = None
+    """The level of Zstandard; None for parameters that fit tokens."""
     bos_id: int | None = None
 
     @property
@@ -111,7 +111,7 @@ def write_shard(
 
     # The tokens, hashed as they are written; then the document table.
     with atomic_open(folder / tokens_file) as file:
-        writer = SeekableWriter(file, compression=properties.compression, token_bytes=token_bytes, threads=threads)
+        writer = SeekableWriter(file, level=properties.zstd_level, token_bytes=token_bytes, threads=threads)
         given = 0
         for chunk in chunks:
             writer.write(chunk)

@@ -203,17 +203,10 @@ def _check_foreign(manifest: Manifest, listing: Listing) -> list[Problem]:
 
 def _check_seek_table(shard: Shard, size: int) -> list[Problem]:
     file = shard.tokens_file
-    # If the frames fit the other dtype, the manifest names the wrong one: that says more than a wrong size.
-    other = 4 if shard.dtype.itemsize == 2 else 2
     try:
         codec.read_seek_table(file, size=size, content_bytes=shard.num_tokens * shard.dtype.itemsize)
     except codec.CodecError as error:
-        try:
-            codec.read_seek_table(file, size=size, content_bytes=shard.num_tokens * other)
-        except codec.CodecError:
-            return [Problem("seek_table", file.name, f"{error}. Copy or build it again.")]
-        message = f"holds {other} bytes per token; expected {shard.dtype.itemsize} by the manifest's {shard.dtype.name}"
-        return [Problem("dtype_mismatch", file.name, message)]
+        return [Problem("seek_table", file.name, f"{error}. Copy or build it again.")]
     except OSError as error:
         return [unreadable(file.name, error)]
     return []

@@ -53,9 +53,6 @@ def _check_names(manifest: Manifest) -> Faults:
         if files != (names := shard_file_names(shard.name)):
             yield "manifest_invalid", f"shard {shard.name} has the files {files}; expected {names}"
     names = [source.name for source in manifest.sources]
-    for name, count in Counter(names).items():
-        if count > 1:
-            yield "manifest_invalid", f"source {name!r} is listed {plural(count, 'time')}; expected once"
     for place, mix in {"mix": manifest.mix, **{f"phase {own.name!r}": own.mix for own in manifest.phases}}.items():
         if (listed := [row.source for row in mix]) != names:
             yield "manifest_invalid", f"{place} lists {listed}; expected the sources in order, {names}"
@@ -118,8 +115,6 @@ def _check_shares(manifest: Manifest) -> Faults:
         if source.weight <= 0:
             yield "manifest_invalid", f"source {source.name!r} has the weight {source.weight}; expected more than 0"
     names = [phase.name for phase in manifest.phases]
-    if len(set(names)) < len(names):
-        yield "totals_mismatch", f"phases: {names}; expected each once"
     # Shards of one phase follow each other, in the order of the phases.
     train = [shard for shard in manifest.shards if shard.split == "train"]
     runs = [name for name, _ in itertools.groupby(shard.phase for shard in train)]
@@ -146,42 +141,41 @@ def _check_shares(manifest: Manifest) -> Faults:
 
 def _check_counts(manifest: Manifest) -> Faults:
     """Check numbers that cannot be computed from the shards against those that bound them."""
-    for place, found, most in _list_bounds(manifest):
-        if found[0] > most:
-            yield "totals_mismatch", f"{place}: {plural(found[0], found[1])} {found[2]}; expected at most {most:,}"
+    for what, found, most in _list_bounds(manifest):
+        if found > most:
+            yield "totals_mismatch", f"{what}: {found:,}; expected at most {most:,}"
 
 
-def _list_bounds(manifest: Manifest) -> Iterator[tuple[str, tuple[int, str, str], int]]:
-    """Yield the place, the number with what it counts, and the most that it may be."""
+def _list_bounds(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
+    """Yield what is counted, its number, and the most that it may be."""
     for source in manifest.sources:
         # Of what is available, val takes each document once; train may repeat the rest.
         place = f"sources.{source.name}"
         train, val = (manifest.count(split, source.name) for split in ("train", "val"))
         for unit, available, in_train, in_val in (
-            ("token", source.tokens_available, train.tokens, val.tokens),
-            ("document", source.documents_available, train.documents, val.documents),
+            ("tokens", source.tokens_available, train.tokens, val.tokens),
+            ("documents", source.documents_available, train.documents, val.documents),
         ):
-            yield place, (in_val, unit, "in val"), available
+            yield f"{place}: {unit} in val", in_val, available
             if in_val <= available:
-                yield place, (in_train, unit, "in train"), (available - in_val) * source.epochs
+                yield f"{place}: {unit} in train", in_train, (available - in_val) * source.epochs
         if (kept := source.rewriting) is not None:
-            place = f"{place}.rewriting"
-            yield place, (kept.rewritten, "document", "rewritten"), kept.documents
-            yield place, (kept.unknown, "token", "unknown"), kept.tokens if kept.rewritten else 0
-            yield place, (source.documents_available, "document", "available"), kept.documents
+            yield f"{place}.rewriting: documents rewritten", kept.rewritten, kept.documents
+            yield f"{place}.rewriting: tokens unknown", kept.unknown, kept.tokens if kept.rewritten else 0
+            yield f"{place}: documents available", source.documents_available, kept.documents
     for entry in manifest.drop_hashes:
         place = f"drop_hashes.{entry.file}"
-        yield place, (entry.found, "hash", "found"), entry.hashes
+        yield f"{place}: hashes found", entry.found, entry.hashes
         if not entry.found:
-            yield place, (entry.documents, "document", "dropped and no hash found"), 0
+            yield f"{place}: documents dropped and no hash found", entry.documents, 0
     for task in manifest.eval_tasks:
         place = f"eval_tasks.{task.task}"
-        yield place, (len(task.too_short) + len(task.held), "item", "too short or held"), task.items
-        yield place, (len({*task.too_short} & {*task.held}), "item", "both too short and held"), 0
+        yield f"{place}: items too short or held", len(task.too_short) + len(task.held), task.items
+        yield f"{place}: items both too short and held", len({*task.too_short} & {*task.held}), 0
 
 
 def _check_lists(manifest: Manifest) -> Faults:
-    """Check block lists against the documents that the sources count for them, and the items of eval tasks."""
+    """Check block lists against what the sources count for them, the items of eval tasks, and that names are distinct."""
     dropped: Counter[str] = Counter()
     for source in manifest.sources:
         dropped.update({reason: n for reason, n in source.dropped.items() if reason.startswith(BLOCK_LIST_REASON)})
@@ -193,6 +187,8 @@ def _check_lists(manifest: Manifest) -> Faults:
             message = f"{plural(written[reason], 'document')} dropped {reason}; the sources count {dropped[reason]}"
             yield "totals_mismatch", f"drop_hashes: {message}"
     for key, names in (
+        ("sources", [source.name for source in manifest.sources]),
+        ("phases", [phase.name for phase in manifest.phases]),
         ("drop_hashes", [entry.file for entry in manifest.drop_hashes]),
         ("eval_tasks", [entry.task for entry in manifest.eval_tasks]),
     ):

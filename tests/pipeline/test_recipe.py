@@ -120,17 +120,6 @@ def test_every_fault_is_in_one_report(load: Any, folder: Path) -> None:
     assert len(set(faults)) == len(faults)
 
 
-def test_compression_is_named_or_a_level(load: Any, folder: Path) -> None:
-    good = GOOD.replace("{folder}", str(folder))
-    assert load(good).shards.chosen_compression == "balanced"
-    assert load(good + '[shards]\ncompression = "small"\n').shards.chosen_compression == "small"
-    assert load(good + "[shards]\nzstd_level = 3\n").shards.chosen_compression == 3
-    (fault,) = faults_of(load, good + '[shards]\nzstd_level = 3\ncompression = "fast"\n')
-    assert fault == "shards.zstd_level: takes the place of `compression`, which is 'fast'. Leave one of them out."
-    (fault,) = faults_of(load, good + '[shards]\ncompression = "best"\n')
-    assert fault.startswith("shards.compression: expected 'fast', 'balanced' or 'small'; got 'best'")
-
-
 def test_the_command_reports_them_and_writes_nothing(run_cli: Any, tmp_path: Path, folder: Path) -> None:
     (tmp_path / "r.toml").write_text(ALL_WRONG.replace("{folder}", str(folder)))
     before = sorted(tmp_path.rglob("*"))

@@ -48,7 +48,7 @@ def flooded(_shared_plan, tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(flooded):
     """Return the audit of the flooded set."""
-    return audit(flooded[0], rare=BELOW, block_list=True).concentrated
+    return audit(flooded[0], block_list=True).concentrated
 
 
 def plain_half(held, lengths):
@@ -133,7 +133,7 @@ def test_halves_are_what_their_definition_says(documents):
 
 def run(*arguments):
     """Run `tokenmill audit` in this process; return its status."""
-    return main(["audit", *map(str, arguments), "--workers", "1", "--rare", str(BELOW)])
+    return main(["audit", *map(str, arguments), "--workers", "1"])
 
 
 def test_the_command_writes_a_list_with_reasons(flooded, found, tmp_path, capsys):

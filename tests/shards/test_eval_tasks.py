@@ -130,11 +130,14 @@ def test_rows_that_are_refused(columns, row, fault, tmp_path):
             "line 1: no column 'text'; found ['passage']. Expected an item of eval task 'lambada': correct",
         ),
         (b'{"text": "a b"}\n\n{}', "line 3: no column 'text'; found []. Expected an item"),
-        (b"[1]", "line 1: expected an object, found list: [1]. Expected an object with the columns of an item on each"),
-        (b'{"text": "a b"}\n{', "line 2: not valid JSON at character 2: '{'. Expected an object"),
-        (b"[" * 200_000, "line 1: not valid JSON: a number too long, or lists too deep: '[[["),
-        (b'{"text": "caf\xe9"}', "line 1: not text: expected UTF-8, found b'\\xe9"),
-        (gzip.compress(b'{"text": "a b"}', mtime=0), "line 1: not text: expected UTF-8, found b'\\x8b"),
+        (b"[1]", "line 1: a list: b'[1]'. Expected an object with the columns of an item on each"),
+        (
+            b'{"text": "a b"}\n{',
+            "line 2: not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)): b'{'. Expected",
+        ),
+        (b"[" * 200_000, "line 1: not JSON (maximum recursion depth exceeded"),
+        (b'{"text": "caf\xe9"}', "line 1: not JSON ('utf-8' codec can't decode byte 0xe9"),
+        (gzip.compress(b'{"text": "a b"}', mtime=0), "line 1: not JSON ('utf-8' codec can't decode byte 0x8b"),
     ],
 )
 def test_files_that_are_refused(content, fault, tmp_path):

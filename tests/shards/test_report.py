@@ -124,7 +124,7 @@ def read_header(report):
 def test_facts_are_the_manifests(report, good_set, plan):
     manifest = read_metadata(Manifest, local_file(good_set / "manifest.json"))
     facts = report_to_dict(report)
-    assert (facts["name"], facts["tokens"]) == ("good", sum(shard.tokens for shard in manifest.shards))
+    assert (facts["name"], facts["tokens"]) == ("set", sum(shard.tokens for shard in manifest.shards))
     assert facts["bytes"] == sum(file.stat().st_size for file in good_set.iterdir())
     for stated, row in zip(facts["sources"], manifest.mix, strict=True):
         assert (stated["name"], stated["places"], stated["license"]) == (row.source, [f"{row.source}-*.json"], None)
@@ -199,7 +199,7 @@ def test_command_line(report, good_set, tmp_path, capsys):
     audited = ["--audit", str(report.out.parent / "audit"), "--workers", "1"]
     assert main(["report", str(good_set), "--out", str(tmp_path / "out"), *audited, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert (printed["name"], printed["out"]) == ("good", str(tmp_path / "out"))
+    assert (printed["name"], printed["out"]) == ("set", str(tmp_path / "out"))
     assert main(["report", str(good_set), *audited, "--out", str(good_set / "report")]) == 2
 
 

@@ -23,6 +23,7 @@ from shards.format.token_set import write_token_set
 from shards.format.windows.order import Window, WindowOrder
 from shards.format.windows.window_reader import READS_FORWARD
 from shards.torch import TokenStream, TokenWindows, collate_windows
+from tests.support.faults import edit
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.token_sets import EOS_ID, count_up
 
@@ -367,7 +368,19 @@ def test_arguments_that_cannot_be_used_are_named(small_set, arguments, message):
 def test_a_phase_without_a_window_is_refused(tmp_path, dataset):
     shards = [count_up(size) for size in (500, 20, 30, 31)]
     phases = ("main", "main", "middle", "last")
-    shard_set = write_token_set(tmp_path / "set", {"train": shards, "val": [count_up(200)]}, phases=phases)
+    write_token_set(tmp_path / "set", {"train": shards, "val": [count_up(200)]})
+
+    def add_phases(manifest: dict[str, Any]) -> None:
+        manifest["phases"] = [
+            {"name": name, "share": 1 / 3, "requested_tokens": 1, "tokens": 1, "documents": 1, "mix": []}
+            for name in dict.fromkeys(phases)
+        ]
+        manifest["shards"][:4] = [
+            entry | {"phase": phase} for entry, phase in zip(manifest["shards"], phases, strict=False)
+        ]
+
+    edit(tmp_path / "set", add_phases)
+    shard_set = open_set(tmp_path / "set")
     found = "set: no shard of phase '{}' of the mix has a window: its longest has {} tokens; expected at least"
     with pytest.raises(InputError) as caught:
         dataset(tmp_path / "set", seq_len=30)

@@ -140,9 +140,9 @@ def test_uint32_set_is_whole(plan, tmp_path):
     ("change", "fault"),
     [
         ({}, ""),
-        ({"items": 3}, "eval_tasks.piqa: 4 items too short or held; expected at most 3"),
+        ({"items": 3}, "eval_tasks.piqa: items too short or held: 4; expected at most 3"),
         ({"held": ["c" * 32, "b" * 32]}, "eval_tasks.piqa.held: expected items in order, each once"),
-        ({"too_short": ["d" * 32]}, "eval_tasks.piqa: 1 item both too short and held; expected at most 0"),
+        ({"too_short": ["d" * 32]}, "eval_tasks.piqa: items both too short and held: 1; expected at most 0"),
     ],
 )
 def test_items_of_eval_tasks_are_distinct_and_no_more_than_there_are(good_set, change, fault):

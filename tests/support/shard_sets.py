@@ -1,4 +1,4 @@
-"""A small shard set, built with `shards.format.writer` alone: plan it, change the plan, write it."""
+"""A small shard set, built with `shards.format.token_set`: plan it, change the plan, write it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +13,9 @@ import pyarrow as pa
 import xxhash
 from tokenizers import Tokenizer
 
-from shards.format import writer
+from shards.format import token_set
 from shards.format.document_table import document_schema
-from shards.format.manifest import (
-    Manifest,
-    RecipeEntry,
-    ShardEntry,
-    SourceEntry,
-    Split,
-    SplitEntry,
-    TokenizerEntry,
-    dtype_for,
-)
-from shards.format.totals import describe_mix, describe_split
+from shards.format.manifest import Manifest, Split
 
 
 @dataclasses.dataclass
@@ -132,72 +121,31 @@ TRAIN_TOKENS = 1_300_000
 """Asked of the training split."""
 
 
-def write_set(folder: Path, plan: Plan, *, table: Callable[[str, pa.Table], pa.Table] | None = None) -> Manifest:
+def write_set(folder: Path, plan: Plan) -> Manifest:
     """Write a plan as a shard set whose checksums are all consistent.
 
     Args:
         folder: where to write.
         plan: what to write.
-        table: changes a shard's document table (given its name) before it is written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = writer.write_entry(folder / "tokenizer.json", plan.tokenizer)
-    recipe = writer.write_entry(folder / "recipe.json", plan.recipe)
-    properties = writer.SetProperties(vocab_size=plan.vocab_size, eos_id=plan.eos_id, tokenizer_sha256=tokenizer.sha256)
-    dtype = "<u2" if dtype_for(plan.vocab_size) == "uint16" else "<u4"
-    entries: list[ShardEntry] = []
-    for split, shards in plan.documents.items():
-        for index, documents in enumerate(shards):
-            chunks = [document.tokens.astype(dtype) for document in documents]
-            rows = document_table(documents)
-            rows = table(f"{split}-{index:05d}", rows) if table else rows
-            entries.append(
-                writer.write_shard(
-                    folder, split=split, index=index, properties=properties, chunks=chunks, documents=rows
-                )
-            )
-    manifest = describe(plan, entries, tokenizer.sha256, recipe.sha256)
-    writer.write_manifest(folder, manifest)
-    return manifest
-
-
-def describe(plan: Plan, entries: list[ShardEntry], tokenizer_sha256: str, recipe_sha256: str) -> Manifest:
-    """Return the manifest of written shards."""
-    names, weight_sum = list(plan.weights), sum(plan.weights.values())
-    splits: dict[Split, SplitEntry] = {}
-    for split in plan.documents:
-        own = [entry for entry in entries if entry.split == split]
-        splits[split] = describe_split(own, names, sum(entry.tokens for entry in own))
-    splits["train"] = splits["train"].model_copy(update={"requested_tokens": TRAIN_TOKENS})
-    shares = {name: weight / weight_sum for name, weight in plan.weights.items()}
-    requested = [int(TRAIN_TOKENS * weight / weight_sum) for weight in plan.weights.values()]
-    return Manifest(
-        name="good",
-        dtype=dtype_for(plan.vocab_size),
+    shards: dict[Split, list[tuple[np.ndarray, pa.Table]]] = {
+        split: [
+            (np.concatenate([document.tokens for document in documents]), document_table(documents))
+            for documents in parts
+        ]
+        for split, parts in plan.documents.items()
+    }
+    return token_set.write_set(
+        folder,
+        shards,
         vocab_size=plan.vocab_size,
-        tokenizer=TokenizerEntry(
-            file="tokenizer.json",
-            sha256=tokenizer_sha256,
-            eos_id=plan.eos_id,
-            special_tokens={token["content"]: token["id"] for token in json.loads(plan.tokenizer)["added_tokens"]},
-        ),
-        recipe=RecipeEntry(file="recipe.json", sha256=recipe_sha256),
-        sources=[
-            SourceEntry(
-                name=name,
-                weight=weight,
-                revision="test",
-                tokens_available=10_000_000,
-                documents_available=100_000,
-                dropped={"empty": 0},
-                epochs=plan.epochs[name],
-            )
-            for name, weight in plan.weights.items()
-        ],
-        mix=describe_mix(shares, requested, splits["train"].sources),
-        splits=splits,
-        shards=entries,
-    )
+        eos_id=plan.eos_id,
+        tokenizer=plan.tokenizer,
+        recipe=plan.recipe,
+        weights=plan.weights,
+        epochs=plan.epochs,
+        train_tokens=TRAIN_TOKENS,
+    ).manifest
 
 
 def sha256(path: Path) -> str:

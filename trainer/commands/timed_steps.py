@@ -52,7 +52,6 @@ def write_made_up_set(recipe: TrainRecipe, folder: Path) -> Path:
         {"train": [ids[1:].ravel()], "val": [ids[0]]},
         vocab_size=vocab_size,
         eos_id=eos_id,
-        eos="<|endoftext|>",
         tokenizer=tokenizer.to_str(),
     )
     return place

@@ -36,7 +36,7 @@ def run_assemble(build: RunningBuild) -> None:
         tokenizer.vocab_size,
         tokenizer.eos_id,
         tokenizer.sha256,
-        recipe.shards.chosen_compression,
+        recipe.shards.zstd_level,
         bos_id=tokenizer.bos_id,
     )
 
