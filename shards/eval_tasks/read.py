@@ -140,7 +140,7 @@ def _read_lines(place: str, content: bytes) -> Iterator[tuple[str, Row]]:
     for number, line in enumerate(content.splitlines(), 1):
         where = f"{place}: line {number}"
         try:
-            row = json.loads(line.decode("utf-8-sig")) if line.strip() else {}
+            row: Any = json.loads(line.decode("utf-8-sig")) if line.strip() else {}
         except (ValueError, RecursionError) as error:  # of UTF-8 and JSON, too; lists may be too deep
             row = error
         if not isinstance(row, dict):

@@ -175,7 +175,7 @@ def _list_bounds(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
 
 
 def _check_lists(manifest: Manifest) -> Faults:
-    """Check block lists against what the sources count for them, the items of eval tasks, and that names are distinct."""
+    """Check block lists against what the sources count for them, the items of eval tasks, and names for repetitions."""
     dropped: Counter[str] = Counter()
     for source in manifest.sources:
         dropped.update({reason: n for reason, n in source.dropped.items() if reason.startswith(BLOCK_LIST_REASON)})

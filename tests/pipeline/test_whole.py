@@ -122,7 +122,6 @@ def test_a_plan_says_phases_and_formats_and_refuses_a_small_phase(whole: Built) 
 def test_report_inspect_and_trace_know_phases(whole: Built, tmp_path: Path) -> None:
     shard_set = open_set(whole.out)
     totals = {name: sum(shards, Counter[str]()) for name, shards in count_tokens(shard_set).items()}
-    tokens = {name: total.total() for name, total in totals.items()}
     run(main, "audit", whole.out, "--out", tmp_path / "audit")
     run(main, "report", whole.out, "--audit", tmp_path / "audit", "--out", tmp_path / "report")
     page = (tmp_path / "report/index.html").read_text()

@@ -133,7 +133,7 @@ def test_rows_that_are_refused(columns, row, fault, tmp_path):
         (b"[1]", "line 1: a list: b'[1]'. Expected an object with the columns of an item on each"),
         (
             b'{"text": "a b"}\n{',
-            "line 2: not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)): b'{'. Expected",
+            "line 2: not JSON (Expecting property name enclosed in double quotes",
         ),
         (b"[" * 200_000, "line 1: not JSON (maximum recursion depth exceeded"),
         (b'{"text": "caf\xe9"}', "line 1: not JSON ('utf-8' codec can't decode byte 0xe9"),

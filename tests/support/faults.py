@@ -338,7 +338,7 @@ FAULTS = [
         "totals_mismatch",
         put({"sources/0/dropped": {"in block list b.txt": 2}}),
     ),
-    Fault("dtype_wrong", "dtype_mismatch sidecar_mismatch", put({"dtype": "uint32"})),
+    Fault("dtype_wrong", "dtype_mismatch sidecar_mismatch seek_table", put({"dtype": "uint32"})),
     Fault(
         "sizes_absurd",
         "seek_table sidecar_mismatch totals_mismatch document_table source_sum",
