@@ -15,9 +15,8 @@ import pytest
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.encode.run import HashKey, RunList
 from pipeline.mix.block_lists import Blocked, BlockList, open_lists
-from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
-from pipeline.mix.index import Index
-from pipeline.recipe.paths import RecipePath, locate, state_recipe_folder
+from pipeline.mix.cuts import MixTask, mix_runs
+from pipeline.recipe.paths import locate, state_recipe_folder
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
 from shards.stores.store import FolderStore
@@ -110,16 +109,6 @@ def sources_with_copies() -> list[list[Document]]:
     first = [Document((n << 56, n), 10 + n) for n in range(1, 40)]
     second = [Document((n << 56, 1000 + n), 20) for n in range(1, 40)]
     return [[*first, first[3], first[3]], [*second, first[3], first[5], second[7], second[7]]]
-
-
-def test_a_list_that_takes_everything_stops_the_mix_with_a_word(tmp_path: Path) -> None:
-    sources = sources_with_copies()
-    runs = write_runs(tmp_path / "runs", sources, [[], []])
-    block_list = write_list(tmp_path / "all.txt", [document.key for document in sources[1]])
-    recipe = make_recipe([1, 1]).model_copy(update={"drop_hashes": [RecipePath("all.txt")]})
-    index = Index(runs, 2, Blocked([block_list]))
-    with pytest.raises(match=r"no document is left to mix \(43 times in block list all.txt\). Shorten"):
-        cut_sources(recipe, index)
 
 
 def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path) -> None:

@@ -145,20 +145,6 @@ def test_the_evidence_says_why_and_draws_the_lowest_hashes(tmp_path: Path, monke
         assert {row["dropped"] for _, _, row in drawn} == {reason}
 
 
-def test_equal_documents_in_sources_with_other_limits(tmp_path: Path) -> None:
-    """A document falls in the first source and stays in the second, which keeps it."""
-    documents = [Document((number << 50, 0), 10) for number in range(1, 100)]
-    recipe = recipe_of([{"gopher": only("gopher", min_words=1)}, {"gopher": only("gopher", max_mean_word_chars=2)}])
-    index = index_of(recipe, runs_of(tmp_path, recipe, [documents, documents], [[], []]))
-    fell = [document for document in documents if reasons_of(document, recipe, 0)]
-    assert 0 < len(fell) < 99
-    later = [document for document in fell if not reasons_of(document, recipe, 1)]
-    assert index.documents.tolist() == [99 - len(fell), len(later)]
-    assert index.drops[1].dropped()[DUPLICATE + ELSEWHERE] == 99 - len(fell) - sum(
-        bool(reasons_of(document, recipe, 1)) for document in documents if document not in fell
-    )
-
-
 def test_a_source_of_which_nothing_is_left(tmp_path: Path) -> None:
     recipe = recipe_of([{"gopher": only("gopher", min_words=100)}])
     index = index_of(recipe, runs_of(tmp_path, recipe, [corpus(1, 50)[0]], [[]]))

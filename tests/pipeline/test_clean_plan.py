@@ -101,11 +101,3 @@ def test_what_falls_never_becomes_an_entry(tmp_path: Path) -> None:
     early = ["--set", "sources.s.clean.code.when=encode", "--set", "sources.s.clean.code.max_longest_line_bytes=9000"]
     build_here(recipe, tmp_path / "set", *early)
     assert garbage(tmp_path / "set")
-
-
-def test_a_sample_of_which_nothing_is_left(tmp_path: Path) -> None:
-    recipe = write_words(tmp_path, max_longest_line_bytes=10, max_dropped=1)
-    count = len((tmp_path / "a.jsonl").read_text().splitlines())
-    refused = build_here(recipe, tmp_path / "set", expect=2)["stderr"]
-    lost = f"source 's': {count} of {count} records are dropped (code: max_longest_line_bytes: {count})"
-    assert f"{lost}.\ntokenizer: no text is left to train on. Correct " in refused

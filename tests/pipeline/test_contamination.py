@@ -329,11 +329,6 @@ def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> No
         assert len(words) > 4
     assert ">>>" in call_here(main, "clean-report", tmp_path / "set.work", "--examples", "1").stdout
 
-    # The same bytes with more workers and from nothing.
-    again = pipeline.build_set(recipe_of(corpus, "drop"), out=tmp_path / "again", workers=2)
-    assert files_of(tmp_path / "again") == files_of(tmp_path / "set")
-    assert again.manifest.sources == dropped.manifest.sources
-
 
 def held(items: list[str], documents: list[str], counts: int = 0) -> set[tuple[int, int]]:
     """Return (document, item) of the items that documents hold, if each n-gram occurs in `counts` documents."""
@@ -423,14 +418,6 @@ def test_a_malformed_item_names_what_can_be_done(corpus: Path, tmp_path: Path) -
     assert str(caught.value).startswith("evaluation set 'bad': bad.jsonl: record 40000: ")
     assert str(caught.value).endswith("Repair the record, or correct the column's name or type.")
     assert "max_malformed" not in str(caught.value)
-
-
-def test_a_plan_searches_its_sample_too(corpus: Path) -> None:
-    recipe = recipe_of(corpus, "drop")
-    pipeline.plan_set(recipe)
-    recipe["evaluations"][0]["text"] = "answer"
-    with pytest.raises(InputError, match=r"evaluation set 'questions': .*answer"):
-        pipeline.plan_set(recipe)
 
 
 def test_a_rebuild_from_the_sets_own_recipe(corpus: Path, tmp_path: Path) -> None:

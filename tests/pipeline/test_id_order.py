@@ -13,7 +13,6 @@ import pytest
 from tokenizers import Tokenizer
 
 from pipeline.recipe.schema import TokenizerRecipe
-from pipeline.tokenizer.encoder import Encoder
 from pipeline.tokenizer.train import build_tokenizer_json, train_merges
 from shards.format.tokenizer_json import make_plain
 from tests.support.builds import build_here, digests, real_documents
@@ -60,20 +59,6 @@ def test_frequent_entries_have_small_bytes(trained: tuple[str, str]) -> None:
     assert {**after, "model": None} == {**before, "model": None}
     assert {**after["model"], "vocab": None} == {**before["model"], "vocab": None}
     assert by_frequency.endswith("}\n") == by_merge.endswith("}\n")
-
-
-def test_transformers_reads_it(trained: tuple[str, str], tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    path = tmp_path / "tokenizer.json"
-    path.write_text(trained[1], encoding="utf-8")
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
-    texts = [text for text in real_documents() if not any(token in text for token in SPECIAL)]
-    encoder = Encoder(json.loads(trained[1]))
-    for text in texts:
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        assert ids == encoder.encode_reference(text)
-        assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
-    assert tokenizer.convert_tokens_to_ids(SPECIAL) == [0, 1, 2]
 
 
 BY_MERGE = ("--set", "tokenizer.id_order=merge")

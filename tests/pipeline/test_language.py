@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import fasttext
 import numpy as np
@@ -19,8 +18,7 @@ from pipeline.clean.tally import Tally
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from shards.errors import InputError
-from shards.stores.files import hash_file
-from tests.support.builds import build_here, real_documents
+from tests.support.builds import real_documents
 from tests.support.cleaned_recipe import language_model
 from tests.support.good_recipe import faults_in
 
@@ -117,22 +115,3 @@ def test_a_task_finds_the_model_on_any_host(recipe: Callable[..., Path], monkeyp
     monkeypatch.chdir("/")
     batch = TextBatch(pa.array(OTHERS, pa.large_string()), np.arange(4, dtype=np.uint32))
     assert not len(clean_batch(sent, batch, Tally()))
-
-
-def test_a_build_drops_and_its_recipe_builds_the_same(recipe: Callable[..., Path], tmp_path: Path) -> None:
-    path = recipe()
-    done = build_here(path, tmp_path / "set", "--set", "sources.a.clean.language.max_dropped=0.5")
-    dropped = done["sources"][0]["dropped"]
-    assert {reason: dropped[reason] for reason in dropped if reason[-4:] in (": de", ": fr", ": es", ": ja")} == {
-        f"language: {name}": 10 for name in ("de", "fr", "es", "ja")
-    }
-    stated: dict[str, Any] = json.loads((tmp_path / "set/recipe.json").read_text())["sources"][0]["clean"]["language"]
-    assert stated["model"] == f"lid.ftz#sha256={hash_file(MODEL)}"
-    again = build_here(tmp_path / "set/recipe.json", tmp_path / "again")
-    assert again["sources"][0]["dropped"] == dropped
-    (manifest, other) = ((tmp_path / name / "manifest.json").read_bytes() for name in ("set", "again"))
-    assert [entry["tokens_sha256"] for entry in json.loads(manifest)["shards"]] == [
-        entry["tokens_sha256"] for entry in json.loads(other)["shards"]
-    ]
-    stopped = build_here(path, tmp_path / "set", expect=2)
-    assert "clean.language drops " in stopped["stderr"]

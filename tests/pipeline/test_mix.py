@@ -275,18 +275,6 @@ def runs_of(tmp_path: Path) -> Any:
     return make
 
 
-def test_duplicates_are_counted_by_where_the_kept_one_is(runs_of: Any) -> None:
-    first, second = spread(20), spread(20, start=100)
-    runs = runs_of([*first, first[3], first[3]], [*second, first[5], second[0], first[3]])
-    index = Index(runs, 2)
-    assert [drops.dropped() for drops in index.drops] == [{DUPLICATE: 2}, {DUPLICATE: 1, DUPLICATE + ELSEWHERE: 2}]
-    assert index.documents.tolist() == [20, 20]
-    # Of equal documents the first in source order keeps: rows 20 and 21 of the first source are not.
-    rows = runs[0].read_documents(0, runs[0].num_documents)["row"]
-    lost = [int(row) for row, kept in zip(rows, kept_of(index, 0, 0, len(rows)), strict=True) if not kept]
-    assert sorted(lost) == [20, 21]
-
-
 def test_repeat_is_exact(runs_of: Any) -> None:
     runs = runs_of(spread(50), spread(2000, start=5000))
     recipe = make_recipe([50, 50], tokens=1750 * 2, when_short="repeat", max_epochs=4, shard_tokens=700)

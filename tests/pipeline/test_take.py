@@ -168,14 +168,6 @@ def test_what_is_told_of_a_document_that_is_not_taken(corpus: Corpus) -> None:
     left = report["sources"][0]["left"]
     assert left["documents"] == built["sources"][0]["documents_available"]
     assert left["tokens"] == built["sources"][0]["tokens_available"]
-    # The pages of the set tell it.
-    checked = corpus.run(main, "validate", str(corpus.out))
-    assert checked["problems"] == []
-    page = corpus.out.parent / "page"
-    done = call_here(main, "report", corpus.out, "--out", page, "--workers", "1")
-    assert done.returncode == 0, done.stderr
-    assert "not taken: take = 0.5" in (page / "index.html").read_text()
-    assert f"{row['documents']:,} not taken" in (page / "README.md").read_text()
 
 
 CORPORA = st.builds(corpus_of, st.integers(0, 1 << 32), st.integers(1, 3), st.integers(20, 150))
