@@ -1,6 +1,6 @@
 """lm-evaluation-harness on exported models: the same prompts, the same log-likelihoods, the same accuracies.
 
-The items are ARC-Easy's where the corpora are, and made-up ones. The harness reads them as local files, offline.
+The items are made up. The harness reads them as local files, offline.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from trainer.evaluation.likelihoods import measure_likelihoods
 os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
 lm_eval = pytest.importorskip("lm_eval")
 
-CORPORA = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "../shared/corpora")) / "tasks"
 CONTEXT = 448
-"""With 3 examples, some items of ARC-Easy are longer: both cut them at their beginning."""
+"""With 3 examples, some items are longer: both cut them at their beginning."""
 ITEMS = 40
 KINDS = {"llama": [], "gpt2": ['model.kind="gpt2"', "model.num_key_value_heads=4"]}
 METRICS = "metric_list: [{metric: acc}, {metric: acc_norm}, {metric: acc_bytes}]\n"
@@ -66,18 +65,14 @@ def exported(request, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["made_up", "arc_easy"][: 1 + CORPORA.is_dir()])
-def item_files(request, tmp_path_factory) -> tuple[Path, Path]:
+@pytest.fixture(scope="module")
+def item_files(tmp_path_factory) -> tuple[Path, Path]:
     """Files of items and of examples, in the columns of ARC."""
-    folder = tmp_path_factory.mktemp("items")
-    if request.param == "made_up":
-        rng = random.Random(5)
-        return tuple(  # type: ignore[return-value]
-            write_lines(folder / f"{split}.jsonl", [make_row(rng) for _ in range(ITEMS)]) for split in ("test", "train")
-        )
-    lines = (CORPORA / "arc_easy-test.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    (folder / "test.jsonl").write_text("".join(lines[:ITEMS]), encoding="utf-8")
-    return folder / "test.jsonl", CORPORA / "arc_easy-train.jsonl"
+    folder, rng = tmp_path_factory.mktemp("items"), random.Random(5)
+    files = (
+        write_lines(folder / f"{split}.jsonl", [make_row(rng) for _ in range(ITEMS)]) for split in ("test", "train")
+    )
+    return tuple(files)  # type: ignore[return-value]
 
 
 def make_row(rng: random.Random) -> dict[str, Any]:

@@ -124,10 +124,3 @@ def test_a_fork_server_of_the_program_serves(recipe: Path) -> None:
     done = subprocess.run([sys.executable, "program.py"], cwd=recipe.parent, capture_output=True, text=True, check=True)
     assert "40 documents" in done.stdout
     assert done.stderr == ""
-
-
-def test_a_recipe_that_is_no_table_is_left_to_the_build(tmp_path: Path) -> None:
-    recipe = tmp_path / "recipe.json"
-    recipe.write_text('["clean"]')
-    with pytest.raises(InputError, match="expected a table of keys, got list"):
-        pipeline.build_set(recipe, out=tmp_path / "set", workers=2)

@@ -54,10 +54,18 @@ def local(local_set: Path) -> dict[str, Any]:
 
 
 def test_the_shards_are_those_of_the_same_files_on_disk(
-    hub: Hub, run: Command, local: dict[str, Any], tmp_path: Path
+    hub: Hub, folder: Path, run: Command, local: dict[str, Any], tmp_path: Path
 ) -> None:
     out = run.build(hub_recipe(tmp_path / "hub.toml"), "set")
     assert without_provenance(out) == local
+    # No more bytes are asked than needed, and none if nothing changed.
+    wanted = {"web": {"text", "int_score"}, "math": {"text"}, "nested": {"text", "metadata.int_score"}}
+    needed = sum(needed_bytes(folder, name, columns) for name, columns in wanted.items())
+    asked = sum(request.body_bytes for request in hub.requests if request.path.endswith(".parquet"))
+    assert 0.99 * needed < asked < 1.1 * needed
+    before = len(hub.requests)
+    run.build(hub_recipe(tmp_path / "hub.toml"), "set")
+    assert len(hub.requests) == before
     manifest = json.loads((out / "manifest.json").read_text())
     commits = [hub.commit(SOURCES[source["name"]][0]) for source in manifest["sources"]]
     assert [source["revision"] for source in manifest["sources"]] == commits
@@ -80,17 +88,6 @@ def needed_bytes(folder: Path, name: str, columns: set[str]) -> int:
             chunks = [metadata.row_group(index).column(i) for i in range(metadata.num_columns)]
             total += sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema in columns)
     return total
-
-
-def test_no_more_bytes_are_asked_than_needed(hub: Hub, folder: Path, run: Command, tmp_path: Path) -> None:
-    run.build(hub_recipe(tmp_path / "hub.toml"), "set")
-    wanted = {"web": {"text", "int_score"}, "math": {"text"}, "nested": {"text", "metadata.int_score"}}
-    needed = sum(needed_bytes(folder, name, columns) for name, columns in wanted.items())
-    asked = sum(request.body_bytes for request in hub.requests if request.path.endswith(".parquet"))
-    assert 0.99 * needed < asked < 1.1 * needed
-    before = len(hub.requests)
-    run.build(hub_recipe(tmp_path / "hub.toml"), "set")
-    assert len(hub.requests) == before  # nothing changed: nothing is asked
 
 
 def with_tokenizer_of(folder: Path) -> tuple[str, str]:
