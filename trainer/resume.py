@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from shards.config import show_value
 from shards.errors import InputError
 from shards.terminal.reporter import Note
 from trainer.checkpoint.folders import (
-    CHECKSUMS_FILE,
     Checkpoint,
     find_newest_checkpoint,
     read_checkpoint,
@@ -19,7 +17,7 @@ from trainer.checkpoint.folders import (
 from trainer.metrics import METRICS_FILE
 from trainer.optim import learning_rate
 from trainer.recipe import FIXED_BY_CHECKPOINT, TrainRecipe, find_changes, parse_recipe
-from trainer.run_folder import StartRecord, read_start_record
+from trainer.run_folder import read_start_record
 
 
 def find_resume_start(run: Path, start: Path, say: Note) -> Checkpoint:
@@ -31,22 +29,12 @@ def find_resume_start(run: Path, start: Path, say: Note) -> Checkpoint:
     # A run that has begun goes on by itself, if it began from this checkpoint.
     newest, record = find_newest_checkpoint(run, say), read_start_record(run)
     has_begun = newest is not None or (run / METRICS_FILE).exists()
-    if has_begun and (record is None or not _is_start(record, start)):
+    if has_begun and (record is None or record.checkpoint != str(start.resolve())):
         began = "from step 0" if record is None else f"from {record.checkpoint}"
         raise InputError(
             f"{run}: has begun {began}, not from {start}. Choose another run folder, or leave --from out to resume it."
         )
     return newest or read_checkpoint(start)
-
-
-def _is_start(record: StartRecord, start: Path) -> bool:
-    """Return whether a run began from this checkpoint; one that has been deleted since is known by its place."""
-    try:
-        return json.loads((start / CHECKSUMS_FILE).read_bytes()) == record.checksums
-    except FileNotFoundError:
-        return record.checkpoint == str(start.resolve())
-    except (OSError, ValueError):
-        return False
 
 
 def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSet, say: Note) -> None:

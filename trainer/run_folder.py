@@ -35,9 +35,7 @@ class StartRecord(Settings):
     """`start.json`: the checkpoint of another run that a run began from."""
 
     checkpoint: str
-    """Its folder, absolute; it may have moved since."""
-    checksums: dict[str, str]
-    """The hex xxh3-128 of each of its files by name: which checkpoint it was."""
+    """Its folder, absolute; it may be gone since."""
 
 
 def read_start_record(run: Path) -> StartRecord | None:

@@ -305,7 +305,7 @@ def _prepare_run(
     if found is not None:  # A run that branches off another run begins with the metrics of that run.
         copy_metrics(found.run, run, until_step=found.state.step)
         if found.run != run.resolve():
-            start = StartRecord(checkpoint=str(found.path.resolve()), checksums=found.checksums)
+            start = StartRecord(checkpoint=str(found.path.resolve()))
             write_text(run / START_FILE, start.model_dump_json(indent=2) + "\n")
     check_disk(run, 12 * count_parameters(recipe.model, vocab_size), f"{run}: a checkpoint")
     tokenizer = shard_set.manifest.tokenizer

@@ -23,6 +23,8 @@ from shards import ShardSet, open_set
 from shards.format.manifest import Split
 from tests.support.shard_sets import Document, Plan, write_set
 from tokenmill.__main__ import main
+from trainer.commands.trained_model import load_training_run
+from trainer.model.generate import TrainedModel
 
 WEIGHTS = {"prose": 3.0, "code": 1.0}
 TEXTS = {
@@ -231,3 +233,20 @@ def item_file(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("items") / "items.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+@pytest.fixture(scope="session")
+def run(trainer: Trainer, shard_set: ShardSet, recipe_file: Path, tmp_path_factory) -> Path:
+    """A run of forty steps, with checkpoints of steps 20 and 40. Read only."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    settings = [f"--set={item}" for item in ("train.steps=40", "checkpoint.every_steps=20", "eval.every_steps=40")]
+    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", path, *settings)
+    assert done.returncode == 0, done.stderr
+    assert "val loss by source" in done.stdout
+    return path
+
+
+@pytest.fixture(scope="session")
+def loaded(run: Path) -> TrainedModel:
+    """The model of the run. Read only."""
+    return load_training_run(run, print)

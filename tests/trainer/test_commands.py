@@ -16,24 +16,7 @@ import torch
 
 from shards.errors import InputError
 from trainer.commands.trained_model import load_training_run
-from trainer.model.generate import SamplingOptions, TrainedModel, choose_token, generate_texts
-
-
-@pytest.fixture(scope="module")
-def run(trainer, shard_set, recipe_file, tmp_path_factory) -> Path:
-    """A run of forty steps. Read only."""
-    path = tmp_path_factory.mktemp("runs") / "run"
-    settings = [f"--set={item}" for item in ("train.steps=40", "checkpoint.every_steps=40", "eval.every_steps=40")]
-    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", path, *settings)
-    assert done.returncode == 0, done.stderr
-    assert "val loss by source" in done.stdout
-    return path
-
-
-@pytest.fixture(scope="module")
-def loaded(run) -> TrainedModel:
-    return load_training_run(run, print)
-
+from trainer.model.generate import SamplingOptions, choose_token, generate_texts
 
 WITHOUT_EXTRA = """
 import sys

@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from shards.stores.files import lock_folder
+from trainer.checkpoint.folders import CHECKSUMS_FILE, STATE_FILE, hash_files
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +127,22 @@ def test_a_validation_that_a_crash_prevented_is_made_up_for(
     assert done.returncode == 0, done.stderr
     assert "removed 1 line after" in done.stderr
     assert_same(run, whole_run, read_lines)
+
+
+def test_a_checkpoint_of_another_version_is_refused(trainer, shard_set, recipe_file, whole_run, tmp_path):
+    """A checkpoint counts windows: they are those of one order alone."""
+    run = tmp_path / "run"
+    shutil.copytree(whole_run, run)
+    for checkpoint in run.glob("checkpoints/*"):
+        state = json.loads((checkpoint / STATE_FILE).read_text())
+        (checkpoint / STATE_FILE).write_text(json.dumps(state | {"format_version": 2}))
+        (checkpoint / CHECKSUMS_FILE).write_text(json.dumps(hash_files(checkpoint)))
+    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", run)
+    done = trainer.run(*arguments)
+    assert done.returncode == 2
+    assert "a checkpoint of version 2; expected version 3. Go on with the Tokenmill that wrote it, or" in done.stderr
+    done = trainer.run(*arguments, "--set", "train.order_version=2")
+    assert (done.returncode, "'order_version' is gone: there is one order" in done.stderr) == (2, True)
 
 
 def test_what_does_not_fit_the_checkpoint_is_refused_in_one_report(trainer, recipe_file, whole_run, make_set, tmp_path):

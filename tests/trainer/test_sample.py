@@ -6,15 +6,13 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from trainer.commands.trained_model import load_training_run
 from trainer.model.decoder import LanguageModel, build_model
-from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts, iter_tokens
+from trainer.model.generate import SamplingOptions, generate_texts, iter_tokens
 from trainer.recipe import ModelConfig
 
 VOCAB_SIZE, EOS = 200, 0
@@ -44,20 +42,6 @@ def make_model(kind: str) -> LanguageModel:
 @pytest.fixture(scope="module", params=["llama", "gpt2"])
 def model(request) -> LanguageModel:
     return make_model(request.param)
-
-
-@pytest.fixture(scope="module")
-def run(trainer, shard_set, recipe_file, tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("runs") / "run"
-    settings = [f"--set={item}" for item in ("train.steps=40", "checkpoint.every_steps=20", "eval.every_steps=40")]
-    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", path, *settings)
-    assert done.returncode == 0, done.stderr
-    return path
-
-
-@pytest.fixture(scope="module")
-def loaded(run) -> TrainedModel:
-    return load_training_run(run, print)
 
 
 def continue_all(model: LanguageModel, prompts: list[list[int]], options: SamplingOptions) -> list[list[int]]:

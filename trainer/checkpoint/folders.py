@@ -62,8 +62,6 @@ class Checkpoint:
 
     path: Path
     state: CheckpointState
-    checksums: dict[str, str]
-    """The hex xxh3-128 of each file by name."""
 
     @property
     def run(self) -> Path:
@@ -109,7 +107,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     for name, checksum in found.items():
         if not isinstance(expected, dict) or cast("dict[str, Any]", expected).get(name) != checksum:
             raise CheckpointError(f"{path / name}: corrupt: its checksum {checksum} is not in {CHECKSUMS_FILE}")
-    return Checkpoint(path, read_state(path), found)
+    return Checkpoint(path, read_state(path))
 
 
 def read_state(path: Path) -> CheckpointState:
