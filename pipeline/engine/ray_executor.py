@@ -33,7 +33,7 @@ from typing import Any
 from pipeline.engine.executors import MAX_LOSSES, Advance, Executor
 from pipeline.engine.tasks import Call, run_call
 from shards.errors import InputError, MissingExtraError, RunError, import_extra
-from shards.stores.object_errors import NoCredentialsError
+from shards.stores.object_client import NoCredentialsError
 from shards.terminal.display import say
 from shards.terminal.reporter import Note, no_note, report_to
 

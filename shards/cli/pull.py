@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     """Return what was fetched."""
     from shards.hub.pull import pull
-    from shards.stores.address import parse_hub_address
     from shards.stores.hub_client import limit_hub_requests, quiet_hub_client
+    from shards.stores.hub_store import parse_hub_address
     from shards.terminal.progress import show_progress
 
     began = time.perf_counter()

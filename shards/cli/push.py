@@ -18,7 +18,7 @@ from shards.terminal.arguments import add_give_up_after, add_set, add_threads, p
 from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
-    from shards.stores.address import HubAddress
+    from shards.stores.hub_store import HubAddress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     """Return what was sent."""
     from shards.hub.push import list_files, push
-    from shards.stores.address import parse_hub_address
     from shards.stores.hub_client import limit_hub_requests, quiet_hub_client
+    from shards.stores.hub_store import parse_hub_address
     from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from shards.convert.layouts import LayoutName
-from shards.convert.layouts.layout import load_layout
-from shards.convert.split_reader import SplitReader
+from shards.convert.layouts.layout import SplitReader, load_layout
 from shards.errors import InputError
 from shards.format.listed_files import read_listed_file
 from shards.format.manifest import Split

@@ -23,8 +23,8 @@ from shards.errors import InputError
 from shards.eval_tasks.known import EvalTask, Split
 from shards.eval_tasks.prompts import Item, Row, shorten
 from shards.format.content_hash import hash_document
-from shards.stores.address import HubAddress
 from shards.stores.cache import Cache
+from shards.stores.hub_store import HubAddress
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,9 @@ from shards.format.listed_files import compare_sizes
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import ShardSet
 from shards.hub.push import SetFile, batch_files, name_batch
-from shards.stores.address import HubAddress
 from shards.stores.files import check_new_folder, check_room, delete_path, hash_file, write_folder
 from shards.stores.hub_client import hub_endpoint, transfer
-from shards.stores.hub_store import HubStore, open_hub
+from shards.stores.hub_store import HubAddress, HubStore, open_hub
 from shards.stores.retry import TransientError
 from shards.stores.store import FolderStore
 from shards.terminal.reporter import Progress, no_progress

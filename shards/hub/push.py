@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 from shards.errors import ShardSetError, plural, set_error
 from shards.format.manifest import MANIFEST_FILE, Manifest
 from shards.format.reader import ShardSet, open_set
-from shards.stores.address import HubAddress
 from shards.stores.files import hash_file
 from shards.stores.hub_client import hub_errors, open_hub_client, transfer
-from shards.stores.hub_store import HubStore, open_hub
+from shards.stores.hub_store import BLOB_DIGITS, HubAddress, HubStore, blob_id, open_hub
 from shards.stores.retry import StoreError, TransientError, retry
+from shards.stores.store import ListedFile
 from shards.terminal.reporter import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _compare_with_hub(
         raise
     there = listing.files
     wanted = [file for file in files if not (keep_card and file.name == CARD_FILE and CARD_FILE in there)]
-    missing = [file for file in wanted if file.name not in there or not there[file.name].holds(file.sha256, file.path)]
+    missing = [file for file in wanted if file.name not in there or not _holds(there[file.name], file)]
     # A manifest that differs is another set's: which of its files would be left over?
     other, leftover = None, list[str]()
     if MANIFEST_FILE in there and any(file.name == MANIFEST_FILE for file in missing):
@@ -213,6 +213,13 @@ def batch_files(files: Sequence[SetFile]) -> Iterator[list[SetFile]]:
 def name_batch(batch: Sequence[SetFile]) -> str:
     """Return how messages name a batch of files."""
     return batch[0].name + (f" and {plural(len(batch) - 1, 'more file')}" if len(batch) > 1 else "")
+
+
+def _holds(listed: ListedFile, file: SetFile) -> bool:
+    """Return whether a file on the Hub equals one on disk: by SHA-256, or by git's blob id if git itself stores it."""
+    if len(listed.version) != BLOB_DIGITS:
+        return listed.version == file.sha256
+    return listed.bytes == file.bytes and listed.version == blob_id(file.path.read_bytes())
 
 
 def _create(address: HubAddress, *, private: bool) -> None:

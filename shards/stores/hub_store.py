@@ -8,14 +8,13 @@ Hub's digest of it. A file that is read whole is hashed too. Failures that may p
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
-from shards.errors import set_error
-from shards.stores.address import HubAddress, parse_hub_address
+from shards.errors import InputError, set_error
 from shards.stores.hub_client import ANSWER_S, hub_endpoint, hub_errors, open_hub_client
 from shards.stores.retry import StoreError, TransientError, retry
 from shards.stores.store import ListedFile
@@ -23,28 +22,50 @@ from shards.stores.store import ListedFile
 if TYPE_CHECKING:
     import httpx2
 
+HUB_SCHEME = "hf://"
+_NAME = r"(?![^/@]*\.\.)[A-Za-z0-9](?:[\w.-]*\w)?"
+_HUB_ADDRESS = re.compile(
+    rf"(?:hf://datasets/|datasets/)?(?P<repo>{_NAME}/{_NAME})(?:@(?P<revision>refs/(?:convert|pr)/[\w.-]+|[^/@]+))?"
+    r"(?:/(?P<folder>.*))?",
+    re.ASCII,
+)
+_PLAIN_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+
+BLOB_DIGITS = 40
+"""Hexadecimal digits of git's id of a file's content."""
+
 _locations: dict[str, str] = {}
 """Where the Hub said last that each file lies: the Hub limits the rate of its own requests, not of their targets."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """A file as the Hub lists it: its size, git's blob id, and the SHA-256 if it is stored as a large file (LFS)."""
+@dataclass(frozen=True)
+class HubAddress:
+    """A folder of a dataset repository: `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`, revision main by default."""
 
-    bytes: int
-    sha256: str | None
-    blob_id: str
+    repo: str
+    revision: str = "main"
+    folder: str = ""
 
-    @property
-    def digest(self) -> str:
-        """The digest of a file of a set, from the entity tag that the Hub gives."""
-        return self.sha256 or self.blob_id
+    def __str__(self) -> str:
+        revision = "" if self.revision == "main" else f"@{self.revision.replace('/', '%2F')}"
+        return f"{HUB_SCHEME}datasets/{self.repo}{revision}{'/' if self.folder else ''}{self.folder}"
 
-    def holds(self, sha256: str, path: Path) -> bool:
-        """Return whether it equals a file on disk: by SHA-256, or by git's blob id if git itself stores it."""
-        if self.sha256 is not None:
-            return self.sha256 == sha256
-        return self.bytes == path.stat().st_size and self.blob_id == blob_id(path.read_bytes())
+    def path(self, name: str) -> str:
+        """Return a file's path in the repository."""
+        return f"{self.folder}/{name}" if self.folder else name
+
+
+def parse_hub_address(text: str) -> HubAddress:
+    """Parse `OWNER/NAME[@REVISION][/FOLDER]`, with or without `hf://datasets/` before it.
+
+    Raises:
+        InputError: the text is not such an address.
+    """
+    found = _HUB_ADDRESS.fullmatch(text)
+    folder = (found["folder"] or "").strip("/") if found else ""
+    if found is None or (folder and not _PLAIN_FOLDER.fullmatch(folder)):
+        raise InputError(f"{text!r} is not an address on the Hub; expected OWNER/NAME[@REVISION][/FOLDER].")
+    return HubAddress(found["repo"], unquote(found["revision"] or "main"), folder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +75,8 @@ class HubStore:
     address: HubAddress
     commit: str
     """40 hexadecimal digits."""
-    files: dict[str, RemoteFile] = field(repr=False)
+    files: dict[str, ListedFile] = field(repr=False)
+    """By name; `version` is the SHA-256 of a large file (LFS), or git's blob id of one that git itself stores."""
     private: bool = False
     give_up_s: float | None = None
     """Seconds for which a failed request is retried; `shards.stores.retry.GIVE_UP_S` when None."""
@@ -77,10 +99,10 @@ class HubStore:
         """
         known = self._find(name)
         content = self.read_range(name, 0, known.bytes)
-        found = blob_id(content) if known.sha256 is None else hashlib.sha256(content).hexdigest()
-        if found != known.digest:
+        found = blob_id(content) if len(known.version) == BLOB_DIGITS else hashlib.sha256(content).hexdigest()
+        if found != known.version:
             message = (
-                f"digest {found} of {len(content)} bytes; expected {known.digest}. Read it again, or push it again."
+                f"digest {found} of {len(content)} bytes; expected {known.version}. Read it again, or push it again."
             )
             raise set_error("file_checksum", name, message)
         return content
@@ -93,16 +115,16 @@ class HubStore:
         return retry(what, lambda: self._request(what, name, known, start, stop), give_up_s=self.give_up_s)
 
     def list(self) -> Iterator[ListedFile]:
-        return (ListedFile(name, file.bytes, file.blob_id) for name, file in self.files.items())
+        return iter(self.files.values())
 
-    def _find(self, name: str) -> RemoteFile:
+    def _find(self, name: str) -> ListedFile:
         known = self.files.get(name)
         if known is None:
             message = "The set there is not whole: choose another revision, or push it again."
             raise FileNotFoundError(f"{self}/{name}: not there at commit {self.commit[:12]}. {message}")
         return known
 
-    def _request(self, what: str, name: str, known: RemoteFile, start: int, stop: int) -> bytes:
+    def _request(self, what: str, name: str, known: ListedFile, start: int, stop: int) -> bytes:
         """Ask once for a range, at the address that the Hub gives for the file."""
         import httpx2
         from huggingface_hub import constants
@@ -136,7 +158,7 @@ class HubStore:
             hf_raise_for_status(response)
             return _check_body(what, known, start, stop, response)
 
-    def _locate(self, what: str, known: RemoteFile, address: str, seconds: float) -> str:
+    def _locate(self, what: str, known: ListedFile, address: str, seconds: float) -> str:
         """Return where a file lies, by its address on the Hub, if it is still the same file.
 
         Raises:
@@ -145,9 +167,9 @@ class HubStore:
         from huggingface_hub import get_hf_file_metadata  # pyright: ignore[reportUnknownVariableType]
 
         found = get_hf_file_metadata(address, timeout=seconds)
-        if found.etag != known.digest or found.size not in (None, known.bytes):
+        if found.etag != known.version or found.size not in (None, known.bytes):
             raise StoreError(
-                f"{what}: the file has changed on the server; expected {known.bytes} bytes with tag {known.digest}, "
+                f"{what}: the file has changed on the server; expected {known.bytes} bytes with tag {known.version}, "
                 f"got {found.size or 'unknown'} bytes with tag {found.etag or 'none'}. Open it again; a build needs a "
                 "new work folder."
             )
@@ -157,7 +179,7 @@ class HubStore:
         return str(self.address)
 
 
-def _check_body(what: str, known: RemoteFile, start: int, stop: int, response: httpx2.Response) -> bytes:
+def _check_body(what: str, known: ListedFile, start: int, stop: int, response: httpx2.Response) -> bytes:
     """Return the body of an answer that holds exactly the requested range."""
     # A server may answer a request for all bytes of a file as if no range was named.
     expected, found = f"bytes {start}-{stop - 1}/{known.bytes}", response.headers.get("content-range", "none")
@@ -206,14 +228,14 @@ def _list_files(address: HubAddress, give_up_s: float | None) -> HubStore:
         if info.sha is None:
             raise StoreError(f"{address}: the Hub names no commit for {address.revision!r}. Is HF_ENDPOINT right?")
         # From here on the commit is named, so that files of two commits are not mixed.
-        files: dict[str, RemoteFile] = {}
+        files: dict[str, ListedFile] = {}
         prefix = address.path("")
         try:
             folder = address.folder or None
             for entry in hub.list_repo_tree(address.repo, folder, revision=info.sha, repo_type="dataset"):
                 if isinstance(entry, RepoFile) and entry.path.startswith(prefix):
-                    sha256 = entry.lfs.sha256 if entry.lfs else None
-                    files[entry.path[len(prefix) :]] = RemoteFile(entry.size, sha256, entry.blob_id)
+                    name = entry.path[len(prefix) :]
+                    files[name] = ListedFile(name, entry.size, entry.lfs.sha256 if entry.lfs else entry.blob_id)
         except EntryNotFoundError:  # an absent folder is an empty one
             files = {}
     return HubStore(address, info.sha, files, bool(info.private), give_up_s)

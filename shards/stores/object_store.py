@@ -12,6 +12,7 @@ and obstore's interface, and was never run.
 from __future__ import annotations
 
 import contextlib
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,10 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from shards.errors import InputError, TokenmillError
-from shards.stores.address import ObjectAddress, parse_object_address
 from shards.stores.files import TMP_SUFFIX
-from shards.stores.object_client import Connection, connect
-from shards.stores.object_errors import to_store_error
+from shards.stores.object_client import Connection, connect, to_store_error
 from shards.stores.retry import StoreError, TransientError, retry
 from shards.stores.store import ListedFile, WritableStore
 
@@ -30,6 +29,14 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
 
 Result = TypeVar("Result")
+
+OBJECT_SCHEMES = ("s3", "gs", "az")
+_OBJECT_ADDRESS = re.compile(
+    r"(?P<scheme>s3|gs|az)://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]*)"
+    r"(?P<prefix>/[^\\{^}%`\]\">\[~<#|*?\s]*)?"
+)
+"""The characters left out are those that obstore would encode, so a key is what the address says."""
+
 
 REQUEST_BYTES = 8 << 20
 
@@ -50,6 +57,42 @@ _WRITER = "tokenmillwriter"
 
 _CONTENT, _OTHER = b"0123456789", b"9876543210"
 """What a probe writes, and what a second one would."""
+
+
+@dataclass(frozen=True)
+class ObjectAddress:
+    """A folder in a bucket: `s3://BUCKET/PREFIX`; `gs` and `az` (a container) likewise."""
+
+    scheme: str
+    bucket: str
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}{'/' if self.prefix else ''}{self.prefix}"
+
+    def object_key(self, name: str) -> str:
+        """Return the key of a file in this folder."""
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+
+def parse_object_address(text: str) -> ObjectAddress:
+    """Parse `s3://BUCKET/PREFIX`, or the same with `gs` or `az`.
+
+    Raises:
+        InputError: the text is not such an address. The message does not repeat what may be a secret.
+    """
+    found = _OBJECT_ADDRESS.fullmatch(text)
+    if found is None:
+        scheme = text.partition("://")[0]
+        shown = f"an address that begins with {scheme}://" if "@" in text else repr(text)
+        raise InputError(
+            f"{shown} is not the address of a folder in a bucket; expected {scheme}://BUCKET/PREFIX, without "
+            'credentials, spaces or any of \\ { ^ } % ` ] " > [ ~ < # | * ?. Credentials come from the environment.'
+        )
+    prefix = (found["prefix"] or "").strip("/")
+    if any(part in ("", ".", "..") for part in prefix.split("/")) and prefix:
+        raise InputError(f"{text!r} has an empty part, `.` or `..` in its path. Correct the address.")
+    return ObjectAddress(found["scheme"], found["bucket"], prefix)
 
 
 @dataclass(frozen=True)
@@ -216,7 +259,13 @@ class ObjectStore:
                 if isinstance(error, FileNotFoundError) and error.filename is not None:
                     raise  # a file on this machine
                 raise to_store_error(
-                    error, what=what, doing=doing, address=self.address, at=at, answered=bucket in _answered
+                    error,
+                    what=what,
+                    doing=doing,
+                    scheme=bucket[0],
+                    bucket=bucket[1],
+                    at=at,
+                    answered=bucket in _answered,
                 ) from None  # obstore's own text may quote the account's keys
             _answered.add(bucket)
             return result

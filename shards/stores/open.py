@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 
 from shards.errors import InputError
-from shards.stores.address import HUB_SCHEME, OBJECT_SCHEMES
-from shards.stores.hub_store import open_hub
-from shards.stores.object_store import ObjectStore, open_objects
+from shards.stores.hub_store import HUB_SCHEME, open_hub
+from shards.stores.object_store import OBJECT_SCHEMES, ObjectStore, open_objects
 from shards.stores.store import FolderStore, Store
 from shards.terminal.gone import nearest
 

@@ -14,9 +14,7 @@ import pytest
 from pipeline.engine.executors import MAX_LOSSES
 from pipeline.engine.ray_executor import check_versions, count_loss, list_versions, run_on_node
 from shards.errors import InputError, RunError
-from shards.stores.address import ObjectAddress
-from shards.stores.object_client import Connection
-from shards.stores.object_errors import NoCredentialsError, StoreError, to_store_error
+from shards.stores.object_client import Connection, NoCredentialsError, StoreError, to_store_error
 from shards.terminal.reporter import report_to
 from tests.support.stage_tasks import make_calls
 
@@ -64,7 +62,8 @@ def test_a_store_that_is_left_without_credentials_asks_the_machine_for_a_role() 
         OSError("error sending request for url (http://169.254.169.254/latest/api/token)"),
         what="s3://b/x",
         doing="read",
-        address=ObjectAddress("s3", "b"),
+        scheme="s3",
+        bucket="b",
         at=Connection("https://s3.us-east-1.amazonaws.com", "us-east-1", None, None),
         answered=False,
     )

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import shards
-from shards.convert import split_reader
 from shards.convert.export import export_set
 from shards.convert.layouts import LAYOUTS
+from shards.convert.layouts import layout as layouts
 from shards.errors import InputError
 from tests.support.shard_sets import Document, write_set
 from tokenmill.__main__ import main
@@ -127,7 +127,7 @@ def test_golden_parquet(tiny_set, tmp_path):
 
 def test_datasets_and_duckdb_read_parquet(good_set, truth, tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets", reason="the extra `hub` is not installed")
-    monkeypatch.setattr(split_reader, "EXPORT_BLOCK_TOKENS", 5000)
+    monkeypatch.setattr(layouts, "EXPORT_BLOCK_TOKENS", 5000)
     out = tmp_path / "out"
     shard_set = shards.open_set(good_set)
     export_set(shard_set, out, layout="parquet")
@@ -148,7 +148,7 @@ def test_small_files_and_blocks_hold_the_same(good_set, truth, tmp_path, monkeyp
     """Many blocks give the bytes of one, and each layout says what it holds."""
     shard_set = shards.open_set(good_set)
     export_set(shard_set, tmp_path / "one", layout=name)
-    monkeypatch.setattr(split_reader, "EXPORT_BLOCK_TOKENS", 5000)
+    monkeypatch.setattr(layouts, "EXPORT_BLOCK_TOKENS", 5000)
     found = export_set(shard_set, tmp_path / "out", layout=name)
     assert name == "parquet" or files_of(tmp_path / "one") == files_of(tmp_path / "out")
     for split, (tokens, lengths) in truth.items():

@@ -17,7 +17,7 @@ import shards
 from shards.errors import InputError
 from shards.hub import push as hub_push
 from shards.stores import retry
-from shards.stores.address import HubAddress, parse_hub_address
+from shards.stores.hub_store import HubAddress, parse_hub_address
 from tests.support.faults import edit
 from tests.support.servers.hub import TOKEN, Hub, use_hub
 from tests.support.servers.hub_writes import WRITER

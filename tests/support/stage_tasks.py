@@ -14,7 +14,7 @@ from pipeline.engine.checksums import WrittenFile, checksum_blocks, write_checks
 from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import Call, Task, digest_of
 from shards.errors import missing_extra
-from shards.stores.object_errors import NoCredentialsError, StoreError
+from shards.stores.object_client import NoCredentialsError, StoreError
 from shards.stores.store import FolderStore
 
 CALLS: list[str] = []

@@ -102,9 +102,9 @@ def _open_cache(options: argparse.Namespace, show: Callable[[str], None]) -> Cac
     Raises:
         InputError: the flags name no folder that can be used, or no size.
     """
-    from shards.stores.address import HUB_SCHEME
     from shards.stores.cache import Cache
     from shards.stores.hub_client import quiet_hub_client
+    from shards.stores.hub_store import HUB_SCHEME
 
     limit = parse_size("--cache-limit", options.cache_limit) if options.cache_limit else None
     if isinstance(options.shards, Path):

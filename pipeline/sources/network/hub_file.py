@@ -16,9 +16,9 @@ from typing import Any
 
 from pipeline.sources.base import SourceError
 from pipeline.sources.network.settings import is_kept, network_settings, open_cache
-from shards.stores.address import HubAddress
-from shards.stores.hub_store import HubStore, RemoteFile
+from shards.stores.hub_store import HubAddress, HubStore
 from shards.stores.retry import StoreError
+from shards.stores.store import ListedFile
 
 AHEAD_BYTES = 64 << 20
 _URL = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)@(?P<commit>[0-9a-f]{40})/(?P<path>.+)")
@@ -41,7 +41,7 @@ class RangeFile(io.RawIOBase):
         match = _URL.fullmatch(url)
         assert match, url
         size, _, etag = version.partition(" bytes, ")
-        file = RemoteFile(int(size), None, etag)
+        file = ListedFile(match["path"], int(size), etag)
         give_up_s = network_settings().give_up_s
         self._store = HubStore(HubAddress(match["repo"]), match["commit"], {match["path"]: file}, give_up_s=give_up_s)
         self._name = match["path"]

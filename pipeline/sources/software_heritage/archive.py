@@ -28,8 +28,7 @@ from urllib.parse import urlsplit
 
 from pipeline.sources.base import SourceError
 from pipeline.sources.network.settings import network_settings
-from shards.stores.object_client import CONNECT_S
-from shards.stores.object_errors import passing_error, read_failure
+from shards.stores.object_client import CONNECT_S, passing_error, read_failure
 from shards.stores.retry import retry, stop_on
 
 if TYPE_CHECKING:

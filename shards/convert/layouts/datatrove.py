@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shards.convert.layouts.layout import OpenFile
-from shards.convert.split_reader import SplitReader
+from shards.convert.layouts.layout import OpenFile, SplitReader
 from shards.format.document_table import iter_shard_lengths
 
 USAGE = 'DatatroveFolderDataset("{out}/{split}", seq_len=2048, token_size={token_size}, return_positions=True)'

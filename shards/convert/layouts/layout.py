@@ -1,18 +1,92 @@
-"""The interface of a layout, and what several layouts share.
+"""The interface of a layout: the split that it writes, and what several layouts share.
 
 Tokens come frame by frame (1 MiB), or in blocks of whole documents of about 8 MB; document tables in batches. So memory
 does not grow with the set, only with its longest document if the layout stores whole documents.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from importlib import import_module
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
+
+import numpy as np
 
 from shards.convert.layouts import LAYOUTS, UINT16_LAYOUTS, LayoutName
-from shards.convert.split_reader import SplitReader
+from shards.format.arrays import Int64s, Tokens
+from shards.format.document_blocks import cut_blocks
+from shards.format.document_table import DocumentBatch, iter_checked_documents, iter_shard_lengths, read_lengths
+from shards.format.manifest import Split
+from shards.format.reader import Shard, Shards, ShardSet
+from shards.terminal.reporter import Advance
+
+EXPORT_BLOCK_TOKENS = 1 << 22
+"""Tokens in a block of whole documents; a longer document has its own block."""
+
+
+@dataclass(frozen=True)
+class SplitReader:
+    """One split of a set, to be exported.
+
+    Attributes:
+        shard_set: the set.
+        split: the split; it is in the set.
+        advance: called with the number of tokens read since the last call.
+    """
+
+    shard_set: ShardSet
+    split: Split
+    advance: Advance
+
+    @property
+    def shards(self) -> Shards:
+        """The split's shards, in order."""
+        return self.shard_set.splits[self.split]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The tokens' dtype, little-endian."""
+        return self.shard_set.dtype
+
+    def iter_tokens(self) -> Iterator[Tokens]:
+        """Yield the split's tokens, a frame at a time."""
+        for shard in self.shards:
+            yield from self.iter_shard_tokens(shard)
+
+    def iter_shard_tokens(self, shard: Shard) -> Iterator[Tokens]:
+        """Yield a shard's tokens, a frame at a time.
+
+        Raises:
+            ShardSetError: a frame is corrupt.
+        """
+        for tokens in shard.iter_tokens():
+            yield tokens
+            self.advance(len(tokens))
+
+    def iter_lengths(self) -> Iterator[Int64s]:
+        """Yield the lengths of the split's documents, EOS included, in batches."""
+        for shard in self.shards:
+            yield from iter_shard_lengths(shard)
+
+    def iter_shard_documents(self, shard: Shard, columns: list[str]) -> Iterator[tuple[Tokens, DocumentBatch]]:
+        """Yield blocks of a shard's whole documents: their tokens end to end, and `length` and `columns` of each.
+
+        Raises:
+            ShardSetError: a frame is corrupt, or the document table is.
+        """
+        position = 0
+        for batch in iter_checked_documents(shard, ["length", *columns]):
+            # Tokens are counted from the shard's start, the batch's ends from its own.
+            begin, ends = position, np.cumsum(read_lengths(batch))
+            for first, last in cut_blocks(ends, EXPORT_BLOCK_TOKENS):
+                stop = begin + int(ends[last - 1])
+                yield shard.read(position, stop), batch.slice(first, last - first)
+                self.advance(stop - position)
+                position = stop
+
 
 OpenFile = Callable[[str], AbstractContextManager[BinaryIO]]
 """Opens a file of an export, by its path there, to write it."""

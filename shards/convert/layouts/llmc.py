@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import struct
 
-from shards.convert.layouts.layout import OpenFile, refuse_uint32_layout
-from shards.convert.split_reader import SplitReader
+from shards.convert.layouts.layout import OpenFile, SplitReader, refuse_uint32_layout
 from shards.errors import plural
 
 USAGE = './train_gpt2cu -i "{out}/train_*.bin" -j "{out}/val_*.bin"'

@@ -13,8 +13,7 @@ import struct
 
 import numpy as np
 
-from shards.convert.layouts.layout import OpenFile, longest_layout_document
-from shards.convert.split_reader import SplitReader
+from shards.convert.layouts.layout import OpenFile, SplitReader, longest_layout_document
 
 USAGE = 'IndexedDataset("{out}/{split}")  # or --data-path {out}/{split}'
 

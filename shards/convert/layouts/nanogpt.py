@@ -9,8 +9,7 @@ Source: karpathy/nanoGPT, data/openwebtext/prepare.py and train.py's `get_batch`
 
 from __future__ import annotations
 
-from shards.convert.layouts.layout import OpenFile, refuse_uint32_layout
-from shards.convert.split_reader import SplitReader
+from shards.convert.layouts.layout import OpenFile, SplitReader, refuse_uint32_layout
 
 USAGE = 'np.memmap("{out}/{split}.bin", dtype=np.uint16, mode="r")'
 

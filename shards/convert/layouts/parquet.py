@@ -20,7 +20,8 @@ from shards.format.document_table import read_hashes, read_lengths
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from shards.convert.split_reader import SplitReader, Tokens
+    from shards.convert.layouts.layout import SplitReader
+    from shards.format.arrays import Tokens
     from shards.format.document_table import DocumentBatch
     from shards.format.reader import Shard
 
