@@ -4,33 +4,193 @@ Runs are sorted by content hash, so a document is found in each of them with one
 encoding is in no run: then the document's text tells. Costs a receipt and a read for each run.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.builder.build import default_work
 from pipeline.builder.stored_build import BUILD_FILE, Build, read_build, stored_build_errors
+from pipeline.clean.drops import DUPLICATE, ITEM_REASON, NEAR_DUPLICATE, NOT_TAKEN, step_of
 from pipeline.clean.limits import describe_fallen
 from pipeline.clean.measures.measure import measure_documents
 from pipeline.clean.personal_data import mask_document
 from pipeline.clean.steps import LONG, SHORT, clean_batch
 from pipeline.clean.tally import Tally
 from pipeline.encode.run import CONNECTIONS, Run
+from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import digest_in
-from pipeline.mix.copies import Copy, Outcomes, find_copies
+from pipeline.mix.cuts import MixResult
+from pipeline.mix.evidence import Evidence
+from pipeline.mix.index import describe_take, find_take_end
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import TextBatch
 from shards.errors import InputError, plural
 from shards.format.content_hash import hash_document
+from shards.format.manifest import BLOCK_LIST_REASON
+from shards.format.writer import shard_name
 from shards.stores.open import absolute_place, open_writable_store
 from shards.stores.store import WritableStore
 from shards.trace.trace import Answer, Question
+
+if TYPE_CHECKING:
+    from pipeline.arrow_arrays import Rows
+
+Reason = dict[str, str]
+"""Why a copy is not in the set, or what else is said of it: `step` and `text`. The step is `block_list`, `evaluations`,
+`limits`, `duplicate`, `near_duplicate`, `take`, `budget` or `stopped`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """One document of a run."""
+
+    number: int
+    """Of the run, in the order of the mix."""
+    run: Run
+    index: int
+    row: Rows
+    """Its row, `DOCUMENT_DTYPE ()`."""
+
+    @property
+    def hash_key(self) -> tuple[int, int]:
+        """Its hash, as two halves."""
+        return int(self.row["hash_hi"]), int(self.row["hash_lo"])
+
+
+_LAST = ("", NEAR_DUPLICATE, NOT_TAKEN)
+"""The steps after copies were dropped; none of a document that is kept."""
+
+
+def _step_of(found: dict[str, Any]) -> str:
+    return step_of(found["dropped"] or "")
+
+
+def _reason(step: str, text: str) -> Reason:
+    return {"step": step, "text": text}
+
+
+class _Outcomes:
+    """The outcomes of a build's mix for single documents: what the evidence says of each. Tokens are not read."""
+
+    def __init__(self, build: Build):
+        output = TaskOutput(build.mix, MixResult)
+        self._result, self._recipe, self._runs = output.result, build.recipe, build.runs
+        self._evidence = Evidence(output, len(build.runs))
+
+    def find(self, copies: Sequence[_Copy]) -> list[dict[str, Any]]:
+        """Return what became of the copies of one document, as JSON values.
+
+        Args:
+            copies: all documents of the runs with one hash, in the order of runs and rows.
+
+        Returns:
+            Of each copy its place, its `state` (`in the set`, `dropped` or `not taken`), the `shards` that hold it, the
+            `reasons` why none does, and `notes`: findings that are only reported.
+
+        Raises:
+            WorkFileDamagedError: a file of the work folder is not as it was written.
+        """
+        found = [self._evidence.of(copy.number, copy.index) for copy in copies]
+        # Of equal documents one went on to the last steps.
+        went_on = [copy for copy, row in zip(copies, found, strict=True) if _step_of(row) in _LAST]
+        return [
+            self._describe_place(copy.run, copy.row)
+            | {"hash": "{:016x}{:016x}".format(*copy.hash_key), "tokens": int(copy.row["length"])}
+            | self._explain(copy, row, went_on)
+            for copy, row in zip(copies, found, strict=True)
+        ]
+
+    def _describe_place(self, run: Run, row: Rows) -> dict[str, Any]:
+        name = self._recipe.sources[run.source].name
+        return {"source": name, "unit": run.labels[int(row["span"])], "row": int(row["row"])}
+
+    def _explain(self, copy: _Copy, found: dict[str, Any], went_on: list[_Copy]) -> dict[str, Any]:
+        shards: list[str] = []
+        notes: list[Reason] = []
+        source = self._recipe.sources[copy.run.source]
+        step = _step_of(found)
+        if step == "":
+            notes = [*self._list_items(found, "report"), *self._describe_twin(found, reported=True)]
+            shards, reasons = self._find_shards(copy, source.name)
+        elif step.startswith(BLOCK_LIST_REASON):
+            name = step.removeprefix(BLOCK_LIST_REASON).strip()
+            reasons = [_reason("block_list", f"its hash is in the block list {name}")]
+        elif step.startswith(f"{ITEM_REASON} "):
+            reasons = self._list_items(found, "drop")
+        elif step == DUPLICATE:
+            first = self._describe_place(went_on[0].run, went_on[0].row)
+            other = "" if first["source"] == source.name else f" of the source {first['source']!r}"
+            text = f"its text is that of an earlier document{other}: {first['unit']} row {first['row']}"
+            reasons = [_reason("duplicate", text)]
+        elif step == NEAR_DUPLICATE:
+            reasons = self._describe_twin(found)
+        elif step == NOT_TAKEN:
+            end = f"{find_take_end(source.take):016x}"
+            text = f"{describe_take(source.take)} of the source {source.name!r}, the hashes before {end}"
+            reasons = [_reason("take", text)]
+        else:
+            values = copy.run.read_measures(copy.index, copy.index + 1)
+            fallen = describe_fallen(values[0], copy.run.measures, source.clean.limits("mix"))
+            reasons = [_reason("limits", text) for text in fallen]
+        state = "not taken" if step in ("", NOT_TAKEN) else "dropped"
+        return {"state": "in the set" if shards else state, "shards": shards, "reasons": reasons, "notes": notes}
+
+    def _list_items(self, found: dict[str, Any], action: str) -> list[Reason]:
+        """Return the items that a document holds, of the evaluation sets with an action."""
+        names = {one.name for one in self._recipe.evaluations if one.action == action}
+        return [
+            _reason(
+                "evaluations",
+                f"it holds an item of the evaluation set {item['evaluation']!r}: {item['item']} row "
+                f"{item['item_row']}, {item['share']:.0%} of its words in bytes {item['start']:,} to "
+                f"{item['stop']:,} of the text" + ('; action = "report" keeps it' if action == "report" else ""),
+            )
+            for item in found.get("items", ())
+            if item["evaluation"] in names
+        ]
+
+    def _describe_twin(self, found: dict[str, Any], *, reported: bool = False) -> list[Reason]:
+        """Return the document that is similar to a near-duplicate and stays."""
+        if found.get("twin_run") is None:
+            return []
+        run, index = self._runs[int(found["twin_run"])], int(found["twin_index"])
+        (row,) = run.read_documents(index, index + 1)
+        twin, digest = self._describe_place(run, row), "{:016x}{:016x}".format(*run.hash_key(index))
+        text = (
+            f"it is a near-duplicate, by a Jaccard similarity of {found['jaccard']:.4f}, of a document of the source "
+            f"{twin['source']!r} that stays: {twin['unit']} row {twin['row']}, hash {digest}"
+            + ('; action = "report" keeps both' if reported else "")
+        )
+        return [_reason("near_duplicate", text)]
+
+    def _find_shards(self, copy: _Copy, source: str) -> tuple[list[str], list[Reason]]:
+        """Return the shards that hold a kept copy; if none does, why: it is beyond the mix, or there is no set."""
+        plan = self._result.plan
+        if plan is None:
+            fault = self._result.fault.partition("\n")[0]
+            return [], [_reason("stopped", f"nothing drops it, but the last build made no set: {fault}")]
+        pieces = [(one, piece) for one in plan.shards for piece in one.slices if piece.source == copy.run.source]
+        held = [one for one, piece in pieces if piece.start <= copy.hash_key < piece.stop]
+        if held:
+            return [shard_name(one.split, one.index) for one in held], []  # type: ignore[arg-type]
+        requested = plan.requested_tokens[copy.run.source]
+        left = self._result.drops[copy.run.source].left
+        ends = [piece.stop for one, piece in pieces if one.split == "train"]
+        cut = "{:016x}{:016x}".format(*max(ends)) if ends else None
+        where = f"Documents are taken in hash order, and end before {cut}." if cut else "None are taken."
+        text = (
+            f"nothing drops it, but the mix takes {plural(requested, 'training token')} of the source {source!r}, "
+            f"which has {left.tokens:,}. {where}"
+        )
+        return [], [_reason("budget", text)]
+
 
 STATES = ("in the set", "not taken", "dropped", "would be dropped before encoding", "never seen", "unknown")
 """The answers, those of the document that came furthest first."""
@@ -94,11 +254,14 @@ class _Inquiry:
         data = {"work": str(self._build.work), "mix": digest_in(self._build.mix), "of_this_set": of_set}
         return self._lines, data | {"answer": self._answer} | self._data
 
-    def _search(self, digest: str) -> list[Copy]:
+    def _search(self, digest: str) -> list[_Copy]:
         """Return the documents of all runs with a hash, in the order of the mix."""
+        low = int(digest, 16)
+        start, stop = (divmod(bound, 1 << 64) for bound in (low, low + 1))
 
-        def search(number: int, run: Run) -> list[Copy]:
-            return find_copies(number, run, digest)
+        def search(number: int, run: Run) -> list[_Copy]:
+            first, rows = run.read_between(start, stop)
+            return [_Copy(number, run, first + place, rows[place]) for place in range(len(rows))]
 
         runs = self._build.runs
         with ThreadPoolExecutor(CONNECTIONS) as pool:
@@ -106,8 +269,8 @@ class _Inquiry:
 
     # Documents that were encoded.
 
-    def _describe_copies(self, copies: list[Copy], indent: str = "") -> dict[str, Any]:
-        outcomes = Outcomes(self._build.mix, self._build.recipe, self._build.runs).find(copies)
+    def _describe_copies(self, copies: list[_Copy], indent: str = "") -> dict[str, Any]:
+        outcomes = _Outcomes(self._build).find(copies)
         for outcome in outcomes:
             self._raise_to(outcome["state"])
             state = ", ".join([outcome["state"], *outcome["shards"]])

@@ -21,9 +21,9 @@ def run_evaluations(build: RunningBuild) -> None:
     task = make_task(payload, size)
     stage = build.run_stage("evaluations", items.read_items, [task])
     for counts in stage.results[0].evaluations:
-        if left_out := counts.too_short + sum(counts.dropped.values()):
+        if counts.left_out:
             build.note(
-                f"evaluation set {counts.name!r}: {left_out:,} of {plural(counts.items, 'item')} not searched "
+                f"evaluation set {counts.name!r}: {counts.left_out:,} of {plural(counts.items, 'item')} not searched "
                 f"for: empty, or shorter than {items.LEAST_WORDS} words"
             )
     build.evaluations = build.folder_of("evaluations", task)

@@ -36,10 +36,8 @@ REACH = 4
 """How many times the bytes of an n-gram those are apart at most."""
 _MOST_WORDS = max(NGRAM_WORDS, LONG_WORDS - 1)
 """Words of the longest n-gram that is searched for."""
-_WHITE_SPACE, _GAP_WITHIN = (0x20, 0x0A), 4096
-"""A long document is cut at white space, if there is some within so many bytes."""
-_ENTITY_BEGINS, _ENTITY_WITHIN = 0x26, 64
-"""Else it is not cut inside an HTML entity."""
+_MOST_ENTITY_BYTES = 64
+"""An HTML entity that a slice of a long document cuts is shorter."""
 _SPARE_BITS = 4
 """A filter has two tables of 2^4 slots for each hash: one in 16 of the others is let through by each."""
 
@@ -93,10 +91,11 @@ class HitFinder:
         parts: list[Rows] = []
         start, size, done = 0, SLICE_BYTES, 0
         while True:
-            stop = _find_end(data, start, start + size)
+            stop = min(start + size, len(data))
             words, places = find_hashed_words(data[start:stop], np.array([0, stop - start]))
-            if stop < len(data):  # the slice may end inside a word, or a character that gives several
-                inside = places[:, 1] <= (places[-1, 0] if len(places) else 0)
+            if stop < len(data):  # what follows may belong to the last word, or to an entity at the end
+                last = min(int(places[-1, 0]), stop - start - _MOST_ENTITY_BYTES) if len(places) else 0
+                inside = places[:, 1] <= last
                 words, places = words[inside], places[inside]
             if stop < len(data) and (len(places) < _MOST_WORDS or not places[1 - _MOST_WORDS, 0]):
                 size *= 2  # words of many kilobytes
@@ -158,15 +157,3 @@ def load_finder(task: str) -> HitFinder:
         WorkFileDamagedError: as `load_items`.
     """
     return HitFinder(load_items(task))
-
-
-def _find_end(data: UInt8s, start: int, stop: int) -> int:
-    """Return where to end a slice of a document that begins at `start`: at `stop`, or shortly before it."""
-    if stop >= len(data):
-        return len(data)
-    for marks, within in ((_WHITE_SPACE, _GAP_WITHIN), (_ENTITY_BEGINS, _ENTITY_WITHIN)):
-        first = max(start, stop - within)
-        found = np.flatnonzero(np.isin(data[first:stop], marks))
-        if len(found) and first + int(found[-1]) > start:
-            return first + int(found[-1])
-    return stop

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections import Counter
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -149,10 +148,8 @@ class ReadItems:
     name: str
     items: int
     """All of them."""
-    too_short: int
-    """Those that are not searched for."""
-    dropped: dict[str, int]
-    """Those without text, by reason."""
+    left_out: int
+    """Those that are not searched for: too short, or without text."""
     spans: list[str]
     """The labels of its spans."""
     hashes: list[str] = field(default_factory=list[str])
@@ -193,7 +190,7 @@ def read_items(folder: Path, task: EvaluationsTask, report: Report) -> ItemsResu
             places = np.zeros(len(texts), np.uint32)
             own.append(_describe(number, places, np.arange(len(texts), dtype=np.uint32), texts, ngrams))
             text_bytes += sum(map(len, texts))
-            dropped, labels = Counter[str](), [read.place]
+            dropped, labels = 0, [read.place]
             known = {"hashes": read.hashes, "sha256": read.sha256}
         else:
             # Another evaluation set is read as a source is; its documents are the items.
@@ -203,7 +200,7 @@ def read_items(folder: Path, task: EvaluationsTask, report: Report) -> ItemsResu
                     own.append(_describe(number, places, documents.rows, documents, ngrams))
                     text_bytes += documents.num_bytes
                     report(text_bytes, 0)
-            dropped, labels = stream.tally.dropped, [span.label("file") for span in spans]
+            dropped, labels = stream.tally.dropped.total(), [span.label("file") for span in spans]
         items = np.concatenate([*own, np.zeros(0, ITEM_DTYPE)])
         counts.append(replace(_count(evaluation, items, dropped, labels), **known))
         rows.append(items)
@@ -273,11 +270,11 @@ def collect_items(rows: Rows, ngrams: list[UInt64s]) -> Items:
     return Items(rows, hashes, beginnings, of_items, np.cumsum([0, *map(len, ngrams)]))
 
 
-def _count(evaluation: EvaluationRecipe, items: Rows, dropped: Counter[str], labels: list[str]) -> ReadItems:
+def _count(evaluation: EvaluationRecipe, items: Rows, dropped: int, labels: list[str]) -> ReadItems:
     short = int((items["size"] == 0).sum())
     if short == len(items):
         why = f"all {short:,} are shorter than {LEAST_WORDS} words" if short else "its files hold none"
         raise SourceError(
             f"evaluation set {evaluation.name!r}: no item can be searched for: {why}. Correct `paths` or `text`."
         )
-    return ReadItems(evaluation.name, len(items) + dropped.total(), short, dict(dropped), labels)
+    return ReadItems(evaluation.name, len(items) + dropped, short + dropped, labels)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipeline.clean.measures.characters import read_blocks
 from pipeline.clean.measures.code import measure_alphanumeric, measure_encoded, measure_literals
-from pipeline.clean.measures.hashes import read_blocks
 from pipeline.clean.measures.lines import find_lines, measure_lines, measure_sentences
 from pipeline.clean.measures.names import FAMILIES
 from pipeline.clean.measures.phrases import count_brackets, find_phrases, measure_generated

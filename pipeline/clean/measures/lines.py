@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipeline.clean.measures.characters import NEWLINE, begins_with, divide, has_code, mark_bytes, read_last
-from pipeline.clean.measures.hashes import read_stretch
+from pipeline.clean.measures.characters import (
+    NEWLINE,
+    begins_with,
+    divide,
+    has_code,
+    mark_bytes,
+    read_last,
+    read_stretch,
+)
 from pipeline.clean.measures.names import (
     CLOSERS,
     MAX_CLOSERS,
@@ -24,8 +31,7 @@ from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int32s, UInt8s
-    from pipeline.clean.measures.characters import Bytes
-    from pipeline.clean.measures.hashes import Blocks
+    from pipeline.clean.measures.characters import Blocks, Bytes
     from pipeline.clean.measures.words import Words
 
 _PUNCTUATION = np.array([ord(char) for char in PUNCTUATION])

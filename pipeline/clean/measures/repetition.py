@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.characters import divide
-from pipeline.clean.measures.hashes import chain, find_first, make_table
+from pipeline.clean.measures.characters import chain, divide, find_first, make_table
 from pipeline.clean.measures.names import DUPLICATE_SIZES, TOP_SIZES
 from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Float64s, Int32s
-    from pipeline.clean.measures.hashes import Keys
+    from pipeline.clean.measures.characters import Keys
     from pipeline.clean.measures.lines import Lines
     from pipeline.clean.measures.words import Words
 

@@ -13,16 +13,16 @@ from pipeline.clean.measures.characters import (
     divide,
     find_runs,
     is_letter,
+    read_block,
+    read_stretch,
     wide_white,
 )
-from pipeline.clean.measures.hashes import read_block, read_stretch
 from pipeline.clean.measures.names import STOP_WORDS
 from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int32s
-    from pipeline.clean.measures.characters import Bytes
-    from pipeline.clean.measures.hashes import Blocks, Keys
+    from pipeline.clean.measures.characters import Blocks, Bytes, Keys
 
 _BLOCK_BYTES = 8
 _STOP_WORDS = np.frombuffer(b"".join(word.encode().rjust(_BLOCK_BYTES, b"\0") for word in STOP_WORDS), "<u8")
