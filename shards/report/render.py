@@ -29,9 +29,8 @@ from markupsafe import Markup
 from shards.audit.figures import COARSE_EDGES
 from shards.audit.rules import VERDICT_ADVICE, VERDICT_WORDS
 from shards.config import list_of, table_of
-from shards.format.manifest import BLOCK_LIST_REASON, Manifest, MixEntry, SourceCounts, SourceEntry
+from shards.format.manifest import BLOCK_LIST_REASON, Manifest, MixEntry
 from shards.report import visible_text
-from shards.report.shown_documents import ShownDocument
 from shards.terminal.amounts import compact, format_size
 from shards.terminal.display import Table, format_value
 
@@ -62,10 +61,10 @@ class Report:
     manifest_sha256: str
     recipe_text: str
     bytes: int
-    sources: list[SourceFacts]
+    sources: list[dict[str, Any]]
     vocabulary: dict[str, Any]
     audit: dict[str, Any]
-    samples: dict[str, list[ShownDocument]]
+    samples: dict[str, list[dict[str, Any]]]
 
     @property
     def tokens(self) -> int:
@@ -91,7 +90,7 @@ class Report:
     @property
     def rebuildable(self) -> bool:
         """Whether the recipe says of every source where a build reads it."""
-        return bool(self.sources) and all(source.places for source in self.sources)
+        return bool(self.sources) and all(source["places"] for source in self.sources)
 
     @property
     def by_source(self) -> dict[str, dict[str, Any]]:
@@ -226,7 +225,7 @@ _SCALES = {3: "1K", 4: "10K", 5: "100K", 6: "1M", 7: "10M", 8: "100M", 9: "1B", 
 """Numbers of rows in the Hub's words, by the power of ten."""
 
 
-def card_header(manifest: Manifest, sources: Sequence[SourceFacts]) -> str:
+def card_header(manifest: Manifest, sources: Sequence[dict[str, Any]]) -> str:
     """Return the header of a data card between its two lines; ASCII only, so that every character is exact and visible.
 
     Rows, for the Hub, are documents.
@@ -234,10 +233,10 @@ def card_header(manifest: Manifest, sources: Sequence[SourceFacts]) -> str:
     # The Hub calls validation by its whole name.
     names = {"train": "train", "val": "validation"}
     files = [{"split": names[split], "path": f"{split}-*.docs.parquet"} for split in manifest.splits]
-    repositories = list(dict.fromkeys(source.repository for source in sources if source.repository))
+    repositories = list(dict.fromkeys(source["repository"] for source in sources if source["repository"]))
     keys: dict[str, Any] = {
         "pretty_name": manifest.name,
-        **_license([source.license for source in sources]),
+        **_license([source["license"] for source in sources]),
         "task_categories": ["text-generation"],
         "tags": ["tokenmill", "tokenized", "pretraining"],
         "size_categories": [size_category(sum(shard.documents for shard in manifest.shards))],
@@ -286,13 +285,11 @@ def _license(stated: list[str | None]) -> dict[str, Any]:
     return {"license": "other", "license_name": ", ".join(names)}
 
 
-@dataclass(frozen=True)
-class SourceFacts:
-    """One source: what the manifest counts, and what the recipe states.
+def describe_sources(manifest: Manifest, recipe_text: str) -> list[dict[str, Any]]:
+    """Return the facts of each source: what the manifest counts, and what the recipe states.
 
-    Attributes:
-        name: its name.
-        entry: what the build found.
+    Returns:
+        name, entry: its name, and what the build found.
         share: its row of the mix.
         train, val: tokens (EOS included) and documents in each split.
         kind: its kind in the recipe; empty if the recipe states none.
@@ -300,20 +297,6 @@ class SourceFacts:
         places: paths, or the repository with its configuration and split, as the recipe states them.
         license: as the recipe states it.
     """
-
-    name: str
-    entry: SourceEntry
-    share: MixEntry
-    train: SourceCounts
-    val: SourceCounts
-    kind: str
-    repository: str | None
-    places: list[str]
-    license: str | None
-
-
-def describe_sources(manifest: Manifest, recipe_text: str) -> list[SourceFacts]:
-    """Return the facts of the sources."""
     try:
         recipe = table_of(json.loads(recipe_text))
     except (ValueError, RecursionError):  # the format requires JSON only because readers of sources need it
@@ -321,23 +304,23 @@ def describe_sources(manifest: Manifest, recipe_text: str) -> list[SourceFacts]:
     tables = map(table_of, list_of(recipe.get("sources")))
     stated = {name: table for table in tables if (name := _text(table.get("name")))}
     mix = {row.source: row for row in manifest.mix}
-    facts: list[SourceFacts] = []
+    facts: list[dict[str, Any]] = []
     for entry in manifest.sources:
         own = stated.get(entry.name, {})
         # A manifest that validation would refuse may lack a row of the mix.
         share = MixEntry(source=entry.name, requested=0.0, achieved=0.0, requested_tokens=0, achieved_tokens=0)
         facts.append(
-            SourceFacts(
-                entry.name,
-                entry,
-                mix.get(entry.name, share),
-                manifest.count("train", entry.name),
-                manifest.count("val", entry.name),
-                kind=_text(own.get("kind")) or "",
-                repository=_text(own.get("repo")),
-                places=_places(own),
-                license=_text(own.get("license")),
-            )
+            {
+                "name": entry.name,
+                "entry": entry,
+                "share": mix.get(entry.name, share),
+                "train": manifest.count("train", entry.name),
+                "val": manifest.count("val", entry.name),
+                "kind": _text(own.get("kind")) or "",
+                "repository": _text(own.get("repo")),
+                "places": _places(own),
+                "license": _text(own.get("license")),
+            }
         )
     return facts
 

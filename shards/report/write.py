@@ -13,6 +13,7 @@ A report judges nothing that the audit does not judge, and uploads nothing.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import codecs
 import json
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,16 @@ import numpy as np
 
 from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, TOKENS_FILE, read_values
 from shards.audit.audit import audit as audit_set
+from shards.format.document_table import iter_documents, number_sources, read_bytes
 from shards.format.manifest import MANIFEST_FILE
-from shards.format.reader import ShardSet
+from shards.format.reader import Shard, ShardSet
+from shards.format.vocabulary import Vocabulary
 from shards.report.render import Report, describe_sources, render_card, render_page, rows_of
-from shards.report.shown_documents import draw_shown_places, read_shown_document
 from shards.stores.files import atomic_open
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import FolderStore, check_outside, folder_beside
 from shards.terminal.reporter import Progress, no_progress
+from shards.trace.locate import Place, find_places
 from shards.validation.files import require_whole
 
 PAGE_FILE, CARD_FILE = "index.html", "README.md"
@@ -42,6 +45,10 @@ SHOWN_ENTRIES = 12
 """Maximum entries of the vocabulary shown in each table."""
 
 
+SHOWN_CHARACTERS = 700
+"""Maximum shown of each document."""
+
+
 def report_to_dict(report: Report) -> dict[str, Any]:
     """Return the JSON object of a report: every fact of the page but the manifest's, the samples' texts and curves."""
     stated = ("name", "kind", "places", "license")
@@ -51,7 +58,7 @@ def report_to_dict(report: Report) -> dict[str, Any]:
         "tokens": report.tokens,
         "documents": report.documents,
         "bytes": report.bytes,
-        "sources": [{name: getattr(source, name) for name in stated} for source in report.sources],
+        "sources": [{name: source[name] for name in stated} for source in report.sources],
         "out": str(report.out),
         "files": [PAGE_FILE, CARD_FILE],
         "verdict": report.audit["verdict"],
@@ -60,7 +67,9 @@ def report_to_dict(report: Report) -> dict[str, Any]:
         "lengths": report.by_source,
         "longest_entries": report.vocabulary["longest"],
         "rarest_entries": report.vocabulary["rarest"],
-        "samples": {name: [sample.place.to_dict() for sample in samples] for name, samples in report.samples.items()},
+        "samples": {
+            name: [sample["place"].to_dict() for sample in samples] for name, samples in report.samples.items()
+        },
     }
 
 
@@ -204,3 +213,35 @@ def describe_vocabulary(found: dict[str, Any], folder: Path) -> dict[str, Any]:
         "longest": [shown[token] for token in by_length if lengths[token] and not special[token]],
         "rarest": [shown[token] for token in rarest],
     }
+
+
+def draw_shown_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]]:
+    """Draw training documents of each source: the first `number` in the set's order.
+
+    Shards are shuffled by content hash, so this is as good as a random draw, and always the same.
+
+    Raises:
+        ShardSetError: a document table is not what the manifest says.
+    """
+    numbers = shard_set.source_numbers
+    places: dict[str, list[Place]] = {name: [] for name in numbers}
+    for shard in shard_set.splits.get("train", ()):
+        wanted = {name: number - len(places[name]) for name in shard.entry.sources if len(places[name]) < number}
+        if not wanted:
+            continue
+        batches = iter_documents(shard, ["source"])
+        sources = np.concatenate([number_sources(shard, batch, numbers) for batch in batches])
+        rows = [np.flatnonzero(sources == numbers[name])[:most] for name, most in wanted.items()]
+        for place in find_places(shard, np.concatenate(rows).tolist()):
+            places[place.source].append(place)
+    return places
+
+
+def read_shown_document(shard: Shard, place: Place, vocabulary: Vocabulary) -> dict[str, Any]:
+    """Return the place and the beginning of a document, and whether it is `whole`. A character has at most 4 tokens, so at most 4 for each are read."""
+    stop = min(place.tokens - 1, 4 * SHOWN_CHARACTERS + 1)  # one for BOS
+    data = read_bytes(shard, place.start, place.start + stop, vocabulary=vocabulary)
+    whole = stop == place.tokens - 1
+    text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(data, final=whole)
+    shown = text[:SHOWN_CHARACTERS]  # with lone surrogates for bytes that are not UTF-8
+    return {"place": place, "text": shown, "whole": whole and len(text) <= SHOWN_CHARACTERS}

@@ -20,7 +20,6 @@ import os
 import re
 import signal
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,19 +111,10 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message}{end} `{self.prog} --help` explains the arguments.")
 
 
-class _Paragraphs(argparse.HelpFormatter):
-    """Wraps each paragraph of a description by itself; one with indented lines stays as it is."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        paragraphs = text.split("\n\n")
-        filled = [part if "\n " in part else textwrap.fill(" ".join(part.split()), width) for part in paragraphs]
-        return textwrap.indent("\n\n".join(filled), indent)
-
-
 def command_parser(name: str, module: Any) -> Parser:
     """Return the parser of a command."""
     about = inspect.cleandoc(module.__doc__ or "")
-    parser = Parser(prog=f"tokenmill {name}", description=about, formatter_class=_Paragraphs)
+    parser = Parser(prog=f"tokenmill {name}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     module.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser

@@ -134,7 +134,7 @@ def test_facts_are_the_manifests(report, good_set, plan):
     counts = np.bincount(np.concatenate([d.tokens for part in plan.documents["train"] for d in part]), minlength=300)
     assert report.vocabulary["seen"] == (counts > 0).sum()
     page = check_harmless((report.out / "index.html").read_text(encoding="utf-8"))
-    rows = [row.train.tokens for row in report.sources] + [shard.tokens for shard in manifest.shards]
+    rows = [row["train"].tokens for row in report.sources] + [shard.tokens for shard in manifest.shards]
     for number in (facts["tokens"], facts["documents"], *rows):
         assert f"{number:,}" in page
     assert validate(good_set, level="quick").ok
@@ -144,9 +144,9 @@ def test_samples_are_the_documents(report, plan):
     for name in ("prose", "code"):
         assert len(report.samples[name]) == 2
         for sample in report.samples[name]:
-            document = plan.documents["train"][int(sample.place.shard[-1])][sample.place.document]
+            document = plan.documents["train"][int(sample["place"].shard[-1])][sample["place"].document]
             text = document.text.decode()
-            assert (document.source, sample.text, sample.whole) == (name, text[:700], len(text) <= 700)
+            assert (document.source, sample["text"], sample["whole"]) == (name, text[:700], len(text) <= 700)
 
 
 def test_same_set_gives_same_bytes(report, good_set, tmp_path):
@@ -228,8 +228,8 @@ def test_card_tells_no_private_folder(report):
         "corpus/x.parquet": "`corpus/x.parquet`",
     }
     dropped = {"in block list /home/anna/blocked.parquet": 2, "too short": 1}
-    entry = report.sources[0].entry.model_copy(update={"dropped": dropped})
-    source = dataclasses.replace(report.sources[0], places=list(places), entry=entry)
+    entry = report.sources[0]["entry"].model_copy(update={"dropped": dropped})
+    source = report.sources[0] | {"places": list(places), "entry": entry}
     contents = dataclasses.replace(report, sources=[source])
     card, page = render_card(contents), render_page(contents)
     assert "anna" not in card
