@@ -238,7 +238,10 @@ def draw_shown_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]
 
 
 def read_shown_document(shard: Shard, place: Place, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return the place and the beginning of a document, and whether it is `whole`. A character has at most 4 tokens, so at most 4 for each are read."""
+    """Return the place and the beginning of a document, and whether it is `whole`.
+
+    A character has at most 4 tokens, so at most 4 for each are read.
+    """
     stop = min(place.tokens - 1, 4 * SHOWN_CHARACTERS + 1)  # one for BOS
     data = read_bytes(shard, place.start, place.start + stop, vocabulary=vocabulary)
     whole = stop == place.tokens - 1
