@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -66,18 +64,6 @@ def test_repeated_and_long_documents_are_left_out() -> None:
     line = "a line of thirty characters or more: it says"
     kept, _, long = keep([f"{line}\n" * 150, "x " * 4000, "\ud800" * 7000, f"{line}\n{'y ' * 20}"])
     assert (kept, long) == (["3"], ["1"])
-
-
-def test_code_is_a_definition_of_its_file(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
-    stdlib = Path(sysconfig.get_path("stdlib"))
-    paths = _read(corpus[0], "stdlib-code")["path"].to_pylist()
-    assert not [path for path in paths if {"test", "tests", "site-packages"}.intersection(path.split("/"))]
-    for row in _read(corpus[0], "stdlib-code").to_pylist():
-        content = row["text"].encode()
-        assert content.rstrip(b"\n") in (stdlib / row["path"].removeprefix("Lib/")).read_bytes()
-        (definition,) = ast.parse(row["text"]).body
-        assert isinstance(definition, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        assert definition.name == row["name"]
 
 
 def test_another_run_writes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,17 +160,6 @@ def test_the_same_bytes_for_any_workers_stopped_and_again(
     assert digests(tmp_path / "stopped") == digests(tmp_path / "one") == digests(tmp_path / "two")
 
 
-def test_more_is_taken_until_a_source_that_gives_little_has_given_enough(load: Any, run: Any) -> None:
-    kept = run(load('sources.code.keep={score = "== 3"}', "mix.tokens=30_000"))
-    assert kept.validation.problems == []
-    assert kept.manifest.splits["train"].requested_tokens == 30_000
-    assert any(note.startswith("tokenizer: sampled") for note in kept.notes)
-    code = kept.manifest.sources[0]
-    assert code.dropped["not score == 3"] > 5 * code.documents_available
-    assert code.unread_bytes > 0
-    assert kept.stages["mix"].ran > 1
-
-
 def test_what_is_taken_further_leaves_what_was_taken(load: Any) -> None:
     source = load().sources[0]
     little = Selection(0, source, seed=11, tokens=5000)
