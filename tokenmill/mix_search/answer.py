@@ -76,7 +76,7 @@ def count_epochs(search: MixSearch, share: float, group: dict[str, float]) -> fl
     known = [
         share * part * search.target / max(1, tokens)
         for name, part in group.items()
-        if (tokens := search.sizes[name].tokens) is not None
+        if (tokens := search.sizes[name][0]) is not None
     ]
     return max(known, default=None)
 
@@ -143,11 +143,11 @@ def _list_notes(search: MixSearch, answer: Row) -> Iterator[str]:
     elif search.last and set(search.config.last_seeds) != set(search.config.seeds):
         yield "measured: with other seeds than those of the fit. Seeds shift all mixes alike: compare differences."
     # What a reader must know of the sources, the bounds and the fits.
-    scarce = [name for name, size in search.sizes.items() if size.take < 1]
+    scarce = [name for name, (_, take) in search.sizes.items() if take < 1]
     if scarce:
         yield (
             f"repeated as in the real run of {plural(search.target, 'token')}: {', '.join(scarce)}; each arm takes "
-            f"{search.sizes[scarce[0]].take:.4g} of their documents"
+            f"{search.sizes[scarce[0]][1]:.4g} of their documents"
         )
     at_bounds = [
         row["sources"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -198,7 +198,7 @@ class MixSearch:
         arms: list[ArmConfig] = []
         for name, mix in mixes.items():
             sources: dict[str, Any] = {
-                source: {"weight": weight, "take": self.sizes[source].take}
+                source: {"weight": weight, "take": self.sizes[source][1]}
                 for source, weight in self.space.weights(mix).items()
             }
             arms.append(ArmConfig(name=name, data={"sources": sources, **common}))
@@ -255,7 +255,7 @@ class MixSearch:
         sources = [source.model_copy(update={"weight": weights[source.name]}) for source in self.recipe.sources]
         mix: dict[str, Any] = {"tokens": self.target}
         # The real run repeats what it lacks.
-        if any((size.tokens or self.target) < weights[name] / 100 * self.target for name, size in self.sizes.items()):
+        if any((size or self.target) < weights[name] / 100 * self.target for name, (size, _) in self.sizes.items()):
             mix["when_short"] = "repeat"
         changes = {"sources": sources, "mix": self.recipe.mix.model_copy(update=mix)}
         write_text(file, self.recipe.model_copy(update=changes).to_json(as_written=False))
@@ -283,13 +283,9 @@ def split_rounds(arms: int, rounds: int, parameters: int) -> list[int]:
     return [first, *filter(None, later)]
 
 
-class SourceSize(NamedTuple):
-    """What a source has for the real run, by the estimate of `plan`."""
-
-    tokens: int | None
-    """Its tokens; None if it has more than the real run can take within the bounds."""
-    take: float
-    """The part of its documents in the sets of the arms."""
+SourceSize = tuple[int | None, float]
+"""What a source has for the real run, by the estimate of `plan`: its tokens, None if it has more than the real run can
+take within the bounds, and the part of its documents in the sets of the arms."""
 
 
 def measure_sources(file: Path, config: MixSearchConfig, recipe: Recipe, space: MixSpace) -> dict[str, SourceSize]:
@@ -311,10 +307,10 @@ def measure_sources(file: Path, config: MixSearchConfig, recipe: Recipe, space: 
         # How often the real run would take the source at its greatest share.
         epochs = greatest[source.name] * target / max(1, found.tokens)
         if found.has_more or epochs <= 1:
-            sizes[source.name] = SourceSize(None if found.has_more else found.tokens, source.take)
+            sizes[source.name] = (None if found.has_more else found.tokens, source.take)
             continue
         take = source.take * config.tokens / target
-        sizes[source.name] = SourceSize(found.tokens, take)
+        sizes[source.name] = (found.tokens, take)
         place = f"{file}: bounds: {source.name!r} has about {plural(found.tokens, 'token')}"
         if epochs > recipe.mix.max_epochs * _SURE:
             share = recipe.mix.max_epochs * found.tokens / target

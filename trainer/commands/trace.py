@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import add_run, parse_path, parse_place, positive_number, whole_number
@@ -18,39 +18,13 @@ from shards.terminal.program import Outcome, Part, Row
 
 if TYPE_CHECKING:
     from shards.format.reader import ShardSet
-    from shards.format.windows.order import Window
     from shards.trace.excerpt import Excerpt
     from shards.trace.locate import Place
     from trainer.recipe import TrainConfig
 
 
-class RowDocument(NamedTuple):
-    """A document that has some tokens in a row of the batch."""
-
-    batch_row: int
-    """The row of the global batch, from 0."""
-    window: Window
-    """The row's tokens in the shard."""
-    place: Place
-    position: int
-    """The first of the document's tokens in the window."""
-    in_window: int
-    """How many consecutive tokens of the document are in the window."""
-    excerpt: Excerpt
-    """Their text, and some of the document's text before and after."""
-
-    def to_dict(self) -> Row:
-        """Return the JSON object of the document in its row."""
-        return {
-            "batch_row": self.batch_row,
-            "epoch": self.window.epoch,
-            "window_start": self.window.start,
-            "window_stop": self.window.stop,
-            **self.place.to_dict(),
-            "position": self.position,
-            "in_window": self.in_window,
-            **self.excerpt.to_dict(),
-        }
+RowDocument = tuple[Row, "Place", "Excerpt"]
+"""A document in a row of the batch: its JSON object, its place in the set, and its text in the row with some around."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +71,7 @@ def run(options: argparse.Namespace) -> Outcome:
     shard_set, step, row = open_set(shards), options.step, options.row
     _check_request(options.run, train, shard_set, step, row)
     batch, documents, hashes = find_step_documents(shard_set, train, step, row, limit=options.limit or None)
-    data: Row = {"run": str(options.run)} | batch | {"shown": [document.to_dict() for document in documents]}
+    data: Row = {"run": str(options.run)} | batch | {"shown": [document for document, _, _ in documents]}
     if options.out is not None:
         asked = f"tokenmill trace-step {options.run} --step {step}" + ("" if row is None else f" --row {row}")
         listed = np.frombuffer(bytes.fromhex("".join(hashes)), np.uint8).reshape(-1, 16)
@@ -169,7 +143,10 @@ def find_step_documents(
             parts += 1
             if limit is None or len(found) < limit:
                 _, excerpt = read_excerpt(shards[window.shard], place, first, last, vocabulary=vocabulary)
-                found.append(RowDocument(number, window, place, first, last - first, excerpt))
+                at = {"batch_row": number, "epoch": window.epoch}
+                at |= {"window_start": window.start, "window_stop": window.stop}
+                part = {"position": first, "in_window": last - first}
+                found.append(({**at, **place.to_dict(), **part, **excerpt.to_dict()}, place, excerpt))
     # Counts are of all documents, whatever is shown.
     tokens = sum(counts["tokens"] for counts in sources.values())
     batch: Row = {"step": step, "row": row, "rows": rows, "tokens": tokens, "documents": len(hashes)}
@@ -202,15 +179,15 @@ def _show(data: Row, documents: list[RowDocument]) -> Iterator[Part]:
     from shards.cli.trace import show_place
 
     row = None
-    for document in documents:
+    for document, place, excerpt in documents:
         # A line for each new row, then its documents.
-        place, window, last = document.place, document.window, document.position + document.in_window
-        if document.batch_row != row:
-            row = document.batch_row
-            tokens = f"tokens {window.start} to {window.stop - 1}, epoch {window.epoch}"
+        if document["batch_row"] != row:
+            row = document["batch_row"]
+            tokens = f"tokens {document['window_start']} to {document['window_stop'] - 1}, epoch {document['epoch']}"
             yield f"row {row}: {place.shard} {tokens}"
-        where = f"tokens {document.position} to {last - 1} of {place.tokens} in this row"
-        yield from show_place(place, where, document.excerpt)
+        last = document["position"] + document["in_window"] - 1
+        where = f"tokens {document['position']} to {last} of {place.tokens} in this row"
+        yield from show_place(place, where, excerpt)
     yield [{"source": name, **counts} for name, counts in data["sources"].items()]
     size = f"{plural(data['tokens'], 'token')} of {plural(data['documents'], 'document')}"
     shown = describe_shown(len(documents), data["parts"])

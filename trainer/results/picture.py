@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,18 +42,13 @@ Against = tuple[str, float, str]
 STEPS: Against = ("step", 1, "steps")
 
 
-class Panel(NamedTuple):
-    """The curves of one number, or of numbers with one unit."""
-
-    label: str
-    unit: str
-    lines: dict[str, tuple[list[Record], str]]
-    """By its name, the lines of the metrics and the key of each curve."""
+Panel = tuple[str, str, dict[str, tuple[list[Record], str]]]
+"""The words at a panel's axis, its unit, and by name the lines of the metrics and the key of each curve."""
 
 
 def draw_run(run: TrainingRun) -> Figure:
     """Draw all numbers of a run over its steps, and where its phases end."""
-    figure = draw_panels([panel for panel in _list_numbers(run.records) if panel.lines], [STEPS])
+    figure = draw_panels([panel for panel in _list_numbers(run.records) if panel[2]], [STEPS])
     for phase in run.recipe.phases:
         if phase.until_step <= run.records[-1]["step"]:
             for axis in figure.axes:
@@ -68,7 +63,7 @@ def draw_run(run: TrainingRun) -> Figure:
 
 def _list_numbers(records: list[Record]) -> Iterator[Panel]:
     losses = [key for key in ("loss", "val_loss") if any(key in record for record in records)]
-    yield Panel("loss\nnats per token", "nats per token", {NAMES[key]: (records, key) for key in losses})
+    yield ("loss\nnats per token", "nats per token", {NAMES[key]: (records, key) for key in losses})
     for key in VALIDATION_SCORES:
         by_source = f"{key}_by_source"
         found = [
@@ -77,20 +72,20 @@ def _list_numbers(records: list[Record]) -> Iterator[Panel]:
             if by_source in record
         ]
         names = dict.fromkeys(name for record in found for name in record["scores"])
-        yield Panel(f"{NAMES[key]} by source\n{unit_of(key)}", unit_of(key), {name: (found, name) for name in names})
+        yield (f"{NAMES[key]} by source\n{unit_of(key)}", unit_of(key), {name: (found, name) for name in names})
     scores = dict.fromkeys(name for record in records for name in record.get("scores", {}))
     for unit in ("bits per byte", "accuracy"):
         lines = {name: (records, name) for name in scores if unit_of(name) == unit}
-        yield Panel(f"eval sets and tasks\n{unit}", unit, lines)
+        yield (f"eval sets and tasks\n{unit}", unit, lines)
     for key, label in SIZES.items():
-        yield Panel(label, "", {label: (records, key)} if any(record.get(key) for record in records) else {})
+        yield (label, "", {label: (records, key)} if any(record.get(key) for record in records) else {})
 
 
 def draw_runs(runs: Sequence[TrainingRun], axes: Sequence[Against]) -> Figure:
     """Draw the training loss and every score of several runs, each with a colour for each run."""
     keys = ["loss", *dict.fromkeys(score for run in runs for score in run.scores)]
-    panels = [
-        Panel(f"{NAMES.get(key, key)}\n{unit_of(key)}", unit_of(key), {run.name: (run.records, key) for run in runs})
+    panels: list[Panel] = [
+        (f"{NAMES.get(key, key)}\n{unit_of(key)}", unit_of(key), {run.name: (run.records, key) for run in runs})
         for key in keys
     ]
     return draw_panels(panels, axes)
@@ -120,25 +115,25 @@ def draw_panels(panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
         figure = Figure(figsize=(7 + 3.6 * (len(axes) - 1), 0.8 + 2.1 * len(panels)), layout="constrained")
         sharing: dict[str, Any] = {"sharex": "col", "sharey": "row", "squeeze": False}
         grid = figure.subplots(len(panels), len(axes), **sharing)
-        for row, panel in zip(grid, panels, strict=True):
-            for axis, (key, scale, label) in zip(row, axes, strict=True):
+        for row, (words, unit, lines) in zip(grid, panels, strict=True):
+            for axis, (key, scale, _) in zip(row, axes, strict=True):
                 for (name, (records, number)), (style, colour) in zip(
-                    panel.lines.items(), itertools.cycle(STYLES), strict=False
+                    lines.items(), itertools.cycle(STYLES), strict=False
                 ):
                     curve = read_curve(records, number, key)
                     curve = curve._replace(x=[moment / scale for moment in curve.x])
-                    raw = number not in SMOOTHED or len(panel.lines) < 3
+                    raw = number not in SMOOTHED or len(lines) < 3
                     _draw_curve(axis, curve, name, smoothed=number in SMOOTHED, raw=raw, color=colour, linestyle=style)
-                _scale(axis, panel.unit)
+                _scale(axis, unit)
                 axis.grid(visible=True, alpha=0.25)
                 axis.set_xlim(left=0)
                 axis.xaxis.set_major_formatter(
                     EngFormatter(sep=" ") if key == "tokens" else StrMethodFormatter("{x:,g}")
                 )
-                if panel is panels[-1]:
-                    axis.set_xlabel(label)
-            row[0].set_ylabel(panel.label)
+            row[0].set_ylabel(words)
             row[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small")
+        for axis, (_, _, label) in zip(grid[-1], axes, strict=True):
+            axis.set_xlabel(label)
         figure.align_ylabels()
     return figure
 
