@@ -1,4 +1,4 @@
-"""Runs compared: the tables, the picture and the page of `compare`, and several runs in one `plot`."""
+"""Runs compared: the tables, the picture and the page of `compare`."""
 
 from __future__ import annotations
 

@@ -46,9 +46,9 @@ def test_every_number_has_its_curve_and_its_panel_in_words(run_folder):
         "validation loss: 0.1200",
         "a: 0.1000",
         "step: 0.1400",
-        "learning rate: 0.0010",
+        "learning rate, mean of 10 steps",
         "tokens per second, mean of 10 steps",
-        "US dollars: 0.5000",
+        "US dollars, mean of 10 steps",
     ]
     assert [axis.get_ylabel() for axis in figure.axes] == [
         "loss\nnats per token",

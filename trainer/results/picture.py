@@ -28,14 +28,14 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Told apart by colour-blind readers too. Source: Okabe and Ito."""
 STYLES = tuple(itertools.product(("-", "--", ":", "-."), COLOURS))
 """The style of line and the colour of each curve of a panel; curves beyond the colours take the next style."""
-SMOOTHED = ("loss", "tokens_per_s")
-"""Numbers of each step, which are drawn as the mean of some steps, and in a panel of few curves each step behind it."""
 SMOOTHED_FROM_STEPS, SMOOTHED_PARTS = 40, 100
 """A curve of at least so many steps is smoothed, by the mean of this part of them."""
 NAMES = {"loss": "training loss", "val_loss": "validation loss", "val_bits_per_byte": "validation"}
 """The words for a number; a score of an eval set or task has its own name."""
 SIZES = {"lr": "learning rate", "tokens_per_s": "tokens per second", "usd": "US dollars"}
 """Numbers of each step that begin at 0, and the words for them."""
+SMOOTHED = ("loss", *SIZES)
+"""Numbers of each step, which are drawn as the mean of some steps, and in a panel of few curves each step behind it."""
 
 Against = tuple[str, float, str]
 """What numbers are drawn over: its key in metrics.jsonl, how many of its units are one of the axis, the label."""
@@ -72,7 +72,11 @@ def _list_numbers(records: list[Record]) -> Iterator[Panel]:
             if by_source in record
         ]
         names = dict.fromkeys(name for record in found for name in record["scores"])
-        yield (f"{NAMES[key]} by source\n{unit_of(key)}", unit_of(key), {name: (found, name) for name in names})
+        yield (
+            f"{NAMES[key]} by source\n{unit_of(key)}",
+            unit_of(key),
+            {name: (found, name) for name in names if len(names) > 1},
+        )
     scores = dict.fromkeys(name for record in records for name in record.get("scores", {}))
     for unit in ("bits per byte", "accuracy"):
         lines = {name: (records, name) for name in scores if unit_of(name) == unit}
@@ -112,7 +116,7 @@ def draw_panels(panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
 
     # Names come from recipes: `$` must not start a formula.
     with mpl.rc_context({"text.parse_math": False, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(7 + 3.6 * (len(axes) - 1), 0.8 + 2.1 * len(panels)), layout="constrained")
+        figure = Figure(figsize=(5 + 4 * len(axes), 0.8 + 2.1 * len(panels)), layout="constrained")
         sharing: dict[str, Any] = {"sharex": "col", "sharey": "row", "squeeze": False}
         grid = figure.subplots(len(panels), len(axes), **sharing)
         for row, (words, unit, lines) in zip(grid, panels, strict=True):
@@ -122,7 +126,7 @@ def draw_panels(panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
                 ):
                     curve = read_curve(records, number, key)
                     curve = curve._replace(x=[moment / scale for moment in curve.x])
-                    raw = number not in SMOOTHED or len(lines) < 3
+                    raw = len(lines) < 3
                     _draw_curve(axis, curve, name, smoothed=number in SMOOTHED, raw=raw, color=colour, linestyle=style)
                 _scale(axis, unit)
                 axis.grid(visible=True, alpha=0.25)
@@ -142,7 +146,10 @@ def _draw_curve(axis: Axes, curve: Curve, name: str, *, smoothed: bool, raw: boo
     """Draw a number of each step, smoothed; or a score, with its last value and a band of one standard error."""
     if not curve.y:
         return
-    if smoothed and len(curve.y) >= SMOOTHED_FROM_STEPS:
+    if smoothed and len(curve.y) < SMOOTHED_FROM_STEPS:
+        axis.plot(curve.x, curve.y, label=name, **style)
+        return
+    if smoothed:
         if raw:
             axis.plot(curve.x, curve.y, alpha=0.25, linewidth=0.8, rasterized=True, **style)
         width = max(10, len(curve.y) // SMOOTHED_PARTS)
@@ -168,6 +175,7 @@ def _scale(axis: Axes, unit: str) -> None:
         axis.yaxis.set_minor_formatter(NullFormatter())
     else:
         axis.set_ylim(bottom=0)
+        axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
 
 
 def render_figure(figure: Figure, suffix: str) -> bytes:
