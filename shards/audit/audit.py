@@ -34,7 +34,6 @@ from shards.audit.checks import (
     check_never_seen,
     check_overlap,
     check_rare,
-    check_repeats,
     check_special,
     check_unknown,
     concentration,
@@ -153,7 +152,6 @@ def audit(
     checks = [
         check_special(totals, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id),
         *([] if unknown is None else [check_unknown(totals, unknown)]),
-        check_repeats(shard_set),
         check_overlap(totals, val_rate),
         check_concentrated(totals, below=below),
         check_never_seen(totals),

@@ -1,8 +1,8 @@
 """The audit's checks: of ids (special ones inside documents, never seen, rare, concentrated), bytes per token;
-and of documents (lengths, repeats, validation seen in training).
+and of documents (lengths, validation seen in training).
 
 The checks of ids use counts alone, so they cost the same for any size of set. They judge the training split; only the
-check of special ids includes validation. Lengths and exact repeats are judged over the whole set. Validation is
+check of special ids includes validation. Lengths are judged over the whole set. Validation is
 searched for by a sample of its documents and n-grams, chosen by content. So a share is unbiased for any size of set.
 """
 
@@ -46,8 +46,6 @@ from shards.audit.rules import (
 )
 from shards.errors import plural
 from shards.format.arrays import Float64s
-from shards.format.reader import ShardSet
-from shards.validation.duplicates import check_duplicates
 
 MAX_IDS = 50
 """Maximum ids that a check lists; tokens.parquet has all of them."""
@@ -279,20 +277,6 @@ def check_lengths(totals: Totals) -> Check:
             odd.append(f"{name}: one document has {longest / tokens:.0%} of the tokens")
     summary = "; ".join(odd) or "no source is mostly fragments; no document dominates a source of 100 or more"
     return Check("lengths", "look" if odd else "ok", summary, rows)
-
-
-def check_repeats(shard_set: ShardSet) -> Check:
-    """Find equal documents (by content hash) in both splits, or more often than the source's epochs allow. Exact."""
-    epochs = shard_set.manifest.epochs
-    problems = check_duplicates(shard_set.shards, epochs)
-    rows = [Finding({"kind": problem.kind, "where": problem.where, "message": problem.message}) for problem in problems]
-    if not rows:
-        several = ", ".join(f"{name} up to {plural(count, 'time')}" for name, count in epochs.items() if count > 1)
-        often = f"no document occurs more often than its source's epochs allow ({several})"
-        twice = often if several else "no two documents are equal"
-        return Check("repeated_documents", "ok", f"{twice}; no validation document is equal to a training document")
-    summary = "equal documents are in both splits, or occur more often than their source's epochs allow; run validate"
-    return Check("repeated_documents", "bad", summary, rows)
 
 
 def check_overlap(totals: Totals, val_rate: int) -> Check:

@@ -102,10 +102,6 @@ RULES = (
         f"{MAX_UNKNOWN_SHARE:.2%} of all.",
     ),
     (
-        "repeated_documents",
-        "Bad: equal documents (by content hash) in both splits, or more often than the source's epochs allow.",
-    ),
-    (
         "validation_overlap",
         f"Documents that are not equal may share text. A validation document counts as seen when training holds "
         f"{LEAKED:.0%} of its 16-token n-grams. Worth a look: any such document, or {MAX_SEEN_SHARE:.0%} of all "

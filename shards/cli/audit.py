@@ -1,5 +1,5 @@
 """Judge the tokens of a set: ids that are never seen, rare, or concentrated in a few documents; special ids in text;
-validation documents seen in training; repeats; lengths; bytes per token.
+validation documents seen in training; lengths; bytes per token.
 
 The exit status is 1 if a check is bad, else 0.
 """

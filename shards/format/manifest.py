@@ -363,11 +363,6 @@ def parse_json(model: type[ModelT], text: bytes, *, where: str) -> ModelT:
     return parsed
 
 
-def read_metadata(model: type[ModelT], file: StoredFile) -> ModelT:
-    """Read a manifest or sidecar into its model. Raises what `read_metadata_file` and `parse_json` raise."""
-    return parse_json(model, read_metadata_file(model, file), where=file.name)
-
-
 def read_metadata_file(model: type[ModelT], file: StoredFile) -> bytes:
     """Read the bytes of a manifest or sidecar.
 

@@ -15,13 +15,11 @@ from markdown_it import MarkdownIt
 
 from shards.audit.audit import AUDIT_VERSION
 from shards.format import writer
-from shards.format.manifest import Manifest, read_metadata
 from shards.format.reader import open_set
 from shards.format.vocabulary import read_vocabulary
 from shards.report.render import render_card, render_page
 from shards.report.visible_text import code_cell, code_span, fence, sentence
 from shards.report.write import find_or_audit, is_audited, report_to_dict, write_report
-from shards.stores.store import local_file
 from shards.terminal.display import printable
 from shards.validation.validate import validate
 from tests.support.html import Html
@@ -122,7 +120,7 @@ def read_header(report):
 
 
 def test_facts_are_the_manifests(report, good_set, plan):
-    manifest = read_metadata(Manifest, local_file(good_set / "manifest.json"))
+    manifest = open_set(good_set).manifest
     facts = report_to_dict(report)
     assert (facts["name"], facts["tokens"]) == ("set", sum(shard.tokens for shard in manifest.shards))
     assert facts["bytes"] == sum(file.stat().st_size for file in good_set.iterdir())
