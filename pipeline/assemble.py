@@ -183,7 +183,7 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
         if not len(rows):
             return None
         low, high = count_below(rows, edges).reshape(2, -1).tolist()
-        return _Part(number, whole.epoch, rows, low, high, run.open_tokens(rows).read)
+        return _Part(number, whole.epoch, rows, low, high, run.open_tokens(rows))
 
     if not task.fetch:
         yield [part for job in jobs if (part := open_part(*job))]

@@ -93,15 +93,15 @@ def _print_plan(recipe: Recipe, estimate: Estimate) -> None:
     print_rows(
         [
             {
-                "phase": phase.name,
-                "part": f"{phase.share:.2%}",
-                "shards": phase.shards,
+                "phase": phase["name"],
+                "part": f"{phase['share']:.2%}",
+                "shards": phase["shards"],
                 "source": name,
                 "share": f"{share:.2%}",
-                "tokens, about": f"{round(phase.tokens * share):,}",
+                "tokens, about": f"{round(phase['tokens'] * share):,}",
             }
             for phase in estimate.phases
-            for name, share in phase.sources.items()
+            for name, share in phase["sources"].items()
         ]
     )
     print_lines(list(_lines(recipe, estimate)))

@@ -104,11 +104,11 @@ def _gather_documentation() -> tuple[_Texts, _Texts]:
     files = [source for distribution in releases for source in _python_files(distribution)]
     modules = [name for name in MATHEMATICAL_MODULES if (stdlib / name).is_file()]
     files += [SourceFile(_python_release(), name, str(stdlib / name)) for name in modules]
-    found = harvest_docstrings(files)
+    found, unparsable = harvest_docstrings(files)
 
     # A document belongs to one of both; repeated ones are left out over both.
-    prose, mathematics = _Texts([], {"unparsable": found.unparsable}, []), _Texts([], {}, [])
-    documents = [*_language_reference(), *_descriptions(releases), *found.docstrings]
+    prose, mathematics = _Texts([], {"unparsable": unparsable}, []), _Texts([], {}, [])
+    documents = [*_language_reference(), *_descriptions(releases), *found]
     for document in _distinct(documents, MAX_CHARS, prose.skipped, prose.long):
         package = document.release.split(" ")[0]
         is_formula = package in MATHEMATICAL and _FORMULA.search(document.text)

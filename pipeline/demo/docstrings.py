@@ -48,21 +48,15 @@ class Docstring(NamedTuple):
     name: str
 
 
-class Harvest(NamedTuple):
-    """Docstrings in the order of the files given, and how many files did not parse."""
-
-    docstrings: list[Docstring]
-    unparsable: int
-
-
-def harvest_docstrings(files: Sequence[SourceFile]) -> Harvest:
-    """Return every docstring of at least `MIN_CHARS` characters, in file and line order.
+def harvest_docstrings(files: Sequence[SourceFile]) -> tuple[list[Docstring], int]:
+    """Return every docstring of at least `MIN_CHARS` characters, in file and line order, and how many files did not
+    parse.
 
     The result does not depend on the number of processes.
     """
     tasks = [files[start : start + _FILES_PER_TASK] for start in range(0, len(files), _FILES_PER_TASK)]
     parts = [part for _, part in map_tasks(_harvest_files, None, tasks, min(MAX_PROCESSES, os.cpu_count() or 1))]
-    return Harvest([docstring for part in parts for docstring in part.docstrings], sum(p.unparsable for p in parts))
+    return [docstring for own, _ in parts for docstring in own], sum(unparsable for _, unparsable in parts)
 
 
 def parse_docstrings(content: bytes) -> Iterator[tuple[str, str]]:
@@ -95,7 +89,7 @@ def _is_documentation(content: bytes) -> bool:
     return sum(length for length in lengths if length >= MIN_CHARS) > MIN_SHARE * len(content)
 
 
-def _harvest_files(_: None, files: Sequence[SourceFile]) -> Harvest:
+def _harvest_files(_: None, files: Sequence[SourceFile]) -> tuple[list[Docstring], int]:
     docstrings: list[Docstring] = []
     unparsable = 0
     for source in files:
@@ -105,7 +99,7 @@ def _harvest_files(_: None, files: Sequence[SourceFile]) -> Harvest:
             unparsable += 1
             continue
         docstrings.extend(Docstring(text, source.release, source.path, name) for name, text in found)
-    return Harvest(docstrings, unparsable)
+    return docstrings, unparsable
 
 
 def _walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from pipeline.clean.decontamination.hits import HIT_DTYPE
 from pipeline.engine.checksums import WrittenFile, seal, unseal, write_checksummed
-from pipeline.engine.receipts import FileRange, Result, TaskOutput, WorkFileDamagedError, write_receipt
+from pipeline.engine.receipts import ReadRange, Result, TaskOutput, WorkFileDamagedError, write_receipt
 from pipeline.engine.tasks import digest_of
 from shards.errors import remedy_of
 from shards.format.manifest import dtype_for
@@ -214,7 +214,7 @@ class Run:
             return np.zeros(0, self.dtype)
         return np.frombuffer(self.output.read(TOKENS_FILE, *self.token_range(rows)), self.dtype)
 
-    def open_tokens(self, rows: npt.NDArray[np.void]) -> FileRange:
+    def open_tokens(self, rows: npt.NDArray[np.void]) -> ReadRange:
         """Prepare reading the tokens of some of a range of documents, little-endian bytes.
 
         Args:

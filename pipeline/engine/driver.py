@@ -54,16 +54,6 @@ class StageResult(Generic[ResultT]):
         return entry | {"detail": dict(sums["seconds"]), "core_seconds": dict(sums["core_seconds"])}
 
 
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """How the tasks of a stage are run."""
-
-    name: str
-    function: TaskFunction[Any]
-    store: WritableStore
-    outputs: WritableStore | None
-
-
 class Driver:
     """Runs the stages of one build in its work folder."""
 
@@ -121,23 +111,24 @@ class Driver:
         """
         self.check()
         started = time.perf_counter()
-        stage = _Stage(name, function, self.work.child(name), outputs)
+        store, kind = self.work.child(name), kind_of_result(function)
         # Find what is left to do, and take away what could be mistaken for its result.
-        pending = self._find_pending(stage, tasks)
+        pending = self._find_pending(store, kind, tasks, outputs)
         for task in pending:
-            stage.store.delete(f"{task.digest}/{RECEIPT_FILE}")
+            store.delete(f"{task.digest}/{RECEIPT_FILE}")
         if before:
             before(pending)
         if pending:
-            self._execute(stage, pending, unit)
+            calls = [Call(name_function(function), task, store, outputs, self.scratch) for task in pending]
+            self._execute(name, calls, unit)
             # Receipts are opened: on a network's file system a listing may be a minute old.
-            for task, result in zip(pending, self._load_receipts(stage, pending), strict=True):
+            for task, result in zip(pending, _load_receipts(store, kind, pending), strict=True):
                 if result is None:
-                    raise RuntimeError(f"stage {name}: the task {task} left no receipt in {stage.store}")
+                    raise RuntimeError(f"stage {name}: the task {task} left no receipt in {store}")
                 if isinstance(result, WorkFileDamagedError):
                     raise result
-                self._results[self._place(stage, task)] = result
-        return StageResult(self._results_of(stage, tasks), len(pending), time.perf_counter() - started)
+                self._results[_place(store, task)] = result
+        return StageResult(self._results_of(store, tasks), len(pending), time.perf_counter() - started)
 
     def look_up(
         self, name: str, function: TaskFunction[ResultT], tasks: list[Task], outputs: WritableStore | None
@@ -147,11 +138,11 @@ class Driver:
         Returns:
             The results of the others, and the missing tasks.
         """
-        stage = _Stage(name, function, self.work.child(name), outputs)
-        pending = self._find_pending(stage, tasks)
+        store = self.work.child(name)
+        pending = self._find_pending(store, kind_of_result(function), tasks, outputs)
         left = {task.digest for task in pending}
         done = [task for task in tasks if task.digest not in left]
-        return StageResult(self._results_of(stage, done), 0, 0.0), pending
+        return StageResult(self._results_of(store, done), 0, 0.0), pending
 
     def forget(self, damage: WorkFileDamagedError) -> None:
         """Delete the receipt of a task whose file is damaged, so that the task runs again.
@@ -165,48 +156,41 @@ class Driver:
         self._note(damage)
         open_writable_store(damage.place).delete(RECEIPT_FILE)
 
-    def _find_pending(self, stage: _Stage, tasks: list[Task]) -> list[Task]:
+    def _find_pending(
+        self, store: WritableStore, kind: type[Result], tasks: list[Task], outputs: WritableStore | None
+    ) -> list[Task]:
         """Keep the results of the tasks that are done; return the others, the large ones first."""
         # One listing for all tasks; of a single task, of its folder alone.
         only = f"{tasks[0].digest}/" if len(tasks) == 1 else ""
-        listed = (stage.store.child(tasks[0].digest) if only else stage.store).list()
+        listed = (store.child(tasks[0].digest) if only else store).list()
         found = {only + file.name: file for file in listed}
-        outputs = {file.name: file for file in stage.outputs.list()} if stage.outputs else None
+        in_outputs = {file.name: file for file in outputs.list()} if outputs else None
         done = [task for task in tasks if f"{task.digest}/{RECEIPT_FILE}" in found]
         pending = {task.digest: task for task in tasks}
-        for task, result in zip(done, self._load_receipts(stage, done), strict=True):
-            prefix, listing = ("", outputs) if outputs is not None else (f"{task.digest}/", found)
+        for task, result in zip(done, _load_receipts(store, kind, done), strict=True):
+            prefix, listing = ("", in_outputs) if in_outputs is not None else (f"{task.digest}/", found)
             try:
                 if isinstance(result, WorkFileDamagedError):
                     raise result
-                folder = stage.store.child(task.digest)
                 # A receipt may have gone since the listing.
                 if result and check_task_files(
-                    result, folder, stage.outputs, lambda name, at=prefix, files=listing: files.get(at + name)
+                    result,
+                    store.child(task.digest),
+                    outputs,
+                    lambda name, at=prefix, files=listing: files.get(at + name),
                 ):
-                    self._results[self._place(stage, task)] = result
+                    self._results[_place(store, task)] = result
                     del pending[task.digest]
             except WorkFileDamagedError as damage:
                 self._note(damage)
         return sorted(pending.values(), key=lambda task: -task.size)
 
-    def _load_receipts(self, stage: _Stage, tasks: list[Task]) -> list[Result | WorkFileDamagedError | None]:
-        def load(task: Task) -> Result | WorkFileDamagedError | None:
-            try:
-                return load_receipt(stage.store.child(task.digest), kind_of_result(stage.function))
-            except WorkFileDamagedError as damage:
-                return damage
-
-        return map_in_threads(load, tasks, reads_at_once(stage.store))
-
-    def _execute(self, stage: _Stage, tasks: list[Task], unit: str) -> None:
-        folders = [store.folder for store in (stage.store, stage.outputs) if store and store.folder]
+    def _execute(self, name: str, calls: list[Call], unit: str) -> None:
+        folders = [store.folder for store in (calls[0].stage, calls[0].outputs) if store and store.folder]
         for folder in folders:
             delete_abandoned_attempts(folder)
-        function = name_function(stage.function)
-        calls = [Call(function, task, stage.store, stage.outputs, self.scratch) for task in tasks]
-        total = sum(task.size for task in tasks)
-        with self.progress.stage(stage.name, total=total, tasks=len(tasks), unit=unit) as show:
+        total = sum(call.task.size for call in calls)
+        with self.progress.stage(name, total=total, tasks=len(calls), unit=unit) as show:
 
             def advance(number: int, done: int, made: int) -> None:
                 self.check()
@@ -216,11 +200,8 @@ class Driver:
         for folder in folders:
             delete_abandoned_attempts(folder)  # of workers that died
 
-    def _place(self, stage: _Stage, task: Task) -> str:
-        return str(stage.store.child(task.digest))
-
-    def _results_of(self, stage: _Stage, tasks: list[Task]) -> list[Any]:
-        return [self._results[self._place(stage, task)] for task in tasks]
+    def _results_of(self, store: WritableStore, tasks: list[Task]) -> list[Any]:
+        return [self._results[_place(store, task)] for task in tasks]
 
     def _note(self, damage: WorkFileDamagedError) -> None:
         """Print that a file is made again; stop the build if that did not help before."""
@@ -231,3 +212,19 @@ class Driver:
             ) from damage
         self._damaged.add(damage.where)
         self.progress.note(f"{damage.where}: damaged ({damage.reason}); it is made again")
+
+
+def _place(store: WritableStore, task: Task) -> str:
+    return str(store.child(task.digest))
+
+
+def _load_receipts(
+    store: WritableStore, kind: type[Result], tasks: list[Task]
+) -> list[Result | WorkFileDamagedError | None]:
+    def load(task: Task) -> Result | WorkFileDamagedError | None:
+        try:
+            return load_receipt(store.child(task.digest), kind)
+        except WorkFileDamagedError as damage:
+            return damage
+
+    return map_in_threads(load, tasks, reads_at_once(store))

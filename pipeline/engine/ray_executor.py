@@ -24,7 +24,6 @@ import platform
 import re
 import socket
 import sys
-import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -39,8 +38,6 @@ from shards.terminal.reporter import Note, no_note, report_to
 
 _POLL_SECONDS = 0.5
 _CONNECT_SECONDS = 5.0
-_PATIENCE_SECONDS = 30.0
-"""How long the cluster may be without a CPU before a line says so."""
 _NODE_DIED = "its node died"
 
 
@@ -84,7 +81,6 @@ class RayExecutor(Executor):
         versions, settings, losses = list_versions(), list_settings(), Counter[str]()
         waiting, alone = deque(range(len(calls))), set[int]()
         running: dict[Any, int] = {}
-        seen_alive = time.monotonic()
         try:
             while waiting or running:
                 # Give Ray more calls.
@@ -109,7 +105,6 @@ class RayExecutor(Executor):
                     self._say(f"{calls[number]}: {outcome}; it runs again")
                     waiting.appendleft(number)
                     alone |= {number} if outcome != _NODE_DIED else set()
-                seen_alive = self._note_if_empty(seen_alive)
         finally:
             for task in running:
                 with contextlib.suppress(Exception):
@@ -156,7 +151,7 @@ class RayExecutor(Executor):
         except errors.NodeDiedError:
             return _NODE_DIED
         except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.RaySystemError) as error:
-            how = _say_death(error, call)
+            how = " ".join(str(error).split())[:600].rstrip(".")  # its memory monitor also writes pages of statistics
             count_loss(losses, call, how)
             return f"its process died ({how:.120})"
         except errors.RayTaskError as error:
@@ -176,27 +171,6 @@ class RayExecutor(Executor):
 
     def _most_in_flight(self) -> int:
         return self._limit or 2 * self.workers
-
-    def _note_if_empty(self, seen_alive: float) -> float:
-        """Say that no node is left, every `_PATIENCE_SECONDS`. Return when a node was seen, or this was said."""
-        now = time.monotonic()
-        if self._ray.cluster_resources().get("CPU", 0) >= 1:
-            return now
-        if now - seen_alive < _PATIENCE_SECONDS:
-            return seen_alive
-        self._say("the Ray cluster has no CPU; waiting for a node")
-        return now
-
-
-def _say_death(error: Exception, call: Call) -> str:
-    """Return what Ray says about the end of a call's process; its memory monitor also writes pages of statistics."""
-    text = " ".join(str(error).split())
-    node = re.search(r"\(IP: (\S+), .*? was (\S+ used / \S+ limit)", text)
-    own = re.search(rf"task name={re.escape(str(call))},.*?actual memory used=([^,]+)", text)
-    if node is None:
-        return text[:600].rstrip(".")
-    taken = f" with {own[1]} of memory" if own else ""
-    return f"Ray ended the process{taken}, because its node {node[1]} ran out of memory: {node[2]}"
 
 
 def list_versions() -> dict[str, str]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import xxhash
 
@@ -36,6 +36,9 @@ RECEIPT_FILE = "receipt.json"
 CHECKSUMS_FILE = "checksums.bin"
 _PART_BYTES = 1 << 24  # whole blocks
 
+ReadRange = Callable[[int, int], memoryview]
+"""Reads bytes [start, stop) of a file, which must be within a range; raises `WorkFileDamagedError` if these bytes, or
+their checksums, are not as they were written."""
 FindFile = Callable[[str], ListedFile | None]
 """Returns the file of a name, as its store lists it, or None if there is none."""
 
@@ -133,14 +136,33 @@ class TaskOutput(Generic[ResultT]):
             WorkFileDamagedError: these bytes, or their checksums, are not as they were written.
         """
         end = self.size(name) if stop is None else stop
-        return self.open_range(name, start, end).read(start, end)
+        return self.open_range(name, start, end)(start, end)
 
-    def open_range(self, name: str, start: int, stop: int) -> FileRange:
-        """Prepare reading parts of the bytes [start, stop) of a file: their checksums are read once."""
-        return FileRange(self, name, start, stop)
+    def open_range(self, name: str, start: int, stop: int) -> ReadRange:
+        """Return what reads parts of the bytes [start, stop) of a file; their checksums are read on first use, once.
 
-    def read_checksums(self, start: int, stop: int) -> bytes:
-        """Read checksums. From a store with costly requests all are read once: 8 bytes per block."""
+        Memory: 8 bytes for each block of the range.
+        """
+        opened, checksums = start // BLOCK_BYTES, b""
+
+        def read(start: int, stop: int) -> memoryview:
+            nonlocal checksums
+            file, first, last = self.result.files[name], start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
+            checksums = checksums or self._read_checksums(file.checksums_at, opened, end)
+            at = first * BLOCK_BYTES
+            data = self.read_unchecked(name, at, min(last * BLOCK_BYTES, file.bytes))
+            own = checksums[(first - opened) * CHECKSUM_BYTES : (last - opened) * CHECKSUM_BYTES]
+            if (offset := find_difference(data, own)) is not None:
+                reason = f"bytes from {at + offset:,} on differ from their checksum"
+                raise WorkFileDamagedError(str(self.store), name, reason)
+            return data[start - at : stop - at]
+
+        end = -(-stop // BLOCK_BYTES)
+        return read
+
+    def _read_checksums(self, base: int, first: int, last: int) -> bytes:
+        """Read the checksums of a file's blocks [first, last). From a store with costly requests all are read once."""
+        start, stop = (base + number * CHECKSUM_BYTES for number in (first, last))
         if not self.store.request_bytes:
             return bytes(self.read_unchecked(CHECKSUMS_FILE, start, stop))
         return self._all_checksums[start:stop]
@@ -169,37 +191,6 @@ class TaskOutput(Generic[ResultT]):
             if remedy_of(error):
                 raise
             raise WorkFileDamagedError(str(self.store), name, error.strerror or str(error)) from error
-
-
-class FileRange:
-    """A range of a file of a finished task, to be read in parts. Memory: 8 bytes for each block of the range."""
-
-    def __init__(self, output: TaskOutput[Any], name: str, start: int, stop: int):
-        """Set the range, in bytes; its checksums are read on first use."""
-        self._output = output
-        self._name = name
-        self._first, self._last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
-        self._checksums: bytes | None = None
-
-    def read(self, start: int, stop: int) -> memoryview:
-        """Read bytes [start, stop) of the file, which must be within the range.
-
-        Raises:
-            WorkFileDamagedError: these bytes, or their checksums, are not as they were written.
-        """
-        file = self._output.result.files[self._name]
-        if self._checksums is None:
-            ends = (file.checksums_at + number * CHECKSUM_BYTES for number in (self._first, self._last))
-            self._checksums = self._output.read_checksums(*ends)
-        first, last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
-        begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, file.bytes)
-        data = self._output.read_unchecked(self._name, begin, end)
-        own = self._checksums[(first - self._first) * CHECKSUM_BYTES : (last - self._first) * CHECKSUM_BYTES]
-        offset = find_difference(data, own)
-        if offset is not None:
-            reason = f"bytes from {begin + offset:,} on differ from their checksum"
-            raise WorkFileDamagedError(str(self._output.store), self._name, reason)
-        return data[start - begin : stop - begin]
 
 
 def write_receipt(folder: Path, result: Result) -> None:

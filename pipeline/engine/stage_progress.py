@@ -20,15 +20,16 @@ a stage that fetches files: its rows done and the files that this run fetched.""
 
 
 class Progress:
-    """Shows stages as they run. `quiet` shows nothing."""
+    """Shows stages as they run. `quiet` shows nothing; without `lines`, no line stays."""
 
-    def __init__(self, *, quiet: bool = False):
+    def __init__(self, *, quiet: bool = False, lines: bool = True):
         self._quiet = quiet
+        self._lines = lines and not quiet
         self._said: set[str] = set()
 
     def note(self, message: str) -> None:
         """Print one line for a person, above the progress of the stage."""
-        if not self._quiet:
+        if self._lines:
             say(message)
 
     def note_once(self, message: str) -> None:

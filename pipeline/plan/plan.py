@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline.builder.build import AnyRecipe, count_cores, load_recipe, with_cache
 from pipeline.mix.index import describe_take
@@ -83,23 +84,13 @@ class SourceEstimate:
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseEstimate:
-    """One phase of the mix: its training tokens and shards, and the shares of the sources in it, by name."""
-
-    name: str
-    share: float
-    tokens: int
-    shards: int
-    sources: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
 class Estimate:
     """Tokens, disk space, time and dollars of a build."""
 
     sources: tuple[SourceEstimate, ...]
-    phases: tuple[PhaseEstimate, ...]
-    """In order; empty if the recipe has none."""
+    phases: list[dict[str, Any]]
+    """In order: `name`, `share`, `tokens`, `shards`, and the shares of the `sources`, by name; empty if the recipe has
+    none."""
     train_tokens: int
     most_tokens: int | None
     """Training tokens that the sources allow at these weights; None if no source is read whole."""
@@ -201,7 +192,7 @@ def estimate(
     total_s = START_S + sum(seconds.values()) - min(seconds["download"], seconds["encode"])
     return Estimate(
         sources=sources,
-        phases=tuple(_estimate_phases(demand, train)),
+        phases=_estimate_phases(demand, train),
         train_tokens=train,
         most_tokens=grant.limit,
         scarcest=None if grant.scarcest is None else recipe.sources[grant.scarcest].name,
@@ -280,18 +271,18 @@ def _estimate_source(
     )
 
 
-def _estimate_phases(demand: Demand, train_tokens: int) -> list[PhaseEstimate]:
+def _estimate_phases(demand: Demand, train_tokens: int) -> list[dict[str, Any]]:
     """Return the phases of a set of this many training tokens; none if the recipe has none."""
     sizes = zip(demand.phases, demand.phase_tokens(train_tokens), demand.phase_shards(train_tokens), strict=True)
     names = [source.name for source in demand.recipe.sources]
     return [
-        PhaseEstimate(
-            phase.name,
-            float(phase.share),
-            tokens,
-            shards,
-            dict(zip(names, map(float, phase.shares.fractions), strict=True)),
-        )
+        {
+            "name": phase.name,
+            "share": float(phase.share),
+            "tokens": tokens,
+            "shards": shards,
+            "sources": dict(zip(names, map(float, phase.shares.fractions), strict=True)),
+        }
         for phase, tokens, shards in sizes
         if phase.name is not None
     ]

@@ -118,27 +118,12 @@ class SmallBuild:
         return sum(sample.encoded.documents for sample in self.sources)
 
 
-class _Quiet(Progress):
-    """Shows the running stages; collects what a build says."""
-
-    def __init__(self, *, quiet: bool):
-        super().__init__(quiet=quiet)
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        """Say nothing of a stage that is done."""
-
-    def note_once(self, message: str) -> None:
-        """Collect what the build says."""
-        if message not in self.notes:
-            self.notes.append(message)
-
-
 @dataclass
 class _SampleBuild(RunningBuild):
     """A build of a sample: nothing that it shows stops it."""
 
     stopped: list[str] = field(init=False, default_factory=list[str])
+    said: list[str] = field(init=False, default_factory=list[str])
 
     @contextmanager
     def stops(self) -> Generator[None]:
@@ -149,6 +134,11 @@ class _SampleBuild(RunningBuild):
             # Not the lines that send the reader to this work folder, which goes with the plan.
             lines = "\n".join(map(str, error.problems)).split("\n")
             self.stopped.append("\n".join(line for line in lines if str(self.work) not in line))
+
+    def say(self, message: str) -> None:
+        """Collect what the build says."""
+        if message not in self.said:
+            self.said.append(message)
 
     def check_disk(self, pending: list[Unit]) -> None:
         """Let the plan say later that the disk is too small for all of it."""
@@ -238,15 +228,14 @@ def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = T
     started = time.perf_counter()
     wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in Demand(recipe).shares.fractions]
     parts = [SampledSelection(*each) for each in zip(selections, wanted, strict=True)]
-    progress = _Quiet(quiet=quiet)
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name:
         work = FolderStore(Path(name) / "work")
-        driver = Driver(work, LocalExecutor(1), progress)
+        driver = Driver(work, LocalExecutor(1), Progress(quiet=quiet, lines=False))
         build = _SampleBuild(work, _change(recipe, parts), FolderStore(Path(name) / "set"), driver, [*parts])
         run_evaluations(build)
         run_fetch(build)
         _run_tokenizer(build, is_all=all(part.is_all for part in parts))
-        progress.notes.clear()  # it is not the tokenizer of the set
+        build.said.clear()  # it is not the tokenizer of the set
         run_encode(build)
         if not any(run.num_documents for run in build.runs):
             raise InputError(build.stopped)
@@ -257,7 +246,7 @@ def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = T
                 run_assemble(build)
         if "mix" not in build.stages:
             raise InputError(build.stopped)
-        return _measure(build, parts, progress.notes, time.perf_counter() - started)
+        return _measure(build, parts, time.perf_counter() - started)
 
 
 def _run_tokenizer(build: _SampleBuild, *, is_all: bool) -> None:
@@ -289,7 +278,7 @@ def _change(recipe: Recipe, parts: list[SampledSelection]) -> Recipe:
     return recipe.model_copy(update=changes)
 
 
-def _measure(build: _SampleBuild, parts: list[SampledSelection], notes: list[str], wall_s: float) -> SmallBuild:
+def _measure(build: _SampleBuild, parts: list[SampledSelection], wall_s: float) -> SmallBuild:
     fetched = build.stages["fetch"].results if "fetch" in build.stages else []
     assembled = build.stages["assemble"].results if "assemble" in build.stages else []
     shards = [entry for result in assembled for entry in result.entries]
@@ -303,7 +292,7 @@ def _measure(build: _SampleBuild, parts: list[SampledSelection], notes: list[str
         assemble_s=build.stages["assemble"].seconds if assembled else 0.0,
         fetch_s=sum(result.seconds["fetch_s"] for result in fetched),
         stops=tuple(build.stopped),
-        notes=tuple(note for note in notes if not note.startswith("mix: ")),
+        notes=tuple(note for note in build.said if not note.startswith("mix: ")),
         wall_s=wall_s,
     )
 

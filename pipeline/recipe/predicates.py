@@ -58,22 +58,6 @@ class Predicate:
         """Return the fault of a column of a type that cannot be compared with the value."""
         return f"column {self.column!r} is {kind}; cannot test {self.operator} {self.value!r}"
 
-    def excludes(self, least: Any, most: Any) -> bool:
-        """Say whether no value within the bounds holds; False if that is not known."""
-        # Bounds of another type than the value, as of a decimal column, prove nothing.
-        if any(isinstance(bound, str) != isinstance(self.example, str) for bound in (least, most)):
-            return False
-        if self.operator == "in":
-            return all(value < least or value > most for value in self.value)
-        return {
-            "==": self.value < least or self.value > most,
-            "!=": isinstance(self.value, int) and least == most == self.value,
-            "<": least >= self.value,
-            "<=": least > self.value,
-            ">": most <= self.value,
-            ">=": most < self.value,
-        }[self.operator]
-
     def mask(self, values: pa.Array[Any]) -> pa.BooleanArray:
         """Return which rows hold; null if the column is null.
 

@@ -180,15 +180,9 @@ def describe_place(span: Span, row: int) -> str:
     return f"{span.name}: record {row}{after}"
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A row group as the file's footer describes it."""
-
-    rows: int | None
-    """None if the footer does not state it."""
-    text_bytes: int
-    stored_bytes: int
-    """Bytes that reading the text and the predicates' columns takes from disk or network."""
+Group = tuple[int | None, int, int]
+"""A row group as the file's footer describes it: its rows, None if they are not stated; bytes of text; bytes that
+reading the text and the predicates' columns takes from disk or network."""
 
 
 def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[Span]:
@@ -204,20 +198,20 @@ def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[S
     def close() -> None:
         spans.append(replace(whole, start=start, stop=stop, text_bytes=text_bytes, rows=rows, stored_bytes=stored))
 
-    for index, group in enumerate(groups):
+    for index, (own_rows, own_text, own_stored) in enumerate(groups):
         # Row numbers are uint32.
-        if group.rows is not None and group.rows >= 1 << 32:
+        if own_rows is not None and own_rows >= 1 << 32:
             raise SourceError(
-                f"{whole.name}: row group {index} has {plural(group.rows, 'row')}; expected fewer than 2^32"
+                f"{whole.name}: row group {index} has {plural(own_rows, 'row')}; expected fewer than 2^32"
             )
         # A group that does not fit begins the next span; groups are never cut.
-        if rows != 0 and text_bytes + group.text_bytes > unit_bytes:
+        if rows != 0 and text_bytes + own_text > unit_bytes:
             close()
             start, rows, text_bytes, stored = index, 0, 0, 0
         stop = index + 1
-        rows = None if rows is None or group.rows is None else rows + group.rows
-        text_bytes += group.text_bytes
-        stored += group.stored_bytes
+        rows = None if rows is None or own_rows is None else rows + own_rows
+        text_bytes += own_text
+        stored += own_stored
     if rows != 0:
         close()
     return spans

@@ -173,9 +173,6 @@ def test_a_curriculum_is_read_and_written(tmp_path: Path) -> None:
     assert recipe.mix.phases[1].weights == {"prose": 1.0, "code": 2.5}
     (tmp_path / "recipe.json").write_text(recipe.to_json())
     assert load_checked_recipe(tmp_path / "recipe.json").mix == recipe.mix
-    source = {"name": "a", "paths": [str(tmp_path / "a.py")], "weight": 1}
-    without = load_checked_recipe({"name": "x", "sources": [source], "tokenizer": {"vocab_size": 300}})
-    assert "phases" not in without.to_json()
 
 
 @pytest.mark.parametrize(

@@ -269,13 +269,13 @@ def test_ranges_are_compared_with_the_blocks_of_their_receipt(tmp_path: Path) ->
             file.write(memoryview(data)[first:last])
     assert file.facts() == checksum_file(tmp_path / "a") == write_checksummed(tmp_path / "a", data)
     write_receipt(tmp_path, Result(files={"a": file.facts()}))
-    part = TaskOutput(FolderStore(tmp_path)).open_range("a", 20_000, 250_000)
+    read = TaskOutput(FolderStore(tmp_path)).open_range("a", 20_000, 250_000)
     for start, stop in ((20_000, 20_001), (16_384 * 2, 16_384 * 3), (65_536, 131_072), (20_000, 250_000)):
-        assert part.read(start, stop) == data[start:stop]
+        assert read(start, stop) == data[start:stop]
     (tmp_path / "a").write_bytes(data[:150_000] + bytes([data[150_000] ^ 1]) + data[150_001:])
-    assert part.read(20_000, 131_072) == data[20_000:131_072]
+    assert read(20_000, 131_072) == data[20_000:131_072]
     with pytest.raises(WorkFileDamagedError, match="bytes from 147,456 on differ"):
-        part.read(131_000, 200_000)
+        read(131_000, 200_000)
 
 
 def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_path: Path) -> None:

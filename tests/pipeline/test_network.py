@@ -10,15 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-import hypothesis
-import hypothesis.strategies as st
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from pipeline.recipe.predicates import parse_predicate
 from pipeline.sources.base import SourceError
-from pipeline.sources.formats.columns import test_predicates as count_rejected
 from shards.stores.cache import Cache
 from tests.support.hub_builds import ROOT, hub_recipe
 from tests.support.servers.hub import Hub
@@ -85,20 +80,6 @@ def test_a_full_cache_lets_go_what_was_used_longest_ago(tmp_path: Path) -> None:
     assert held <= 10_000
     cache.put("large", bytes(20_000))
     assert [cache.get(name) is None for name in ("large", "0", "13")] == [True, False, False]  # no room is made for it
-
-
-@hypothesis.given(
-    values=st.lists(st.one_of(st.none(), st.integers(-5, 5)), min_size=1, max_size=8),
-    condition=st.sampled_from(["== 2", "!= 2", "< 0", "<= -1", "> 3", ">= 3", [1, 9], "== 2.5"]),
-)
-def test_statistics_never_rule_out_a_row_that_holds(values: list[int | None], condition: object) -> None:
-    predicate = parse_predicate("x", condition)
-    mask, _ = count_rejected(pa.table({"x": pa.array(values, pa.int64())}), [predicate])
-    present = [value for value in values if value is not None]
-    if present and predicate.excludes(min(present), max(present)):
-        assert not mask.any()
-    if present and condition in ("> 3", ">= 3", "< 0", "<= -1"):  # and where bounds decide, they do
-        assert predicate.excludes(min(present), max(present)) == (not mask.any())
 
 
 @pytest.fixture

@@ -6,12 +6,9 @@ from typing import Any
 
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import prepare_measures
-from pipeline.clean.drops import step_of
-from pipeline.clean.patterns import count_pattern_matches
 from pipeline.clean.steps import describe_drops
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import Task, make_task
-from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span
@@ -63,7 +60,10 @@ def run_tokenizer(build: RunningBuild) -> None:
         build.say(f"tokenizer: kept from {build.folder_of('tokenizer', task)}")
     if stage.ran and drawn < _SAMPLE_SHORT * task.size:
         _note_short(build, drawn, task.size, result.sample)
-    _note_drops(build, result.sample)
+    if left_out := sum(own.left_out for own in result.sample.values()):
+        were = "was" if left_out == 1 else "were"
+        longest = f"{sample.MAX_WORD_BYTES:,} bytes"
+        build.note(f"tokenizer: {plural(left_out, 'document')} with words over {longest} {were} not sampled")
     drawn_with = _note_kept_sample(build, result)
     build.recipe = recipe.model_copy(update={"tokenizer": section.model_copy(update=drawn_with)})
     _load_trained(build, task.digest)
@@ -134,32 +134,6 @@ def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, s
     wanted = f"{format_amount(size, 'bytes')}, by the sizes of the files"
     why = why or "the rest is what the files hold besides the text"
     build.note(f"tokenizer: sampled {format_amount(drawn, 'bytes')} of text, not {wanted}: {why}")
-
-
-def _note_drops(build: RunningBuild, drawn: dict[str, sample.Drawn]) -> None:
-    """Say which documents the sample left out, if that points to a wrong pattern or odd data."""
-    for source in build.recipe.sources:
-        own = drawn[source.name]
-        left = own.records - sum(own.dropped.values())
-        matched = count_pattern_matches(source, own.dropped)
-        if matched > source.max_dropped * (left + matched):
-            build.note(
-                f"tokenizer: drop_if_matches drops {matched / (left + matched):.2%} of what was read of {source.name} "
-                f"for the sample; the build stops after encoding if it does so of all (max_dropped = "
-                f"{source.max_dropped})"
-            )
-        fell = sum(count for reason, count in own.dropped.items() if step_of(reason) in PRESETS)
-        if fell > sample.MUCH * (left + fell):
-            build.note(
-                f"tokenizer: clean leaves {fell / (left + fell):.2%} of what was read of {source.name} "
-                "out of the sample"
-            )
-    if left_out := sum(own.left_out for own in drawn.values()):
-        longest = f"{sample.MAX_WORD_BYTES:,} bytes"
-        build.note(
-            f"tokenizer: {plural(left_out, 'document')} with words over {longest} "
-            f"{'was' if left_out == 1 else 'were'} not sampled"
-        )
 
 
 def _sample_spans(build: RunningBuild, sample_bytes: int, weights: dict[str, float]) -> tuple[tuple[Span, ...], ...]:

@@ -9,9 +9,10 @@ shares with those before it, is one span. Memory: one record batch, as in the fi
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,7 +46,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
         stream = _walk(whole.url, whole.name, whole.version) if is_local(whole.url) else None
         if stream is None:
             return [whole]
-        return join_groups(replace(whole, kind="rg"), _measure_messages(source, whole, stream), unit_bytes)
+        return join_groups(replace(whole, kind="rg"), _measure_messages(source, whole, *stream), unit_bytes)
 
 
 @contextlib.contextmanager
@@ -102,24 +103,19 @@ def _measure_batches(source: SourceRecipe, whole: Span, schema: pa.Schema) -> li
         reader = pa.ipc.open_file(file, options=options)
         count = reader.num_record_batches
         if is_local(whole.url):
-            return [_measure(source, reader.get_batch(index)) for index in range(count)]
-    return [Group(None, whole.text_bytes // max(1, count), whole.stop // max(1, count))] * count
+            batches = map(reader.get_batch, range(count))
+            return [(batch.num_rows, _text_bytes(source, batch), batch.nbytes) for batch in batches]
+    return [(None, whole.text_bytes // max(1, count), whole.stop // max(1, count))] * count
 
 
-def _measure(source: SourceRecipe, batch: pa.RecordBatch) -> Group:
-    return Group(batch.num_rows, take_path(batch, source.text_column).nbytes, batch.nbytes)
-
-
-@dataclass(frozen=True)
-class _Stream:
-    schema: pa.Schema
-    offsets: tuple[int, ...]
-    """Where each record batch starts, and where the last one ends."""
+def _text_bytes(source: SourceRecipe, batch: pa.RecordBatch) -> int:
+    return take_path(batch, source.text_column).nbytes
 
 
 @lru_cache(maxsize=32)  # a sample reads many batches of one stream
-def _walk(url: str, name: str, version: str) -> _Stream | None:
-    """Return where the record batches of a local stream are; None if dictionaries are among them."""
+def _walk(url: str, name: str, version: str) -> tuple[pa.Schema, list[int]] | None:
+    """Return the schema of a local stream, where each record batch starts, and where the last one ends; None if
+    dictionaries are among them."""
     with pa.memory_map(os.path.expanduser(url)) as file:
         schema = pa.ipc.read_schema(cast("Any", file))
         offsets = [file.tell()]
@@ -127,17 +123,18 @@ def _walk(url: str, name: str, version: str) -> _Stream | None:
             try:
                 message = pa.ipc.read_message(file)
             except EOFError:
-                return _Stream(schema, tuple(offsets))
+                return schema, offsets
             if message.type != "record batch":
                 return None
             offsets.append(file.tell())
 
 
-def _measure_messages(source: SourceRecipe, whole: Span, stream: _Stream) -> Iterator[Group]:
+def _measure_messages(source: SourceRecipe, whole: Span, schema: pa.Schema, offsets: list[int]) -> Iterator[Group]:
     with _open(whole, mapped=True) as file:
-        for start, stop in zip(stream.offsets, stream.offsets[1:], strict=False):
+        for start, stop in itertools.pairwise(offsets):
             file.seek(start)
-            yield replace(_measure(source, _read_batch(file, stream.schema)), stored_bytes=stop - start)
+            batch = _read_batch(file, schema)
+            yield batch.num_rows, _text_bytes(source, batch), stop - start
 
 
 def _read_batch(file: Any, schema: pa.Schema) -> pa.RecordBatch:
@@ -153,8 +150,7 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
         ):
             _validate(batch, reader.columns, f"{span.name}: record batch {number}")
             # A record batch is as large as its writer made it: its text is given on in parts.
-            text_bytes = take_path(batch, reader.source.text_column).nbytes
-            step = max(1, batch.num_rows * BATCH_BYTES // max(1, text_bytes))
+            step = max(1, batch.num_rows * BATCH_BYTES // max(1, _text_bytes(reader.source, batch)))
             for start in range(0, batch.num_rows, step):
                 part = batch.slice(start, step)
                 found = reader.make_batch(part, reader.number_rows(part.num_rows))
@@ -173,8 +169,9 @@ def _read_batches(file: Any, span: Span, columns: list[str]) -> Iterator[pa.Reco
         return
     stream = _walk(span.url, span.name, span.version)
     assert stream is not None  # or it would not have been cut
-    file.seek(stream.offsets[span.start])
-    yield from (_read_batch(file, stream.schema) for _ in range(span.start, span.stop))
+    schema, offsets = stream
+    file.seek(offsets[span.start])
+    yield from (_read_batch(file, schema) for _ in range(span.start, span.stop))
 
 
 def _read_fields(schema: pa.Schema, columns: list[str]) -> list[int]:

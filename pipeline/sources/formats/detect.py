@@ -13,7 +13,7 @@ import codecs
 import json
 import os
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.sources.base import File, SourceError
 from pipeline.sources.formats.byte_io import (
@@ -27,29 +27,17 @@ from pipeline.sources.formats.byte_io import (
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.formats.encodings import UTF8, decode_whole
 
-
-class Packed(NamedTuple):
-    """Files that are not read: something else is read once they are unpacked."""
-
-    what: str
-    endings: str
-    """A pattern of their names' ends."""
-    magic: bytes
-    magic_at: int
-    remedy: str
-    """What to do, with `{name}` for the file."""
-
-
 _COMPRESSED = r"(\.(gz|zst|bz2|xz))?"
 PACKED = (
-    Packed("a tar archive", rf"\.(tar{_COMPRESSED}|tgz|tbz2?|txz|tzst)", b"ustar", 257, "tar -xf {name} -C FOLDER"),
-    Packed("a zip archive", r"\.zip", b"PK\x03\x04", 0, "unzip {name} -d FOLDER"),
-    Packed("a 7z archive", r"\.7z", b"7z\xbc\xaf\x27\x1c", 0, "7z x {name} -oFOLDER"),
-    Packed("a web crawl (WARC)", rf"\.(warc|wet|wat){_COMPRESSED}", b"WARC/1.", 0, "python warc_to_jsonl.py {name}"),
-    Packed("compressed by xz", r"\.xz", b"\xfd7zXZ\x00", 0, "xz -d {name}"),
+    ("a tar archive", rf"\.(tar{_COMPRESSED}|tgz|tbz2?|txz|tzst)", b"ustar", 257, "tar -xf {name} -C FOLDER"),
+    ("a zip archive", r"\.zip", b"PK\x03\x04", 0, "unzip {name} -d FOLDER"),
+    ("a 7z archive", r"\.7z", b"7z\xbc\xaf\x27\x1c", 0, "7z x {name} -oFOLDER"),
+    ("a web crawl (WARC)", rf"\.(warc|wet|wat){_COMPRESSED}", b"WARC/1.", 0, "python warc_to_jsonl.py {name}"),
+    ("compressed by xz", r"\.xz", b"\xfd7zXZ\x00", 0, "xz -d {name}"),
 )
-"""Archives, crawls and compressions that are not read; recipes/README.md has `warc_to_jsonl.py`."""
-_PACKED_NAME = re.compile(f"({'|'.join(packed.endings for packed in PACKED)})$", re.IGNORECASE)
+"""Archives, crawls and compressions that are not read: what each is, the pattern of their names' ends, first bytes and
+where these are, and what to do with the file `{name}`; recipes/README.md has `warc_to_jsonl.py`."""
+_PACKED_NAME = re.compile(f"({'|'.join(endings for _, endings, *_ in PACKED)})$", re.IGNORECASE)
 _BY_NAME = {ending: name for name, format_ in FORMATS.items() for ending in format_.endings}
 _BY_MAGIC = {magic: name for name, format_ in FORMATS.items() for magic in format_.magic}
 _MAGIC = {
@@ -85,11 +73,11 @@ def describe_packed(name: str, head: bytes = b"") -> str | None:
     """
     if not head and not _PACKED_NAME.search(name):
         return None  # one search for each of many files
-    for packed in PACKED:
-        if re.search(f"{packed.endings}$", name.lower()) or head.startswith(packed.magic, packed.magic_at):
+    for what, endings, magic, magic_at, remedy in PACKED:
+        if re.search(f"{endings}$", name.lower()) or head.startswith(magic, magic_at):
             return (
-                f"is {packed.what}, which is not read. Unpack it first, `{packed.remedy.format(name=name)}`, and name "
-                "the files that it gives"
+                f"is {what}, which is not read. Unpack it first, `{remedy.format(name=name)}`, and name the files that "
+                "it gives"
             )
     return None
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -100,7 +99,7 @@ def _measure_group(source: SourceRecipe, group: pq.RowGroupMetaData, content_byt
     if content_bytes is not None:  # the column holds names, not text
         text_bytes = int(group.num_rows * content_bytes)
     stored = sum(chunk.total_compressed_size for name, chunk in chunks.items() if name in read)
-    return Group(group.num_rows, text_bytes, stored)
+    return group.num_rows, text_bytes, stored
 
 
 def _chunks(group: pq.RowGroupMetaData) -> dict[str, pq.ColumnChunkMetaData]:
@@ -123,18 +122,11 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     span = reader.span
     with open_parquet(span.url, span.name, span.version) as (file, remote):
         groups = {index: file.metadata.row_group(index) for index in range(span.start, span.stop)}
-        ruled_out = {index: _rule_out(reader, group) for index, group in groups.items()}
         if remote is not None:  # what will be read, in order, is fetched ahead
-            remote.expect(
-                [_find_places(group, reader.columns) for index, group in groups.items() if not ruled_out[index]]
-            )
-        for index, group in groups.items():
-            if ruled_out[index]:
-                yield batch_without_rows(ruled_out[index])
-                reader.row += group.num_rows
-            else:
-                with _refuse_undecoded(span, index, remote):
-                    yield from _read_group(reader, file, index)
+            remote.expect([_find_places(group, reader.columns) for group in groups.values()])
+        for index in groups:
+            with _refuse_undecoded(span, index, remote):
+                yield from _read_group(reader, file, index)
 
 
 def _find_places(group: pq.RowGroupMetaData, columns: list[str]) -> list[tuple[int, int]]:
@@ -142,26 +134,6 @@ def _find_places(group: pq.RowGroupMetaData, columns: list[str]) -> list[tuple[i
     wanted = [chunk for name, chunk in _chunks(group).items() if name in columns]
     starts = [min(c.data_page_offset, c.dictionary_page_offset or c.data_page_offset) for c in wanted]
     return [(start, start + c.total_compressed_size) for start, c in zip(starts, wanted, strict=True)]
-
-
-def _rule_out(reader: SpanReader, group: pq.RowGroupMetaData) -> Counter[str]:
-    """Return the rows rejected by reason when the statistics alone show that the first predicate rejects every row.
-
-    Only the first predicate is tested, because a row is counted under the first predicate that rejects it.
-    """
-    if not reader.predicates:
-        return Counter()
-    first = reader.predicates[0]
-    chunk = _chunks(group).get(first.column)
-    statistics: Any = chunk.statistics if chunk is not None else None
-    if statistics is None or not statistics.has_null_count:
-        return Counter()
-    # All rows fall if none is between the bounds; nulls fall by a reason of their own.
-    nulls = int(statistics.null_count)
-    others = group.num_rows - nulls
-    if others and not (statistics.has_min_max and first.excludes(statistics.min, statistics.max)):
-        return Counter()
-    return +Counter({f"{first.column} is null": nulls, first.reason: others})
 
 
 @contextlib.contextmanager

@@ -83,24 +83,17 @@ class RangeFile(io.RawIOBase):
         self._keys.add(key)
         if cache and (data := cache.get(key)) is not None:
             return data
-        # A long range is fetched in pieces, over several connections.
+        # A long range is fetched in pieces: what fails is asked for again alone.
         step = self._store.request_bytes
-        starts = range(start, stop, step)
-        stops = [*starts[1:], stop]
-        if len(starts) <= 1:
-            data = self._request(start, stop)
-        else:  # in another pool: a thread that waits for others of its own pool could deadlock
-            with ThreadPoolExecutor(min(4, len(starts))) as threads:
-                data = b"".join(threads.map(self._request, starts, stops))
+        try:
+            data = b"".join(
+                self._store.read_range(self._name, at, min(at + step, stop)) for at in range(start, stop, step)
+            )
+        except StoreError as error:
+            raise SourceError(str(error)) from error
         if cache and is_kept():
             cache.put(key, data)
         return data
-
-    def _request(self, start: int, stop: int) -> bytes:
-        try:
-            return self._store.read_range(self._name, start, stop)
-        except StoreError as error:
-            raise SourceError(str(error)) from error
 
     def forget(self) -> None:
         """Delete this file's ranges from the cache, because they could not be decoded."""
