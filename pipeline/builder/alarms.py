@@ -179,11 +179,9 @@ def _check_presets(build: RunningBuild) -> None:
         shown: list[DroppedDocument] = []
         for number, index, found in _draw(build, source, step):
             run, limit = build.runs[number], limits[found["dropped"]]
-            (row,) = run.read_documents(index, index + 1)
-            value = float(run.read_measures(index, index + 1)[0, run.measures.index(limit.measure)])
-            place = run.labels[int(row["span"])], int(row["row"])
-            text = _read_start(build, number, index)
-            shown.append(DroppedDocument(*place, limit.reason, text, limit.measure, value, limit.value))
+            one, text = run.describe(index), _read_start(build, number, index)
+            measured = limit.measure, run.read_measure(index, limit.measure), limit.value
+            shown.append(DroppedDocument(one["place"], one["row"], limit.reason, text, *measured))
         return shown
 
     try:
@@ -260,10 +258,8 @@ def _show_pairs(build: RunningBuild, source: int) -> Iterator[str]:
     """Yield lines that show near-duplicates of a source with the documents that stay."""
 
     def show(number: int, index: int) -> str:
-        run = build.runs[number]
-        (row,) = run.read_documents(index, index + 1)
-        digest = "{:016x}{:016x}".format(*run.hash_key(index))
-        place = f"{printable(run.labels[int(row['span'])])} row {row['row']} ({digest})"
+        one = build.runs[number].describe(index)
+        place = f"{printable(one['place'])} row {one['row']} ({one['hash']})"
         return f"{place}: {printable(_read_start(build, number, index))}"
 
     for run, index, found in _draw(build, source, NEAR_DUPLICATE):

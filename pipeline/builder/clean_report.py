@@ -216,34 +216,23 @@ class _Documents:
         drawn = self._evidence.draw(self.build.runs, source, choose, most)
         return [self._show(run, index, found, row, evaluation) for run, index, found in drawn]
 
-    def _describe(self, run: int, index: int) -> dict[str, Any]:
-        own = self.build.runs[run]
-        (row,) = own.read_documents(index, index + 1)
-        return {
-            "place": own.labels[int(row["span"])],
-            "row": int(row["row"]),
-            "hash": "{:016x}{:016x}".format(*own.hash_key(index)),
-            "tokens": int(row["length"]),
-        }
-
     def _read_text(self, run: int, index: int) -> bytes:
         return read_run_text(self.build.runs[run], index, self._vocabulary)
 
     def _show(
         self, run: int, index: int, found: dict[str, Any], row: ReportRow, evaluation: str | None
     ) -> dict[str, Any]:
-        document, data = self._describe(run, index), self._read_text(run, index)
+        own, data = self.build.runs[run], self._read_text(run, index)
+        document = own.describe(index)
         text = data.decode("utf-8", "replace")
         if row.limit is not None:
-            own = self.build.runs[run]
-            measure = row.reason.partition(": ")[2][4:]
-            document["value"] = float(own.read_measures(index, index + 1)[0, own.measures.index(measure)])
+            document["value"] = own.read_measure(index, row.reason.partition(": ")[2][4:])
         if row.step == NEAR_DUPLICATE:
             twin = found["twin_run"], found["twin_index"]
             other = self._read_text(*twin).decode("utf-8", "replace")
             start = find_start(text, other)
             text = text[start:]
-            twin = self._describe(*twin) | {"text": other[start:][:TEXT_CHARACTERS]}
+            twin = self.build.runs[twin[0]].describe(twin[1]) | {"text": other[start:][:TEXT_CHARACTERS]}
             document |= {"jaccard": found["jaccard"], "start": start, "twin": twin}
         if evaluation is not None:
             item = next(item for item in found["items"] if item["evaluation"] == evaluation)

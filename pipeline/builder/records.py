@@ -39,15 +39,9 @@ _SHORT = 60
 _SHOWN = 3
 
 
-@dataclass(frozen=True)
-class StageRecord:
-    """What a stage was asked for when its tasks were last all done."""
-
-    digest: str
-    """Of its tasks' digests."""
-    parts: dict[str, str]
-    """What decides the results: each part's value as JSON, or its hash."""
-    tasks: int
+StageRecord = tuple[str, dict[str, str], int]
+"""What a stage was asked for when its tasks were last all done: the digest of its tasks' digests; what decides the
+results, each part's value as JSON or its hash; the number of tasks."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +77,8 @@ class StageRecords:
         """Record a stage whose tasks are all done, unless it was last asked for the same."""
         digest = digest_of([task.digest for task in tasks])
         # The usual case, of a build that finds all done: naming the parts again would cost more than it tells.
-        if stage not in self.stages or self.stages[stage].digest != digest:
-            self.stages[stage] = StageRecord(digest, name_parts(task.payload for task in tasks), len(tasks))
+        if stage not in self.stages or self.stages[stage][0] != digest:
+            self.stages[stage] = digest, name_parts(task.payload for task in tasks), len(tasks)
             self._work.put(RECORDS_FILE, seal(self.stages))
 
     def explain(self, stage: str, tasks: Sequence[Task]) -> list[str]:
@@ -93,14 +87,14 @@ class StageRecords:
         Returns:
             Nothing if the stage was never finished here.
         """
-        before = self.stages.get(stage)
-        if before is None:
+        if stage not in self.stages:
             return []
         # The same tasks as before run again because what they wrote is not there.
-        if before.digest == digest_of([task.digest for task in tasks]):
+        digest, before, _ = self.stages[stage]
+        if digest == digest_of([task.digest for task in tasks]):
             return ["results are missing or unusable in the work or the output folder"]
         now = name_parts(task.payload for task in tasks)
-        return find_changes(before.parts, now) or ["the text is cut into other tasks"]
+        return find_changes(before, now) or ["the text is cut into other tasks"]
 
     def forecast(
         self, stage: str, tasks: Sequence[Task], pending: Sequence[Task], *, units: int
@@ -116,9 +110,9 @@ class StageRecords:
         found = [StageForecast(stage, len(pending), len(tasks), tuple(self.explain(stage, tasks)))]
         # The digests of later stages have its results.
         for later in ORDER[ORDER.index(stage) + 1 :]:
-            record = self.stages.get(later)
-            if later not in INDEPENDENT.get(stage, ()) and (record is not None or later in _ALWAYS):
-                run = units if later == "encode" else record.tasks if record else None
+            known = self.stages[later][2] if later in self.stages else None
+            if later not in INDEPENDENT.get(stage, ()) and (known is not None or later in _ALWAYS):
+                run = units if later == "encode" else known
                 found.append(StageForecast(later, run, run, (f"because {stage} does",)))
         return found
 

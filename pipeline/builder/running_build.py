@@ -73,8 +73,8 @@ class RunningBuild(Build):
     plan: MixPlan = field(init=False)
     shards: list[ShardEntry] = field(init=False)
     stages: dict[str, StageResult[Any]] = field(init=False, default_factory=dict[str, StageResult[Any]])
-    used: dict[str, dict[str, str]] = field(init=False, default_factory=dict[str, dict[str, str]])
-    """By stage, the names in its folder that this build uses; for a task the folder of its attempt, if there is one."""
+    used: dict[str, set[str]] = field(init=False, default_factory=dict[str, set[str]])
+    """By stage, the names in its folder that this build uses."""
     records: StageRecords = field(init=False)
     notes: list[str] = field(init=False, default_factory=list[str])
     _said: int | None = None
@@ -132,8 +132,7 @@ class RunningBuild(Build):
         if after:
             after()
         self.records.note(name, tasks)
-        attempts = {task.digest: own.folder for task, own in zip(tasks, result.results, strict=True)}
-        self.used.setdefault(name, {}).update(attempts)
+        self.used.setdefault(name, set()).update(task.digest for task in tasks)
         if result.ran and (retries := sum(done.retries for done in result.results)):
             self.note(
                 f"{name}: {plural(retries, 'request')} failed and {'was' if retries == 1 else 'were'} tried again"
@@ -167,13 +166,11 @@ class RunningBuild(Build):
         yield
 
     def prune(self) -> None:
-        """Delete from the work folder what this build did not use, and attempts that others have overtaken."""
+        """Delete from the work folder what this build did not use."""
         for stage in ORDER:
-            store, used = self.work.child(stage), self.used.get(stage, {})
+            store, used = self.work.child(stage), self.used.get(stage, set())
             for file in list(store.list()):
-                name, _, rest = file.name.partition("/")
-                attempt, _, inner = rest.partition("/")
-                if name not in used or (used[name] and inner and attempt != used[name]):
+                if file.name.partition("/")[0] not in used:
                     store.delete(file.name)
             # A folder's tasks go as a whole, with files that its listing leaves out.
             for path in store.folder.iterdir() if store.folder is not None and store.folder.is_dir() else ():

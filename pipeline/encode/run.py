@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -143,6 +143,20 @@ class Run:
         size = MEASURES_DTYPE.itemsize * len(self.measures)
         data = self.output.read(MEASURES_FILE, first * size, last * size)
         return np.frombuffer(data, MEASURES_DTYPE).reshape(last - first, len(self.measures))
+
+    def read_measure(self, index: int, name: str) -> float:
+        """Read one measure of the document at an index."""
+        return float(self.read_measures(index, index + 1)[0, self.measures.index(name)])
+
+    def describe(self, index: int) -> dict[str, Any]:
+        """Return where the document at an index comes from (`place`, `row`), its `hash` and its `tokens`."""
+        (row,) = self.read_documents(index, index + 1)
+        return {
+            "place": self.labels[int(row["span"])],
+            "row": int(row["row"]),
+            "hash": f"{row['hash_hi']:016x}{row['hash_lo']:016x}",
+            "tokens": int(row["length"]),
+        }
 
     @property
     def tokens_bytes(self) -> int:

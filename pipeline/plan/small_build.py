@@ -26,6 +26,7 @@ from pipeline.builder.stages.near_duplicates import STAGES as NEAR_STAGES
 from pipeline.builder.stages.near_duplicates import run_near_duplicates
 from pipeline.builder.stages.tokenizer import run_tokenizer
 from pipeline.clean.drops import Counts
+from pipeline.encode.encode import EncodeResult
 from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.receipts import TaskOutput
@@ -305,8 +306,9 @@ def _measure_source(build: _SampleBuild, number: int, part: SampledSelection) ->
         fetched = [_read_fetched(unit) for unit in build.units[number]]
         stated = sum(unit.text_bytes * result.part for unit, result in zip(part.units, fetched, strict=True))
     # The tokenizer has read every second unit before, so the others show how fast the link is.
-    stored = sum(span.stored_bytes for unit in part.units[1::2] or part.units for span in unit.spans)
-    read_s = sum(result.seconds.get("read_s", 0.0) for result in results[1::2] or results)
+    read = list(zip(part.units, results, strict=True))
+    stored = sum(_read_bytes(unit, result) for unit, result in read[1::2] or read)
+    read_s = sum(result.seconds.get("read_s", 0.0) for _, result in read[1::2] or read)
     return SourceSample(
         stated_bytes=max(1.0, stated),
         text_bytes=sum(result.text_bytes for result in results),
@@ -327,6 +329,12 @@ def _measure_source(build: _SampleBuild, number: int, part: SampledSelection) ->
         fetched_files=sum(result.rows for result in fetched),
         is_all=part.is_all,
     )
+
+
+def _read_bytes(unit: Unit, result: EncodeResult) -> float:
+    """Return the stored bytes that were read of a unit: of text its beginning, of a row group its columns whole."""
+    stored = sum(span.stored_bytes for span in unit.spans)
+    return stored * result.stated_bytes / max(1, unit.text_bytes) if unit.spans[0].kind == "b" else stored
 
 
 def _read_fetched(unit: Unit) -> FetchResult:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.builder.running_build import DISK_REMEDY, FETCH_SCRATCH_SHARE, RunningBuild
-from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
+from pipeline.engine.receipts import RECEIPT_FILE
 from pipeline.engine.tasks import Task
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import SourceError
 from shards.errors import plural
 from shards.stores.files import check_room
-from shards.stores.store import FolderStore, require_folder
+from shards.stores.store import require_folder
 
 if TYPE_CHECKING:
     from pipeline.sources.software_heritage.fetched_documents import FetchResult
@@ -44,9 +43,6 @@ def run_fetch(build: RunningBuild) -> None:
     # Two sources may read the same rows in the same way.
     distinct = list({task.digest: task for tasks in by_source.values() for task in tasks}.values())
 
-    for index, tasks in by_source.items() if not build.dry_run else ():
-        ask_again(recipe.sources[index], folder, tasks)
-
     def check_disk(pending: list[Task]) -> None:
         scratch_bytes = int(sum(task.payload.unit.text_bytes for task in pending) * FETCH_SCRATCH_SHARE)
         check_room([("fetched files", folder, scratch_bytes)], DISK_REMEDY)
@@ -58,7 +54,7 @@ def run_fetch(build: RunningBuild) -> None:
     by_digest = {task.digest: result for task, result in zip(distinct, stage.results, strict=True)}
     for index, tasks in by_source.items():
         with build.stops():
-            check_missing(recipe.sources[index], [by_digest[task.digest] for task in tasks])
+            check_missing(recipe.sources[index], folder, {task.digest: by_digest[task.digest] for task in tasks})
         build.units[index] = [
             local_unit(task.payload.unit, folder / task.digest, by_digest[task.digest]) for task in tasks
         ]
@@ -69,8 +65,15 @@ def needs_fetch(recipe: Recipe) -> bool:
     return any(source.content != "column" for source in recipe.sources)
 
 
-def check_missing(source: SourceRecipe, results: Iterable[FetchResult]) -> None:
+def check_missing(source: SourceRecipe, folder: Path, results: dict[str, FetchResult]) -> None:
     """End the fetch stage with an error if more of a source's files are missing than its `max_missing` allows.
+
+    The receipts of tasks that miss files are deleted: the next build asks for these files again.
+
+    Args:
+        source: the source.
+        folder: the stage's folder.
+        results: those of the source's tasks, by digest.
 
     Raises:
         SourceError: too many are missing; the message has the counts by reason.
@@ -78,10 +81,15 @@ def check_missing(source: SourceRecipe, results: Iterable[FetchResult]) -> None:
     from pipeline.sources.network.settings import network_settings
     from pipeline.sources.software_heritage import archive
 
-    rows, dropped, too_many = _count(source, results)
-    if not too_many:
-        return
+    rows, dropped = sum(result.rows for result in results.values()), Counter[str]()
+    for result in results.values():
+        dropped.update(result.dropped)
     lost = dropped.total()
+    if lost <= source.max_missing * rows:
+        return
+    for digest, result in results.items():
+        if result.dropped:
+            (folder / digest / RECEIPT_FILE).unlink(missing_ok=True)
     listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items()))
     remedies = ["Run again to ask for these once more (the others are kept)", "raise `max_missing` to go on without"]
     if dropped.get(archive.NOT_UTF8):
@@ -91,24 +99,3 @@ def check_missing(source: SourceRecipe, results: Iterable[FetchResult]) -> None:
         f"{network_settings().content_endpoint}, more than max_missing = {source.max_missing} allows: {listed}. "
         f"{'; '.join(remedies)}."
     )
-
-
-def ask_again(source: SourceRecipe, folder: Path, tasks: list[Task]) -> None:
-    """Let the fetch stage run again for files that it missed, if a source misses too many: delete the receipts."""
-    from pipeline.sources.software_heritage.fetched_documents import FetchResult
-
-    receipts = (read_receipt(FolderStore(folder / task.digest), FetchResult) for task in tasks)
-    results = [result for result in receipts if result is not None]
-    if len(results) == len(tasks) and _count(source, results)[2]:
-        for task, result in zip(tasks, results, strict=True):
-            if result.dropped:
-                (folder / task.digest / RECEIPT_FILE).unlink()
-
-
-def _count(source: SourceRecipe, results: Iterable[FetchResult]) -> tuple[int, Counter[str], bool]:
-    """Return how many files the rows of a source name, those missing by reason, and whether these are too many."""
-    rows, dropped = 0, Counter[str]()
-    for result in results:
-        rows += result.rows
-        dropped.update(result.dropped)
-    return rows, dropped, dropped.total() > source.max_missing * rows

@@ -31,7 +31,7 @@ from pipeline.sources.base import SourceError, Span, Unit, content_of_unit
 from pipeline.sources.files import read_span
 from pipeline.sources.network.settings import network_settings
 from pipeline.sources.software_heritage import archive, fetched_documents
-from pipeline.sources.software_heritage.fetched_documents import FetchedSpan, FetchResult, write_documents
+from pipeline.sources.software_heritage.fetched_documents import FetchResult, write_documents
 from shards.errors import plural
 from shards.stores.retry import count_retries
 
@@ -154,22 +154,22 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
         timer.lap("fetch_s")
 
         # Write the documents of each span.
-        spans: list[FetchedSpan] = []
+        spans: list[tuple[str, int, int]] = []
         dropped: Counter[str] = Counter()
         for span, (keys, rejected) in zip(task.unit.spans, wanted, strict=True):
             before = rejected.copy()
             texts = _take_texts(keys, journal, failed, task.source.fallback_encoding, lost=rejected)
-            spans.append(write_documents(folder / _file_name(task.source, span), texts, rejected))
+            name = _file_name(task.source, span)
+            spans.append((name, *write_documents(folder / name, texts, rejected)))
             dropped.update(rejected - before)
         timer.lap("write_s")
     return FetchResult(
         spans=spans,
         rows=sum(len(keys) for keys, _ in wanted),
         dropped=dropped,
-        fetched=len(pending),
         part=part,
         retries=count_retries() - retries,
-        files={span.file: checksum_file(folder / span.file) for span in spans},
+        files={name: checksum_file(folder / name) for name, _, _ in spans},
         seconds=timer.seconds,
         core_seconds=timer.core_seconds,
     )

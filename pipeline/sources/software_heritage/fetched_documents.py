@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,35 +51,30 @@ def read_file(source: Path | pa.NativeFile) -> Iterator[TextBatch]:
             yield TextBatch(table["text"].chunk(0), rows)
 
 
-class FetchedSpan(NamedTuple):
-    """The documents that were fetched for a span."""
-
-    file: str
-    documents: int
-    text_bytes: int
-
-
 @dataclass(slots=True, kw_only=True)
 class FetchResult(Result):
     """The result of fetching the files that a unit's rows name."""
 
-    spans: list[FetchedSpan]
+    spans: list[tuple[str, int, int]]
+    """The file of each span's documents, their number, and bytes of text."""
     rows: int
     """Rows that name a file."""
     dropped: Counter[str]
     """Those without a document, by reason."""
-    fetched: int = 0
     part: float = 1.0
     """The part of the unit's files that was asked for."""
 
 
-def write_documents(path: Path, documents: Iterable[tuple[int, bytes]], rejected: Mapping[str, int]) -> FetchedSpan:
+def write_documents(path: Path, documents: Iterable[tuple[int, bytes]], rejected: Mapping[str, int]) -> tuple[int, int]:
     """Write a file of fetched documents in row groups of about `BATCH_BYTES`.
 
     Args:
         path: the file.
         documents: the row in the span of each document, and its UTF-8 bytes.
         rejected: the counts of rejected rows by reason, once all documents have come.
+
+    Returns:
+        The number of documents, and their bytes of text.
     """
     count = text_bytes = 0
     # No dictionary and no statistics: texts rarely repeat, and nobody searches for them by value.
@@ -94,23 +89,23 @@ def write_documents(path: Path, documents: Iterable[tuple[int, bytes]], rejected
             count += len(part)
             text_bytes += sum(len(text) for _, text in part)
         writer.add_key_value_metadata({_REJECTED.decode(): json.dumps(rejected, sort_keys=True)})
-    return FetchedSpan(path.name, count, text_bytes)
+    return count, text_bytes
 
 
 def local_unit(unit: Unit, folder: Path, result: FetchResult) -> Unit:
     """Return a unit that reads the fetched documents in a fetch task's folder; its provenance does not change."""
     # Only where and how the text is read changes; names and parts, which provenance has, stay.
     spans: list[Span] = []
-    for span, fetched in zip(unit.spans, result.spans, strict=True):
-        file = result.files[fetched.file]
+    for span, (name, documents, text_bytes) in zip(unit.spans, result.spans, strict=True):
+        file = result.files[name]
         spans.append(
             replace(
                 span,
-                url=str(folder / fetched.file),
+                url=str(folder / name),
                 version=f"{file.bytes} bytes, xxh3 {file.xxh3_128}",
                 format=FORMAT,
-                text_bytes=fetched.text_bytes,
-                rows=fetched.documents,
+                text_bytes=text_bytes,
+                rows=documents,
                 stored_bytes=file.bytes,
             )
         )
