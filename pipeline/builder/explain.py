@@ -101,15 +101,13 @@ class _Outcomes:
         # Of equal documents one went on to the last steps.
         went_on = [copy for copy, row in zip(copies, found, strict=True) if _step_of(row) in _LAST]
         return [
-            self._describe_place(copy.run, copy.row)
-            | {"hash": "{:016x}{:016x}".format(*copy.hash_key), "tokens": int(copy.row["length"])}
-            | self._explain(copy, row, went_on)
+            self._describe(copy.run, copy.index) | self._explain(copy, row, went_on)
             for copy, row in zip(copies, found, strict=True)
         ]
 
-    def _describe_place(self, run: Run, row: Rows) -> dict[str, Any]:
-        name = self._recipe.sources[run.source].name
-        return {"source": name, "unit": run.labels[int(row["span"])], "row": int(row["row"])}
+    def _describe(self, run: Run, index: int) -> dict[str, Any]:
+        one = run.describe(index)
+        return {"source": self._recipe.sources[run.source].name, "unit": one.pop("place"), **one}
 
     def _explain(self, copy: _Copy, found: dict[str, Any], went_on: list[_Copy]) -> dict[str, Any]:
         shards: list[str] = []
@@ -125,7 +123,7 @@ class _Outcomes:
         elif step.startswith(f"{ITEM_REASON} "):
             reasons = self._list_items(found, "drop")
         elif step == DUPLICATE:
-            first = self._describe_place(went_on[0].run, went_on[0].row)
+            first = self._describe(went_on[0].run, went_on[0].index)
             other = "" if first["source"] == source.name else f" of the source {first['source']!r}"
             text = f"its text is that of an earlier document{other}: {first['unit']} row {first['row']}"
             reasons = [_reason("duplicate", text)]
@@ -161,11 +159,10 @@ class _Outcomes:
         if found.get("twin_run") is None:
             return []
         run, index = self._runs[int(found["twin_run"])], int(found["twin_index"])
-        (row,) = run.read_documents(index, index + 1)
-        twin, digest = self._describe_place(run, row), "{:016x}{:016x}".format(*run.hash_key(index))
+        twin = self._describe(run, index)
         text = (
             f"it is a near-duplicate, by a Jaccard similarity of {found['jaccard']:.4f}, of a document of the source "
-            f"{twin['source']!r} that stays: {twin['unit']} row {twin['row']}, hash {digest}"
+            f"{twin['source']!r} that stays: {twin['unit']} row {twin['row']}, hash {twin['hash']}"
             + ('; action = "report" keeps both' if reported else "")
         )
         return [_reason("near_duplicate", text)]
