@@ -24,11 +24,9 @@ from shards.errors import InputError
 from shards.stores import retry
 from shards.stores.cache import PART_SUFFIX, Cache
 from shards.stores.hub_store import HubStore
-from shards.stores.open import open_writable_store
 from shards.stores.retry import StoreError
 from shards.terminal import reporter
 from tests.support.servers.hub import Hub, use_hub
-from tests.support.servers.objects import BUCKET, Proxy, aws_environment
 from tests.support.shard_sets import cut_train, write_set
 
 URL = "hf://datasets/tester/set"
@@ -187,14 +185,6 @@ def test_the_files_taken_longest_ago_go_first(hub, whole, folder):
     assert {name for name, path in paths.items() if path.exists()} == {names[0], names[2], names[3]}
 
 
-def test_a_smaller_limit_holds_from_the_start(hub, whole, folder):
-    for shard in open_cached(folder).shards:
-        shard.read()
-    limit = two_largest(whole)
-    Cache(folder, limit)
-    assert 0 < sum(kept(folder).values()) <= limit
-
-
 def test_a_file_that_is_removed_while_it_is_read_stays_readable(hub, whole, folder):
     shard_set = open_cached(folder, two_largest(whole))
     first, *others = shard_set.splits["train"]
@@ -272,13 +262,6 @@ def test_a_folder_that_cannot_be_written_is_refused(hub, tmp_path):
             Cache(place, 10**9)
 
 
-def test_failures_of_the_network_are_retried(hub, whole, folder):
-    shard_set = open_cached(folder)
-    hub.faults.every(3, "reset", "429", "reset-body", "503", "short")
-    for shard in shard_set.shards:
-        check_tokens(shard)
-
-
 def test_a_network_that_stays_away_is_an_error_that_says_so_and_can_be_read_again_later(hub, folder, said, monkeypatch):
     monkeypatch.setattr(retry, "SILENT_S", 0.05)
     shard_set = open_cached(folder)
@@ -309,19 +292,6 @@ def test_fetches_that_nobody_needs_end_at_once(hub, folder, monkeypatch):
     assert time.monotonic() - began < 5
     hub.back()
     check_tokens(shard_set.shards[1])
-
-
-def test_shards_in_a_bucket_are_cached_too(moto, whole, folder, monkeypatch):
-    moto.empty_bucket()
-    with Proxy(moto) as proxy:
-        aws_environment(monkeypatch, proxy.url)
-        place = f"s3://{BUCKET}/cached"
-        for path in whole.iterdir():
-            open_writable_store(place).put(path.name, path)
-        shard_set = shards.open_set(place, cache=Cache(folder, 10**9))
-        check_tokens(shard_set.shards[1])
-        proxy.gone()
-        check_tokens(shard_set.shards[1])
 
 
 def test_a_full_disk_is_refused_before_the_fetch(hub, folder, monkeypatch):
@@ -359,7 +329,7 @@ def test_processes_killed_at_random_moments_leave_nothing_that_is_not_whole(hub,
     names, limit = list(token_files(whole)), two_largest(whole)
     moments, halves, watch = random.Random(12), 0, Watch(folder)
     with watch:
-        for seed in range(12):
+        for seed in range(6):
             arguments = (hub.url, folder, limit, names, 100, seed, 10_000)
             workers = [processes.Process(target=read_in_process, args=arguments) for _ in range(2)]
             for worker in workers:
@@ -380,7 +350,7 @@ def test_processes_killed_at_random_moments_leave_nothing_that_is_not_whole(hub,
             for path in found:
                 if not path.name.startswith("."):
                     assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
-    assert halves > 3, "few kills hit a fetch"
+    assert halves > 1, "few kills hit a fetch"
     assert 0 < watch.most <= limit
     for name in names:
         check_tokens(open_cached(folder, limit).shard(name))

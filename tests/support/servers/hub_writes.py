@@ -1,4 +1,4 @@
-"""The writing half of the Hub on loopback: repositories, branches, uploads (LFS), commits.
+"""The writing half of the Hub on loopback: repositories, uploads (LFS), commits.
 
 Uploads are kept under their SHA-256 and are invisible until a commit names them, as on the real Hub; an upload whose
 bytes do not have that SHA-256 is refused. `log` has the order in which things arrived. No Xet, no pull
@@ -32,7 +32,7 @@ class Writes:
 
     def __init__(self, hub: Hub, store: Path | None) -> None:
         self.log: list[tuple[str, str]] = []
-        """("upload", SHA-256), ("commit", paths), ("create", repository), ("branch", name), in order of arrival."""
+        """("upload", SHA-256), ("commit", paths), ("create", repository), in order of arrival."""
         self._hub = hub
         self._store = store
         self._lock = threading.Lock()
@@ -54,7 +54,7 @@ class Writes:
                 return self._refusal(repo, token) or self._create(repo, form.get("visibility"))
             case ["datasets", owner, name, "info", "lfs", "objects", verb]:
                 repo, ref = f"{owner}/{name.removesuffix('.git')}", ""
-            case ["api", "datasets", owner, name, "preupload" | "commit" | "branch" as verb, ref]:
+            case ["api", "datasets", owner, name, "preupload" | "commit" as verb, ref]:
                 repo, ref = f"{owner}/{name}", unquote(ref)
             case _:
                 return None
@@ -65,8 +65,6 @@ class Writes:
             return missing_repo(token)
         if verb in ("batch", "verify"):
             return self._batch(json.loads(request.body)) if verb == "batch" else as_json({})
-        if verb == "branch":
-            return self._branch(repo, ref, json.loads(request.body))
         if ref not in self._hub.repos[repo].refs:
             return error(404, f"Invalid rev id: {ref}", code="RevisionNotFound")
         if verb == "preupload":
@@ -80,7 +78,7 @@ class Writes:
             return error(403, f"You don't have the rights to write to {repo}")
         return None
 
-    # --- Repositories and branches ---
+    # --- Repositories ---
 
     def _create(self, repo: str, visibility: str | None) -> Response:
         url = f"{self._hub.url}/datasets/{repo}"
@@ -92,15 +90,6 @@ class Writes:
         if visibility == "private":
             self._hub.private(repo, WRITER)
         return as_json({"url": url, "name": repo})
-
-    def _branch(self, repo: str, branch: str, form: dict[str, Any]) -> Response:
-        known = self._hub.repos[repo]
-        if branch in known.refs:
-            return error(409, f"Reference already exists: refs/heads/{branch}")
-        start = form.get("startingPoint", "main")
-        known.refs[branch] = known.refs.get(start, start)
-        self.log.append(("branch", branch))
-        return as_json({})
 
     # --- Large files ---
 
