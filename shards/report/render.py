@@ -88,11 +88,6 @@ class Report:
         return next((text for text, token in tokenizer.special_tokens.items() if token == tokenizer.eos_id), "")
 
     @property
-    def rebuildable(self) -> bool:
-        """Whether the recipe says of every source where a build reads it."""
-        return bool(self.sources) and all(source["places"] for source in self.sources)
-
-    @property
     def by_source(self) -> dict[str, dict[str, Any]]:
         """The audit's findings on lengths of documents, by source."""
         return {row["source"]: row for row in rows_of(self.audit, "lengths")}
