@@ -38,7 +38,6 @@ WAY = {
         "audit": ("shards.cli.audit", "find strange and rare tokens, repeats and leaks before the first GPU hour"),
         "trace": ("shards.cli.trace", "find the documents that hold a text, and where they are from"),
         "report": ("shards.cli.report", "write a page and a data card about the set"),
-        "schema": ("shards.cli.schema", "print the JSON Schema of a set's metadata"),
     },
     "Share it": {
         "push": ("shards.cli.push", "send a set to the Hugging Face Hub"),

@@ -284,11 +284,10 @@ def check_overlap(totals: Totals, val_rate: int) -> Check:
 
     One in `val_rate` of the validation documents was searched for.
     """
-    ngrams, found = join_ngrams(totals.val.ngrams), join_ngrams(totals.train.ngrams)
+    ngrams = join_ngrams(totals.val.ngrams)
     if not len(ngrams):
         return Check("validation_overlap", "ok", "no validation split, or none with a document of more than 16 tokens")
-    seen = np.isin(ngrams["hash"], found["hash"])
-    at = np.searchsorted(found["hash"], ngrams["hash"])
+    seen = totals.train.seen[np.unique(ngrams["hash"], return_inverse=True)[1]]
     # N-grams of one document side by side.
     order = np.lexsort((ngrams["document"], ngrams["shard"]))
     shard, document = ngrams["shard"][order], ngrams["document"][order]
@@ -300,16 +299,9 @@ def check_overlap(totals: Totals, val_rate: int) -> Check:
     leaked = leaked[np.argsort(-shares[leaked], kind="stable")]
     rows: list[Finding] = []
     for index in leaked[:MAX_DOCUMENTS].tolist():
-        members = order[begins[index] : begins[index] + held[index]]
-        sources = found[at[members[seen[members]]]]
-        # The training document with most of these n-grams is shown beside it.
-        spots, counts = np.unique(sources[["shard", "document"]], return_counts=True)
-        where = spots[np.argmax(counts)]
-        examples = [
-            Example(int(ngrams["shard"][members[0]]), int(ngrams["document"][members[0]])),
-            Example(int(where["shard"]), int(where["document"])),
-        ]
-        rows.append(Finding({"seen": round(float(shares[index]), 3)}, examples))
+        first = ngrams[order[begins[index]]]
+        example = Example(int(first["shard"]), int(first["document"]))
+        rows.append(Finding({"seen": round(float(shares[index]), 3)}, [example]))
     share, total_seen = len(leaked) / len(begins), float(seen.mean())
     verdict: Verdict = "bad" if share > BAD_LEAKED_SHARE else "look" if rows or total_seen > MAX_SEEN_SHARE else "ok"
     sample = "" if val_rate == 1 else f" (1 in {val_rate} searched for)"

@@ -93,7 +93,8 @@ class Figures:
         shortest, longest: int64 `(sources,)`.
         misplaced: the first few documents with a special id inside (EOS before the end, or any other): shard, document
             and id.
-        ngrams: of validation, sampled n-grams; of training, the n-grams of validation that it has, each with one place.
+        ngrams: of validation, sampled n-grams, `NGRAM_ROW`.
+        seen: of training, which of validation's n-grams it has, bool, in the order of their hashes.
     """
 
     split: Split
@@ -105,6 +106,7 @@ class Figures:
     longest: Int64s
     misplaced: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     ngrams: list[Rows] = field(default_factory=list[Rows])
+    seen: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     @property
     def id_counts(self) -> Int64s:
@@ -126,17 +128,8 @@ class Figures:
         np.minimum(self.shortest, other.shortest, out=self.shortest)
         np.maximum(self.longest, other.longest, out=self.longest)
         self.misplaced = (self.misplaced + other.misplaced)[:MAX_MISPLACED]
-        for found in other.ngrams:
-            self.add_ngrams(found)
-
-    def add_ngrams(self, found: Rows) -> None:
-        """Add n-grams, `NGRAM_ROW`; for training, the first place of each is enough."""
-        if self.split == "train" and len(found):
-            # Added up at once: shards that repeat validation would otherwise grow without limit.
-            found = join_ngrams([*self.ngrams, found])
-            self.ngrams = [found[np.unique(found["hash"], return_index=True)[1]]]
-        elif len(found):
-            self.ngrams.append(found)
+        self.ngrams += other.ngrams
+        self.seen = self.seen | other.seen if len(self.seen) else other.seen
 
 
 def make_figures(split: Split, sources: int, vocab_size: int) -> Figures:
@@ -219,18 +212,23 @@ def audit_shard(audit: ShardAudit, number: int) -> Figures:
     if (unknown := shard_set.vocabulary.unknown) is not None:
         special[unknown] = False
     values = token_values(vocab_size)
-    found: list[Rows] = []
+    known, bitmap = _load_ngrams(audit.ngrams) if audit.ngrams is not None else (None, None)
+    if figures.split == "train" and known is not None:
+        figures.seen = np.zeros(len(known), np.bool_)
     for block in iter_blocks(shard_set, number):
         _count(figures, block, sources, vocab_size)
         _find_misplaced(figures, block, special, shard_set)
         ngrams = hash_ngrams(block.tokens, block.starts, block.ends, width=NGRAM_TOKENS, values=values)
         places = np.flatnonzero(ngrams & np.uint64(NGRAM_RATE - 1) == 0)  # NO_NGRAM is odd: never among them
-        if figures.split == "train":
-            places = _find_validation(ngrams, places, audit.ngrams)
-        else:
+        if figures.split == "val":
             places = places[block.keys[block.rows_at(places)] % np.uint64(audit.val_rate) == 0]
-        found.append(_locate(block, ngrams[places], block.rows_at(places)))
-    figures.add_ngrams(join_ngrams(found))
+            figures.ngrams.append(_locate(block, ngrams[places], block.rows_at(places)))
+        elif known is not None and bitmap is not None:
+            # The bitmap rules out nearly all, at the cost of one look each.
+            hashes = ngrams[places]
+            hashes = hashes[bitmap[hashes >> np.uint64(64 - BITMAP_BITS)]]
+            at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
+            figures.seen[at[known[at] == hashes]] = True
     return figures
 
 
@@ -271,18 +269,6 @@ def _load_ngrams(path: Path) -> tuple[UInt64s, Bools]:
     bitmap = np.zeros(1 << BITMAP_BITS, np.bool_)
     bitmap[ngrams >> np.uint64(64 - BITMAP_BITS)] = True
     return ngrams, bitmap
-
-
-def _find_validation(ngrams: UInt64s, places: Int64s, wanted: Path | None) -> Int64s:
-    """Return the places of a training block at which an n-gram of validation begins."""
-    if wanted is None:
-        return places[:0]
-    known, bitmap = _load_ngrams(wanted)
-    # The bitmap rules out nearly all, at the cost of one look each.
-    places = places[bitmap[ngrams[places] >> np.uint64(64 - BITMAP_BITS)]]
-    hashes = ngrams[places]
-    at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
-    return places[known[at] == hashes]
 
 
 def _locate(block: DocumentBlock, hashes: UInt64s, rows: Int64s) -> Rows:

@@ -12,7 +12,7 @@ import reprlib
 from collections import Counter
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from shards.errors import Problem, ProblemKind, ShardSetError, plural, set_error
@@ -377,12 +377,6 @@ def read_metadata_file(model: type[ModelT], file: StoredFile) -> bytes:
         message = f"{size} bytes of metadata; expected at most {limit}. Not read."
         raise set_error("manifest_invalid", file.name, message)
     return file.read()
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of `manifest.json` and of the shards' own metadata."""
-    schema = TypeAdapter(Manifest | Sidecar).json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Tokenmill shard set", **schema}
 
 
 def _to_problem(detail: dict[str, Any], where: str) -> Problem:

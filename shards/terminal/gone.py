@@ -37,6 +37,7 @@ GONE: dict[str, str] = {
     "--verify": "`tokenmill validate SET` compares the SHA-256 of every file",
     "compression": "leave it out, or give `zstd_level`: 1 for fast, 9 for small",
     "--rare": "the audit chooses the limit by the size of the set; tokens.parquet has the count of every id",
+    "schema": "shards/FORMAT.md states every key of manifest.json",
     "--keep": "a build's work folder keeps all results; build and train an arm's recipes to have them",
     "--keep-tokenizer": "copy the set's tokenizer.json, and give it: --set 'tokenizer={file=\"tokenizer.json\"}'",
     "warc": "write its text as JSON lines: recipes/README.md#archives-and-web-crawls",
