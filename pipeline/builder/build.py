@@ -67,8 +67,8 @@ class BuildResult:
     """The unread parts of each source, by name."""
     empty: dict[str, list[str]]
     """The files that hold no record, of each source that has any, by name."""
-    masked: dict[str, dict[str, dict[str, int]]]
-    """Masked hits in the documents of each source, by name, as `Tally.masked_counts`; only sources with any."""
+    masked: dict[str, dict[str, int]]
+    """Masked hits in the documents of each source, by name, and by kind; only sources with any."""
     notes: tuple[str, ...]
     seconds: float
 
@@ -204,7 +204,7 @@ def _finish(build: RunningBuild, level: Level, *, prune: bool, started: float) -
     build.say(f"validate: {validation.level} level in {now - validating:.1f} s{why}")
     # What a person wants to know, and what the next build reads.
     tallies = zip(build.recipe.sources, build.tallies, strict=True)
-    masked = {source.name: tally.masked_counts for source, tally in tallies}
+    masked = {source.name: dict(sorted(tally.masked.items())) for source, tally in tallies}
     result = BuildResult(
         manifest,
         validation,

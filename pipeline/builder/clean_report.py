@@ -124,7 +124,7 @@ def read_clean_report(place: str, *, examples: int = 0) -> dict[str, Any]:
         "unread": [name for name, more in zip(names, build.has_more, strict=True) if more],
         "sources": [
             {"name": name, "records": own.records, "read": asdict(own.read), "left": asdict(own.left)}
-            | {"masked": tally.masked_counts}
+            | {"masked": dict(sorted(tally.masked.items()))}
             for name, own, tally in zip(names, drops, tallies, strict=True)
         ],
         "rows": rows,

@@ -19,8 +19,6 @@ from pipeline.builder.build import default_work
 from pipeline.builder.stored_build import BUILD_FILE, Build, read_build, stored_build_errors
 from pipeline.clean.drops import DUPLICATE, ITEM_REASON, NEAR_DUPLICATE, NOT_TAKEN, step_of
 from pipeline.clean.limits import describe_fallen
-from pipeline.clean.measures.measure import measure_documents
-from pipeline.clean.personal_data import mask_document
 from pipeline.clean.steps import LONG, SHORT, clean_batch
 from pipeline.clean.tally import Tally
 from pipeline.encode.run import CONNECTIONS, Run
@@ -292,7 +290,7 @@ class _Inquiry:
         documents, masked = clean_batch(recipe, batch, tally), dict(sorted(tally.masked.items()))
         if not len(documents):
             (reason,) = tally.dropped
-            details = _measure_dropped(recipe, text, reason)
+            details = _describe_dropped(recipe, text, reason, tally)
             self._lines.append(f"{where}: would be dropped before encoding")
             self._lines += [f"  {line}" for line in details or [reason]]
             self._raise_to("would be dropped before encoding")
@@ -317,7 +315,7 @@ class _Inquiry:
         # Only the text would tell; the counts tell what may have happened.
         tallies = self._build.read_tallies()
         dropped = {name: tally.dropped for name, tally in zip(self._names, tallies, strict=True) if tally.dropped}
-        masked = dict(sorted(Tally.sum(tallies).masked_documents.items()))
+        masked = dict(sorted(Tally.sum(tallies).masked.items()))
         unread = [name for name, more in zip(self._names, self._build.has_more, strict=True) if more]
         self._data = {"dropped_before_encoding": dropped, "masked": masked, "unread": unread}
         if not dropped and not masked and not unread:
@@ -330,8 +328,8 @@ class _Inquiry:
             listed = ", ".join(f"{count:,} because {reason}" for reason, count in sorted(counts.items()))
             lines.append(f"  {name}: dropped before encoding: {listed}")
         if masked:
-            listed = ", ".join(f"{count:,} with {kind}" for kind, count in masked.items())
-            lines.append(f"  its personal data was masked, which changed its hash: documents {listed}")
+            listed = ", ".join(f"{plural(count, 'time')} {kind}" for kind, count in masked.items())
+            lines.append(f"  its personal data was masked, which changed its hash: {listed}")
         if unread:
             lines.append(f"  it is in a part of {_list(unread)} that was not read")
         lines += [
@@ -341,18 +339,12 @@ class _Inquiry:
         self._lines += lines
 
 
-def _measure_dropped(source: SourceRecipe, text: bytes, reason: str) -> list[str]:
-    """Return what is measured of a document that is dropped: every limit that it breaks, or its length."""
+def _describe_dropped(source: SourceRecipe, text: bytes, reason: str, tally: Tally) -> list[str]:
+    """Return what was measured of a text that is dropped: of each preset the first limit that it breaks."""
     if reason in (SHORT, LONG):
         limit = source.min_bytes if reason == SHORT else source.max_bytes
         return [f"{reason}: it has {len(text):,} bytes, limit {limit:,}"]
-    # Every limit that it breaks, not just the first: moving one may not be enough.
-    limits = source.clean.limits("encode")
-    if reason not in {limit.reason for limit in limits}:
-        return []
-    names = sorted({limit.measure for limit in limits})
-    document = pa.array([mask_document(source, text).decode()], pa.large_string())
-    return describe_fallen(measure_documents(document, names)[0], names, limits)
+    return [document.why for document in tally.shown]
 
 
 def _list(names: Iterable[str]) -> str:

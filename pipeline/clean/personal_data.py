@@ -25,7 +25,6 @@ from shards.format.content_hash import hash_document
 
 if TYPE_CHECKING:
     from pipeline.recipe.clean_recipe import PersonalData, PersonalKind
-    from pipeline.recipe.schema import SourceRecipe
 
 
 def identify(table: PersonalData) -> list[Any]:
@@ -40,14 +39,6 @@ def apply(table: PersonalData, documents: Documents, tally: Tally) -> Documents:
     found = find_personal_data(documents.text, table.all_kinds)
     reasons = {index: f"{table.step}: {kind}" for index, kind in found.items()}
     return tally.drop(table.step, documents, reasons, show_text=False)
-
-
-def mask_document(source: SourceRecipe, text: bytes) -> bytes:
-    """Return the text of one document as the source masks it."""
-    table = source.clean.personal_data
-    if table is None or table.action != "mask":
-        return text
-    return mask_text(text, kinds_of(table.all_kinds))
 
 
 def mask_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind], tally: Tally) -> pa.LargeStringArray:
@@ -94,7 +85,6 @@ def mask_text(original: bytes, kinds: Sequence[Kind], tally: Tally | None = None
             after = b"".join([*pieces, after[done:]])
     if tally is not None:
         tally.masked.update(found)
-        tally.masked_documents.update(found.keys())
     return after
 
 

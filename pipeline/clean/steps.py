@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -168,6 +168,8 @@ def reading_keys(source: SourceRecipe, _payload: Any = None) -> dict[str, Any]:
     return {key: value for key, value in reading.items() if value not in (None, [])} | identify_steps(source)
 
 
-def limits_by_preset(source: SourceRecipe, when: Literal["mix", "encode"]) -> dict[str, Any]:
-    """Return the limits of a source's presets that are applied at `when`, by preset, in order."""
-    return {preset.name: {limit.key: limit.value for limit in preset.limits()} for preset in source.clean.presets(when)}
+def limits_by_preset(source: SourceRecipe) -> dict[str, Any]:
+    """Return the limits of a source's presets that are applied in the mix, by preset, in order."""
+    return {
+        preset.name: {limit.key: limit.value for limit in preset.limits()} for preset in source.clean.presets("mix")
+    }

@@ -96,10 +96,17 @@ class DroppedDocument:
         """Its span and row."""
         return f"{printable(self.place)} row {self.row}"
 
+    @property
+    def why(self) -> str:
+        """The reason, with what was measured."""
+        return (
+            f"{self.reason}: {self.measure} is {self.value:.6g}, limit {self.limit:.6g}"
+            if self.measure
+            else self.reason
+        )
+
     def __str__(self) -> str:
-        parts = [self.where, self.reason]
-        parts += [f"{self.measure} is {self.value:.6g}, limit {self.limit:.6g}"] if self.measure else []
-        return ": ".join([*parts, *([printable(self.text)] if self.text else [])])
+        return ": ".join([self.where, self.why, *([printable(self.text)] if self.text else [])])
 
 
 @dataclass(slots=True)
@@ -112,8 +119,6 @@ class Tally:
     """Rows and documents that each step drops, without tokens."""
     edited: Counter[str] = field(default_factory=Counter[str])
     """Documents whose text a filter of datatrove changed, by its label; they are encoded unchanged."""
-    masked_documents: Counter[str] = field(default_factory=Counter[str])
-    """Documents in which personal data were masked, by their kind."""
     masked: Counter[str] = field(default_factory=Counter[str])
     """Masked personal data, by their kind."""
     shown: list[DroppedDocument] = field(default_factory=list[DroppedDocument])
@@ -128,7 +133,7 @@ class Tally:
         """Return the tally of several parts of a source."""
         total = cls()
         for part in parts:
-            for name in ("drops", "edited", "masked_documents", "masked"):
+            for name in ("drops", "edited", "masked"):
                 getattr(total, name).update(getattr(part, name))
             total.shown += part.shown
             total.malformed += part.malformed[: SHOWN_MALFORMED - len(total.malformed)]
@@ -174,11 +179,3 @@ class Tally:
         kept = np.ones(len(documents), bool)
         kept[list(found)] = False
         return documents.only(kept)
-
-    @property
-    def masked_counts(self) -> dict[str, dict[str, int]]:
-        """The masked personal data: `{kind: {"documents": count, "occurrences": count}}`."""
-        return {
-            kind: {"documents": self.masked_documents[kind], "occurrences": count}
-            for kind, count in sorted(self.masked.items())
-        }

@@ -146,10 +146,9 @@ def print_build(report: BuildResult, out: str, work: str) -> None:
     lines = [f"warning: {warning}" for warning in mix_warnings(manifest)]
     for source in manifest.sources:
         lines += [f"dropped from {source.name}: {count:,} ({reason})" for reason, count in source.dropped.items()]
-        masked = report.masked.get(source.name, {})
         lines += [
-            f"masked in {source.name}: {counts['occurrences']:,} of {kind} in {plural(counts['documents'], 'document')}"
-            for kind, counts in masked.items()
+            f"masked in {source.name}: {kind}, {plural(count, 'time')}"
+            for kind, count in report.masked.get(source.name, {}).items()
         ]
     for entry in manifest.drop_hashes:
         found = (

@@ -57,7 +57,7 @@ def _mixing_keys(recipe: Recipe, task: MixTask) -> dict[str, Any]:
     keys["order"] = [source.name for source in recipe.sources]
     if any(source.clean.presets("mix") for source in recipe.sources):
         for source in recipe.sources:
-            sources[source.name]["clean"] = limits_by_preset(source, "mix")
+            sources[source.name]["clean"] = limits_by_preset(source)
     keys["evaluations"] = {one.name: {"action": one.action} for one in recipe.evaluations}
     return keys
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.clean.personal_data import mask_document
+from pipeline.clean.personal_data import mask_text
+from pipeline.clean.personal_kinds import kinds_of
 from pipeline.recipe.paths import find_recipe_folder
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.files import list_files, list_spans, read_span
@@ -31,7 +32,9 @@ def compare_with_sources(path: Path | str, count: int) -> tuple[int, int]:
     different = 0
     for (source, unit), own in parts.items():
         texts = read_unit(sources[source], unit)
-        found = [mask_document(sources[source], texts.get(row["row"], b"")) for row in own]
+        table = sources[source].clean.personal_data
+        kinds = kinds_of(table.all_kinds) if table is not None and table.action == "mask" else ()
+        found = [mask_text(texts.get(row["row"], b""), kinds) for row in own]
         different += sum(hash_document(text) != row["hash"] for text, row in zip(found, own, strict=True))
     return len(chosen), different
 

@@ -45,39 +45,25 @@ _BACKSLASH = 0x5C
 @compiled
 def measure_alphanumeric(document: Bytes) -> float:
     """Measure the share of letters and digits, which tells program code from data."""
-    found = chars = wide = 0
-    for at in range(len(document)):  # comparisons alone, no table: many bytes at once
+    found = chars = 0
+    for at in range(len(document)):
         byte = document[at]
-        small = byte | 0x20
-        chars += (byte < 0x80) | (byte >= FIRST_WIDE)
-        wide += byte >= FIRST_WIDE
-        found += ((small >= ord("a")) & (small <= ord("z"))) | ((byte >= ord("0")) & (byte <= ord("9")))
-    if wide:
-        for at in range(len(document)):
-            if document[at] >= FIRST_WIDE:
-                found += is_letter(document, at)
+        if byte < 0x80 or byte >= FIRST_WIDE:  # a character begins
+            chars += 1
+            found += bool(DIGITS[byte]) or is_letter(document, at)
     return divide(found, chars)
 
 
 @compiled
 def measure_encoded(document: Bytes) -> tuple[float, float]:
-    """Measure data encoded in code: runs of at least `ENCODED_RUN_BYTES` letters, digits, +, / and =, with line feeds.
-
-    Between runs, only one byte of `ENCODED_RUN_BYTES` is checked: every run has such a byte, and is followed from it
-    to both ends.
-    """
-    longest = found = 0
-    at = ENCODED_RUN_BYTES - 1
-    while at < len(document):
-        start = stop = at
-        while start > 0 and _ENCODED[document[start]] and _ENCODED[document[start - 1]]:
-            start -= 1
-        while stop < len(document) and _ENCODED[document[stop]]:
-            stop += 1
-        if stop - start >= ENCODED_RUN_BYTES:
-            longest = max(longest, stop - start)
-            found += stop - start
-        at = stop + ENCODED_RUN_BYTES
+    """Measure data encoded in code: runs of `ENCODED_RUN_BYTES` or more of letters, digits, +, /, = and line feeds."""
+    longest = found = start = 0
+    for at in range(len(document) + 1):
+        if at == len(document) or not _ENCODED[document[at]]:
+            if at - start >= ENCODED_RUN_BYTES:
+                longest = max(longest, at - start)
+                found += at - start
+            start = at + 1
     return float(longest), divide(found, len(document))
 
 
