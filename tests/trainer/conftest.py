@@ -24,7 +24,11 @@ from shards.format.manifest import Split
 from tests.support.shard_sets import Document, Plan, write_set
 from tokenmill.__main__ import main
 from trainer.commands.trained_model import load_training_run
+from trainer.evaluation.validation import EvaluatedModel
+from trainer.model.decoder import build_model
 from trainer.model.generate import TrainedModel
+from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe
+from trainer.session import Session, open_session
 
 WEIGHTS = {"prose": 3.0, "code": 1.0}
 TEXTS = {
@@ -250,3 +254,36 @@ def run(trainer: Trainer, shard_set: ShardSet, recipe_file: Path, tmp_path_facto
 def loaded(run: Path) -> TrainedModel:
     """The model of the run. Read only."""
     return load_training_run(run, print)
+
+
+@pytest.fixture(scope="session")
+def evaluated(shard_set: ShardSet) -> EvaluatedModel:
+    """A model whose losses differ much between tokens, as an untrained one's would not."""
+    config = ModelConfig(
+        kind="llama",
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
+    model = build_model(config, 320, seed=3).eval()
+    with torch.no_grad():
+        model.model.embed_tokens.weight.mul_(30)
+    assert shard_set.path is not None
+    content = (shard_set.path / shard_set.manifest.tokenizer.file).read_bytes()
+    train = TrainConfig(seq_len=24, global_batch=4, micro_batch=4, steps=1)
+    return EvaluatedModel(model, train, "fp32", content, shard_set.eos_id, None, shard_set)
+
+
+@pytest.fixture
+def open_run(shard_set: ShardSet, recipe_file: Path, tmp_path: Path) -> Callable[..., Session]:
+    """Return a function that opens a session with overrides."""
+
+    def open_with(*overrides: str, name: str = "run", shards: ShardSet = shard_set) -> Session:
+        recipe = load_train_recipe(recipe_file, list(overrides))
+        assert shards.path is not None
+        return open_session(recipe, shards.path, tmp_path / name, say=lambda line: None)
+
+    return open_with

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from shards import ShardSet
 from shards.errors import InputError, RunError
 from shards.format.vocabulary import read_vocabulary
 from shards.terminal.reporter import no_note, no_progress
@@ -25,7 +24,7 @@ from trainer.evaluation.evaluate import evaluate_scores
 from trainer.evaluation.scores import estimate_ratio
 from trainer.evaluation.validation import EvaluatedModel
 from trainer.model.decoder import build_model
-from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe
+from trainer.recipe import load_train_recipe
 
 SEQ_LEN = 24
 
@@ -36,27 +35,6 @@ def _cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-@pytest.fixture(scope="module")
-def evaluated(shard_set: ShardSet) -> EvaluatedModel:
-    """A model whose losses differ much between tokens."""
-    config = ModelConfig(
-        kind="llama",
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        tie_word_embeddings=True,
-    )
-    model = build_model(config, 320, seed=3).eval()
-    with torch.no_grad():
-        model.model.embed_tokens.weight.mul_(30)
-    tokenizer = shard_set.manifest.tokenizer
-    content = (shard_set.path / tokenizer.file).read_bytes()
-    train = TrainConfig(seq_len=SEQ_LEN, global_batch=4, micro_batch=4, steps=1)
-    return EvaluatedModel(model, train, "fp32", content, shard_set.eos_id, None, shard_set)
 
 
 def text_set(path: Path, **keys: object) -> EvalSetConfig:

@@ -8,7 +8,6 @@ import math
 import shutil
 
 import pytest
-import torch
 
 from shards import open_set
 from shards.errors import InputError
@@ -18,23 +17,7 @@ from shards.terminal.reporter import no_note
 from tests.support.eval_task_rows import write_lines
 from trainer.eval_config import EvalTaskConfig
 from trainer.evaluation.eval_tasks import open_eval_task
-from trainer.evaluation.validation import EvaluatedModel
-from trainer.model.decoder import build_model
-from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe
-
-
-@pytest.fixture(scope="module")
-def evaluated(shard_set) -> EvaluatedModel:
-    config = ModelConfig(
-        kind="llama", hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=64
-    )
-    model = build_model(config, 320, seed=3).eval()
-    with torch.no_grad():
-        model.model.embed_tokens.weight.mul_(30)
-    tokenizer = shard_set.manifest.tokenizer
-    content = (shard_set.path / tokenizer.file).read_bytes()
-    train = TrainConfig(seq_len=24, global_batch=4, micro_batch=4, steps=1)
-    return EvaluatedModel(model, train, "fp32", content, shard_set.eos_id, None, shard_set)
+from trainer.recipe import load_train_recipe
 
 
 def test_a_run_scores_its_tasks_and_its_goal_may_name_one(

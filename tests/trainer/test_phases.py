@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from shards.errors import InputError, RunError
 from trainer.ledger import summarise_phases
 from trainer.recipe import PhaseConfig, load_train_recipe
-from trainer.session import Session, open_session
+from trainer.session import Session
 from trainer.train.loop import run_training
 
 
@@ -126,17 +125,6 @@ def test_the_best_validation_is_kept_though_no_checkpoint_was_due(trainer, shard
     assert best < 24
     kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert kept == {f"step-{best:08d}", "step-00000024"}
-
-
-@pytest.fixture
-def open_run(shard_set, recipe_file, tmp_path) -> Callable[..., Session]:
-    """Return a function that opens a session with overrides."""
-
-    def open_with(*overrides: str) -> Session:
-        recipe = load_train_recipe(recipe_file, list(overrides))
-        return open_session(recipe, shard_set.path, tmp_path / "run", say=lambda line: None)
-
-    return open_with
 
 
 def spoil_losses(session: Session, *, of_step: int, add: float) -> None:

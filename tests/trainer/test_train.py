@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from shards import ShardSet
 from shards.errors import InputError, RunError
 from shards.torch import TokenWindows
 from shards.torch.batch import number_documents
 from trainer import optim
 from trainer.metrics import MetricsLog, read_metrics
 from trainer.optim import learning_rate
-from trainer.recipe import PhaseConfig, TrainRecipe, load_train_recipe
-from trainer.session import Session, open_session
+from trainer.recipe import PhaseConfig
+from trainer.session import Session
 from trainer.train.loop import run_training
 from trainer.train.step import fetch_losses, open_training_windows, take_step
-
-
-@pytest.fixture
-def open_run(shard_set, recipe_file, tmp_path) -> Callable[..., Session]:
-    """Return a function that opens a session with overrides."""
-
-    def open_with(*overrides: str, name: str = "run", shards: ShardSet = shard_set) -> Session:
-        recipe: TrainRecipe = load_train_recipe(recipe_file, list(overrides))
-        return open_session(recipe, shards.path, tmp_path / name, say=lambda line: None)
-
-    return open_with
 
 
 def take_steps(session: Session, steps: int) -> list[dict[str, float]]:
