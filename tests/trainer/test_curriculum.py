@@ -4,59 +4,18 @@ from __future__ import annotations
 
 import json
 import random
-from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from shards import ShardSet, open_set
-from shards.format.windows.order import WindowOrder, order_split
+from shards.format.windows.order import order_split
 from tests.support import recipes
 from tests.support.builds import build_here
 from tests.support.given_windows import GivenWindows, note_given_windows
 
 BATCH, STEPS = 8, 24
 SOURCES = {"prose": "the mill turns a stream of words into flour", "code": "def grind ( grain ) : return [ stone ]"}
-
-shards_of_phases = st.lists(st.lists(st.integers(0, 200), min_size=1, max_size=4), min_size=1, max_size=4).filter(
-    lambda phases: max(map(max, phases)) > 20
-)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    sizes=shards_of_phases,
-    seq_len=st.integers(1, 20),
-    seed=st.integers(0, 2**32 - 1),
-    epoch=st.integers(0, 2),
-    count=st.integers(1, 30),
-)
-def test_an_epoch_takes_the_phases_in_order_and_each_window_once(sizes, seq_len, seed, epoch, count):
-    phases = [f"p{number}" for number, own in enumerate(sizes) for _ in own]
-    flat = [size for own in sizes for size in own]
-    order = WindowOrder(flat, seq_len=seq_len, seed=seed, phases=phases)
-    first = epoch * order.per_epoch
-    places = [order.locate(number) for number in range(first, first + order.per_epoch)]
-    begins = [order.find_offsets(shard, [epoch])[0] for shard in range(len(flat))]
-    expected = {(shard, begins[shard] + w * seq_len) for shard, own in enumerate(order.windows) for w in range(own)}
-    assert {(place.shard, place.start) for place in places} == expected
-    assert len(places) == len(expected)
-
-    # The phases in order, without a gap; what a reader of a phase finds there is all of it.
-    assert [phase.name for phase in order.phases] == list(dict.fromkeys(phases))
-    assert [order.phases[0].first, order.phases[-1].stop] == [0, order.per_epoch]
-    assert all(before.stop == after.first for before, after in pairwise(order.phases))
-    for phase in order.phases:
-        assert {phases[place.shard] for place in places[phase.first : phase.stop]} <= {phase.name}
-
-    # Any reader gets the same windows, from wherever it goes on.
-    other = WindowOrder(flat, seq_len=seq_len, seed=seed, phases=phases)
-    start = first + seed % order.per_epoch
-    runs = other.group_by_visit(np.arange(start, start + count))
-    found = [(visit.shard, token) for visit, _, starts in runs for token in starts.tolist()]
-    assert found == [(place.shard, place.start) for place in map(order.locate, range(start, start + count))]
 
 
 @pytest.fixture(scope="module")

@@ -86,6 +86,10 @@ def test_all_faults_are_reported_at_once(recipe_file, tmp_path):
         ('phases=[{name = "a", until_step = 9}, {name = "b", until_step = 9}]', "phases.b.until_step = 9: expected"),
         ('phases=[{name = "a", until_step = 9, milestones = [10]}]', "10: expected a step of the phase"),
         ('phases=[{name = "a", until_step = 9, budget_usd = 1.0}]', "a budget needs a price"),
+        ("phases=[{name = 'a', until_step = 8, goal = 'perplexity < 3'}]", "phases.a.goal"),
+        ("phases=[{name = 'a'}]", "phases.a.until_step"),
+        ("phases=[{name = 'a', until_step = 99, milestones = [25]}]", "phases.a.milestones: 25: expected"),
+        ("phases=[{name='a', until_step=8}, {name='b', until_step=9, milestones=[8]}]", "after 8 and until 9"),
         ("nonsense", "expected KEY=VALUE"),
     ],
 )
