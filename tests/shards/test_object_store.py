@@ -16,7 +16,6 @@ from shards.stores.object_store import ObjectStore, open_objects, require_abilit
 from shards.stores.open import absolute_place, open_store
 from shards.stores.retry import StoreError, count_retries
 from tests.support.ports import find_free_ports
-from tests.support.servers.http11 import Request, Response
 from tests.support.servers.objects import (
     ACCESS_KEY,
     BUCKET,
@@ -103,22 +102,6 @@ def test_a_listing_goes_on_where_it_broke_off(proxy):
     proxy.faults.off()
     store.delete_all()
     assert list(store.list()) == []
-
-
-def test_an_upload_that_fails_leaves_nothing(server, tmp_path, monkeypatch):
-    class Refusing(Proxy):
-        def _pass_on(self, request: Request) -> Response:
-            return Response(403) if "partNumber=2" in request.query else super()._pass_on(request)
-
-    (tmp_path / "big").write_bytes(bytes(object_store.WHOLE_BYTES + 1))
-    with Refusing(server) as proxy:
-        aws_environment(monkeypatch, proxy.url)
-        store = open_objects(PLACE)
-        with pytest.raises(StoreError, match="no permission to write"):
-            store.put("big", tmp_path / "big")
-        assert "POST" in {record.method for record in proxy.requests}
-        assert list(store.list()) == []
-    assert server.unfinished_uploads() == 0
 
 
 def test_a_file_that_changes_while_it_is_sent_is_an_error(store, tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +14,9 @@ from shards.errors import ShardSetError
 from shards.stores.object_store import open_objects
 from shards.validation.validate import validate
 from tests.support.builds import one_worker
-from tests.support.faults import FAULTS, Fault
 from tests.support.servers.http11 import Request, Response
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.servers.objects import BUCKET, ObjectServer, Proxy, aws_environment
-from tests.support.shard_sets import write_set
 from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
@@ -53,23 +50,6 @@ def run(capsys, *arguments: str | Path) -> tuple[int, str, str]:
     status = main(one_worker(*map(str, arguments)))
     captured = capsys.readouterr()
     return status, captured.out, captured.err
-
-
-@pytest.mark.parametrize("fault", FAULTS[::7], ids=[fault.name for fault in FAULTS[::7]])
-def test_fault_is_named(fault: Fault, good_set, plan, tmp_path, server):
-    folder = tmp_path / "set"
-    if fault.of_plan:
-        fault.damage(plan)
-        write_set(folder, plan)
-    else:
-        fault.damage(shutil.copytree(good_set, folder))
-    if any(path.is_symlink() or not path.is_file() for path in folder.iterdir()):
-        pytest.skip("a bucket has no links or folders")
-    if any(path.stat().st_size > 1 << 26 for path in folder.iterdir()):
-        pytest.skip("a file of hundreds of megabytes is sent by test_object_store")
-    upload(folder)
-    problems = validate(PLACE, level="full", threads=2).problems
-    assert {problem.kind for problem in problems} == set(fault.kinds.split()), problems
 
 
 def test_validation_makes_few_requests_and_survives_failures(remote, server, monkeypatch):

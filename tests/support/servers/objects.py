@@ -59,10 +59,6 @@ class ObjectServer:
         status, _ = self.send("POST", "/moto-api/reset")
         assert status == 200
 
-    def unfinished_uploads(self, name: str = BUCKET) -> int:
-        """Count the uploads in parts that were neither completed nor removed (moto only)."""
-        return self.send("GET", f"/{name}?uploads")[1].count(b"<Upload>")
-
 
 @contextlib.contextmanager
 def moto_store() -> Iterator[ObjectServer]:
