@@ -11,10 +11,10 @@ import math
 import re
 import tomllib
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
@@ -27,6 +27,11 @@ Document = dict[str, Any]
 Check = Callable[[Document], Iterator[str]]
 Changes = Iterable[tuple[str, Sequence[str], Any]]
 """Keys to set in a raw config: what messages call each change, the parts of the key, and the value."""
+
+
+RecipeKind = Literal["data", "train"]
+_KEYS_OF_KIND = {"data": ("sources", "tokenizer", "mix"), "train": ("model", "train", "optimizer")}
+_USE_OF_KIND = {"data": "build RECIPE --out OUT", "train": "train RECIPE --shards SET --run RUN"}
 
 
 class Settings(BaseModel):
@@ -142,6 +147,20 @@ def read_document(path: Path) -> Document:
     if isinstance(data, dict):
         return cast("Document", data)
     raise settings_error(str(path), [f"expected a table of keys, got {type(data).__name__}"])
+
+
+def find_other_kind(data: Mapping[str, Any], expected: RecipeKind) -> str | None:
+    """Return the fault of a recipe of the other kind, by its keys; None if the recipe may be of the expected kind."""
+    kinds: tuple[RecipeKind, ...] = ("data", "train")
+    (other,) = (kind for kind in kinds if kind != expected)
+    if any(key in data for key in _KEYS_OF_KIND[expected]) or not any(key in data for key in _KEYS_OF_KIND[other]):
+        return None
+    found = ", ".join(f"[{key}]" for key in _KEYS_OF_KIND[other] if key in data)
+    return (
+        f"this is a {other} recipe (it has {found}); expected a {expected} recipe, which has "
+        f"{', '.join(f'[{key}]' for key in _KEYS_OF_KIND[expected])}. "
+        f"A {other} recipe is for `tokenmill {_USE_OF_KIND[other]}`."
+    )
 
 
 def apply_override(data: Document, override: str, mark: Callable[[Any], Any] = lambda value: value) -> Iterator[str]:

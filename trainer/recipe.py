@@ -17,6 +17,7 @@ from shards.config import (
     apply_changes,
     apply_override,
     check_settings,
+    find_other_kind,
     in_form,
     item_names,
     read_document,
@@ -24,7 +25,7 @@ from shards.config import (
     settings_error,
 )
 from shards.terminal.gone import nearest
-from shards.terminal.shipped_recipes import find_other_kind, find_recipe, shipped_folder
+from shards.terminal.shipped_recipes import find_recipe, shipped_folder
 from trainer.eval_config import EvalConfig, can_be_scored, check_eval, find_eval_folder, locate_eval_files
 
 SHIPPED = shipped_folder(Path(__file__).parent, "train")

@@ -25,6 +25,7 @@ from shards.config import (
     apply_changes,
     apply_override,
     check_settings,
+    find_other_kind,
     list_of,
     named_tables,
     read_document,
@@ -34,7 +35,7 @@ from shards.config import (
 from shards.errors import check_extra
 from shards.stores.files import hash_file
 from shards.stores.store import FolderStore
-from shards.terminal.shipped_recipes import find_other_kind, find_recipe
+from shards.terminal.shipped_recipes import find_recipe
 
 SHIPPED_PATHS_BEGIN = Path("recipes/data")
 """If a shipped recipe is given by name, its paths begin at this folder of the working directory: so
@@ -80,7 +81,7 @@ def load_checked_recipe(
     faults = apply_changes(data, changes)
     faults += [fault for override in overrides for fault in apply_override(data, override, _mark_typed)]
     # All faults of the recipe and of the files that it names come in one report.
-    on_files = (check_globs, check_entries, _check_tokenizer_file, _check_filters)
+    on_files = (_check_tokenizer_file, _check_filters, check_globs, check_entries)
     checks = (*CHECKS, *(partial(check, folder=folder) for check in on_files))
     checked = check_settings(Recipe, data, where=where, checks=checks, faults=faults, context=folder)
     # A phase smaller than a shard is known only when all numbers are good.

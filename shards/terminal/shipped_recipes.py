@@ -1,19 +1,14 @@
-"""Which recipe or experiment is meant: a shipped one, found by name, from a checkout and from a wheel; and its kind."""
+"""Which recipe or experiment is meant: a shipped one, found by name, from a checkout and from a wheel."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from shards.errors import InputError
 from shards.terminal.gone import nearest
 
-RecipeKind = Literal["data", "train"]
 ShippedFolder = Literal["data", "train", "experiments"]
-
-_KEYS_OF_KIND = {"data": ("sources", "tokenizer", "mix"), "train": ("model", "train", "optimizer")}
-_USE_OF_KIND = {"data": "build RECIPE --out OUT", "train": "train RECIPE --shards SET --run RUN"}
 
 
 def shipped_folder(package: Path, kind: ShippedFolder) -> Path:
@@ -23,20 +18,6 @@ def shipped_folder(package: Path, kind: ShippedFolder) -> Path:
     """
     in_checkout = package.parent / "recipes" / kind
     return in_checkout if in_checkout.is_dir() else package.parent / "tokenmill_recipes" / kind
-
-
-def find_other_kind(data: Mapping[str, Any], expected: RecipeKind) -> str | None:
-    """Return the fault of a recipe of the other kind, by its keys; None if the recipe may be of the expected kind."""
-    kinds: tuple[RecipeKind, ...] = ("data", "train")
-    (other,) = (kind for kind in kinds if kind != expected)
-    if any(key in data for key in _KEYS_OF_KIND[expected]) or not any(key in data for key in _KEYS_OF_KIND[other]):
-        return None
-    found = ", ".join(f"[{key}]" for key in _KEYS_OF_KIND[other] if key in data)
-    return (
-        f"this is a {other} recipe (it has {found}); expected a {expected} recipe, which has "
-        f"{', '.join(f'[{key}]' for key in _KEYS_OF_KIND[expected])}. "
-        f"A {other} recipe is for `tokenmill {_USE_OF_KIND[other]}`."
-    )
 
 
 def find_recipe(given: str | Path, shipped: Path) -> Path:
