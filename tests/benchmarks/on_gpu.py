@@ -63,7 +63,7 @@ MORE: tuple[Trial, ...] = (
     ("gpuburnout-1b", ("train.micro_batch=16",)),
     ("tinystories-91m", ("model.num_attention_heads=6", "model.num_key_value_heads=6")),
 )
-VARIANTS = ("", "in_place", "whole_heads", "fused", "regional", "")
+VARIANTS = ("", "cut_off", "whole_heads", "fused", "regional", "")
 """Of a few layers: as they are, first and last; in earlier forms; and in forms to try."""
 
 
@@ -468,16 +468,14 @@ def compile_regions(model: decoder.LanguageModel, backend: str) -> Callable[...,
     return forward
 
 
-def _write_padded_logits() -> Callable[..., Any]:
-    """Return the model's forward pass with the padded logits overwritten in place, not cut off."""
-    cut_off = "        logits = F.linear(self.model.norm(x), head)[..., : self.vocab_size].float()\n"
+def _cut_padded_logits() -> Callable[..., Any]:
+    """Return the model's forward pass with the padded logits cut off, not overwritten in place."""
+    overwritten = "logits.detach()[..., self.vocab_size :] = -torch.inf"
     source = inspect.getsource(PLAIN[decoder.LanguageModel, "forward"])
-    if cut_off not in source:
-        raise RuntimeError("the loss has changed: its logits are cut off elsewhere")
-    lines = "logits = F.linear(self.model.norm(x), head)", "logits.detach()[..., self.vocab_size :] = -torch.inf"
-    changed = source.replace(cut_off, "".join(f"        {line}\n" for line in (*lines, "logits = logits.float()")))
+    if overwritten not in source:
+        raise RuntimeError("the loss has changed: its logits are overwritten elsewhere")
     space = vars(decoder).copy()
-    exec(textwrap.dedent(changed), space)
+    exec(textwrap.dedent(source.replace(overwritten, "logits = logits[..., : self.vocab_size]")), space)
     return space["forward"]
 
 
@@ -502,8 +500,8 @@ def changed(variant: str) -> Iterator[None]:
         changes[decoder.FeedForward, "forward"] = fused_feed_forward
     elif variant == "whole_heads":
         changes[attention, "rotate"] = rotate_whole_heads
-    elif variant == "in_place":
-        changes[decoder.LanguageModel, "forward"] = _write_padded_logits()
+    elif variant == "cut_off":
+        changes[decoder.LanguageModel, "forward"] = _cut_padded_logits()
     for (where, name), own in changes.items():
         setattr(where, name, own)
     yield
