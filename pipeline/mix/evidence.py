@@ -238,11 +238,12 @@ class _TaskFile(io.RawIOBase):
 def read_evidence(store: Store, runs: int) -> Evidence:
     """Open the evidence that the mix of this many runs wrote into a task's folder.
 
-    From a store with costly requests, a process opens it once for all its tasks.
+    From a store with costly requests, a process opens it once for all its tasks, and again after another attempt.
     """
-    return _open_remote(str(store), runs) if store.request_bytes else Evidence(TaskOutput(store), runs)
+    output = TaskOutput(store)
+    return _open_remote(str(store), runs, output.result.folder) if store.request_bytes else Evidence(output, runs)
 
 
 @lru_cache(maxsize=1)
-def _open_remote(place: str, runs: int) -> Evidence:
+def _open_remote(place: str, runs: int, _attempt: str) -> Evidence:
     return Evidence(TaskOutput(open_store(place)), runs)

@@ -13,9 +13,11 @@ import pytest
 
 from pipeline.clean.drops import DUPLICATE, ELSEWHERE, SourceDrops
 from pipeline.encode.run import Run
+from pipeline.engine.checksums import seal
+from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, TaskOutput
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.cuts import cut_sources
-from pipeline.mix.evidence import find_reasons, read_evidence
+from pipeline.mix.evidence import EVIDENCE_FILE, Evidence, find_reasons, read_evidence
 from pipeline.mix.index import Index, open_limits
 from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.schema import Recipe
@@ -143,6 +145,24 @@ def test_the_evidence_says_why_and_draws_the_lowest_hashes(tmp_path: Path, monke
         assert len(every) > 5
         assert [runs[number].hash_key(place) for number, place, _ in drawn] == sorted(every)[:5]
         assert {row["dropped"] for _, _, row in drawn} == {reason}
+
+
+def test_evidence_that_a_later_attempt_wrote_is_opened_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a store with costly requests a process keeps it open; the mix may have run again since."""
+    monkeypatch.setattr(FolderStore, "request_bytes", 1)
+    recipe, store = recipe_of(CLEAN), FolderStore(tmp_path)
+    runs = runs_of(tmp_path, recipe, corpus(3, 100), [[], [], []])
+    write_index(tmp_path, index_of(recipe, runs))
+    expected = Evidence(TaskOutput(store), len(runs)).kept(0, 0, 100).tolist()
+    assert read_evidence(store, len(runs)) is read_evidence(store, len(runs))
+    # Another attempt has its files in a folder, and those of the first are gone.
+    (tmp_path / "2").mkdir()
+    for name in (EVIDENCE_FILE, CHECKSUMS_FILE):
+        (tmp_path / name).rename(tmp_path / "2" / name)
+    result = TaskOutput(store).result
+    result.folder = "2"
+    (tmp_path / RECEIPT_FILE).write_bytes(seal(result))
+    assert read_evidence(store, len(runs)).kept(0, 0, 100).tolist() == expected
 
 
 def test_a_source_of_which_nothing_is_left(tmp_path: Path) -> None:
