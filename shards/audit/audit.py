@@ -35,7 +35,6 @@ from shards.audit.checks import (
     check_overlap,
     check_rare,
     check_special,
-    check_unknown,
     concentration,
 )
 from shards.audit.concentrated_documents import Concentrated, find_concentrated
@@ -141,7 +140,7 @@ def audit(
     check_outside(out, store)
     # A set that is not whole would give figures that nobody can explain.
     shard_set = require_whole(store)
-    unknown, val_rate = shard_set.vocabulary.unknown, choose_val_rate(shard_set)
+    val_rate = choose_val_rate(shard_set)
     # The list of concentrated documents takes passes of its own; all are one progress.
     size, train = shard_set.shards.num_tokens, shard_set.splits["train"].num_tokens
     advance = count_up(progress, size if not block_list else 2 * size + train)
@@ -151,7 +150,6 @@ def audit(
     # In the order of the report: what nobody should train on comes first.
     checks = [
         check_special(totals, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id),
-        *([] if unknown is None else [check_unknown(totals, unknown)]),
         check_overlap(totals, val_rate),
         check_concentrated(totals, below=below),
         check_never_seen(totals),

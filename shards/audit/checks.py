@@ -31,7 +31,6 @@ from shards.audit.rules import (
     MAX_RARE_SHARE,
     MAX_SEEN_SHARE,
     MAX_SHORT_SHARE,
-    MAX_UNKNOWN_SHARE,
     MAX_UNSEEN_SHARE,
     MIN_EXAMPLES,
     RARE_TOLERANCE,
@@ -54,7 +53,7 @@ MAX_IDS = 50
 def check_special(totals: Totals, *, eos_id: int, bos_id: int | None = None) -> Check:
     """Find special ids inside documents. Only EOS may occur, once at each document's end, and BOS at its beginning.
 
-    An unknown token, which is special in most tokenizers, has a check of its own.
+    An unknown token, which is special in most tokenizers, stands for text; the manifest counts it (`rewriting`).
     """
     inside: dict[int, int] = {}
     for split in totals.both:
@@ -76,22 +75,6 @@ def check_special(totals: Totals, *, eos_id: int, bos_id: int | None = None) -> 
     ]
     names = ", ".join(f"{totals.vocabulary.spell([token])} {count:,}" for token, count in sorted(inside.items()))
     return Check("special_ids", "bad", f"special ids inside documents: {names or 'EOS or BOS out of place'}", rows)
-
-
-def check_unknown(totals: Totals, unknown: int) -> Check:
-    """Count the unknown tokens of each source, which have this id: what they stand for is lost."""
-    found, tokens = totals.val.counts[:, unknown] + totals.train.counts[:, unknown], totals.source_tokens
-    share = float(found.sum() / max(1, int(tokens.sum())))
-    rows = [
-        Finding({"source": name, "tokens": number, "unknown": own, "share": round(own / number, 6)})
-        for name, own, number in zip(totals.source_names, found.tolist(), tokens.tolist(), strict=True)
-        if number
-    ]
-    summary = (
-        f"{plural(int(found.sum()), 'token')} ({share:.4%}) {'stands' if int(found.sum()) == 1 else 'stand'} for "
-        "characters that the tokenizer does not know"
-    )
-    return Check("unknown_ids", "look" if share > MAX_UNKNOWN_SHARE else "ok", summary, rows)
 
 
 def check_never_seen(totals: Totals) -> Check:

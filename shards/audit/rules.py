@@ -40,9 +40,6 @@ RARE_SHARE = 1e-8
 RARE_TOLERANCE = 0.01
 """Share of the vocabulary: up to this many more rare ids than the size of the set explains are ok."""
 
-MAX_UNKNOWN_SHARE = 1e-4
-"""Above one unknown token in 10,000, about one a page, somebody should check what is lost. Our own rule."""
-
 MAX_RARE_SHARE = 0.5
 """A vocabulary with a larger share of rare or never-seen ids is bad: most of the embedding would not be trained."""
 
@@ -96,11 +93,6 @@ MAX_SEEN_SHARE = 0.05
 
 RULES = (
     ("special_ids", "Bad: a special id inside a document, or EOS (BOS) anywhere but once at its end (beginning)."),
-    (
-        "unknown_ids",
-        "Only if the tokenizer does not know every character. Worth a look: unknown tokens are more than "
-        f"{MAX_UNKNOWN_SHARE:.2%} of all.",
-    ),
     (
         "validation_overlap",
         f"Documents that are not equal may share text. A validation document counts as seen when training holds "

@@ -356,14 +356,10 @@ class ShardSet:
         Raises:
             KeyError: no shard has this name; the message lists a few names.
         """
-        # A set of many shards is asked by name often, so that names are kept.
-        if name in self._by_name:
-            return self._by_name[name]
+        for shard in self.shards:
+            if shard.name == name:
+                return shard
         raise KeyError(f"no shard {name!r} in {self.store}; there are {', '.join(s.name for s in self.shards[:5])} ...")
-
-    @cached_property
-    def _by_name(self) -> dict[str, Shard]:
-        return {shard.name: shard for shard in self.shards}
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -82,14 +81,11 @@ def remake_totals(manifest: Manifest) -> Manifest:
     """
     names = [source.name for source in manifest.sources]
     splits: dict[Split, SplitEntry] = {}
-    for split, own in itertools.groupby(sorted(manifest.shards, key=_split_of), _split_of):
-        written = manifest.splits.get(split)
-        splits[split] = describe_split(own, names, written.requested_tokens if written else 0)
-    splits |= {
-        split: describe_split((), names, entry.requested_tokens)
-        for split, entry in manifest.splits.items()
-        if split not in splits
-    }
+    listed: list[Split] = [*manifest.splits, *(shard.split for shard in manifest.shards)]
+    for split in dict.fromkeys(listed):
+        requested_tokens = manifest.splits[split].requested_tokens if split in manifest.splits else 0
+        shards = (shard for shard in manifest.shards if shard.split == split)
+        splits[split] = describe_split(shards, names, requested_tokens)
     train = splits.get("train") or describe_split((), names, 0)
     phases: list[PhaseEntry] = []
     for phase in manifest.phases:
@@ -108,10 +104,6 @@ def remake_totals(manifest: Manifest) -> Manifest:
         }
     mix = _remake_mix(manifest.mix, shares, train)
     return manifest.model_copy(update={"splits": splits, "phases": phases, "mix": mix})
-
-
-def _split_of(shard: ShardEntry) -> Split:
-    return shard.split
 
 
 def _remake_mix(written: Sequence[MixEntry], shares: Mapping[str, float], split: SplitEntry) -> list[MixEntry]:

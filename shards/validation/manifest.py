@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, TypeAlias, cast
 
-from pydantic import BaseModel
-
 from shards.errors import Problem, ProblemKind, plural
 from shards.format.manifest import BLOCK_LIST_REASON, MANIFEST_FILE, Manifest, block_list_reason, dtype_for
 from shards.format.totals import SHARE_PRECISION, count_all, remake_totals
@@ -77,36 +75,28 @@ def _check_shards(manifest: Manifest) -> Faults:
 
 def _check_totals(manifest: Manifest) -> Faults:
     """Compare the splits, the mix and the phases with what the shards and the weights give."""
-    expected = remake_totals(manifest)
-    for key in ("splits", "mix", "phases"):
-        for message in _find_differences(_plain(getattr(manifest, key)), _plain(getattr(expected, key)), key):
+    written, made = (
+        dict(_list_values(one.model_dump(include={"splits", "mix", "phases"})))
+        for one in (manifest, remake_totals(manifest))
+    )
+    for place in dict.fromkeys([*made, *written]):
+        found, expected = written.get(place, "nothing"), made.get(place, "nothing")
+        shares = isinstance(found, float) and isinstance(expected, float)
+        if found != expected and not (shares and math.isclose(found, expected, rel_tol=0, abs_tol=SHARE_PRECISION)):
+            message = f"{place}: {found!s:.200}; expected {expected!s:.200} by the shards and the weights"
             yield "totals_mismatch", message
 
 
-def _plain(value: Any) -> Any:
-    """Return an entry, or entries, as dictionaries and numbers: rows and phases by their names."""
-    if isinstance(value, dict):
-        return {key: _plain(own) for key, own in cast("dict[str, Any]", value).items()}
+def _list_values(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value with its place, such as `splits.train.tokens`; rows and phases have their names."""
     if isinstance(value, list):
-        rows = [_plain(own) for own in cast("list[Any]", value)]
-        return {row["source"] if "source" in row else row["name"]: row for row in rows}
-    if isinstance(value, BaseModel):
-        return {key: _plain(getattr(value, key)) for key in type(value).model_fields}
-    return value
-
-
-def _find_differences(found: Any, expected: Any, place: str) -> Iterator[str]:
-    """Yield a message for each number that differs, with its place, such as `splits.train.tokens`."""
-    if isinstance(found, dict) and isinstance(expected, dict):
-        written, made = cast("dict[str, Any]", found), cast("dict[str, Any]", expected)
-        for key in dict.fromkeys([*made, *written]):
-            yield from _find_differences(written.get(key), made.get(key), f"{place}.{key}")
-    elif isinstance(found, float) and isinstance(expected, float):
-        if not math.isclose(found, expected, rel_tol=0, abs_tol=SHARE_PRECISION):
-            yield f"{place}: {found!r}; expected {expected!r} by the shards and the weights"
-    elif found != expected:
-        said = ["nothing" if one is None else f"{one!s:.200}" for one in cast("tuple[Any, Any]", (found, expected))]
-        yield f"{place}: {said[0]}; expected {said[1]} by the shards and the weights"
+        rows = cast("list[dict[str, Any]]", value)
+        value = {row["source"] if "source" in row else row["name"]: row for row in rows}
+    if isinstance(value, dict):
+        for key, own in cast("dict[str, Any]", value).items():
+            yield from _list_values(own, f"{place}.{key}" if place else key)
+    else:
+        yield place, value
 
 
 def _check_shares(manifest: Manifest) -> Faults:
