@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from pipeline.recipe.paths import DIGEST_MARK, RecipePath, locate
+from pipeline.recipe.paths import DIGEST_MARK, RecipePath, explain_path, locate
 from shards.errors import InputError, plural
 from shards.format.content_hash import split_hashes
 from shards.format.equal_hashes import find_hashes, mark_first, sort_hashes
@@ -76,7 +76,7 @@ class BlockList:
                         if len(faults) == MOST_FAULTS:
                             break
         except OSError as error:
-            raise InputError(f"{self.path}: cannot be read: {error.strerror}{self._elsewhere()}") from error
+            raise InputError(f"{self.path}: cannot be read: {error.strerror}") from error
         if faults:
             raise InputError(
                 f"{self.path}: {'; '.join(faults)}. Expected 32 hexadecimal digits a line, a document's content hash, "
@@ -92,13 +92,6 @@ class BlockList:
         order, _ = sort_hashes(*rows.T)
         rows = rows[order]
         return rows[mark_first(*rows.T)], digest.hexdigest()
-
-    def _elsewhere(self) -> str:
-        """Return the remedy for a missing file: paths are relative to the recipe's folder."""
-        here = Path(self.name).absolute()
-        if os.path.isfile(here) and here != self.path:  # `Path.is_file` raises for a name that is too long
-            return f". Paths are relative to the recipe's folder; give this one as {here}"
-        return f". Paths are relative to the recipe's folder, {self.path.parent.absolute()}"
 
 
 def describe_use(use: BlockListEntry) -> str:
@@ -205,7 +198,8 @@ def check_entries(data: dict[str, Any], folder: Path) -> Iterator[str]:
         try:
             block_list.read()
         except InputError as error:
-            yield f"drop_hashes.{index}: {error}"
+            rule = "" if os.path.isfile(block_list.path) else f". {explain_path(folder, block_list.name)}"
+            yield f"drop_hashes.{index}: {error}{rule}"
 
 
 def _quote(line: bytes) -> str:

@@ -166,11 +166,9 @@ def test_every_list_that_cannot_be_used_is_told(tmp_path: Path, load: Load, monk
     assert len(faults) == 6
     assert "drop_hashes.0: " in said
     assert 'line 1 is "no hash"' in said
-    assert (
-        f"none.txt: cannot be read: No such file or directory. Paths are relative to the recipe's folder, {tmp_path}"
-        in said
-    )
-    assert f"give this one as {elsewhere / 'here.txt'}" in said
+    rule = f"Paths begin at the recipe's folder, {tmp_path}"
+    assert f"none.txt: cannot be read: No such file or directory. {rule}" in said
+    assert f"There are files at {elsewhere / 'here.txt'}: write " in said
     assert "'good.txt' is listed more than once" in said
     assert "drop_hashes.5: " in said
     assert "drop_hashes.6: " in said
