@@ -125,6 +125,7 @@ def test_one_failure_among_many_answers_is_not_silence(monkeypatch):
     retry("slow", slow)
     # Told at first, and about once a minute.
     assert [line.partition(" for ")[0] for line in told] == ["slow: no answer"] * 3
+    assert told[0].startswith("slow: no answer for 50 s"), "not while another is answered, for 15 s"
 
 
 def test_a_program_is_told_nothing_unless_it_gives_a_reporter(capfd):
