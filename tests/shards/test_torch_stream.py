@@ -338,17 +338,12 @@ LEFT_OUT = object()
     [
         ({"seed": LEFT_OUT}, r"^the state's seed: Field required\. Give what state_dict returned"),
         ({"order_version": 3}, r"is of order_version 3; this stream has 2\. Go on with the Tokenmill that saved it"),
-        ({"order_version": None}, "the state's order_version: .*got None"),
         ({"samples": LEFT_OUT, "set": LEFT_OUT}, "(?s)state's samples: Field required.*state's set: Field required"),
         ({"samples": 8.0}, r"the state's samples: .*valid integer; got 8\.0\. Give what state_dict returned"),
-        ({"samples": "8"}, "the state's samples: .*valid integer; got '8'"),
-        ({"samples": None}, "the state's samples: .*got None"),
         ({"samples": True}, "the state's samples: .*got True"),
         ({"samples": -1}, "the state's samples: .*greater than or equal to 0; got -1"),
-        ({"samples": [8]}, r"the state's samples: .*got \[8\]"),
         ({"seq_len": 4.0, "seed": -5}, r"(?s)seq_len: .*got 4\.0.*seed: .*got -5"),
         ({"split": 3}, "the state's split: .*valid string; got 3"),
-        ({"set": ["a"]}, r"the state's set: .*got \['a'\]"),
     ],
 )
 def test_a_damaged_state_is_refused_by_the_key(small_set, changed, message):
