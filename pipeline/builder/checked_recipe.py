@@ -19,6 +19,7 @@ from pipeline.recipe.paths import DIGEST_MARK, SHIPPED, TypedPath, explain_path,
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import small_phases
 from pipeline.sources.files import check_globs
+from pipeline.tokenizer.given_tokenizer import explain_making
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.config import (
     Changes,
@@ -142,5 +143,9 @@ def _check_filters(data: dict[str, Any], folder: Path) -> Iterator[str]:
 
 def _check_tokenizer_file(data: dict[str, Any], folder: Path) -> Iterator[str]:
     file = table_of(data.get("tokenizer")).get("file")
-    if isinstance(file, str) and not (located := Path(locate(folder, file))).is_file():
+    if isinstance(file, str) and (located := Path(locate(folder, file))).is_dir():
+        inside = located / TOKENIZER_FILE
+        found = f"Give its file {str(inside)!r}." if inside.is_file() else explain_making(located)
+        yield f"tokenizer.file: {str(located)!r} is a folder, not a tokenizer.json. {found}"
+    elif isinstance(file, str) and not located.is_file():
         yield f"tokenizer.file: no file {str(located)!r}. {explain_path(folder, file)}"

@@ -18,9 +18,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.engine.receipts import TaskOutput
-from pipeline.tokenizer.given_tokenizer import TokenizerError, describe_ignored, find_bos, find_faults
+from pipeline.tokenizer.given_tokenizer import (
+    TokenizerError,
+    describe_ignored,
+    describe_kind,
+    find_bos,
+    find_faults,
+    find_wrong_ids,
+)
 from pipeline.tokenizer.kept_text import KeptCounter
-from shards.format.tokenizer_json import Keeps, find_entries, find_special, find_spelling, make_plain
+from shards.format.tokenizer_json import (
+    Keeps,
+    find_entries,
+    find_special,
+    find_spelling,
+    make_plain,
+    make_set_tokenizer,
+)
 from shards.format.vocabulary import read_vocabulary
 from shards.stores.open import open_store
 
@@ -48,8 +62,12 @@ class TokenizerInfo:
     """A `tokenizer.json`, and the values that the build needs from it."""
 
     path: str
+    file_sha256: str
+    """Of the file at `path`."""
     text: str = field(repr=False)
+    """The `tokenizer.json` of the set: the file, or the file without what would give other ids than training."""
     sha256: str
+    """Of `text`."""
     vocab_size: int
     eos_id: int
     special_tokens: dict[str, int]
@@ -59,7 +77,7 @@ class TokenizerInfo:
     """The id that begins each document; None if none does."""
     keeps: Keeps = "bytes"
     ignored: tuple[str, ...] = ()
-    """Requests of the file that a set ignores."""
+    """Requests of the file that training ignores, and the set's own file does not have."""
 
 
 def read_encoder_file(
@@ -86,19 +104,18 @@ def read_encoder_file(
     # Whatever is missing or of another type than in a tokenizer.json raises one of these errors.
     try:
         data: dict[str, Any] = json.loads(content)
-        text = content.decode()
-        added: list[dict[str, Any]] = data.get("added_tokens") or []
         special = find_special(data)
         faults = list(find_faults(data))
-        entries = {} if faults else find_entries(data)
-        vocab_size: int = 1 + max([*entries.values(), *(token["id"] for token in added)], default=0)
+        if task is None and not faults:
+            faults = find_wrong_ids(data)
         ignored = tuple(describe_ignored(data))
+        bos_token = find_bos(data) if bos is True else bos or None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise TokenizerError(f"{path}: not a tokenizer.json with a vocabulary: {error!r}") from error
+        found = describe_kind(Path(path), content) or f"not a tokenizer.json with a vocabulary: {error!r}"
+        raise TokenizerError(f"{path}: {found}") from error
     # The tokens that end and begin documents must be special: text never yields them.
     if eos_token not in special:
         faults.append(f"no special token {eos_token!r} to end documents; there are {sorted(special)}.")
-    bos_token = find_bos(data) if bos is True else bos or None
     if bos and bos_token not in special:
         found = "which special token begins documents is not clear" if bos is True else f"no special token {bos!r}"
         faults.append(f"tokenizer.bos: {found}; there are {sorted(special)}. Give one of them as `bos`.")
@@ -106,10 +123,22 @@ def read_encoder_file(
         faults.append(f"tokenizer.bos: {bos_token!r} ends documents already. Give another one, or leave `bos` out.")
     if faults:
         raise TokenizerError("\n".join(f"{path}: {fault}" for fault in faults))
-    digest = hashlib.sha256(content).hexdigest()
-    bos_id = None if bos_token is None else special[bos_token]
-    keeps = find_spelling(data).keeps
-    return TokenizerInfo(str(path), text, digest, vocab_size, special[eos_token], special, task, bos_id, keeps, ignored)
+    own = make_set_tokenizer(data, bos_token)
+    text = content.decode() if own == data and content[:1] == b"{" else json.dumps(own, indent=2, ensure_ascii=False) + "\n"
+    special = find_special(own)
+    return TokenizerInfo(
+        path=str(path),
+        file_sha256=hashlib.sha256(content).hexdigest(),
+        text=text,
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        vocab_size=1 + max([*find_entries(own).values(), *special.values()]),
+        eos_id=special[eos_token],
+        special_tokens=special,
+        task=task,
+        bos_id=None if bos_token is None else special[bos_token],
+        keeps=find_spelling(data).keeps,
+        ignored=ignored,
+    )
 
 
 class Encoder:
@@ -171,7 +200,20 @@ class Encoder:
         Raises:
             TokenizerError: a tokenizer that keeps every byte loses characters of a document; gigatoken's never do.
         """
-        return self._encode_slowly(text) if self._fast is None else _encode_fast(self._fast, text)
+        if self._fast is None:
+            return self._encode_slowly(text)
+        ids, offsets = _encode_fast(self._fast, text)
+        other = find_documents(text, has_normalizer=self._keeps != "bytes")
+        if not len(other):
+            return ids, offsets
+        # Replace the tokens of these documents.
+        own, bounds = self._encode_slowly(text.take(other))
+        parts: list[npt.NDArray[np.uint32]] = []
+        lengths, end = np.diff(offsets), 0
+        for number, start, stop in zip(other, bounds[:-1], bounds[1:], strict=True):
+            parts += [ids[end : offsets[number]], own[start:stop]]
+            lengths[number], end = stop - start, offsets[number + 1]
+        return np.concatenate([*parts, ids[end:]]), np.cumsum([0, *lengths], dtype=np.int64)
 
     def encode_reference(self, text: str) -> list[int]:
         """Encode one document with `tokenizers`, special tokens taken as text."""

@@ -7,8 +7,10 @@ text without anybody seeing it, or has no fixed bytes for its ids.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from pipeline.recipe.schema import BOS_TEXTS
 from shards.errors import InputError, plural
@@ -89,6 +91,58 @@ def _list_added(data: dict[str, Any]) -> list[str]:
         elif part.get("type") in ("BertProcessing", "RobertaProcessing"):
             added.append(part["cls"][0])
     return added
+
+
+def find_wrong_ids(data: dict[str, Any]) -> list[str]:
+    """Return a fault if added tokens have other ids in a parsed `tokenizer.json` than `tokenizers` gives them.
+
+    Raises:
+        ValueError: `tokenizers` cannot read it.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_str(json.dumps(data))
+    except Exception as error:  # tokenizers raises a bare Exception
+        raise ValueError(f"`tokenizers` cannot read it: {error}") from error
+    added: list[dict[str, Any]] = data.get("added_tokens") or []
+    wrong = [token for token in added if tokenizer.token_to_id(token["content"]) != token["id"]]
+    if not wrong:
+        return []
+    shown = ", ".join(
+        f"{token['content']!r} ({token['id']}, and {tokenizer.token_to_id(token['content'])})" for token in wrong[:5]
+    )
+    return [
+        f"{plural(len(wrong), 'added token')} with other ids in the file than `tokenizers` gives: {shown}. A model that "
+        "is exported would read other tokens than it was trained on. `tokenizers` numbers added tokens that are no "
+        "entries of the model in the order of the file, from the number of entries on: number them so, with an added "
+        "token for each id that is left out."
+    ]
+
+
+def describe_kind(path: Path, content: bytes) -> str:
+    """Return what a file is that is no `tokenizer.json`, and how to make one of it; empty if that is not known."""
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        data = None
+    if isinstance(data, dict):
+        values = list(cast("dict[str, Any]", data).values())
+        kind = "a vocab.json: entries without merges" if values and all(type(v) is int for v in values) else ""
+        kind = kind or ("a tokenizer_config.json" if "tokenizer_class" in data else "")
+    else:
+        kind = "a SentencePiece model" if content[:1] == b"\n" and b"<unk>" in content[:256] else ""
+        kind = kind or ("a tiktoken file" if re.match(rb"[A-Za-z0-9+/]+=* \d+\r?\n", content) else "")
+    return kind and f"{kind}, not a tokenizer.json. {explain_making(path.parent)}"
+
+
+def explain_making(folder: Path) -> str:
+    """Return how to make a `tokenizer.json` of a folder with the files of a published tokenizer."""
+    return (
+        "transformers makes one of the folder of a published tokenizer:\n"
+        "    from transformers import AutoTokenizer\n"
+        f'    AutoTokenizer.from_pretrained("{folder}").backend_tokenizer.save("tokenizer.json")'
+    )
 
 
 def describe_ignored(data: dict[str, Any]) -> list[str]:

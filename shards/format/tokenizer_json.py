@@ -198,18 +198,62 @@ def make_plain(tokenizer: Part) -> Part:
     """Return a parsed `tokenizer.json` that takes text as data: what the ids of a set are compared with.
 
     It has no added tokens, which would match inside documents, no truncation, padding and post-processor. A Unigram's
-    special tokens are entries like others, which text would match: they lose their text, not their ids.
+    special tokens are entries like others, which text would match: a pre-tokenizer splits text that spells one.
     """
-    # What would cut or mark a document is off.
-    off = {"truncation": None, "padding": None, "post_processor": None}
-    plain: Part = tokenizer | off | {"added_tokens": []}
+    off = {"truncation": None, "padding": None, "post_processor": None, "added_tokens": []}
+    return _guard_special(tokenizer) | off
+
+
+def make_set_tokenizer(tokenizer: Part, bos: str | None) -> Part:
+    """Return the parsed `tokenizer.json` of a set, from the one that it is built with: it gives the ids of training.
+
+    Special tokens are its only added tokens: `tokenizers` matches them in text unless `encode_special_tokens` is set.
+    Other added tokens have no text any more; those that are no entries of the model leave a special token, since the
+    ids of later ones count them. A post-processor begins text with BOS, if documents do, and adds nothing else.
+
+    Args:
+        tokenizer: parsed. The result stays as it is if this is applied again.
+        bos: the special token that begins documents; None if none does.
+    """
+    entries, added = find_entries(tokenizer), list[Part]()
+    for token in tokenizer.get("added_tokens") or []:
+        if token.get("special"):
+            added.append(token)
+        elif token["content"] not in entries:
+            added.append(token | {"content": f"<|unused_{token['id']}|>", "special": True, "normalized": False})
+    own = _guard_special(tokenizer) | {"truncation": None, "padding": None, "added_tokens": added}
+    if bos is not None:
+        begin, ids = {"SpecialToken": {"id": bos, "type_id": 0}}, [find_special(tokenizer)[bos]]
+        text, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+        own["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": [begin, text],
+            "pair": [begin, text, begin, second],
+            "special_tokens": {bos: {"id": bos, "ids": ids, "tokens": [bos]}},
+        }
+    elif any(part.get("type") != "ByteLevel" for part in list_parts(own.get("post_processor"), "processors")):
+        own["post_processor"] = None  # `ByteLevel` adds no token
+    return own
+
+
+def _guard_special(tokenizer: Part) -> Part:
+    """Return a parsed Unigram with a pre-tokenizer that splits text which spells a special token after one character.
+
+    Such an entry can have no other text: `tokenizers` finds the ids of special tokens by it. Others stay as they are.
+    """
     model = tokenizer["model"]
-    if model.get("type") == "Unigram":
-        # An empty entry matches no text.
-        hidden = {*find_special(tokenizer).values(), model.get("unk_id")}
-        vocabulary = [["" if index in hidden else text, score] for index, (text, score) in enumerate(model["vocab"])]
-        plain["model"] = model | {"vocab": vocabulary}
-    return plain
+    if model.get("type") != "Unigram":
+        return tokenizer
+    marks = {*find_special(tokenizer).values(), model.get("unk_id")}
+    texts = sorted(text for index, (text, _) in enumerate(model["vocab"]) if index in marks and len(text) > 1)
+    if not texts:
+        return tokenizer
+    pattern = "|".join(f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in texts)
+    guard = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    parts = list(list_parts(tokenizer.get("pre_tokenizer"), "pretokenizers"))
+    if parts[-1:] == [guard]:
+        return tokenizer
+    return tokenizer | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [*parts, guard]}}
 
 
 @functools.cache

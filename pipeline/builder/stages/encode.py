@@ -30,7 +30,7 @@ def run_encode(build: RunningBuild) -> None:
                 unit,
                 source,
                 tokenizer.path,
-                tokenizer.sha256,
+                tokenizer.file_sha256,
                 tokenizer.eos_id,
                 dtype,
                 tokenizer.task,
