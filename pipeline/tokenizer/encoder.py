@@ -124,7 +124,11 @@ def read_encoder_file(
     if faults:
         raise TokenizerError("\n".join(f"{path}: {fault}" for fault in faults))
     own = make_set_tokenizer(data, bos_token)
-    text = content.decode() if own == data and content[:1] == b"{" else json.dumps(own, indent=2, ensure_ascii=False) + "\n"
+    text = (
+        content.decode()
+        if own == data and content[:1] == b"{"
+        else json.dumps(own, indent=2, ensure_ascii=False) + "\n"
+    )
     special = find_special(own)
     return TokenizerInfo(
         path=str(path),

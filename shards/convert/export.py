@@ -1,8 +1,8 @@
 """Export the splits of a set in another layout, whole or not at all.
 
 The folder also has `tokenizer.json`, as in the set, and `export.json`, which names the set, states the tokens and
-documents of each split, and where each phase of the mix begins and ends. Tokens are copied from the set's frames:
-nothing is encoded again. Equal sets give equal bytes.
+documents of each split, where each phase of the mix begins and ends, and how the tokenizer was proved. Tokens are
+copied from the set's frames: nothing is encoded again. Equal sets give equal bytes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from shards.convert.layouts import LayoutName
 from shards.convert.layouts.layout import SplitReader, load_layout
+from shards.convert.tokenizer_proof import prove_tokenizer
 from shards.errors import InputError
 from shards.format.listed_files import read_listed_file
 from shards.format.manifest import Split
@@ -23,7 +24,7 @@ from shards.stores.files import atomic_open, write_folder, write_text
 from shards.stores.store import check_outside
 from shards.terminal.reporter import Progress, count_up, no_progress
 
-TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_FILE, EXPORT_FILE = "tokenizer.json", "export.json"
 
 
 def export_set(
@@ -72,7 +73,9 @@ def export_set(
             module.write_split(partial(_create, folder), reader)
             held[reader.split] = {"tokens": reader.shards.num_tokens, "documents": reader.shards.num_documents}
         (folder / TOKENIZER_FILE).write_bytes(read_listed_file(shard_set.store, tokenizer.file, tokenizer.sha256))
-        write_text(folder / "export.json", json.dumps(_describe(shard_set, layout, held), indent=2) + "\n")
+        proof = prove_tokenizer(folder, TOKENIZER_FILE, bos_id=shard_set.bos_id, shard_set=shard_set)
+        about = _describe(shard_set, layout, held) | {"tokenizer_proof": proof}
+        write_text(folder / EXPORT_FILE, json.dumps(about, indent=2) + "\n")
         # Sizes by path, for the report.
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}

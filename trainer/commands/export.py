@@ -5,9 +5,9 @@
 The parts of a `llama` choose its class in transformers: Llama, Qwen3 (norms of queries and keys), Arcee (squared ReLU)
 or Apertus (both). Rows that pad the vocabulary are cut off; a `gpt2` gets GPT-2's own parameter names, with query, key
 and value in one matrix and matrices transposed. Text begins after an end of document, as in training: `generate` starts
-so from no prompt, but the tokenizer adds nothing. Special tokens spelled in a text are matched, as transformers does by
-default; `split_special_tokens=True` gives the ids of training, where text is never control. The weights are in memory
-twice at most.
+so from no prompt. The tokenizer gives the ids of training: BOS if the set has it, and special tokens spelled in a text
+as text, unless it is called with `split_special_tokens=False`. That is proved on probes and on documents of the set;
+`export.json` has the receipt. The weights are in memory twice at most.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -25,6 +25,8 @@ from shards.terminal.program import Outcome, Row
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from shards.format.reader import ShardSet
+    from shards.terminal.reporter import Note
     from trainer.recipe import ModelConfig
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -80,6 +82,8 @@ def run(options: argparse.Namespace) -> Outcome:
     """Export a checkpoint: write its folder, whole or not at all; return what it holds."""
     import torch
 
+    from shards.convert.export import EXPORT_FILE
+    from shards.convert.tokenizer_proof import prove_tokenizer
     from shards.stores.files import write_folder, write_text
     from shards.terminal.display import say
     from trainer.checkpoint.tensors import write_tensors
@@ -99,10 +103,26 @@ def run(options: argparse.Namespace) -> Outcome:
         for name, content in files.items():
             write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
         (folder / TOKENIZER_FILE).write_bytes((options.run / TOKENIZER_FILE).read_bytes())
+        shard_set = _open_trained_set(options.run, say)
+        proof = prove_tokenizer(folder, TOKENIZER_FILE, bos_id=loaded.bos_id, shard_set=shard_set, transformers=True)
+        write_text(folder / EXPORT_FILE, json.dumps({"step": loaded.step, "tokenizer_proof": proof}, indent=2) + "\n")
         write_tensors(folder / WEIGHTS_FILE, weights, {"format": "pt"})
     parameters = sum(tensor.numel() for tensor in weights.values())
     result = {"path": str(out), "step": loaded.step, "parameters": parameters, "dtype": options.dtype}
     return Outcome(result, [files[CONFIG_FILE]["architectures"][0], [result]])
+
+
+def _open_trained_set(run: Path, say: Note) -> ShardSet | None:
+    """Open the set that a run was trained on; say so if it is not where it was."""
+    from shards.format.reader import open_set
+    from trainer.run_folder import read_set_record
+
+    record = read_set_record(run)
+    try:
+        return open_set(record.path)
+    except (InputError, OSError) as error:
+        say(f"{record.path}: the set cannot be read, so the tokenizer is compared on probes alone: {error}")
+        return None
 
 
 def export_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: int) -> dict[str, Tensor]:
@@ -170,5 +190,6 @@ def describe_export_files(
     # Without its class a gpt2 gets GPT2Tokenizer, which rebuilds parts of it.
     tokenizer = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.max_position_embeddings}
     tokenizer |= {"bos_token": bos, "eos_token": eos, "pad_token": pad, "clean_up_tokenization_spaces": False}
+    tokenizer |= {"split_special_tokens": True}  # text is data, as in training
     tokenizer |= {"extra_special_tokens": [token for token in tokens if token not in (bos, eos, pad)]}
     return {CONFIG_FILE: model | common, "generation_config.json": ids, "tokenizer_config.json": tokenizer}

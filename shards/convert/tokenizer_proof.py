@@ -1,0 +1,113 @@
+"""The proof of an exported `tokenizer.json`: loaded by other libraries, it gives text the ids of training.
+
+The ids of training are those of `make_plain`. Compared are probes, texts that tokenizers are known to treat differently,
+and documents of the set: their text must also become the tokens that the set has, if its tokenizer keeps every byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from shards.errors import InputError
+from shards.format.document_blocks import iter_blocks
+from shards.format.reader import ShardSet
+from shards.format.tokenizer_json import find_special, make_plain
+
+DOCUMENTS = 300
+"""So many documents are compared, from the first shards of a set."""
+_MOST_TOKENS = 1 << 16
+"""Longer documents are left out."""
+_PROBES = (
+    *("", " ", "  ", " a", "a ", " a  b   c    d", "\t\ta\t", "\n\n  b\r\n c\r", "    def f(x):\n        return x\n"),
+    *(
+        "it's 12345 DON'T \u2019s 3.14e-10 v1.2.3",
+        "HTTPServer camelCase snake_case",
+        "naïve café e\u0301 \u212b \ufb01",
+    ),
+    *(
+        "中文 日本語 ไทย ខ្មែរ हिन्दी العربية עברית",
+        "👩\u200d👩\u200d👧 🙂🏽 🇩🇪",
+        "\x00\x01\x7f\ufeff\u00a0\u3000\u200b\u2028\ufffd",
+    ),
+    *(
+        "\u2581a \u2581\u2581b",
+        "<0x0A><0xFF>",
+        "\uff21\uff22 ẛ\u0323 İı ß ﬀ",
+        "\u088f \U00010940 \U000323b0 \U0001f642",
+    ),
+    *("[CLS] [SEP] <s></s> <unk> <pad> <|endoftext|><|im_start|>user", "a" * 300, " " * 300, "#" * 80 + "\n" * 40),
+)
+
+
+def prove_tokenizer(
+    folder: Path, file: str, *, bos_id: int | None, shard_set: ShardSet | None, transformers: bool = False
+) -> dict[str, Any]:
+    """Compare the tokenizer of a folder with the one that a set is made with.
+
+    Args:
+        folder: the folder of an export.
+        file: the name of its `tokenizer.json`.
+        bos_id: the id that begins each document of the set; None if none does.
+        shard_set: whose documents are compared; None for none.
+        transformers: load the folder by `AutoTokenizer`, too, if it is installed.
+
+    Returns:
+        The receipt: how many probes and documents were compared, by which versions of which libraries.
+
+    Raises:
+        InputError: a text becomes other ids.
+        ShardSetError: a file of the set is not what the manifest says.
+    """
+    from tokenizers import Tokenizer
+
+    parsed: dict[str, Any] = json.loads((folder / file).read_bytes())
+    plain = Tokenizer.from_str(json.dumps(make_plain(parsed)))
+    begin = [] if bos_id is None else [bos_id]
+
+    def expected(text: str) -> list[int]:
+        return [*begin, *plain.encode(text, add_special_tokens=False).ids]
+
+    # The libraries that use it, each as its user calls it.
+    loaded = Tokenizer.from_file(str(folder / file))
+    loaded.encode_special_tokens = True
+    encoders: dict[str, Callable[[str], list[int]]] = {"tokenizers": lambda text: loaded.encode(text).ids}
+    if transformers and (auto := _load_auto(folder)) is not None:
+        encoders["transformers"] = lambda text: auto(text)["input_ids"]
+    marks = [f"a{text}b {text}" for text in find_special(parsed)]
+    texts = [(text, expected(text)) for text in (*_PROBES, *marks)]
+    probes = len(texts)
+    if shard_set is not None:
+        for text, ids in islice(_iter_documents(shard_set), DOCUMENTS):
+            texts.append((text, ids if shard_set.vocabulary.keeps == "bytes" else expected(text)))
+    for text, ids in texts:
+        for library, encode in encoders.items():
+            if (found := encode(text)) != ids:
+                at = next((i for i, pair in enumerate(zip(found, ids, strict=False)) if pair[0] != pair[1]), -1)
+                raise InputError(
+                    f"{file}: {library} makes other ids than training of {text[:120]!r}: {found[:20]}, expected "
+                    f"{ids[:20]}; the first that differs is {at}. Nothing was exported. Report this, with the tokenizer."
+                )
+    return {"probes": probes, "documents": len(texts) - probes} | {name: version(name) for name in encoders}
+
+
+def _load_auto(folder: Path) -> Any:
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        return None
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def _iter_documents(shard_set: ShardSet) -> Iterator[tuple[str, list[int]]]:
+    """Yield the text of each document and its tokens, without EOS."""
+    for number in range(len(shard_set.shards)):
+        for block in iter_blocks(shard_set, number):
+            for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True):
+                if end - start <= _MOST_TOKENS:
+                    ids = block.tokens[start : end - 1]
+                    yield shard_set.vocabulary.decode_document(ids).decode(errors="replace"), ids.tolist()
