@@ -35,7 +35,7 @@ from shards.format.tokenizer_json import (
     make_plain,
     make_set_tokenizer,
 )
-from shards.format.vocabulary import read_vocabulary
+from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Encoder:
 
         # Special tokens are characters in text, so the encoders do not know them.
         plain = make_plain(tokenizer)
-        text = json.dumps(plain)
+        text = self._text = json.dumps(plain)
         try:
             self._reference = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # tokenizers raises a bare Exception
@@ -185,14 +185,13 @@ class Encoder:
         self.kept: KeptCounter | None = None
         if spelling.keeps == "bytes" and self._fast is not None:
             return  # the entries' bytes are not needed: 0.06 s
-        vocabulary = read_vocabulary(text.encode())
+        vocabulary = self._vocabulary
         if spelling.keeps != "bytes":
             entries = list(vocabulary.entries)
             if spelling.unknown is not None:
                 entries[spelling.unknown] = b""
             self.kept = KeptCounter(replace(vocabulary, entries=entries), spelling, self._reference)
         if self._fast is None:
-            self._entry_lengths = vocabulary.entry_lengths()
             self._encode_slowly(_wrap(_PROBE))
 
     def encode(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
@@ -206,6 +205,10 @@ class Encoder:
         """
         if self._fast is None:
             return self._encode_slowly(text)
+        import numpy as np
+
+        from pipeline.tokenizer.unicode_tables import find_documents
+
         ids, offsets = _encode_fast(self._fast, text)
         other = find_documents(text, has_normalizer=self._keeps != "bytes")
         if not len(other):
@@ -222,6 +225,14 @@ class Encoder:
     def encode_reference(self, text: str) -> list[int]:
         """Encode one document with `tokenizers`, special tokens taken as text."""
         return self._reference.encode(text, add_special_tokens=False).ids
+
+    @functools.cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return read_vocabulary(self._text.encode())
+
+    @functools.cached_property
+    def _entry_lengths(self) -> npt.NDArray[np.int64]:
+        return self._vocabulary.entry_lengths()
 
     def _encode_slowly(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
         import numpy as np

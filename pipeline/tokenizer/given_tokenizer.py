@@ -113,10 +113,10 @@ def find_wrong_ids(data: dict[str, Any]) -> list[str]:
         f"{token['content']!r} ({token['id']}, and {tokenizer.token_to_id(token['content'])})" for token in wrong[:5]
     )
     return [
-        f"{plural(len(wrong), 'added token')} with other ids in the file than `tokenizers` gives: {shown}. A model that "
-        "is exported would read other tokens than it was trained on. `tokenizers` numbers added tokens that are no "
-        "entries of the model in the order of the file, from the number of entries on: number them so, with an added "
-        "token for each id that is left out."
+        f"{plural(len(wrong), 'added token')} with other ids in the file than `tokenizers` gives: {shown}. A model "
+        "that is exported would read other tokens than it was trained on. `tokenizers` numbers added tokens that are "
+        "no entries of the model in the order of the file, from the number of entries on: number them so, with an "
+        "added token for each id that is left out."
     ]
 
 

@@ -4,10 +4,10 @@
 version which changes them is seen.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,8 +47,9 @@ def find_documents(text: pa.LargeStringArray, *, has_normalizer: bool) -> npt.ND
         text: the documents, none of them null.
         has_normalizer: whether the tokenizer normalizes text, so that marks count, too.
     """
-    offsets = np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
-    data = np.frombuffer(text.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    buffers: Any = text.buffers()
+    offsets = np.frombuffer(buffers[1], np.int64)[text.offset : text.offset + len(text) + 1]
+    data = np.frombuffer(buffers[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
     found: list[npt.NDArray[np.int64]] = []
     content = data.tobytes()
     for lead in _LEADS:

@@ -1,7 +1,7 @@
 """The proof of an exported `tokenizer.json`: loaded by other libraries, it gives text the ids of training.
 
-The ids of training are those of `make_plain`. Compared are probes, texts that tokenizers are known to treat differently,
-and documents of the set: their text must also become the tokens that the set has, if its tokenizer keeps every byte.
+The ids of training are those of `make_plain`. Compared are probes, which are texts that tokenizers are known to treat
+differently, and documents of the set. If its tokenizer keeps every byte, their text must become the set's own tokens.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -87,20 +87,22 @@ def prove_tokenizer(
     for text, ids in texts:
         for library, encode in encoders.items():
             if (found := encode(text)) != ids:
-                at = next((i for i, pair in enumerate(zip(found, ids, strict=False)) if pair[0] != pair[1]), -1)
+                same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(found, ids, strict=False)))
                 raise InputError(
-                    f"{file}: {library} makes other ids than training of {text[:120]!r}: {found[:20]}, expected "
-                    f"{ids[:20]}; the first that differs is {at}. Nothing was exported. Report this, with the tokenizer."
+                    f"{file}: {library} gives other ids than training to {text[:120]!r}: from id {same} on "
+                    f"{found[same : same + 8]}, expected {ids[same : same + 8]}. Nothing was exported. Use another "
+                    f"version of {library}; if that does not help, report it with the tokenizer."
                 )
     return {"probes": probes, "documents": len(texts) - probes} | {name: version(name) for name in encoders}
 
 
 def _load_auto(folder: Path) -> Any:
     try:
-        from transformers import AutoTokenizer
+        import transformers
     except ImportError:
         return None
-    return AutoTokenizer.from_pretrained(folder)
+    auto: Any = transformers.AutoTokenizer
+    return auto.from_pretrained(folder)
 
 
 def _iter_documents(shard_set: ShardSet) -> Iterator[tuple[str, list[int]]]:

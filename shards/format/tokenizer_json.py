@@ -200,7 +200,7 @@ def make_plain(tokenizer: Part) -> Part:
     It has no added tokens, which would match inside documents, no truncation, padding and post-processor. A Unigram's
     special tokens are entries like others, which text would match: a pre-tokenizer splits text that spells one.
     """
-    off = {"truncation": None, "padding": None, "post_processor": None, "added_tokens": []}
+    off: Part = {"truncation": None, "padding": None, "post_processor": None, "added_tokens": []}
     return _guard_special(tokenizer) | off
 
 
@@ -216,12 +216,13 @@ def make_set_tokenizer(tokenizer: Part, bos: str | None) -> Part:
         bos: the special token that begins documents; None if none does.
     """
     entries, added = find_entries(tokenizer), list[Part]()
-    for token in tokenizer.get("added_tokens") or []:
+    tokens: list[Part] = tokenizer.get("added_tokens") or []
+    for token in tokens:
         if token.get("special"):
             added.append(token)
         elif token["content"] not in entries:
             added.append(token | {"content": f"<|unused_{token['id']}|>", "special": True, "normalized": False})
-    own = _guard_special(tokenizer) | {"truncation": None, "padding": None, "added_tokens": added}
+    own: Part = _guard_special(tokenizer) | {"truncation": None, "padding": None, "added_tokens": added}
     if bos is not None:
         begin, ids = {"SpecialToken": {"id": bos, "type_id": 0}}, [find_special(tokenizer)[bos]]
         text, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")

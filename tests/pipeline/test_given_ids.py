@@ -1,4 +1,4 @@
-"""The ids of training are the ids of use: kinds of given tokenizers, and what `tokenizers` and transformers make of them.
+"""The ids of training are the ids of use: given tokenizers, and what `tokenizers` and transformers make of them.
 
 For each kind: a file that training refuses before anything is encoded, or one whose set has a `tokenizer.json` with the
 same ids by `tokenizers` and by `AutoTokenizer`. `TOKENMILL_PROBES` sets how many random texts are compared.
@@ -110,9 +110,10 @@ def _processor(processor: Any) -> Change:
 
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-WITH_EOS = TEMPLATE | {
-    "single": [*TEMPLATE["single"], {"SpecialToken": {"id": "</s>", "type_id": 0}}],
-    "special_tokens": TEMPLATE["special_tokens"] | {"</s>": {"id": "</s>", "ids": [2], "tokens": ["</s>"]}},
+BEGIN: Any = TEMPLATE
+WITH_EOS = BEGIN | {
+    "single": [*BEGIN["single"], {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+    "special_tokens": BEGIN["special_tokens"] | {"</s>": {"id": "</s>", "ids": [2], "tokens": ["</s>"]}},
 }
 CHANGES: dict[str, Change] = {
     "as it is": _processor(None),
