@@ -229,13 +229,14 @@ def test_bos_that_is_not_clear_is_asked_for(kinds: dict[str, Any], tmp_path: Pat
 def test_what_a_file_asks_for_and_a_set_does_not_do_is_said(kinds: dict[str, Any], tmp_path: Path) -> None:
     assert load(kinds["nfc"], tmp_path).ignored == ()
     cut = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
-    word = kinds["llama2"]["added_tokens"][0] | {"content": "the", "id": 999, "special": False}
+    size = len(kinds["llama2"]["model"]["vocab"])
+    word = kinds["llama2"]["added_tokens"][0] | {"content": "the set", "id": size, "special": False}
     data = kinds["llama2"] | {"truncation": cut, "added_tokens": [*kinds["llama2"]["added_tokens"], word]}
     info = load(data, tmp_path)
     assert info.ignored == (
         "truncation (no document is cut or padded)",
         "a post-processor that begins documents with <s> (tokenizer.bos decides)",
-        '1 added token that is not special, such as "the"',
+        '1 added token that is not special, such as "the set"',
     )
     encoder = Encoder(data)
     assert encode(encoder, ["the set"])[0] == [reference(kinds["llama2"]).encode("the set").ids]

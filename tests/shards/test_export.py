@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from importlib.metadata import version
 
 import duckdb
 import numpy as np
@@ -38,7 +39,15 @@ def tiny_set(plan, tmp_path):
 @pytest.fixture
 def wide_set(plan, tmp_path):
     """Return a set of uint32: a vocabulary of 70,000."""
-    wide = dataclasses.replace(plan, vocab_size=70_000)
+    tokenizer = json.loads(plan.tokenizer)
+    model = tokenizer["model"]
+    model["vocab"] |= {f"\u0103{index}": index for index in range(300, 70_000)}
+    # Two tokens of two control characters each, which join.
+    for index, byte in ((69_999, "\u0101"), (65_536, "\u0102")):
+        del model["vocab"][f"\u0103{index}"]
+        model["vocab"][byte * 2] = index
+        model["merges"].append([byte, byte])
+    wide = dataclasses.replace(plan, vocab_size=70_000, tokenizer=json.dumps(tokenizer))
     wide.documents = {"train": [[make_document(69_999, 65_536, dtype="<u4")] for _ in range(2)]}
     write_set(tmp_path / "wide", wide)
     return shards.open_set(tmp_path / "wide")
@@ -187,6 +196,23 @@ def test_wide_vocabulary(wide_set, tmp_path, name):
         assert content.count(np.array([69_999, 65_536, EOS], "<u4").tobytes()) == 2
     if name == "megatron":
         assert (tmp_path / "out/train.idx").read_bytes()[17] == 4
+
+
+def test_the_tokenizer_is_proved(plan, tmp_path):
+    """A text whose tokens are not those of its tokenizer is shown; nothing is exported."""
+    write_set(tmp_path / "good", plan)
+    export_set(shards.open_set(tmp_path / "good"), tmp_path / "out", layout="nanogpt")
+    proof = json.loads((tmp_path / "out/export.json").read_text())["tokenizer_proof"]
+    assert proof == {"probes": proof["probes"], "documents": 300, "tokenizers": version("tokenizers")}
+    assert proof["probes"] > 30
+    vocabulary = json.loads(plan.tokenizer)["model"]["vocab"]
+    plan.documents = {"train": [[make_document(*map(vocabulary.get, "the"))]]}
+    write_set(tmp_path / "other", plan)
+    with pytest.raises(
+        InputError, match=r"tokenizer\.json: tokenizers gives other ids than training to '.*': from id 0 on"
+    ):
+        export_set(shards.open_set(tmp_path / "other"), tmp_path / "none", layout="nanogpt")
+    assert not (tmp_path / "none").exists()
 
 
 def test_what_a_layout_cannot_count_is_refused(tiny_set, monkeypatch, tmp_path):
