@@ -73,7 +73,7 @@ def export_set(
             module.write_split(partial(_create, folder), reader)
             held[reader.split] = {"tokens": reader.shards.num_tokens, "documents": reader.shards.num_documents}
         (folder / TOKENIZER_FILE).write_bytes(read_listed_file(shard_set.store, tokenizer.file, tokenizer.sha256))
-        proof = prove_tokenizer(folder, TOKENIZER_FILE, bos_id=shard_set.bos_id, shard_set=shard_set)
+        proof = prove_tokenizer(folder / TOKENIZER_FILE, bos_id=shard_set.bos_id, shard_set=shard_set)
         about = _describe(shard_set, layout, held) | {"tokenizer_proof": proof}
         write_text(folder / EXPORT_FILE, json.dumps(about, indent=2) + "\n")
         # Sizes by path, for the report.

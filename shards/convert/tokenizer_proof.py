@@ -7,10 +7,11 @@ differently, and documents of the set. If its tokenizer keeps every byte, their 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from itertools import islice, takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from shards.errors import InputError
@@ -18,6 +19,7 @@ from shards.format.document_blocks import iter_blocks
 from shards.format.reader import ShardSet
 from shards.format.tokenizer_json import find_special, make_plain
 
+Encode = Callable[[str], list[int]]
 DOCUMENTS = 300
 """So many documents are compared, from the first shards of a set."""
 _MOST_TOKENS = 1 << 16
@@ -45,16 +47,15 @@ _PROBES = (
 
 
 def prove_tokenizer(
-    folder: Path, file: str, *, bos_id: int | None, shard_set: ShardSet | None, transformers: bool = False
+    file: Path, *, bos_id: int | None, shard_set: ShardSet | None, others: Mapping[str, Encode] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Compare the tokenizer of a folder with the one that a set is made with.
+    """Compare the ids of a set's `tokenizer.json` with those of training.
 
     Args:
-        folder: the folder of an export.
-        file: the name of its `tokenizer.json`.
+        file: the file, as it is exported.
         bos_id: the id that begins each document of the set; None if none does.
         shard_set: whose documents are compared; None for none.
-        transformers: load the folder by `AutoTokenizer`, too, if it is installed.
+        others: what encodes a text by other libraries than `tokenizers`, by the name of the library.
 
     Returns:
         The receipt: how many probes and documents were compared, by which versions of which libraries.
@@ -65,19 +66,17 @@ def prove_tokenizer(
     """
     from tokenizers import Tokenizer
 
-    parsed: dict[str, Any] = json.loads((folder / file).read_bytes())
+    parsed: dict[str, Any] = json.loads(file.read_bytes())
     plain = Tokenizer.from_str(json.dumps(make_plain(parsed)))
     begin = [] if bos_id is None else [bos_id]
 
     def expected(text: str) -> list[int]:
         return [*begin, *plain.encode(text, add_special_tokens=False).ids]
 
-    # The libraries that use it, each as its user calls it.
-    loaded = Tokenizer.from_file(str(folder / file))
+    # `tokenizers` as its user calls it.
+    loaded = Tokenizer.from_file(str(file))
     loaded.encode_special_tokens = True
-    encoders: dict[str, Callable[[str], list[int]]] = {"tokenizers": lambda text: loaded.encode(text).ids}
-    if transformers and (auto := _load_auto(folder)) is not None:
-        encoders["transformers"] = lambda text: auto(text)["input_ids"]
+    encoders: dict[str, Encode] = {"tokenizers": lambda text: loaded.encode(text).ids, **others}
     marks = [f"a{text}b {text}" for text in find_special(parsed)]
     texts = [(text, expected(text)) for text in (*_PROBES, *marks)]
     probes = len(texts)
@@ -89,20 +88,11 @@ def prove_tokenizer(
             if (found := encode(text)) != ids:
                 same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(found, ids, strict=False)))
                 raise InputError(
-                    f"{file}: {library} gives other ids than training to {text[:120]!r}: from id {same} on "
+                    f"{file.name}: {library} gives other ids than training to {text[:120]!r}: from id {same} on "
                     f"{found[same : same + 8]}, expected {ids[same : same + 8]}. Nothing was exported. Use another "
                     f"version of {library}; if that does not help, report it with the tokenizer."
                 )
     return {"probes": probes, "documents": len(texts) - probes} | {name: version(name) for name in encoders}
-
-
-def _load_auto(folder: Path) -> Any:
-    try:
-        import transformers
-    except ImportError:
-        return None
-    auto: Any = transformers.AutoTokenizer
-    return auto.from_pretrained(folder)
 
 
 def _iter_documents(shard_set: ShardSet) -> Iterator[tuple[str, list[int]]]:

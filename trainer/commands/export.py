@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
 from shards.terminal.arguments import add_new_folder, add_run
@@ -25,6 +25,7 @@ from shards.terminal.program import Outcome, Row
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from shards.convert.tokenizer_proof import Encode
     from shards.format.reader import ShardSet
     from shards.terminal.reporter import Note
     from trainer.recipe import ModelConfig
@@ -104,7 +105,8 @@ def run(options: argparse.Namespace) -> Outcome:
             write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
         (folder / TOKENIZER_FILE).write_bytes((options.run / TOKENIZER_FILE).read_bytes())
         shard_set = _open_trained_set(options.run, say)
-        proof = prove_tokenizer(folder, TOKENIZER_FILE, bos_id=loaded.bos_id, shard_set=shard_set, transformers=True)
+        others = _load_auto_tokenizer(folder)
+        proof = prove_tokenizer(folder / TOKENIZER_FILE, bos_id=loaded.bos_id, shard_set=shard_set, others=others)
         write_text(folder / EXPORT_FILE, json.dumps({"step": loaded.step, "tokenizer_proof": proof}, indent=2) + "\n")
         write_tensors(folder / WEIGHTS_FILE, weights, {"format": "pt"})
     parameters = sum(tensor.numel() for tensor in weights.values())
@@ -123,6 +125,17 @@ def _open_trained_set(run: Path, say: Note) -> ShardSet | None:
     except (InputError, OSError) as error:
         say(f"{record.path}: the set cannot be read, so the tokenizer is compared on probes alone: {error}")
         return None
+
+
+def _load_auto_tokenizer(folder: Path) -> dict[str, Encode]:
+    """Return what encodes a text by the tokenizer that transformers makes of an export, if it is installed."""
+    try:
+        import transformers
+    except ImportError:
+        return {}
+    auto: Any = transformers.AutoTokenizer
+    tokenizer = auto.from_pretrained(folder)
+    return {"transformers": lambda text: tokenizer(text)["input_ids"]}
 
 
 def export_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: int) -> dict[str, Tensor]:
