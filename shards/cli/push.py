@@ -30,11 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--card", type=parse_path, metavar="FILE", help="README.md (default: SET.report's, if any)")
     add_threads(parser)
     add_give_up_after(parser)
+    parser.add_argument("--dry-run", action="store_true", help="validate, and say what would be sent; send nothing")
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Return what was sent."""
-    from shards.hub.push import list_files, push
+    """Return what was sent, or with `--dry-run` what would be."""
+    from shards.hub.push import list_files, preview, push
     from shards.stores.hub_client import limit_hub_requests, quiet_hub_client
     from shards.stores.hub_store import parse_hub_address
     from shards.terminal.progress import show_progress
@@ -50,18 +51,20 @@ def run(options: argparse.Namespace) -> Outcome:
         raise ShardSetError(checked.problems)
     quiet_hub_client()
     limit_hub_requests(options.give_up_after)
-    with show_progress("push", unit="bytes") as progress:
-        done = push(
-            list_files(options.set, card),
-            address,
-            private=options.private,
-            replace=options.replace,
-            keep_card=not (options.card or options.replace),
-            give_up_s=options.give_up_after,
-            progress=progress,
-        )
-    seconds = time.perf_counter() - began
+    files = list_files(options.set, card)
     named = {"url": str(address), "repo": address.repo, "revision": address.revision, "folder": address.folder}
+    rules: dict[str, Any] = {
+        "private": options.private,
+        "replace": options.replace,
+        "keep_card": not (options.card or options.replace),
+        "give_up_s": options.give_up_after,
+    }
+    if options.dry_run:
+        told = preview(files, address, **rules)
+        return Outcome(named | told | {"dry_run": True}, _show_preview(address, told))
+    with show_progress("push", unit="bytes") as progress:
+        done = push(files, address, **rules, progress=progress)
+    seconds = time.perf_counter() - began
     return Outcome(named | done | {"verified": True, "seconds": round(seconds, 3)}, _show(address, done, seconds))
 
 
@@ -85,6 +88,14 @@ def _find_card(options: argparse.Namespace) -> Path | None:
             f"tokenmill report {options.set}, or give it by --card."
         )
     return card
+
+
+def _show_preview(address: HubAddress, told: dict[str, Any]) -> Iterator[str]:
+    yield f"{address}: {'reached' if told['exists'] else 'to be created'}; nothing was sent"
+    counts = f"{len(told['missing']):,} of {plural(told['files'], 'file')}"
+    yield f"{counts} to send, {told['missing_bytes']:,} of {told['bytes']:,} bytes; the others are there"
+    if told["replaces"] is not None:
+        yield f"the set {told['replaces']!r} would be replaced"
 
 
 def _show(address: HubAddress, done: dict[str, Any], seconds: float) -> Iterator[str]:

@@ -24,7 +24,7 @@ from shards.errors import ShardSetError, plural, set_error
 from shards.format.manifest import MANIFEST_FILE, Manifest
 from shards.format.reader import ShardSet, open_set
 from shards.stores.files import hash_file
-from shards.stores.hub_client import hub_errors, open_hub_client, transfer
+from shards.stores.hub_client import hub_errors, open_hub_client, say_token, transfer
 from shards.stores.hub_store import BLOB_DIGITS, HubAddress, HubStore, blob_id, open_hub
 from shards.stores.retry import StoreError, TransientError, retry
 from shards.stores.store import ListedFile
@@ -158,6 +158,42 @@ def push(
     }
 
 
+def preview(
+    files: Sequence[SetFile],
+    address: HubAddress,
+    *,
+    private: bool = False,
+    replace: bool = False,
+    keep_card: bool = False,
+    give_up_s: float | None = None,
+) -> dict[str, Any]:
+    """Return what `push` with the same arguments would send; write nothing, and refuse what it refuses.
+
+    Returns:
+        exists: whether the repository is there; else `push` creates it.
+        replaces: the name of the set whose place it takes; None if there is none.
+        files, bytes: of the set and the card.
+        missing, missing_bytes: the files that the push would add to the revision.
+    """
+    comparison = _compare_with_hub(files, address, keep_card=keep_card, give_up_s=give_up_s)
+    if comparison is None:
+        _check_new(address)
+    else:
+        _check(comparison, private=private, replace=replace)
+    wanted, missing = (comparison.files, comparison.missing) if comparison else (files, files)
+    for file in missing:
+        if file.name == CARD_FILE:
+            retry(f"{address}: {CARD_FILE}", partial(_check_card, address, file.path), give_up_s=give_up_s)
+    return {
+        "exists": comparison is not None,
+        "replaces": comparison.other.name if comparison and comparison.other else None,
+        "files": len(wanted),
+        "bytes": _count_bytes(wanted),
+        "missing": [file.name for file in missing],
+        "missing_bytes": _count_bytes(missing),
+    }
+
+
 def _count_bytes(files: Sequence[SetFile]) -> int:
     return sum(file.bytes for file in files)
 
@@ -222,11 +258,20 @@ def _holds(listed: ListedFile, file: SetFile) -> bool:
     return listed.bytes == file.bytes and listed.version == blob_id(file.path.read_bytes())
 
 
-def _create(address: HubAddress, *, private: bool) -> None:
-    """Create the repository unless it exists."""
+def _check_new(address: HubAddress) -> None:
+    """Refuse to create a repository without a token, or for a branch that a new one does not have."""
+    from huggingface_hub import get_token
+
     if address.revision != "main":
         remedy = f"Push to {address.repo} first, or create the branch with `hf`."
         raise StoreError(f"{address}: there is no such repository, and a new one has only the branch main. {remedy}")
+    if not get_token():
+        raise StoreError(f"{address}: no such dataset, or it is private. {say_token()}.")
+
+
+def _create(address: HubAddress, *, private: bool) -> None:
+    """Create the repository unless it exists."""
+    _check_new(address)
     with hub_errors(f"{address}"):
         open_hub_client().create_repo(address.repo, repo_type="dataset", private=private, exist_ok=True)
 

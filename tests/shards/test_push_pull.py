@@ -144,6 +144,24 @@ def test_many_files_are_committed_in_parts_and_the_manifest_last(hub, run, whole
     assert names == {*files_of(good_set), ".gitattributes"}
 
 
+def test_a_dry_run_says_what_a_push_would_send_or_refuse(hub, run, whole, good_set, tmp_path, monkeypatch):
+    status, told, _ = push_json(run, whole, REPO, "--dry-run")
+    assert (status, told["exists"], told["replaces"], told["url"]) == (0, False, None, URL)
+    assert sorted(told["missing"]) == sorted(files_of(whole))
+    assert told["missing_bytes"] == told["bytes"] == sum(map(len, files_of(whole).values()))
+    hub.publish(REPO, without(whole, tmp_path / "part", *TRAIN[3:]))
+    status, told, _ = push_json(run, whole, REPO, "--dry-run")
+    assert (status, told["exists"], told["files"], len(told["missing"])) == (0, True, 21, 6)
+    assert (push_json(run, whole)[1]["added"], told["missing_bytes"] < told["bytes"]) == (told["missing"], True)
+    hub.writes.log.clear()
+    assert "holds another set" in run("push", good_set, REPO, "--dry-run")[2]
+    assert "would be replaced" in run("push", good_set, REPO, "--dry-run", "--replace")[1]
+    monkeypatch.delenv("HF_TOKEN")
+    status, _, err = run("push", whole, "tester/other", "--dry-run")
+    assert (status, "No token was sent" in err) == (2, True)
+    assert (hub.writes.log, [record.method for record in hub.requests if "/create" in record.path]) == ([], [])
+
+
 # --- Pushes that break ---
 
 
@@ -330,6 +348,15 @@ def test_the_reports_card_is_taken(hub, run, whole, tmp_path):
 
 
 # --- Pulls that break ---
+
+
+def test_a_pull_through_a_network_that_fails_all_the_time(hub, run, whole, tmp_path):
+    hub.publish(REPO, whole)
+    hub.faults.every(3, stall_s=0.05)
+    status, _, err = run("pull", REPO, "--out", tmp_path / "back", "--give-up-after", "100")
+    assert status == 0, err
+    assert {record.fault for record in hub.requests} >= {"reset", "503", "short"}
+    assert files_of(tmp_path / "back") == files_of(whole)
 
 
 @pytest.mark.parametrize("stays", [False, True])
