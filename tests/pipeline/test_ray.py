@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -19,13 +20,15 @@ from pipeline.engine.ray_executor import RayExecutor
 from pipeline.engine.tasks import Call
 from shards.errors import InputError, RunError
 from shards.validation.validate import validate
-from tests.support.builds import Built, digests, digests_in, wait_until
+from tests.support.builds import Built, build_here, digests, digests_in, wait_until
 from tests.support.damage import flip_unseen
 from tests.support.ray_cluster import RayCluster
+from tests.support.recipes import source, write_recipe
 from tests.support.servers.objects import ObjectServer, Proxy, aws_environment
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.small_recipe import write_small_recipe
 from tests.support.stage_tasks import TaskError, make_calls
+from tests.support.started import attempts
 
 pytestmark = pytest.mark.long
 
@@ -87,6 +90,33 @@ def test_a_build_gives_the_bytes_of_a_local_one(
         f"error: {problem}" for problem in problems
     ]
     assert {problem.kind for problem in problems} >= {"file_checksum"}
+
+
+def test_a_build_whose_nodes_die_gives_them_too(
+    ray_cluster: RayCluster, run_process: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Every node dies while it encodes, and again while it assembles; others come."""
+    for name in ("even", "odd"):
+        texts = (f"{name} {index} " + " ".join(str(index * word) for word in range(60)) for index in range(12_000))
+        (tmp_path / f"{name}.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+    sources = [source(name, tmp_path / f"{name}.jsonl") for name in ("even", "odd")]
+    shards = {"tokens": 2_000_000, "zstd_level": 15}  # each takes seconds
+    recipe = write_recipe(tmp_path / "recipe.toml", *sources, shards=shards)
+    build_here(recipe, tmp_path / "local")
+    stages = {"encode": tmp_path / "ray.work/encode", "assemble": tmp_path / "ray"}
+    with ThreadPoolExecutor(1) as thread:
+        flags = ["--out", "ray", "--engine", "ray", "--ray-address", ray_cluster.address]
+        building = thread.submit(run_process, "build", recipe, *flags)
+        for folder in stages.values():
+            wait_until(lambda: attempts(folder) or building.done(), "a task at work")  # noqa: B023
+            for node in list(ray_cluster.nodes):
+                ray_cluster.kill_node(node)
+            ray_cluster.add_nodes(2)
+        done = building.result()
+    assert done.returncode == 0, done.stderr
+    for stage in stages:
+        assert re.search(rf"{stage} task .*: its node died; it runs again", done.stderr), done.stderr
+    assert digests(tmp_path / "ray") == digests(tmp_path / "local")
 
 
 def test_a_build_over_a_store_gives_them_too_although_requests_fail(
