@@ -21,6 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from shards.errors import InputError
+from shards.stores.files import check_own_folder
+
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
@@ -56,8 +59,9 @@ def find_numba_folder(sources: Path) -> str:
         base = Path(os.environ.get("NUMBA_CACHE_DIR") or f"{home}/tokenmill").expanduser()
         folder = base / f"{sources.name}-{_digest_sources(sources)}"
         folder.mkdir(parents=True, exist_ok=True)
+        check_own_folder(folder)  # numba runs what it finds there
         tempfile.TemporaryFile(dir=folder).close()
-    except (OSError, RuntimeError):  # no home, a full disk, a folder of somebody else
+    except (OSError, RuntimeError, InputError):  # no home, a full disk, a folder of somebody else
         return ""
     return str(folder)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from shards.errors import InputError
-from shards.stores.files import write_text
+from shards.stores.files import no_follow, write_text
 
 METRICS_FILE = "metrics.jsonl"
 NUMBERS = ("step", "tokens", "loss", "grad_norm", "lr", "tokens_per_s", "seconds", "usd", "val_loss")
@@ -48,7 +48,7 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
         # The file is rewritten before a line is added.
         if self.removed and write:
             write_text(path, "".join(json.dumps(record) + "\n" for record in self.records))
-        self._file = path.open("a", encoding="utf-8") if write else None
+        self._file = open(path, "a", encoding="utf-8", opener=no_follow) if write else None  # noqa: SIM115
         self.track: Callable[[Record], None] = lambda record: None
 
     def __exit__(self, *_: object) -> None:

@@ -26,7 +26,7 @@ import xxhash
 from pipeline.engine.checksums import WrittenFile, seal, seal_checksums
 from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, Result, load_receipt, write_receipt
 from shards.errors import RunError
-from shards.stores.files import TMP_SUFFIX, delete_path, is_abandoned, sync_folder, unique_name
+from shards.stores.files import TMP_SUFFIX, check_own_folder, delete_path, is_abandoned, sync_folder, unique_name
 from shards.stores.store import FolderStore, WritableStore
 from shards.terminal.workers import map_in_threads
 
@@ -75,12 +75,17 @@ def open_attempt(
         label: the task's name for a person.
     """
     near = (store.folder for store in (outputs, stage) if store is not None and store.folder is not None)
-    place = Path(scratch) if scratch is not None else next(near, default_scratch())
+    place = Path(scratch) if scratch is not None else next(near, None)
+    if place is None:  # a name that anybody can take
+        place = default_scratch()
+        place.mkdir(mode=0o700, exist_ok=True)
+        check_own_folder(place)
     if stage.folder is None or scratch is not None:
         delete_abandoned_attempts(place)  # of this host, whose scratch the driver may not see
     name = unique_name()
     folder = place / f".{digest}.{name}{TMP_SUFFIX}"
-    folder.mkdir(parents=True)
+    place.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o755)  # others cannot write there, whatever the umask
     try:
         yield Attempt(name, label, folder, stage.child(digest), outputs)
     finally:

@@ -33,6 +33,7 @@ from pathlib import Path
 from threading import Event
 
 from shards.errors import InputError, set_error
+from shards.stores.files import check_own_folder, no_follow
 from shards.terminal.reporter import Advance, report
 
 MOST_DEFAULT_BYTES = 100 * 10**9
@@ -65,13 +66,14 @@ class Cache:
                 the free disk space (what the cache holds counts as free), but at most `MOST_DEFAULT_BYTES`.
 
         Raises:
-            InputError: the folder cannot be written to.
+            InputError: the folder cannot be written to, or is another user's.
         """
         self.folder = (folder or default_cache_folder()).absolute()
         self._verified: set[tuple[int, int, int]] = set()
         self._unmeasured = 0
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            check_own_folder(self.folder)
             with self._locked():
                 if limit is None:
                     held = sum(path.stat().st_size for path in self._list_files())
@@ -104,7 +106,7 @@ class Cache:
         """
         while True:
             try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = no_follow(str(path), os.O_RDONLY)
             except FileNotFoundError:
                 descriptor = self._fetch(path, name, size, fetch, stop)
                 if descriptor is None:
@@ -145,7 +147,9 @@ class Cache:
             self._unmeasured += size
             path.parent.mkdir(exist_ok=True)
             try:
-                part.write_bytes(content + hashlib.sha256(content).digest())
+                part.unlink(missing_ok=True)
+                with part.open("xb") as file:
+                    file.write(content + hashlib.sha256(content).digest())
                 part.rename(path)
             except OSError as error:
                 part.unlink(missing_ok=True)
@@ -178,7 +182,7 @@ class Cache:
             if path.exists():
                 return None
             part.parent.mkdir(exist_ok=True)
-            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = no_follow(str(part), os.O_RDWR | os.O_CREAT)
             mine = _lock(descriptor)
         try:
             if not mine:
@@ -237,8 +241,10 @@ class Cache:
         # Count what is there. A part that nobody holds is of a dead process.
         used, whole = 0, list[tuple[int, int, Path]]()
         for path in self._list_files():
-            facts = path.stat()
-            if path.name.endswith(PART_SUFFIX):
+            facts = path.lstat()
+            if path.is_symlink():
+                path.unlink()  # nothing here makes one
+            elif path.name.endswith(PART_SUFFIX):
                 used += 0 if _remove_abandoned(path) else facts.st_size
             else:
                 used += facts.st_size
@@ -254,7 +260,7 @@ class Cache:
     def _list_files(self) -> Iterator[Path]:
         """Yield every file of every set; remove the folders of sets that have none."""
         for folder in list(self.folder.iterdir()):
-            if _FOLDER.fullmatch(folder.name):
+            if _FOLDER.fullmatch(folder.name) and not folder.is_symlink():
                 with contextlib.suppress(OSError):
                     folder.rmdir()  # fails unless it is empty
                     continue
@@ -263,7 +269,7 @@ class Cache:
     @contextlib.contextmanager
     def _locked(self) -> Generator[None]:
         """Hold the folder's lock."""
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = no_follow(str(self.folder / "lock"), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -312,7 +318,7 @@ def _release(descriptor: int) -> None:
 
 def _remove_abandoned(part: Path) -> bool:
     """Remove a part unless a process is fetching it; return whether it was removed."""
-    descriptor = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = no_follow(str(part), os.O_RDONLY)
     try:
         if not _lock(descriptor):
             return False

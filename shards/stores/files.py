@@ -2,6 +2,9 @@
 
 A file is written under a temporary name in the same folder, synced, and renamed at the end: a reader never sees half
 of it, and a crash leaves only temporary names behind. A lock ends when its process ends, in whatever way.
+
+Others may be able to write to the folder above. So a temporary name is random and must be new, no link is followed
+from it, and a folder that another user has made is not taken for this user's.
 """
 
 from __future__ import annotations
@@ -9,18 +12,20 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import glob
 import hashlib
 import os
 import re
 import shutil
 import socket
 import stat
+import tempfile
 import uuid
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from shards.errors import InputError
+from shards.errors import InputError, RunError
 from shards.terminal.amounts import format_size
 from shards.terminal.reporter import report
 
@@ -42,7 +47,7 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
         raise InputError(f"{path}: is not a regular file, and would be replaced. Give another file.")
     temporary = path.with_name(f".{path.name}.{unique_name()}{TMP_SUFFIX}")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -51,6 +56,11 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def no_follow(path: str, flags: int) -> int:
+    """Open a file, but not through a link of that name: the `opener` for a file that is not written by a new name."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 @functools.cache
@@ -145,13 +155,37 @@ def _existing(folder: Path) -> Path:
     return folder
 
 
+def check_own_folder(folder: Path) -> None:
+    """Refuse a folder that another user has made: what is in it, such as links, would decide where files are written.
+
+    The owner is compared with that of a new file: a network's file system may give every file to one user.
+
+    Raises:
+        InputError: the folder is another user's.
+        OSError: it is not there.
+    """
+    owner = folder.stat().st_uid
+    if owner in (0, os.geteuid()):  # an administrator's folder for all, such as /scratch
+        return
+    with contextlib.suppress(PermissionError), tempfile.TemporaryFile(dir=folder) as file:
+        if os.fstat(file.fileno()).st_uid == owner:
+            return
+    raise InputError(
+        f"{folder}: belongs to another user (uid {owner}; this is {os.geteuid()}), so it is not used. Give a new "
+        "folder, or one of your own."
+    )
+
+
 @contextlib.contextmanager
-def lock_folder(folder: Path, *, wait: str = "") -> Generator[None]:
+def lock_folder(folder: Path, *, wait: str = "") -> Generator[int]:
     """Lock a folder on this machine for this process. The lock ends when the process ends, in whatever way.
 
     Args:
         folder: the folder.
         wait: what is waited for while another process holds the lock; without it, nothing is.
+
+    Yields:
+        The folder's open descriptor.
 
     Raises:
         InputError: another process holds the lock.
@@ -166,7 +200,7 @@ def lock_folder(folder: Path, *, wait: str = "") -> Generator[None]:
                 raise InputError(message) from error
             report(wait)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -185,9 +219,9 @@ def check_new_folder(path: Path) -> None:
 def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove") -> Generator[Path]:
     """Make a folder to write files to. It gets its name if the block succeeds, and is removed if the block fails.
 
-    Until then the folder has a hidden name in the same parent, and nobody else can read it or write to it. A killed
-    process leaves that hidden folder; the next run removes it and starts clean, unless another process is still writing
-    to it.
+    Until then the folder has a hidden, random name in the same parent, and nobody else can read it or write to it. A
+    killed process leaves that hidden folder; the next run removes it and starts clean, unless another process is still
+    writing to it.
 
     Args:
         path: the folder's final name.
@@ -195,58 +229,67 @@ def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove"
 
     Raises:
         FileExistsError: the name is taken by a file, or by a folder that is not empty.
-        InputError: another process is writing this folder, or the hidden name is taken by another user.
+        InputError: another process is writing this folder.
+        RunError: another user has moved the hidden folder away.
         OSError: the disk is full or not writable.
     """
     path = Path(os.path.realpath(path))  # a folder cannot be renamed to a link
     check_new_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_name(f".{path.name}{STAGING_SUFFIX}")
-    _make_private(staging)
-    with lock_folder(staging):
-        if unfinished == "remove":
-            _empty(staging)
+    with _lock_staging(path, keep=unfinished == "keep") as (staging, descriptor):
         try:
             yield staging
             # All of it is on disk before the folder gets its name, and the rights of any new folder.
             for folder, _, _ in os.walk(staging):
                 sync_folder(Path(folder))
             path.mkdir(exist_ok=True)
-            staging.chmod(path.stat().st_mode & 0o7777)
+            if not _is_private(staging, descriptor):
+                raise RunError(f"{staging}: another user has replaced this folder. Write where others cannot.")
+            os.fchmod(descriptor, path.stat().st_mode & 0o7777)
             try:
                 staging.rename(path)
             except OSError:
                 path.rmdir()
                 raise
         except BaseException:
-            if unfinished == "remove":
+            if unfinished == "remove" and _is_private(staging, descriptor):
                 shutil.rmtree(staging, ignore_errors=True)
             raise
         sync_folder(path.parent)
 
 
-def _make_private(folder: Path) -> None:
-    """Make a folder that only this user can use, unless an earlier run of this user has left it.
+@contextlib.contextmanager
+def _lock_staging(path: Path, *, keep: bool) -> Generator[tuple[Path, int]]:
+    """Yield a locked hidden folder next to `path` with its descriptor: a new one, or with `keep` an earlier run's.
 
     Raises:
-        InputError: the name is taken by something else, such as a link or another user's folder.
+        InputError: another process of this user holds one.
     """
+    for left in sorted(path.parent.glob(f".{glob.escape(path.name)}.*{STAGING_SUFFIX}")):
+        if not _is_private(left):
+            continue  # somebody else's, or a link: a random name does not meet it
+        with lock_folder(left) as descriptor:
+            if not _is_private(left, descriptor):
+                continue  # replaced meanwhile
+            if keep:
+                yield left, descriptor
+                return
+            shutil.rmtree(left)
+    staging = path.with_name(f".{path.name}.{os.urandom(8).hex()}{STAGING_SUFFIX}")
+    staging.mkdir(mode=0o700)  # fails if there is anything of this name
+    with lock_folder(staging) as descriptor:
+        yield staging, descriptor
+
+
+def _is_private(folder: Path, descriptor: int | None = None) -> bool:
+    """Return whether a name is a folder, no link, that only this user can write to; and the open one, if given."""
     try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError as error:
         facts = folder.lstat()
-        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
-            message = f"{folder}: is not a folder of this user alone, so it is not used. Remove it."
-            raise InputError(message) from error
-
-
-def _empty(folder: Path) -> None:
-    """Remove the files that a killed process left. The folder itself stays, since it is locked."""
-    for entry in folder.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+    except FileNotFoundError:
+        return False
+    if descriptor is not None:
+        return stat.S_ISDIR(facts.st_mode) and os.path.samestat(facts, os.fstat(descriptor))
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022
 
 
 def delete_path(path: Path) -> None:

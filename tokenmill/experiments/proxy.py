@@ -28,7 +28,7 @@ from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, digest_of_payload
 from shards.errors import InputError, plural
-from shards.stores.files import write_text
+from shards.stores.files import no_follow, write_text
 from shards.terminal.display import say
 from shards.terminal.program import COULD_NOT_RUN, Row
 from trainer.metrics import METRICS_FILE, last_record, read_metrics
@@ -148,7 +148,7 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
     if gpu is not None:
         environment["CUDA_VISIBLE_DEVICES"] = gpu
     outcome = run / f"{OUTCOME_FILE}.part"
-    with (run / LOG_FILE).open("ab") as log, outcome.open("wb") as printed:
+    with open(run / LOG_FILE, "ab", opener=no_follow) as log, open(outcome, "wb", opener=no_follow) as printed:
         logged = log.tell()
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": log}
         process = subprocess.Popen(command, env=environment, preexec_fn=_end_with_parent, **streams)

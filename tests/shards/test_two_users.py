@@ -1,0 +1,196 @@
+"""Two users on one machine: what the other one has put, or puts, into a folder that both can write to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from pipeline.engine import attempts
+from pipeline.numba_compiler import find_numba_folder
+from shards.convert.export import export_set
+from shards.errors import InputError, RunError
+from shards.format.reader import open_set
+from shards.stores.cache import Cache
+from shards.stores.files import check_own_folder, lock_folder, write_folder
+from shards.stores.object_store import open_objects
+from tests.support.builds import call_here
+from tests.support.small_recipe import write_small_recipe
+from tokenmill.__main__ import main
+from trainer.metrics import MetricsLog
+
+OTHER = 65534
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+
+Act = Callable[[str], None]
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/export.json").write_text("mine")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def other(shared: Path, mine: Path) -> Act:
+    """Run lines of the shell as the other user, in the shared folder; `$home` is where this user's files are."""
+
+    def act(code: str) -> None:
+        before = f"set -e\numask 0\nhome={mine}\n"
+        subprocess.run(["/bin/sh", "-c", before + code], cwd=shared, user=OTHER, group=OTHER, check=True)
+
+    return act
+
+
+def check_mine(mine: Path) -> None:
+    assert [path.name for path in mine.iterdir()] == ["export.json"]
+    assert (mine / "export.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize("unfinished", ["keep", "remove"])
+def test_a_hidden_folder_of_the_other_user_is_not_used(
+    shared: Path, mine: Path, other: Act, unfinished: Literal["keep", "remove"]
+) -> None:
+    other(
+        """
+        mkdir .out.unfinished .out.00.unfinished
+        for name in .out.unfinished .out.00.unfinished; do ln -s $home/export.json $name; done
+        ln -s $home .out.01.unfinished
+        """
+    )
+    with write_folder(shared / "out", unfinished=unfinished) as folder:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert not list(folder.iterdir())
+        (folder / "export.json").write_text("new")
+    assert (shared / "out/export.json").read_text() == "new"
+    check_mine(mine)
+    assert len(list(shared.iterdir())) == 4
+
+
+def test_an_export_into_a_shared_folder(shared: Path, mine: Path, other: Act, good_set: Path) -> None:
+    other("mkdir .out.unfinished; ln -s $home/export.json .out.unfinished")
+    export_set(open_set(good_set), shared / "out", layout="nanogpt")
+    assert (shared / "out").stat().st_uid == 0
+    check_mine(mine)
+
+
+@pytest.mark.parametrize("put", ["mkdir $name", "ln -s $home $name"])
+def test_a_hidden_folder_that_the_other_user_exchanges_is_not_published(
+    shared: Path, mine: Path, other: Act, put: str
+) -> None:
+    with pytest.raises(RunError, match="another user has replaced"), write_folder(shared / "out") as folder:
+        other(f"name={folder.name}; mv $name away; {put}")
+    assert not (shared / "out").is_file()
+    assert not any((shared / "out").glob("*"))
+    check_mine(mine)
+
+
+def _leave(path: Path, found: list[str]) -> None:
+    with write_folder(path, unfinished="keep") as folder:
+        assert [path.name for path in folder.iterdir()] == found
+        (folder / "a").write_text("a")
+        raise OSError("the disk is full")
+
+
+def test_own_leftovers_are_taken_or_removed(shared: Path) -> None:
+    with pytest.raises(OSError, match="full"):
+        _leave(shared / "out", [])
+    (folder,) = shared.iterdir()
+    with lock_folder(folder), pytest.raises(InputError, match="another process"):
+        _leave(shared / "out", [])
+    with pytest.raises(OSError, match="full"):
+        _leave(shared / "out", ["a"])
+    assert list(shared.iterdir()) == [folder]
+    with write_folder(shared / "out") as new:
+        assert new != folder
+        assert not list(new.iterdir())
+    assert [path.name for path in shared.iterdir()] == ["out"]
+
+
+def test_work_cache_scratch_and_code_in_a_folder_of_the_other_user(
+    shared: Path, mine: Path, other: Act, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other("mkdir theirs; ln -s $home theirs/encode")
+    recipe = write_small_recipe(tmp_path)
+    theirs = shared / "theirs"
+    os.symlink(theirs, tmp_path / "link")
+    for place in (theirs, tmp_path / "link"):
+        words = f"build {recipe} --workers 1 --out {tmp_path}/set --work {place}"
+        done = call_here(main, *words.split())
+        assert (done.returncode, "belongs to another user" in done.stderr) == (2, True), done.stderr
+        with pytest.raises(InputError, match="belongs to another user"):
+            Cache(place)
+    sources = Path(attempts.__file__).parent
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "numba"))
+    kept = Path(find_numba_folder(sources))
+    assert kept.is_dir()
+    os.chown(kept, OTHER, OTHER)
+    assert find_numba_folder(sources) == ""
+    monkeypatch.setattr(attempts, "default_scratch", lambda: theirs)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+    stage = open_objects("s3://bucket/work")
+    with (
+        pytest.raises(InputError, match="belongs to another user"),
+        attempts.open_attempt(stage, None, None, digest="d", label="l"),
+    ):
+        pass
+    check_mine(mine)
+
+
+def test_links_in_an_own_cache_are_not_followed(mine: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    cache = Cache(folder, limit=1000)
+    cache.put("key", b"content")
+    (kept,) = (folder / "keyed").iterdir()
+    kept.rename(tmp_path / "kept")
+    (folder / "keyed" / f".{kept.name}.part").symlink_to(mine / "export.json")
+    cache.put("key", b"other")
+    (folder / "keyed" / f".{kept.name}.part").symlink_to(mine / "export.json")
+    (folder / ("0" * 64)).symlink_to(mine)
+    Cache(folder, limit=1)
+    check_mine(mine)
+    (folder / "lock").unlink()
+    (folder / "lock").symlink_to(mine / "new")
+    with pytest.raises(InputError, match="symbolic links"):
+        Cache(folder)
+    check_mine(mine)
+
+
+def test_a_log_is_not_written_through_a_link(mine: Path, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to(mine / "new")
+    with pytest.raises(OSError, match="symbolic links"):
+        MetricsLog(tmp_path, step=0)
+    check_mine(mine)
+
+
+def test_folders_of_root_and_of_a_file_system_with_one_owner(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_own_folder(shared)
+    os.chown(shared, OTHER, OTHER)
+    with pytest.raises(InputError, match=f"uid {OTHER}; this is 0"):
+        check_own_folder(shared)
+    made = tempfile.TemporaryFile
+
+    def squashed(dir: Path) -> object:  # a new file gets the owner of every file
+        file = made(dir=dir)
+        os.fchown(file.fileno(), OTHER, OTHER)
+        return file
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", squashed)
+    check_own_folder(shared)
