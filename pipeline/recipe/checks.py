@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
+from fractions import Fraction
 from math import isfinite
 from typing import Any
 
@@ -20,6 +21,8 @@ from shards.errors import plural
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.terminal.gone import nearest
 
+LEAST_SHARE = 1_000_000
+"""The weight of a source must be at least one in so many of the sum of all weights."""
 _KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
 _KEYS_OF_FILES = ("format", "text", "separator", "delimiter")
 _KEYS_OF_TRAINING = (
@@ -99,6 +102,22 @@ def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
         pass  # no such encoding, or none of texts: the model reports that, and a second fault would say the same
 
 
+def check_weights(data: dict[str, Any]) -> Iterator[str]:
+    """Yield the weights of sources whose share of the mix is next to nothing beside the others."""
+    weights = {place: table.get("weight") for place, table in named_tables(data, "sources")}
+    exact = {
+        place: Fraction(str(weight))
+        for place, weight in weights.items()
+        if isinstance(weight, int | float) and not isinstance(weight, bool) and isfinite(weight) and weight > 0
+    }
+    for place, weight in exact.items():
+        if weight * LEAST_SHARE < sum(exact.values()):
+            yield (
+                f"{place}.weight: {weights[place]} is less than one in {LEAST_SHARE:,} of the sum of the weights. Give "
+                "it more, or leave the source out."
+            )
+
+
 def check_phases(data: dict[str, Any]) -> Iterator[str]:
     """Yield the faults between the keys of phases and of sources. A phase that the model refuses is left out."""
     phases = [(place, phase) for place, phase in named_tables(data, "mix.phases") if _is_phase(phase)]
@@ -173,7 +192,7 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
         )
 
 
-CHECKS = (check_sources, check_tokenizer, check_phases)
+CHECKS = (check_sources, check_tokenizer, check_weights, check_phases)
 """From a raw recipe, of any shape, to faults."""
 
 

@@ -62,9 +62,9 @@ def distinct(values: list[str]) -> list[str]:
 
 
 def no_empty_token(values: list[str]) -> list[str]:
-    """Refuse a key's value that is a list with an empty token."""
-    if "" in values:
-        raise ValueError("an empty string is not a token")
+    """Refuse a key's value that is a list with a token of nothing but white space."""
+    if blank := [value for value in values if not value.strip()]:
+        raise ValueError(f"{blank[0]!r} has no visible character. Choose a text like <|name|>.")
     return values
 
 

@@ -3,6 +3,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import datetime
+import math
+import operator
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +16,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _COMPARISON = re.compile(r"\s*(==|!=|<=|>=|<|>)(?!=)\s*(.+?)\s*")
+_COMPARE = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _ARROW = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
 
@@ -49,10 +60,15 @@ class Predicate:
         if isinstance(self.example, bool):
             tests = (types.is_boolean,)
         elif isinstance(self.example, str):
+            if _is_time(kind):
+                return all(_read_time(text, kind) is not None for text in self._values())
             tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
         else:
             tests = (types.is_integer, types.is_floating, types.is_decimal)
         return any(test(kind) for test in tests)
+
+    def _values(self) -> list[Any]:
+        return list(self.value) if self.operator == "in" else [self.value]
 
     def describe_misfit(self, kind: pa.DataType) -> str:
         """Return the fault of a column of a type that cannot be compared with the value."""
@@ -67,14 +83,23 @@ class Predicate:
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        if isinstance(values, pa.DictionaryArray):
+            values = values.dictionary_decode()
+        kind, comparison, wanted = values.type, self.operator, self._values()
         try:
+            if _is_time(kind):
+                compared = pa.array([_read_time(text, kind) for text in wanted], kind)
+            elif pa.types.is_integer(kind):
+                # Arrow compares all integers of a type as they are with those of the same type alone.
+                comparison, wanted = _fit_integers(comparison, wanted, kind)
+                compared = pa.array(wanted, kind)
+            else:
+                compared = pa.array(wanted)
             # Membership is false for a null in Arrow; here a null is neither in nor out.
-            if self.operator == "in":
-                if isinstance(values, pa.DictionaryArray):
-                    values = values.dictionary_decode()
-                found = pc.is_in(values, value_set=pa.array(self.value).cast(values.type))
+            if comparison in ("in", "all", "none"):
+                found = pc.is_in(values, value_set=compared.cast(kind)) if comparison == "in" else comparison == "all"
                 return pc.if_else(pc.is_valid(values), found, pa.scalar(None, pa.bool_()))
-            return pc.call_function(_ARROW[self.operator], [values, pa.scalar(self.value)])
+            return pc.call_function(_ARROW[comparison], [values, compared[0]])
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
             raise TypeError(self.describe_misfit(values.type)) from error
 
@@ -123,3 +148,44 @@ def checked_predicates(keep: dict[str, JsonValue]) -> dict[str, JsonValue]:
     for column, condition in keep.items():
         parse_predicate(column, condition)
     return keep
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return types.is_date(kind) or types.is_timestamp(kind)
+
+
+def _read_time(text: str, kind: pa.DataType) -> datetime.date | None:
+    """Return a date or time such as `2024-01-31T12:00:00` for comparison with a column; None if it is none.
+
+    A time without a zone is one of UTC, if the column has a zone.
+    """
+    from pyarrow import types
+
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if types.is_date(kind):
+        return time.date() if time == datetime.datetime.combine(time.date(), datetime.time()) else None
+    if getattr(kind, "tz", None) is None:
+        return time if time.tzinfo is None else None
+    return time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
+
+
+def _fit_integers(comparison: str, wanted: list[Any], kind: pa.DataType) -> tuple[str, list[int]]:
+    """Return a comparison with integers of a column's type that holds for the same values; `all` and `none` are two."""
+    low = 0 if str(kind).startswith("uint") else -(1 << (kind.bit_width - 1))
+    high = low + (1 << kind.bit_width) - 1
+    if comparison == "in":
+        whole = [int(value) for value in wanted if low <= value <= high and value == int(value)]
+        return ("in", whole) if whole else ("none", [])
+    (value,) = wanted
+    if not low <= value <= high:  # it lies on one side of all of them
+        return "all" if _COMPARE[comparison](low, value) else "none", []
+    if value == int(value):
+        return comparison, [int(value)]
+    if comparison in ("==", "!="):
+        return "none" if comparison == "==" else "all", []
+    return ("<=", [math.floor(value)]) if comparison in ("<", "<=") else (">=", [math.ceil(value)])

@@ -91,7 +91,8 @@ class SourceRecipe(Settings):
     """The share of the records that may have no text, because the column is null or absent there, among those that
     `keep` leaves. They are dropped and counted."""
     keep: Annotated[dict[str, JsonValue], AfterValidator(checked_predicates)] = Field(default_factory=dict)
-    """Predicates on columns: `{ int_score = ">= 3" }`. A row is kept if all of them hold; none holds for a null."""
+    """Predicates on columns: `{ int_score = ">= 3", date = ">= 2020-01-31" }`. A row is kept if all of them hold; none
+    holds for a null. Integers are compared exactly, of JSON as floats of 64 bits; a time without a zone is UTC."""
     min_bytes: SizeBytes = 1
     """Shorter documents are dropped, in bytes of UTF-8; empty ones always are."""
     max_bytes: SizeBytes | None = None

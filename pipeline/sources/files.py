@@ -188,7 +188,7 @@ def expand_glob(glob: str) -> list[File]:
     """
     if is_local(glob):
         return sorted(_list_local(glob), key=lambda file: file.name)
-    if "::" in glob:
+    if "::" in glob:  # fsspec's way to name a file in an archive
         raise ValueError("files in an archive are not read. Unpack it first, and name the files that it holds")
     import fsspec
 

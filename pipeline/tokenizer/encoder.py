@@ -168,7 +168,7 @@ class Encoder:
 
         # Special tokens are characters in text, so the encoders do not know them.
         plain = make_plain(tokenizer)
-        text = self._text = json.dumps(plain)
+        text, self._tokenizer = json.dumps(plain), tokenizer
         try:
             self._reference = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # tokenizers raises a bare Exception
@@ -228,7 +228,7 @@ class Encoder:
 
     @functools.cached_property
     def _vocabulary(self) -> Vocabulary:
-        return read_vocabulary(self._text.encode())
+        return read_vocabulary(json.dumps(self._tokenizer).encode())
 
     @functools.cached_property
     def _entry_lengths(self) -> npt.NDArray[np.int64]:

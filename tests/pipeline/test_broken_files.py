@@ -72,7 +72,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "a.json goes on": (b'[{"text": "a"}] [{"text": "b"}]', "goes on after the end of its array: "),
     "a.json no string": (b'[{"text": "a"}, {"text": 5}]', "record 1: "),
     "a.json line end in a string": (b'[{"text": "a"}, {"text": "b\nc"}]', "record 1: "),
-    "a.jsonl.gz jsonl": (gzip.compress(RANDOM_LINES)[:20_000], "Truncated compressed stream"),
+    "a.jsonl.gz jsonl": (gzip.compress(RANDOM_LINES)[:20_000], "ended before the end-of-stream marker"),
     "a.parquet cut": (PARQUET[:-100], "not a whole parquet file"),
     "a.parquet a page": (PARQUET[:100] + bytes(19_900) + PARQUET[20_000:], "row group 0 cannot be decoded"),
 }

@@ -38,6 +38,34 @@ def test_missing_column_says_which_exist(tmp_path: Path, source: Any, write_parq
     )
 
 
+CHAT = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+@pytest.mark.parametrize("keys", [{"text": "messages.content"}, {"text": "messages"}, {"keep": {"messages": "> 1"}}])
+def test_a_list_is_no_text(name: str, keys: dict[str, Any], tmp_path: Path, source: Any) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": CHAT, "text": "x"}) + "\n")
+    pq.write_table(pa.table({"messages": [CHAT], "text": ["x"]}), tmp_path / "a.parquet")
+    message = resolve_error(source(tmp_path / name, **keys))
+    assert "column 'messages" in message
+    assert "list" in message
+    assert f"by `{next(iter(keys))}`." in message or "Correct `text`" in message
+    assert "Repair" not in message
+
+
+def test_a_column_whose_name_is_also_a_path_is_ambiguous(tmp_path: Path, source: Any) -> None:
+    columns = {"content.body": ["a"], "content": [{"body": "b"}], "other.body": ["c"], "other": ["d"]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    message = resolve_error(source(tmp_path / "a.parquet", text="content.body"))
+    assert "'content.body' is a column, and also a field of another one. Rename" in message
+    list_spans_of(source(tmp_path / "a.parquet", text="other.body"))
+
+
+def test_lines_that_end_in_a_carriage_return_alone(tmp_path: Path, source: Any) -> None:
+    (tmp_path / "a.csv").write_bytes(b"text,n\rone,1\rtwo,2\r")
+    assert "its lines end in a carriage return alone" in resolve_error(source(tmp_path / "a.csv"))
+
+
 @pytest.mark.parametrize("value", [1, ["text"], {"x": 1}, datetime.date(2020, 1, 1)], ids=str)
 def test_mistyped_text_column(value: Any, tmp_path: Path, source: Any) -> None:
     pq.write_table(pa.table({"text": [value]}), tmp_path / "a.parquet")
@@ -49,7 +77,7 @@ MISTYPED = [
     ("== 'x'", 1),
     (["x"], 1),
     ([1], "text"),
-    (">= 2020-01-01", datetime.datetime(2020, 1, 1)),
+    (">= 2020-13-01", datetime.datetime(2020, 1, 1)),
     ("== 1", True),
     ("== 'x'", {"x": 1}),
 ]

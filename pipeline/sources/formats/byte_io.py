@@ -8,9 +8,11 @@ overlaps itself do not change where a document ends. Memory: one block, and the 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import itertools
 import os
+import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -36,7 +38,7 @@ _EXCERPT_BYTES = 60
 _WINDOW_BYTES = 1 << 20
 """Bytes that the search for a cut reads at a time."""
 
-BROKEN_FILE_ERRORS = (OSError, ValueError, EOFError)
+BROKEN_FILE_ERRORS = (OSError, ValueError, EOFError, zlib.error)
 """Errors of pyarrow and fsspec for files that are broken, missing or out of reach."""
 
 
@@ -107,6 +109,8 @@ def open_decompressed(raw: BinaryIO, name: str) -> pa.NativeFile | BinaryIO:
     compression = compression_of(name)
     if compression is None:
         return raw
+    if compression == "gzip":
+        return cast("BinaryIO", gzip.GzipFile(fileobj=raw))  # zeros that pad the file are skipped, as others do
     file: Any = pa.PythonFile(cast("Any", raw), mode="r")
     return pa.CompressedInputStream(file, cast("Any", compression))
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -40,7 +41,11 @@ def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
 
     A column with dots in its name wins. Of a dictionary, it is the type of the values.
     """
-    head, *rest = [path] if path in schema.names else path.split(".")
+    return _follow(schema, [path] if path in schema.names else path.split("."))
+
+
+def _follow(schema: pa.Schema, names: list[str]) -> pa.DataType | None:
+    head, *rest = names
     if head not in schema.names:
         return None
     found = schema.field(head).type
@@ -96,6 +101,9 @@ def check_columns(schema: pa.Schema, source: SourceRecipe, where: str) -> None:
     """
     refuse_twins(schema.names, source, where)
     faults: list[str] = []
+    for column in dict.fromkeys((source.text_column, *source.keep)):
+        if "." in column and column in schema.names and _follow(schema, column.split(".")) is not None:
+            faults.append(f"{column!r} is a column, and also a field of another one. Rename the column or the field.")
     text = find_type(schema, source.text_column)
     if text is None:
         faults.append(describe_absent(schema, source.text_column, source.text_key))
@@ -105,6 +113,8 @@ def check_columns(schema: pa.Schema, source: SourceRecipe, where: str) -> None:
         kind = find_type(schema, predicate.column)
         if kind is None:
             faults.append(describe_absent(schema, predicate.column, "keep"))
+        elif _is_list(kind):
+            faults.append(describe_list(predicate.column, predicate.column, "keep"))
         elif not predicate.fits(kind):
             faults.append(f"{predicate.describe_misfit(kind)}. Correct `keep`.")
     if faults:
@@ -113,8 +123,26 @@ def check_columns(schema: pa.Schema, source: SourceRecipe, where: str) -> None:
 
 def describe_absent(schema: pa.Schema, column: str, key: str) -> str:
     """Return the fault of a column that a key of the source names and a file has not."""
+    # A path that leads into a list names many values.
+    for head in accumulate(column.split("."), "{}.{}".format):
+        if (kind := find_type(schema, head)) is not None and _is_list(kind):
+            return describe_list(column, head, key)
     use = f" for `{key}`" if key == "keep" else ""
     return f"no column {column!r}{use}; there are {', '.join(column_names(schema))}. Correct `{key}`."
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    tests = pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list
+    return any(test(kind) for test in tests)
+
+
+def describe_list(column: str, head: str, key: str) -> str:
+    """Return the fault of a column that is in a list, such as the contents of a chat's messages."""
+    found = f"column {column!r} is " + ("a list" if head == column else f"in {head!r}, which is a list")
+    remedy = "Write a column with one value for each record first, and name it"
+    return (
+        f"{found}, such as the messages of a chat; a record has one text, and one value to test. {remedy} by `{key}`."
+    )
 
 
 def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate]) -> tuple[np.ndarray, Counter[str]]:

@@ -76,6 +76,11 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
                     continue
                 stop = _find_first_end(piece, delimiter, start)
                 line = piece[start:stop].decode("utf-8", "replace").rstrip("\r\n")
+                if "\r" in line:
+                    raise SourceError(
+                        f"{span.name}: its lines end in a carriage return alone, as on old Macs; expected a line feed. "
+                        f"Convert it: tr '\\r' '\\n' < OLD > NEW."
+                    )
                 names = next(csv.reader(io.StringIO(line, newline=""), delimiter=delimiter))
                 _check_columns(source, names, delimiter, span.name)
                 header, start = _Header(names, delimiter, length + stop, has_records=False), stop

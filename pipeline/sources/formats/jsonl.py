@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow.json as pa_json
 
 from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, excerpt, open_file, read_pieces
+from pipeline.sources.formats.columns import describe_list
 from pipeline.sources.formats.span_reader import SpanReader
 
 if TYPE_CHECKING:
@@ -76,6 +78,11 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
         with contextlib.suppress(ValueError, RecursionError):
             record = json.loads(line.decode("utf-8-sig", "replace"))
             records += [record] if isinstance(record, dict) else []
+    for column in (source.text_column, *source.keep):
+        for path in accumulate(column.split("."), "{}.{}".format):
+            if any(isinstance(value, list) for record in records[:1] for value in _values_at(record, path)):
+                key = "keep" if column in source.keep else source.text_key
+                raise SourceError(f"{span.name}: {describe_list(column, path, key)}")
     # If no record has a text, Arrow says what they are.
     if not any(isinstance(text, str) for record in records for text in _values_at(record, source.text_column)):
         reader = SpanReader(source, span)
