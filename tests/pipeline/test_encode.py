@@ -13,6 +13,7 @@ import pytest
 from pipeline.clean import documents
 from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, count_below
 from pipeline.sources.formats import parquet
+from pipeline.tokenizer.encoder import Encoder
 from tests.support.builds import build_here, real_documents
 from tests.support.recipes import source, write_recipe
 
@@ -42,3 +43,24 @@ def test_the_batches_of_a_unit_change_no_byte_of_its_run(tmp_path: Path, monkeyp
     assert found[0] == found[1]
     assert len(found[0]["hits.bin"]) > 0
     assert found[0].keys() >= {"tokens.bin", "documents.npy", "measures.bin", "hits.bin"}
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_a_unit_that_is_not_encoded_as_tokenizers_does_stops_the_build(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for own in ("first", "second"):
+        pq.write_table(
+            pa.table({"text": [f"{own} {text}" for text in real_documents()[:99]]}), tmp_path / f"{own}.parquet"
+        )
+    sources = [source(own, f"{own}.parquet") for own in ("first", "second")]
+    reference = Encoder.encode_reference
+
+    def encode_other(self: Encoder, text: str) -> list[int]:
+        return reference(self, text) + [7] * text.startswith(name)
+
+    monkeypatch.setattr(Encoder, "encode_reference", encode_other)
+    said = build_here(write_recipe(tmp_path / "recipe.toml", *sources), tmp_path / "set", expect=1)["stderr"]
+    assert f"{name}.parquet row 0: the encoder disagrees with `tokenizers`; expected [" in said
+    assert f"for '{name} {real_documents()[0][:20]}" in said
+    assert not list(tmp_path.glob("set/*"))

@@ -1,7 +1,8 @@
-"""Files are added to a source, the set's tokenizer is given as a file, and only what is new is encoded."""
+"""A tokenizer that is kept: given as a file it encodes only what is new; weights that change keep it, and say so."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.builds import build_here, digests, real_documents
-from tests.support.recipes import source, write_recipe
+from tests.support.recipes import overrides, source, write_recipe
 
 NEW_TEXT = "A file that came later. It has words of its own: zyzzyva, quokka, and a good many more of them. "
 
@@ -43,3 +44,16 @@ def test_a_tokenizer_file_encodes_only_what_is_new(recipe: Path, tmp_path: Path)
     assert digests(tmp_path / "again") == digests(out)
     assert build_here(recipe, out)["ran"]["tokenizer"] == 1
     assert (out / "tokenizer.json").read_bytes() != (tmp_path / "tokenizer.json").read_bytes()
+
+
+def test_other_weights_keep_the_tokenizer_and_the_sets_own_recipe_has_its_sample(recipe: Path, tmp_path: Path) -> None:
+    out, weight = tmp_path / "set", overrides("sources.same.weight=3")
+    build_here(recipe, out)
+    moved = build_here(recipe, out, *weight)
+    assert (moved["ran"]["tokenizer"], moved["ran"]["encode"]) == (0, 0)
+    assert any("kept as trained, on a sample with weights {'same': 1.0, 'growing': 1.0}" in n for n in moved["notes"])
+    assert json.loads((out / "recipe.json").read_text())["tokenizer"]["sample_weights"] == {"same": 1, "growing": 1}
+    build_here(out / "recipe.json", tmp_path / "again")
+    assert digests(tmp_path / "again") == digests(out)
+    build_here(recipe, tmp_path / "anew", *weight)
+    assert (tmp_path / "anew/tokenizer.json").read_bytes() != (out / "tokenizer.json").read_bytes()

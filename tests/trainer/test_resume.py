@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,10 @@ def whole_run(trainer, shard_set, recipe_file, tmp_path_factory) -> Path:
     result = json.loads(done.stdout)
     assert result["status"] == "complete"
     assert result["steps"] == 24
+    cropped = f"{result['tokens_cropped_per_epoch']:,} tokens"
+    assert re.search(
+        rf" {cropped} \([\d.]+%\) at shard ends are left out of an epoch, in each epoch other", done.stderr
+    )
     return run
 
 
