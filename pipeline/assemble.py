@@ -119,6 +119,8 @@ class AssembleResult(Result):
     """The result of writing some shards."""
 
     entries: list[ShardEntry] = field(default_factory=list[ShardEntry])
+    checksums: dict[str, str] = field(default_factory=dict[str, str])
+    """Of tokens, by which the build validates them: by SHA-256 the XXH3-128 of the same bytes."""
     """Those of the manifest."""
 
 
@@ -158,6 +160,7 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
                 chunks=chunks(),
                 documents=table,
                 phase=shard.phase,
+                checksums=result.checksums,
                 threads=task.threads,
             )
             timer.lap("write_s")

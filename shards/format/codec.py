@@ -23,6 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+import xxhash
 import zstandard
 
 from shards.errors import plural
@@ -69,8 +70,8 @@ class SeekableWriter:
     """Compress a stream of bytes into seekable zstd frames.
 
     Deterministic: the bytes written depend on the bytes given, the level and the zstd version, not on how the
-    input is cut into `write` calls, nor on the threads. After `close`, `bytes_written`, `sha256` (of the file) and
-    `content_sha256` (of the input) are final. The file object is neither closed nor synced.
+    input is cut into `write` calls, nor on the threads. After `close`, `bytes_written`, `sha256` (of the file),
+    `content_sha256` (of the input) and `checksums` are final. The file object is neither closed nor synced.
     """
 
     def __init__(self, file: BinaryIO, *, level: int | None = None, token_bytes: int = 2, threads: int = 1):
@@ -92,6 +93,7 @@ class SeekableWriter:
         self._entries: list[tuple[int, int]] = []
         self._file_hash = hashlib.sha256()
         self._content_hash = hashlib.sha256()
+        self._file_xxh3, self._content_xxh3 = xxhash.xxh3_128(), xxhash.xxh3_128()
         self.bytes_written = 0
 
     def write(self, data: Buffer) -> None:
@@ -132,8 +134,14 @@ class SeekableWriter:
         """Hex SHA-256 of the uncompressed bytes."""
         return self._content_hash.hexdigest()
 
+    @property
+    def checksums(self) -> dict[str, str]:
+        """By SHA-256 the XXH3-128 of the same bytes, of the file and of the input; all in hex."""
+        return {self.sha256: self._file_xxh3.hexdigest(), self.content_sha256: self._content_xxh3.hexdigest()}
+
     def _write_frame(self, content: bytearray | memoryview) -> None:
         self._content_hash.update(content)
+        self._content_xxh3.update(content)
         # The first frame may decide how the others are compressed.
         if self._pool is None or not self._entries:
             self._add(self._compress(content), len(content))
@@ -153,6 +161,7 @@ class SeekableWriter:
 
     def _write_raw(self, data: bytes) -> None:
         self._file_hash.update(data)
+        self._file_xxh3.update(data)
         self._file.write(data)
         self.bytes_written += len(data)
 

@@ -81,6 +81,7 @@ def write_shard(
     chunks: Iterable[Buffer],
     documents: pa.Table,
     phase: str | None = None,
+    checksums: dict[str, str] | None = None,
     threads: int = 1,
 ) -> ShardEntry:
     """Write one shard: tokens, document table, metadata, in that order.
@@ -94,6 +95,7 @@ def write_shard(
         documents: the document table, of `document_schema()`; `length` must add up to the
             tokens given.
         phase: the phase that the shard belongs to, if the set has phases.
+        checksums: gets by SHA-256 the XXH3-128 of the tokens file and of its content, for `validate`.
         threads: how many compress the tokens, as for `SeekableWriter`. The files do not depend on it.
 
     Returns:
@@ -123,6 +125,8 @@ def write_shard(
                 f"{tokens_file}: {given} bytes of tokens; the document table says {num_tokens * token_bytes}. Give the "
                 "shard's tokens and documents in one order, EOS included in `length`."
             )
+    if checksums is not None:
+        checksums |= writer.checksums
     tokens = FileEntry(path=tokens_file, bytes=writer.bytes_written, sha256=writer.sha256)
     table = write_entry(folder / documents_file, _pack_documents(documents))
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from shards.errors import Problem, plural
@@ -79,6 +80,7 @@ def validate(
     *,
     level: Level = "quick",
     threads: int = 1,
+    checksums: Mapping[str, str] = MappingProxyType({}),
     progress: Progress = no_progress,
 ) -> ValidationResult:
     """Check a shard set and return every problem found.
@@ -87,6 +89,7 @@ def validate(
         path: the set's folder, or the address of its store.
         level: `quick` or `full`.
         threads: shards are read by this many threads; the report does not depend on it.
+        checksums: by SHA-256 the XXH3-128 of the same bytes, as far as who wrote the set has computed them.
         progress: called as tokens are checked.
 
     Raises:
@@ -110,7 +113,7 @@ def validate(
         manifest, advance = shard_set.manifest, count_up(progress, shards.num_tokens)
 
         def check(shard: Shard) -> ShardFindings:
-            return find_shard_problems(shard, manifest, listing, advance)
+            return find_shard_problems(shard, manifest, listing, advance, checksums)
 
         findings = map_in_threads(check, shards, threads)
         report.tokens = sum(found.tokens for found in findings)

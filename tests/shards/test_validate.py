@@ -1,14 +1,18 @@
 """Validation passes good sets and names every planted fault."""
 
+import contextlib
 import dataclasses
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
+import zstandard
 
 import shards
 from shards.convert.export import export_set
-from shards.errors import PROBLEM_KINDS
+from shards.errors import PROBLEM_KINDS, ShardSetError
 from shards.format.manifest import EvalTaskEntry, SourceCounts
 from shards.validation import duplicates
 from shards.validation.manifest import check_manifest_totals
@@ -30,6 +34,22 @@ def test_good_set_has_no_problem(good_set, level):
         assert seen[-1] == (tokens, tokens)
 
 
+def claim_checksums(folder: Path) -> dict[str, str]:
+    """Return what the writer of a set would have noted: by the SHA-256 of the manifest the XXH3-128 of what is there.
+
+    Files that cannot be read are left out.
+    """
+    claims: dict[str, str] = {}
+    with contextlib.suppress(ShardSetError, OSError):
+        for shard in shards.open_set(folder).shards:
+            with contextlib.suppress(ShardSetError, OSError, zstandard.ZstdError):
+                data = (folder / shard.entry.files.tokens.path).read_bytes()
+                content = xxhash.xxh3_128(b"".join(tokens.tobytes() for tokens in shard.iter_tokens()))
+                claims[shard.entry.files.tokens.sha256] = xxhash.xxh3_128_hexdigest(data)
+                claims[shard.entry.tokens_sha256] = content.hexdigest()
+    return claims
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
 def test_fault_is_named(fault: Fault, good_set, plan, tmp_path):
     folder = tmp_path / "set"
@@ -41,6 +61,19 @@ def test_fault_is_named(fault: Fault, good_set, plan, tmp_path):
     report = validate(folder, level="full", threads=2)
     assert {problem.kind for problem in report.problems} == set(fault.kinds.split()), report.problems
     assert not report.ok
+    # As a build does: by the checksums of whoever wrote the files.
+    written = claim_checksums(folder if fault.of_plan else good_set)
+    assert validate(folder, level="full", checksums=written).problems == report.problems
+
+
+def test_a_disk_that_gives_other_bytes_once_is_named(good_set, tmp_path):
+    """The first reading finds bytes that the second one does not."""
+    checksums = claim_checksums(good_set)
+    digest = shards.open_set(good_set).shards[1].entry.tokens_sha256
+    checksums[digest] = "0" * 32
+    found = validate(good_set, level="full", checksums=checksums).problems
+    assert [(problem.kind, problem.where) for problem in found] == [("tokens_checksum", "train-00001.bin.zst")]
+    assert "xxh3_128 of the decompressed tokens is" in found[0].message
 
 
 def test_every_kind_of_problem_is_planted():
