@@ -207,7 +207,8 @@ def _check_tokens(
     problems = check_digest(file.name, known[0] or entry.files.tokens.sha256, file_hash.hexdigest())
     expected = known[1] or entry.tokens_sha256
     if not corrupt.count and (digest := content_hash.hexdigest()) != expected:
-        message = f"{content_hash.name.lower()} of the decompressed tokens is {digest}; expected {expected} by the manifest"
+        kind = content_hash.name.lower()
+        message = f"{kind} of the decompressed tokens is {digest}; expected {expected} by the manifest"
         problems.append(Problem("tokens_checksum", file.name, f"{message}. Copy or build it again."))
     if problems and any(known):
         # A fault that is not found again was there once: a disk that gives other bytes each time.
