@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import base64
+import contextlib
 import csv
 import gc
 import hashlib
@@ -173,8 +174,21 @@ def _sha256(path: Path) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).decode().rstrip("=")
 
 
+def _open_closed_streams() -> None:
+    """Open the null device for each standard stream that was closed (`>&-`), for this process and those it starts.
+
+    Otherwise the next file that is opened would be stdout, and what is printed would go there.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode)  # noqa: SIM115  open to the end
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+
+
 def run() -> NoReturn:
     """Run the command line of this process and end it."""
+    _open_closed_streams()
     # Before our packages are imported: another package of the same name must not be.
     if clashes := find_clashes():
         print("\n".join(f"error: {clash}" for clash in clashes), file=sys.stderr)
@@ -193,8 +207,9 @@ def run() -> NoReturn:
     exit_status = main(arguments)
     if not builds:
         sys.exit(exit_status)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # of stderr; what stdout held is written, or was discarded
+        sys.stdout.flush()
+        sys.stderr.flush()
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # removes the semaphores of the workers
     os._exit(exit_status)  # all is written; sys.exit would wait 0.2 s for the fork server to unload its libraries
 

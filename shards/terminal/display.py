@@ -6,6 +6,7 @@ that no document can move the cursor, rename the window or reverse the line. `--
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -63,8 +64,12 @@ def format_json(value: Any) -> str:
 
 
 def say(message: str) -> None:
-    """Print a message on stderr, escaped for display, above the progress bar if there is one."""
-    print(printable(message, keep="\n\t"), file=sys.stderr, flush=True)
+    """Print a message on stderr, escaped for display, above the progress bar if there is one.
+
+    A stderr that cannot be written to (its reader has gone, its disk is full) stops no work.
+    """
+    with contextlib.suppress(OSError):
+        print(printable(message, keep="\n\t"), file=sys.stderr, flush=True)
 
 
 def stdout_console() -> Any:

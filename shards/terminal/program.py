@@ -20,10 +20,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO, cast
 
 from shards.errors import InputError, TokenmillError, missing_extra, path_remedy, remedy_of
 from shards.terminal.display import Table, print_json, print_lines, print_rows, say
@@ -143,6 +143,45 @@ def call_command(name: str, module_name: str, arguments: Sequence[str]) -> int:
     return outcome.status
 
 
+class _Stdout:
+    """The process's stdout while a command runs; it knows whether it has failed: its reader has gone, its disk is full.
+
+    So an error of another pipe or file is not taken for one of stdout's.
+    """
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+        self.failed: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._watched():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._watched():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _watched(self) -> Generator[None]:
+        if self.failed is not None:
+            raise self.failed  # argparse goes on after it
+        try:
+            yield
+        except OSError as error:
+            self.failed = error
+            raise
+
+    def end(self) -> TextIO:
+        """Return the stream; if it has failed, what its buffer still holds goes nowhere when the process ends."""
+        if self.failed is not None:
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+        return self._stream
+
+
 def run_command(
     run: Callable[[], int],
     *,
@@ -163,13 +202,24 @@ def run_command(
         as_json: whether `--json` was given.
         os_error_status: the exit status of an `OSError` other than a full disk, which is 1.
     """
+    stdout = _Stdout(sys.stdout)
+    sys.stdout = cast("TextIO", stdout)
+    try:
+        return _run_and_tell(run, stdout, as_json=as_json, os_error_status=os_error_status)
+    finally:
+        sys.stdout = stdout.end()
+
+
+def _run_and_tell(run: Callable[[], int], stdout: _Stdout, *, as_json: bool, os_error_status: int) -> int:
+    """Run a command, print its failure, and return the exit status; see `run_command`."""
     before = report_to(say)
     try:
-        status = run()
+        try:
+            status = run()
+        except SystemExit as ended:  # argparse has printed a help text
+            status = int(ended.code or WHOLE)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:
-        return discard_output()
     except KeyboardInterrupt:
         outcome, problems, status = "interrupted", [_INTERRUPTED], INTERRUPTED
     except TokenmillError as error:
@@ -181,31 +231,27 @@ def run_command(
             raise
         problems, status, outcome = list(missing.problems), missing.exit_status, "refused"
     except OSError as error:
+        if stdout.failed and isinstance(error, BrokenPipeError):
+            return PIPE_CLOSED
         # A full disk is no wrong command line: it fails on the way.
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        problems = [f"{error}{remedy_of(error) or path_remedy(error)}"]
+        place = "stdout: " if stdout.failed else ""
+        problems = [f"{place}{error}{remedy_of(error) or path_remedy(error)}"]
         status = PROBLEMS if full else os_error_status
         outcome = "refused" if status == COULD_NOT_RUN else "failed"
     finally:
         report_to(before)
     # A program that reads JSON gets it for a failure, too.
     rank = os.environ.get("RANK", "0")
-    if as_json and rank == "0":
+    if as_json and rank == "0" and not stdout.failed:
         entries = [problem if isinstance(problem, str) else problem.to_dict() for problem in problems]
         try:
             print_json({"status": outcome, "problems": entries})
             sys.stdout.flush()
         except BrokenPipeError:
-            status = discard_output()
+            status = PIPE_CLOSED
         except OSError:
-            pass  # stdout may be what failed
+            pass  # the problems are on stderr, too
     if status == PROBLEMS or os.environ.get("LOCAL_RANK", rank) == "0":
         say("\n".join(f"error: {problem}" for problem in problems))
     return status
-
-
-def discard_output() -> int:
-    """Discard a command's further output, since its reader has gone (`| head`), and return the exit status for that."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return PIPE_CLOSED

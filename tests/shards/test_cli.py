@@ -1,6 +1,7 @@
 """The commands: exit status, JSON, and output that no document can abuse."""
 
 import dataclasses
+import errno
 import json
 import re
 import shutil
@@ -117,7 +118,9 @@ def test_inspect_says_what_it_cannot_find(good_set, capsys, arguments):
     assert "error: " in capsys.readouterr().err
 
 
-def test_reader_of_the_output_may_leave(good_set):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_reader_of_the_output_may_leave(good_set, unbuffered, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     # Gone before a word is written, so that even one line cannot be.
     for command in (f"inspect '{good_set}'", f"trace '{good_set}' --text a --limit 0 --workers 1"):
         line = f"'{sys.executable}' -m tokenmill {command} | true; exit ${{PIPESTATUS[0]}}"
@@ -126,6 +129,51 @@ def test_reader_of_the_output_may_leave(good_set):
         # On a busy machine, a line of progress may stand there.
         progress = re.compile(r"trace: \d+ %.*")
         assert all(progress.fullmatch(line) for line in result.stderr.splitlines()), result.stderr
+
+
+def run_in_shell(line, **given):
+    line = line.replace("tokenmill", f"'{sys.executable}' -m tokenmill")
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, **given)
+
+
+@pytest.mark.parametrize(
+    "command", ["inspect", "validate", "trace --text a --workers 2", "audit --workers 2 --out OUT"]
+)
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_nothing(good_set, tmp_path, command, closed):
+    name, _, flags = command.replace("OUT", str(tmp_path / "out")).partition(" ")
+    whole, gone = (run_in_shell(f"tokenmill {name} '{place}' {flags} {closed}") for place in (good_set, "absent"))
+    assert (whole.returncode, gone.returncode) == (0 if name != "audit" else run("audit", good_set).returncode, 2)
+    assert bool(whole.stdout) == (">&-" not in closed.split())
+    assert "Traceback" not in whole.stderr + gone.stderr
+    assert gone.stderr.count("error: ") == ("2>&-" not in closed)
+
+
+@pytest.mark.parametrize("command", ["inspect SET", "inspect SET --json", "inspect absent --json", "inspect --help"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_stdout_is_named(good_set, command, unbuffered, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    done = run_in_shell(f"tokenmill {command.replace('SET', str(good_set))} > /dev/full")
+    if "absent" in command:
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        return
+    expected = "error: stdout: [Errno 28] No space left on device. The disk is full."
+    assert (done.returncode, done.stderr.startswith(expected), done.stderr.count("\n")) == (1, True, 1), done.stderr
+
+
+@pytest.mark.parametrize("to", ["2> /dev/full", "2> >(true)"])
+def test_a_stderr_that_cannot_be_written_to_stops_nothing(good_set, tmp_path, to):
+    line = f"sleep 0.2; tokenmill report '{good_set}' --workers 1 --out '{tmp_path}/out'"
+    assert run_in_shell(f"{{ {line}; }} {to}").returncode == 0
+    assert run_in_shell(f"{{ sleep 0.2; tokenmill inspect absent; }} {to}").returncode == 2
+
+
+def test_a_broken_pipe_that_is_not_stdout_is_an_error(capsys):
+    def work():
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    assert run_command(work, as_json=False) == 2
+    assert capsys.readouterr().err == "error: [Errno 32] Broken pipe\n"
 
 
 @pytest.mark.parametrize(
