@@ -38,6 +38,7 @@ MARKS = _parse(
 """Marks, and the scripts of letters that compose, which its NFC does not know."""
 _LEADS = (b"\xdf", b"\xe0", b"\xe1", b"\xea", b"\xf0")
 """The first bytes of the characters of both lists in UTF-8."""
+_SLICE_BYTES = 1 << 20
 
 
 def find_documents(text: pa.LargeStringArray, *, has_normalizer: bool) -> npt.NDArray[np.int64]:
@@ -51,17 +52,28 @@ def find_documents(text: pa.LargeStringArray, *, has_normalizer: bool) -> npt.ND
     offsets = np.frombuffer(buffers[1], np.int64)[text.offset : text.offset + len(text) + 1]
     data = np.frombuffer(buffers[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
     found: list[npt.NDArray[np.int64]] = []
-    content = data.tobytes()
-    for lead in _LEADS:
-        if lead not in content:  # a few GB/s; the rest is for text that has such characters
-            continue
-        places = np.flatnonzero(data == lead[0])
-        # In valid UTF-8 the bytes of a character follow its first one.
-        size = 2 if lead < b"\xe0" else 3 if lead < b"\xf0" else 4
-        points = (data[places] & (0x7F >> size)).astype(np.uint32)
-        for index in range(1, size):
-            points = points << 6 | data[places + index] & 0x3F
-        for ranges in (LETTERS, MARKS)[: 1 + has_normalizer]:
-            found.append(places[np.searchsorted(ranges, points, "right") % 2 == 1])
+    for start in range(0, len(data), _SLICE_BYTES):  # a long document is not copied whole
+        part = data[start : start + _SLICE_BYTES]
+        content = part.tobytes()
+        # A few GB/s; the rest is for text that has such characters.
+        found += [
+            _find_places(data, start + np.flatnonzero(part == lead[0]), has_normalizer)
+            for lead in _LEADS
+            if lead in content
+        ]
     places = np.concatenate(found) if found else np.zeros(0, np.int64)
     return np.unique(np.searchsorted(offsets[1:] - offsets[0], places, "right"))
+
+
+def _find_places(
+    data: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], has_normalizer: bool
+) -> npt.NDArray[np.int64]:
+    """Return those of the places of one lead byte whose character is on a list."""
+    # In valid UTF-8 the bytes of a character follow its first one.
+    lead = data[places[0]]
+    size = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+    points = (data[places] & (0x7F >> size)).astype(np.uint32)
+    for index in range(1, size):
+        points = points << 6 | data[places + index] & 0x3F
+    lists = (LETTERS, MARKS)[: 1 + has_normalizer]
+    return places[np.any([np.searchsorted(ranges, points, "right") % 2 == 1 for ranges in lists], axis=0)]

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 from pipeline.recipe.sources import FilesSource
-from pipeline.tokenizer.sample import Drawn, TokenizerTask, draw_sample, iter_sample, sample_budgets
+from pipeline.tokenizer.sample import PIECE_BYTES, Drawn, TokenizerTask, draw_sample, iter_sample, sample_budgets
 from tests.support.builds import list_spans_of
 
 TEXT = "0123456789" * 5
@@ -81,3 +81,31 @@ def test_documents_with_endless_words_are_left_out_and_counted(tmp_path: Path) -
     facts = draw_sample(tmp_path / "sample.bin", task, lambda done, tokens: None)
     assert sorted(iter_sample(tmp_path / "sample.bin")) == sorted(kept)
     assert facts == [Drawn(text_bytes=sum(map(len, kept)), documents=2, left_out=4, records=6)]
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("Some words, then a line ends.\n" * 50_000, "\n"),
+        ("Some words without a line end. " * 50_000, ""),
+        ("a=b;c=" * 400_000, ""),
+        ("\u4e2d,\u6587," * 200_000, ""),
+    ],
+    ids=["lines", "spaces", "symbols", "characters"],
+)
+def test_long_documents_are_sampled_in_pieces(tmp_path: Path, text: str, end: str) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    recipe = source("a", tmp_path / "a.txt", format="file")
+    spans = (tuple(list_spans_of(recipe)),)
+    for budget in (10**9, 1000):
+        task = TokenizerTask(TokenizerRecipe(vocab_size=300, sample_bytes=budget), (recipe,), spans, (1.0,), 1)
+        (drawn,) = draw_sample(tmp_path / "sample.bin", task, lambda done, tokens: None)
+        pieces = list(iter_sample(tmp_path / "sample.bin"))
+        assert drawn.documents == 1
+        assert all(piece.endswith(end) and 0 < len(piece.encode()) <= PIECE_BYTES for piece in pieces)
+        assert drawn.text_bytes == sum(len(piece.encode()) for piece in pieces)
+        assert text.startswith("".join(pieces))
+        if budget == 1000:
+            assert len(pieces) == 1  # no more than the budget asks for
+        else:
+            assert "".join(pieces) == text
