@@ -38,11 +38,6 @@ REFUSED = {
 _TRIAL = "The committee met on Monday and agreed that the new bridge would be open to everyone before the winter. " * 6
 
 
-def identify(table: DatatroveFilter) -> list[Any]:
-    """Return what decides which documents a filter rejects."""
-    return [versions(), table.filter, table.arguments]
-
-
 def apply(table: DatatroveFilter, documents: Documents, tally: Tally) -> Documents:
     """Drop the documents that a filter rejects.
 

@@ -33,10 +33,9 @@ print(*fasttext.load_model(sys.argv[1]).predict("a", k=1 << 20, threshold=-1)[0]
 """
 
 
-def identify(table: Language) -> list[Any]:
-    """Return what decides which documents are dropped for their language."""
-    keep = sorted(table.keep)
-    return [version("fasttext-predict"), table.sha256 or table.model, keep, table.min_score, table.first_bytes]
+def versions() -> list[str]:
+    """Return the versions that decide which documents are dropped for their language."""
+    return [version("fasttext-predict")]
 
 
 def apply(table: Language, documents: Documents, tally: Tally) -> Documents:

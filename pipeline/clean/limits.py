@@ -86,8 +86,8 @@ def identify_limits(source: SourceRecipe) -> dict[str, Any] | None:
     """
     if not source.clean.presets():
         return None
-    limits = {limit.reason: limit.value for limit in source.clean.limits("encode")}
-    return {"code": measure.CODE_VERSION, "measures": source.clean.mix_measures(), "limits": limits}
+    presets = {preset.name: preset.in_digest() for preset in source.clean.presets("encode")}
+    return {"code": measure.CODE_VERSION, "measures": source.clean.mix_measures(), "presets": presets}
 
 
 def drop_beyond_limits(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:

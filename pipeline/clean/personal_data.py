@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pipeline.recipe.clean_recipe import PersonalData, PersonalKind
 
 
-def identify(table: PersonalData) -> list[Any]:
-    """Return what decides which personal data are found, and what is done about them."""
-    return [personal_kinds.CODE_VERSION, table.action, table.all_kinds]
+def versions() -> list[int]:
+    """Return the versions that decide which personal data are found."""
+    return [personal_kinds.CODE_VERSION]
 
 
 def apply(table: PersonalData, documents: Documents, tally: Tally) -> Documents:

@@ -77,6 +77,10 @@ class PersonalData(Filter):
         """The kinds to look for, always in the same order, whatever their order in the recipe."""
         return tuple(kind for kind in PERSONAL_KINDS if self.kinds is None or kind in self.kinds)
 
+    def in_digest(self) -> dict[str, Any]:
+        """Return what decides the filter's result beside code."""
+        return super().in_digest() | {"kinds": self.all_kinds}
+
 
 class Language(Filter):
     """The language of a document, as a fastText model sees it (the extra `clean`). Documents in other languages are
@@ -115,6 +119,10 @@ class Language(Filter):
     def sha256(self) -> str:
         """The SHA-256 of the model's file; empty if it is not known yet."""
         return (self.model or "").partition(DIGEST_MARK)[2]
+
+    def in_digest(self) -> dict[str, Any]:
+        """Return what decides the filter's result beside code: of the model its SHA-256, wherever its file is."""
+        return super().in_digest() | {"model": self.sha256 or self.model, "keep": sorted(self.keep)}
 
 
 class DatatroveFilter(Filter):

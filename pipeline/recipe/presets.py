@@ -90,6 +90,13 @@ class CleanTable(Settings):
         """Its table in a recipe; a source's own table replaces the recipe's."""
         return f"[sources.clean.{self.name}] or [clean.{self.name}]"
 
+    def in_digest(self) -> dict[str, Any]:
+        """Return what decides the table's result beside code: every key but `max_dropped`, which only stops builds.
+
+        A table whose values can be written in several ways replaces these, and leaves no key out.
+        """
+        return self.model_dump(mode="json", exclude={"max_dropped"})
+
 
 class Preset(CleanTable):
     """Base of the presets."""

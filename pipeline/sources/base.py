@@ -217,13 +217,6 @@ def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[S
     return spans
 
 
-def split_groups(span: Span) -> list[Span]:
-    """Cut a span of row groups into its single groups, for sampling; return any other span alone."""
-    if span.kind != "rg":
-        return [span]
-    return [replace(span, start=index, stop=index + 1) for index in range(span.start, span.stop)]
-
-
 def make_units(source: int, spans: list[Span]) -> list[Unit]:
     """Join spans into units, in order. The result depends on the spans alone, not on the number of workers."""
     units: list[list[Span]] = [[]]

@@ -291,11 +291,11 @@ def _check_keys(place: str, source: dict[str, Any], glob: str, files: list[File]
     if cut and not source.get("separator"):
         remedy = 'Give `separator`, or format = "file" for one document per file'
         yield f"{place}.separator: required to cut {cut[0]!r} into documents. {remedy}"
-    read_as = ", or as ".join(sorted({found or "their content says" for found in formats.values()}))
+    read_as = ", or as ".join(sorted({found or "its content says" for found in formats.values()}))
     for key, format_ in (("separator", "text"), ("delimiter", "csv")):
         if source.get(key) and not any(found in FORMATS and key in FORMATS[found].keys for found in formats.values()):
             yield (
-                f"{place}.{key}: only files that are read as {format_} have a use for it; {glob!r} has files that are "
+                f"{place}.{key}: only files that are read as {format_} have a use for it; {glob!r} is "
                 f"read as {read_as}. Leave `{key}` out, or give these files a source of their own"
                 + (f', or set format = "{format_}"' if None in formats.values() else "")
             )

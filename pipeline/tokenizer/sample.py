@@ -8,7 +8,7 @@ the proportions hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, ClassVar
@@ -21,7 +21,7 @@ from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
-from pipeline.sources.base import Span, split_groups
+from pipeline.sources.base import Span
 from pipeline.sources.network.settings import keep_fetched
 
 DOCUMENT_SEPARATOR = b"\xff"
@@ -177,3 +177,10 @@ def _shuffled(task: TokenizerTask, index: int) -> Iterator[Span]:
     keys = np.random.PCG64(np.random.SeedSequence([task.seed, index])).random_raw(len(spans))
     order: list[int] = np.argsort(keys, kind="stable").tolist()
     return (spans[i] for i in order)
+
+
+def split_groups(span: Span) -> list[Span]:
+    """Cut a span of row groups into its single groups; return any other span alone."""
+    if span.kind != "rg":
+        return [span]
+    return [replace(span, start=index, stop=index + 1) for index in range(span.start, span.stop)]

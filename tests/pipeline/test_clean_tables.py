@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pydantic import create_model
 
 from pipeline.builder.alarms import check_encoded
 from pipeline.clean import personal_kinds
@@ -19,6 +20,8 @@ from pipeline.clean.measures import measure
 from pipeline.clean.steps import clean_batch, reading_keys
 from pipeline.clean.tally import SHOWN, DroppedDocument, Tally
 from pipeline.engine.tasks import digest_of
+from pipeline.recipe.clean_recipe import CleanRecipe
+from pipeline.recipe.presets import Preset
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from shards.errors import InputError
@@ -112,6 +115,34 @@ def test_what_decides_what_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(module, "CODE_VERSION", module.CODE_VERSION + 1)
             changed = [one != other for one, other in zip(before, digests(), strict=True)]
         assert changed == [name in equal[0] for equal in EQUAL], "a change of the code encodes again"
+
+
+PRESETS = {preset.name for preset in Preset.__subclasses__()}
+OTHER: dict[str, Any] = {
+    "when": "mix", "action": "drop", "kinds": ["email"], "model": "other.ftz", "keep": ["fr"], "min_score": 0.1,
+    "first_bytes": 7, "filter": "C4ParagraphFilter", "arguments": {"a": 1},
+}  # fmt: skip
+"""Another value of each key of a table but limits, which may all be "off"."""
+
+
+@pytest.mark.parametrize("name", CleanRecipe.model_fields)
+def test_every_key_of_a_table_decides_what_is_encoded_but_max_dropped(name: str) -> None:
+    keys = {"language": LANGUAGE, "datatrove": {"filter": "C4QualityFilter"}}.get(name, {})
+    source = source_of({name: [keys] if name == "datatrove" else keys | (EARLY if name in PRESETS else {})})
+    table = source.clean.presets()[0] if name in PRESETS else source.clean.filters()[0]
+
+    def digest(table: Any) -> str:
+        clean = source.clean.model_copy(update={name: [table] if name == "datatrove" else table})
+        return digest_of(reading_keys(source.model_copy(update={"clean": clean})))
+
+    before = digest(table)
+    for key in type(table).model_fields:
+        changed = table.model_copy(update={key: 0.9 if key == "max_dropped" else OTHER.get(key, "off")})
+        assert (digest(changed) == before) == (key == "max_dropped"), key
+    # A key that a later version adds decides by itself.
+    later = create_model("Later", __base__=type(table), new_key=(int, 1))
+    one, two = (later(**table.model_dump() | {"new_key": value}) for value in (1, 2))
+    assert digest(one) != digest(two)
 
 
 def test_limits_of_the_sample_that_do_not_fit_the_source_are_refused(load: Any) -> None:

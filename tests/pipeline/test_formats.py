@@ -24,10 +24,11 @@ from hypothesis import strategies as st
 from pipeline.recipe.key_values import FormatName
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources import files
-from pipeline.sources.base import MALFORMED, Span, TextBatch, split_groups
+from pipeline.sources.base import MALFORMED, Span, TextBatch
 from pipeline.sources.files import list_files, list_spans
 from pipeline.sources.formats import byte_io
 from pipeline.sources.formats.contract import FORMATS
+from pipeline.tokenizer.sample import split_groups
 from tests.support.provenance import read_unit
 from tests.support.temporary import temporary_folder
 

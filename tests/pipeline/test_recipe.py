@@ -82,7 +82,7 @@ EXPECTED = [
     "sources.1.max_bytes: expected bytes as a number, or as text such as",
     "sources.1.min_bytes: expected bytes as a number, or as text such as",
     "sources.1.separator: required to cut '{folder}/a.txt' into documents. Give `separator`",
-    "sources.1.delimiter: only files that are read as csv have a use for it; '{folder}/*.txt' has files that are read ",
+    "sources.1.delimiter: only files that are read as csv have a use for it; '{folder}/*.txt' is read as text. ",
     "sources.third.paths: an empty list; expected at least one item",
     "sources.third.weight: expected a finite number; got nan",
     "sources.third.format: expected 'auto', 'parquet', ",
@@ -208,8 +208,8 @@ def test_a_separator_for_files_that_are_not_cut_names_what_they_are(load: Any) -
     )
     prose, code = faults_of(load, with_separator)
     remedy = "Leave `separator` out, or give these files a source of their own"
-    assert prose.endswith(f".jsonl' has files that are read as jsonl. {remedy}")
-    assert code.endswith(f'.py\' has files that are read as their content says. {remedy}, or set format = "text"')
+    assert prose.endswith(f".jsonl' is read as jsonl. {remedy}")
+    assert code.endswith(f'.py\' is read as its content says. {remedy}, or set format = "text"')
 
 
 def test_whoever_reads_the_output_may_leave(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Training: `loop` goes from step to step and stops, `step` takes one, `loss_checks` judges its loss."""
+"""Training: `loop` goes from step to step and stops, `step` takes one, `faults` judges its loss."""
