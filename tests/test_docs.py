@@ -16,7 +16,7 @@ PACKAGES = ("pipeline", "shards", "trainer", "tokenmill")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FOLDERS = ("docs", "recipes", *PACKAGES)
 WITH_LINKS = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))])
-README_LINES = 90
+README_LINES = 100
 
 
 def _prose(page: Path) -> str:

@@ -275,9 +275,8 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Not
     if short := order.describe_short_shards(train):
         say(short)
     say(
-        f"{plural(total, 'train token')}: {plural(order.per_epoch, 'window')} of {seq_len}, "
-        f"{plural(order.cropped, 'token')} ({order.cropped / total:.2%}) at shard ends "
-        f"{'is' if order.cropped == 1 else 'are'} left out of an epoch, in each epoch other ones"
+        f"{plural(total, 'train token')}: {plural(order.per_epoch, 'window')} of {seq_len}; each epoch skips "
+        f"{plural(order.cropped, 'token')} ({order.cropped / total:.2%}) at shard ends, different ones each time"
     )
     for phase in order.phases:
         step, row = divmod(phase.stop - 1, batch)
