@@ -67,10 +67,38 @@ def slow_places(text: str) -> list[tuple[str, int, int]]:
             for letter in unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", part).casefold()):
                 if unicodedata.category(letter) != "Cf" and not unicodedata.combining(letter):
                     letters.append((letter, start if is_entity else place, stop if is_entity else place + 1))
-    words = [
-        list(own) for inside, own in groupby(letters, lambda one: unicodedata.category(one[0])[0] in "LNM") if inside
+    units: list[tuple[int, str, int, int]] = []
+    for inside, own in groupby(letters, lambda one: unicodedata.category(one[0])[0] in "LNM"):
+        script = None
+        for letter, start, stop in own if inside else ():
+            before, script = script, UNSPACED.get(unicodedata.name(letter).split()[0], 1)
+            is_mark = script > 1 and unicodedata.category(letter)[0] == "M"
+            if before is None or (not is_mark and (script > 1 or before > 1)):
+                units.append((1 if is_mark else script, letter, start, stop))
+            else:
+                count, text, first, _ = units[-1]
+                units[-1] = (count, text + letter, first, stop)
+    # In scripts without spaces, a word begins at each letter, and has a number of them.
+    words: list[tuple[str, int, int]] = []
+    for place, (count, _, start, _) in enumerate(units):
+        if place + count > len(units):
+            break
+        own = units[place : place + count]
+        words.append(("|".join(text for _, text, _, _ in own), start, own[-1][3]))
+    return words
+
+
+UNSPACED = {"CJK": 2, "HIRAGANA": 3, "KATAKANA": 3, "THAI": 5, "LAO": 5, "KHMER": 5, "MYANMAR": 5}
+
+
+def is_searched(words: list[str]) -> bool:
+    """Return whether an item has three words that do not overlap."""
+    letters = [word[0] for word in words[:-1]]
+    scripts = [
+        1 if unicodedata.category(letter)[0] == "M" else UNSPACED.get(unicodedata.name(letter).split()[0], 1)
+        for letter in letters
     ]
-    return [("".join(letter for letter, _, _ in word), word[0][1], word[-1][2]) for word in words]
+    return len(words) >= LEAST_WORDS and sum(60 // count for count in scripts) >= 60 * (LEAST_WORDS - 1)
 
 
 def slow_words(text: str) -> list[str]:
@@ -83,9 +111,11 @@ def slow_hits(items: list[str], documents: list[str]) -> set[tuple[int, tuple[st
     short: set[tuple[str, ...]] = set()
     for item in items:
         words = slow_words(item)
+        if not is_searched(words):
+            continue
         if len(words) >= LONG_WORDS:
             long |= {tuple(words[start : start + NGRAM_WORDS]) for start in range(len(words) - NGRAM_WORDS + 1)}
-        elif len(words) >= LEAST_WORDS:
+        else:
             short.add(tuple(words))
     found: set[tuple[int, tuple[str, ...], int, int]] = set()
     for number, text in enumerate(documents):
@@ -95,7 +125,7 @@ def slow_hits(items: list[str], documents: list[str]) -> set[tuple[int, tuple[st
             for start in range(len(words) - size + 1):
                 ngram = tuple(word for word, _, _ in words[start : start + size])
                 if ngram in long | short:
-                    edges = (words[start][1], words[start + size - 1][2])
+                    edges = (words[start][1], max(stop for _, _, stop in words[start : start + size]))
                     hits.append((ngram, *(len(text[:at].encode()) for at in edges)))
         hits.sort(key=lambda hit: hit[1:])
         alone = [hit for hit in hits if hit[0] not in short]
@@ -157,9 +187,12 @@ def test_typography_does_not_hide_words(name: str) -> None:
 
 
 LETTERS = "ab \u2019\u00a0\u3001\u4e2dB.\n\U0001f642\u00e9\u0301\u00ad\u200b\u20ac\uff21\u00bd\ufb01\ud55c&;"
+THAI = "\u0e01\u0e34\u0e33\u0e40\u0e48"
 TEXTS = st.lists(
     st.lists(st.sampled_from(["a", "b", "B", "\u00e9", "x1"]), max_size=40).map(" ".join)
     | st.text(LETTERS, max_size=60)
+    | st.text(f"\u4e00\u4e8c\u304b\u304c\u30ab{THAI}", max_size=40)
+    | st.text(f"a1 \u3002\u00ad\u4e00\uff76\u337f{THAI}", max_size=60)
     | st.lists(st.sampled_from(["a", "b", " ", "&amp;", "&nbsp;", "&#97;", "&eacute;", "&no", ";"])).map("".join),
     min_size=1,
     max_size=6,
@@ -171,6 +204,12 @@ TEXTS = st.lists(
 @example(items=["a b c d e a b c d"], documents=["b c d e a b c d e"], size=1 << 20)
 @example(items=["a b c d e a b c d"], documents=["a b c d e b b b c d e a b", "a b c d e " * 40], size=64)
 @example(items=["a b c"], documents=["a b c&am", "p;a b c"], size=1 << 20)
+@example(
+    items=["\u4e00\u4e8c\u4e09\u56db\u4e94\u516d\u4e03"],
+    documents=["a\u4e00\u4e8c\u4e09\u3002\u56db\n\u4e94\u516d\u4e03\u4e00"] * 2,
+    size=8,
+)
+@example(items=[8 * THAI], documents=["\u4e00" + 40 * THAI + "\u4e00", 8 * THAI], size=64)
 @example(items=["aaaaaaaa bbbbbbbb cccccccc"], documents=["aaaaaaaa bbbbbbbb cccccccc dddddddd"], size=8)
 @given(items=TEXTS, documents=TEXTS, size=st.sampled_from([8, 64, 1 << 20]))
 def test_hits_are_those_of_a_plain_search(items: list[str], documents: list[str], size: int) -> None:

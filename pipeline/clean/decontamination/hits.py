@@ -79,7 +79,7 @@ class HitFinder:
                 rows = self._find_in_long(own)
             else:
                 offsets = edges - edges[0]
-                rows = self._match(*find_hashed_words(own, offsets), offsets)
+                rows = self._match(*find_hashed_words(own, offsets)[:2], offsets)
             rows = rows[self._find_dense(rows)]
             rows["document"] += first
             parts.append(rows)
@@ -92,7 +92,7 @@ class HitFinder:
         start, size, done = 0, SLICE_BYTES, 0
         while True:
             stop = min(start + size, len(data))
-            words, places = find_hashed_words(data[start:stop], np.array([0, stop - start]))
+            words, places, _ = find_hashed_words(data[start:stop], np.array([0, stop - start]))
             if stop < len(data):  # what follows may belong to the last word, or to an entity at the end
                 last = min(int(places[-1, 0]), stop - start - _MOST_ENTITY_BYTES) if len(places) else 0
                 inside = places[:, 1] <= last

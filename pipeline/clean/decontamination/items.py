@@ -73,7 +73,7 @@ def _files(spans: tuple[tuple[Span, ...], ...], task: EvaluationsTask) -> dict[s
 class EvaluationsTask(Payload):
     """The input of the task that reads the evaluation sets; plain data."""
 
-    CODE: ClassVar = (3, UNICODE_VERSION)
+    CODE: ClassVar = (4, UNICODE_VERSION)
     """Increase it, too, when documents would have other hits."""
     LIBRARIES: ClassVar = ("pyarrow",)
 
@@ -249,9 +249,9 @@ def find_item_ngrams(text: memoryview) -> tuple[int, int, UInt64s]:
     long items. The size of an item that is too short is 0.
     """
     data = np.frombuffer(text, np.uint8)
-    words, _ = find_hashed_words(data, np.array([0, len(data)]))
-    # Two words are found everywhere.
-    if len(words) < LEAST_WORDS:
+    words, _, letters = find_hashed_words(data, np.array([0, len(data)]))
+    # Two words are found everywhere. Those of scripts without spaces overlap: counted are whole ones, in sixtieths.
+    if len(words) < LEAST_WORDS or (60 // letters[:-1].astype(np.int64)).sum() < 60 * (LEAST_WORDS - 1):
         return len(words), 0, np.zeros((0, 2), np.uint64)
     long = len(words) >= LONG_WORDS
     # A long item by its n-grams, a short one by all of its words at once.

@@ -9,11 +9,15 @@ undone.
 - Everything but letters, digits and the vowel signs of scripts becomes a gap: punctuation, white space, currency and
   other symbols.
 
-A word is a run of letters and digits in it; everything else separates words. Words are known by their hashes: those of
-n-grams are polynomials modulo 2^64, and two given n-grams collide with a probability of about 2^-64.
+A word is a run of letters and digits in it; everything else separates words. In scripts without spaces, a word begins
+at each letter, and has as many letters with their marks as `_SCRIPTS` says, also across gaps: punctuation and line
+breaks move. Such words overlap, and are the same wherever a copy begins.
+
+Words are known by their hashes: those of n-grams are polynomials modulo 2^64, and two given n-grams collide with a
+probability of about 2^-64.
 
 Only words that hold something to be replaced are made again. Characters are looked up in tables, without Python code
-for each; an entity costs 1 us. Memory: 5 MB for the tables of a process.
+for each; an entity costs 1 us. Memory: 6 MB for the tables of a process.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -30,7 +35,7 @@ import xxhash
 from pipeline.arrow_arrays import spread
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int32s, Int64s, UInt8s, UInt64s
+    from pipeline.arrow_arrays import Bools, Int32s, Int64s, UInt8s, UInt64s
 
 UNICODE_VERSION = unicodedata.unidata_version
 """Another version of Unicode may have other letters."""
@@ -53,6 +58,22 @@ _ASCII = bytes(
 
 _SIZES = ((2, 0xC0, 0xE0), (3, 0xE0, 0xF0), (4, 0xF0, 0x100))
 """Bytes of a character outside ASCII, the lowest first byte, and one past the highest."""
+_SCRIPTS = {
+    2: ((0x3005, 0x3008), (0x3105, 0x3130), (0x3400, 0xA000), (0xF900, 0xFB00), (0x20000, 0x33480)),  # Chinese
+    3: ((0x3041, 0x3100), (0x31F0, 0x3200), (0x1AFF0, 0x1B170)),  # kana
+    # Thai, Lao, Burmese, Khmer; those of the Tai, Bali and Java.
+    5: (
+        *((0xE00, 0xF00), (0x1000, 0x10A0), (0x1780, 0x1800), (0x1950, 0x19E0), (0x1A20, 0x1AB0), (0x1B00, 0x1B80)),
+        *((0xA980, 0xAA00), (0xAA60, 0xAAE0)),
+    ),
+}
+"""Letters of a word in scripts without spaces, and the ranges of the scripts' characters.
+
+All characters have three bytes or more. Why these numbers: 5-grams of such words have 6 to 9 letters, about as rare in
+text as five English words; with more letters, items with a changed one would be missed.
+"""
+_MARK = 1
+"""In the table of letters: belongs to the letter before it."""
 _STAYS, _GAP, _REPLACED = 1, 2, 3
 """Kinds of characters: one that stays, one that is a gap, and the first replacement. 0 is not yet known."""
 
@@ -98,6 +119,41 @@ class _Characters:
 _characters = lru_cache(maxsize=1)(_Characters)
 
 
+@lru_cache(maxsize=1)
+def _letters() -> UInt8s:
+    """Return for each character of a script without spaces how many letters make a word, or `_MARK`; 0 for others."""
+    table = np.zeros(0x110000, np.uint8)
+    for letters, ranges in _SCRIPTS.items():
+        for first, past in ranges:
+            table[first:past] = letters
+            # A sign that is composed of a mark and a letter goes on with the letter before it, too.
+            for character in range(first, past) if letters == max(_SCRIPTS) else ():
+                start = normalise_character(chr(character)).decode()[:1]
+                if not start or unicodedata.category(start)[0] == "M":
+                    table[character] = _MARK
+    return table
+
+
+@lru_cache(maxsize=1)
+def _unspaced_leads() -> Bools:
+    """Return which two bytes, the first being the higher, may begin a character of a script without spaces."""
+    likely = np.zeros(0x10000, bool)
+    (characters,) = np.nonzero(_letters()[:0x10000])
+    likely[0xE080 + (characters >> 12 << 8) + (characters >> 6 & 0x3F)] = True
+    likely[0xF000:] = True  # all of four bytes
+    return likely
+
+
+def _find_characters(data: UInt8s, leads: Int64s) -> Iterator[tuple[int, Int64s, Int64s]]:
+    """Yield the characters outside ASCII that begin at some bytes: their size, first bytes and code points."""
+    for size, lowest, highest in _SIZES if len(leads) else ():
+        at = leads[(data[leads] >= lowest) & (data[leads] < highest) & (leads + size <= len(data))]
+        characters = data[at].astype(np.int64) - lowest
+        for place in range(1, size):
+            characters = characters << 6 | (data[at + place] & 0x3F)
+        yield size, at, characters
+
+
 def _find_edits(data: UInt8s, offsets: Int64s) -> tuple[UInt8s, Int64s]:
     """Make the letters of documents small, clear all gaps, and find what must be replaced.
 
@@ -116,12 +172,7 @@ def _find_edits(data: UInt8s, offsets: Int64s) -> tuple[UInt8s, Int64s]:
     entities = _find_entities(text, offsets)
     small[spread(entities[:, 0], entities[:, 1])] = 1
     parts = [entities]
-    (leads,) = np.nonzero(data >= 0xC0)
-    for size, lowest, highest in _SIZES if len(leads) else ():
-        at = leads[(data[leads] >= lowest) & (data[leads] < highest) & (leads + size <= len(data))]
-        characters = data[at].astype(np.int64) - lowest
-        for place in range(1, size):
-            characters = characters << 6 | (data[at + place] & 0x3F)
+    for size, at, characters in _find_characters(data, np.flatnonzero(data >= 0xC0)):
         # Most characters stay; gaps are cleared here, and the others are replaced later.
         kinds = _characters().find_kinds(characters)
         gaps, replaced = at[kinds == _GAP], kinds >= _REPLACED
@@ -208,7 +259,7 @@ _LONG_WORD_BYTES = 512
 """Longer words, such as encoded images, are hashed one by one."""
 
 
-def find_hashed_words(data: UInt8s, offsets: Int64s) -> tuple[UInt64s, Int64s]:
+def find_hashed_words(data: UInt8s, offsets: Int64s) -> tuple[UInt64s, Int64s, UInt8s]:
     """Find the words of documents; none goes on from one document to the next.
 
     Args:
@@ -216,13 +267,15 @@ def find_hashed_words(data: UInt8s, offsets: Int64s) -> tuple[UInt64s, Int64s]:
         offsets: where each document begins in it, and where the last one ends, `(documents + 1,)`.
 
     Returns:
-        Hash of each word, uint64 `(words,)`; and its first byte and the one behind its last, int64 `(words, 2)`.
+        Hash of each word, uint64 `(words,)`; its first byte and the one behind its last, int64 `(words, 2)`, neither
+        ever less than that of the word before; and its letters, uint8 `(words,)`: 1 unless its script has no spaces,
+        as the next word begins at its second.
     """
     small, edits = _find_edits(data, offsets)
-    starts, stops = _find_runs(small, offsets)
+    starts, stops, letters = _find_runs(small, offsets, edits)
     hashes = _hash_words(small, starts, stops - starts)
     if not len(edits):
-        return hashes, np.stack([starts, stops], axis=1)
+        return _join_letters(hashes, np.stack([starts, stops], axis=1), letters, offsets)
     # Only the words that hold what is replaced are made again; there may be several of one, or none.
     owner = starts.searchsorted(edits[:, 0], "right") - 1
     edited = owner[np.append(True, owner[1:] != owner[:-1])]
@@ -233,7 +286,7 @@ def find_hashed_words(data: UInt8s, offsets: Int64s) -> tuple[UInt64s, Int64s]:
     moved = edits.copy()
     moved[:, 0] -= shift[np.searchsorted(edited, owner)]
     normal, counts = _apply_edits(small[given], moved)
-    firsts, lasts = _find_runs(normal, np.append(0, np.cumsum(counts)[ends - 1]))
+    firsts, lasts, again = _find_runs(normal, np.append(0, np.cumsum(counts)[ends - 1]), edits[:0])
     origins = np.repeat(given, counts)
     places = np.stack([origins[firsts], origins[lasts - 1] + 1], axis=1)
     ends_at = origins[lasts - 1]
@@ -245,11 +298,16 @@ def find_hashed_words(data: UInt8s, offsets: Int64s) -> tuple[UInt64s, Int64s]:
     starts, stops, hashes = starts[plain], stops[plain], hashes[plain]
     before = starts.searchsorted(places[:, 0])
     hashes = np.insert(hashes, before, _hash_words(normal, firsts, lasts - firsts))
-    return hashes, np.stack([np.insert(starts, before, places[:, 0]), np.insert(stops, before, places[:, 1])], axis=1)
+    places = np.stack([np.insert(starts, before, places[:, 0]), np.insert(stops, before, places[:, 1])], axis=1)
+    return _join_letters(hashes, places, np.insert(letters[plain], before, again), offsets)
 
 
-def _find_runs(data: UInt8s, offsets: Int64s) -> tuple[Int64s, Int64s]:
-    """Return where the runs of bytes that are not 0 begin and end; none goes on from one document to the next."""
+def _find_runs(data: UInt8s, offsets: Int64s, edits: Int64s) -> tuple[Int64s, Int64s, UInt8s]:
+    """Return where the runs of bytes that are not 0 begin and end; none goes on from one document to the next.
+
+    In scripts without spaces, each letter begins a run. The third array has the letters of a word of its script; 1 for
+    other runs. At what is in `edits`, only such letters do: the others may become nothing, or marks.
+    """
     # Edges of runs: a byte that is inside, next to one that is not.
     inside = data != 0
     begins, ends = np.zeros(len(data) + 1, bool), np.zeros(len(data) + 1, bool)
@@ -258,7 +316,49 @@ def _find_runs(data: UInt8s, offsets: Int64s) -> tuple[Int64s, Int64s]:
     ends[1:-1] &= ~inside[1:]
     edges = offsets[(offsets > 0) & (offsets < len(data))]
     begins[edges], ends[edges] = inside[edges], inside[edges - 1]
-    return np.flatnonzero(begins), np.flatnonzero(ends)
+    leads = np.flatnonzero(data[:-1] >= 0xE0)
+    leads = leads[_unspaced_leads()[data[leads].astype(np.int64) << 8 | data[leads + 1]]]
+    if not len(leads):
+        starts = np.flatnonzero(begins)
+        return starts, np.flatnonzero(ends), np.ones(len(starts), np.uint8)
+    letters = np.zeros(len(data), np.uint8)
+    for size, at, characters in _find_characters(data, leads):
+        own = _letters()[characters]
+        for place in range(size):
+            letters[at + place] = _MARK * (own > 0)
+        letters[at] = own
+    edited = spread(edits[:, 0], edits[:, 1])
+    letters[edited[letters[edited] == _MARK]] = 0
+    # A letter begins a run, and so does what is of another script and follows one.
+    begins[:-1] |= letters > _MARK
+    follows = inside[1:] & (letters[1:] == 0) & (letters[:-1] > 0)
+    follows[edited[edited > 0] - 1] = False
+    begins[1:-1] |= follows
+    ends[1:-1] |= begins[1:-1] & inside[:-1]
+    starts = np.flatnonzero(begins)
+    return starts, np.flatnonzero(ends), np.maximum(letters[starts], 1)
+
+
+def _join_letters(hashes: UInt64s, places: Int64s, letters: UInt8s, offsets: Int64s) -> tuple[UInt64s, Int64s, UInt8s]:
+    """Make words of the letters of scripts without spaces: as many runs as `letters` says, from each on.
+
+    At the end of a document, the letters that have too few behind them are left out with all that follows.
+    """
+    if not (letters > 1).any():
+        return hashes, places, letters
+    last = np.arange(len(hashes)) + letters - 1
+    ends = places[:, 0].searchsorted(offsets)
+    end = ends[offsets.searchsorted(places[:, 0], "right")]  # of each run's document
+    kept = last < end
+    (cut,) = np.nonzero(~kept)
+    for place in range(1, max(_SCRIPTS)):
+        kept[np.minimum(cut + place, end[cut] - 1)] = False
+    joined = hashes.copy()
+    for size in _SCRIPTS:
+        at = np.flatnonzero(kept & (letters == size))
+        joined[at] = hash_ngrams(hashes, size, at)
+    stops = np.maximum.accumulate(places[np.minimum(last, end - 1), 1])
+    return joined[kept], np.stack([places[:, 0], stops], axis=1)[kept], letters[kept]
 
 
 def _hash_words(data: UInt8s, starts: Int64s, sizes: Int64s) -> UInt64s:

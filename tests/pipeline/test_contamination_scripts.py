@@ -1,0 +1,84 @@
+"""Evaluation items in scripts that are written without spaces."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.clean.decontamination.held_items import HeldItems
+from pipeline.clean.decontamination.hits import HitFinder
+from pipeline.clean.decontamination.items import ITEM_DTYPE, collect_items, find_item_ngrams
+from pipeline.clean.tally import Documents
+from tests.support.unspaced_text import SCRIPTS, TextMaker
+
+if TYPE_CHECKING:
+    from pipeline.clean.decontamination.items import Items
+
+EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
+CLEAN = 2000 if EXHAUSTIVE else 100
+PLANTED = 40 if EXHAUSTIVE else 20
+
+
+def items_of(texts: list[str]) -> Items:
+    found = [find_item_ngrams(memoryview(text.encode())) for text in texts]
+    rows = np.zeros(len(texts), ITEM_DTYPE)
+    rows["words"], rows["size"] = zip(*((words, size) for words, size, _ in found), strict=True)
+    return collect_items(rows, [ngrams for _, _, ngrams in found])
+
+
+def find_held(items: Items, documents: list[str]) -> set[tuple[int, int]]:
+    """Return (document, item) of a corpus."""
+    hits = HitFinder(items).find(
+        Documents(pa.array(documents, pa.large_string()), np.arange(len(documents), dtype=np.uint32))
+    )
+    pairs = np.unique(hits[["document", "ngram"]])
+    counts = np.bincount(pairs["ngram"], minlength=len(items.ngrams))
+    held = HeldItems(items, counts, len(documents)).find(hits)
+    return set(zip(held["document"].tolist(), held["item"].tolist(), strict=True))
+
+
+def count_found(script: str, words: int) -> tuple[int, int, int]:
+    """Return how many items are found verbatim, and changed, and how many are found that no document holds."""
+    maker = TextMaker(script, words)
+    items = [maker.item(words) for _ in range(2 * PLANTED)]
+    clean = [maker.text() for _ in range(CLEAN)]
+    planted = [maker.around(item) for item in items[:PLANTED]]
+    changed = [maker.around(maker.changed(item)) for item in items[PLANTED:]]
+    held = find_held(items_of(items), planted + changed + clean)
+    own = [document for document, item in held if document == item]
+    verbatim = sum(document < PLANTED for document in own)
+    return verbatim, len(own) - verbatim, len(held) - len(own)
+
+
+@pytest.mark.parametrize(("script", "words"), [*((script, 12) for script in SCRIPTS), ("English", 18)])
+def test_items_inside_sentences_are_found_in_every_script(script: str, words: int) -> None:
+    verbatim, changed, false = count_found(script, words)
+    assert verbatim >= PLANTED * 38 // 40
+    assert changed >= PLANTED * 36 // 40
+    assert not false
+
+
+def test_line_breaks_punctuation_and_other_scripts_hide_no_item() -> None:
+    item = "小明在2019年用Python写了3个程序，ความเร็วเท่าไร、どれですか？"
+    copies = [
+        item.replace("了", "\n了").replace("ว", "ว\n\n").replace("す", " す "),
+        item.replace("，", "。").replace("？", "的"),
+        f"说{item[:-1]}吗",
+        item.replace("个", "\u200b个\ufe0f"),
+        item.replace("Python", "ＰＹＴＨＯＮ"),
+        unicodedata.normalize("NFD", item),
+    ]
+    others = ["小明在2018年用Rust写了4个程序", "ความเร็วเท่าไร", "3 Python 2019 3"]
+    assert find_held(items_of([item]), [*copies, *others]) == {(number, 0) for number in range(len(copies))}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("法国首都哪", 0), ("法国的首都在哪里", 7), ("ประเทศไทย", 0), ("ประเทศไทยมีกี่จังหวัด", 5)]
+)
+def test_items_of_three_words_side_by_side_are_searched(text: str, words: int) -> None:
+    assert find_item_ngrams(memoryview(text.encode()))[1] == words
