@@ -210,6 +210,14 @@ TEXTS = st.lists(
     size=8,
 )
 @example(items=[8 * THAI], documents=["\u4e00" + 40 * THAI + "\u4e00", 8 * THAI], size=64)
+@example(items=["a a no"], documents=["\u0e01", "a a no a"], size=64)
+@example(items=["1\u337f\u0e01"], documents=["1\u337f\u0e01\u00ad\u0e33"], size=64)
+@example(items=["\u0e341\u0e481"], documents=["\u0e341\u0e481"], size=64)
+@example(
+    items=["\u4e00\u4e8c\u4e09\u56db\u4e94\u516d\u0e01 b"],
+    documents=["\u4e00\u4e8c\u4e09\u56db\u4e94\u516d\u0e01 b c d e"],
+    size=64,
+)
 @example(items=["aaaaaaaa bbbbbbbb cccccccc"], documents=["aaaaaaaa bbbbbbbb cccccccc dddddddd"], size=8)
 @given(items=TEXTS, documents=TEXTS, size=st.sampled_from([8, 64, 1 << 20]))
 def test_hits_are_those_of_a_plain_search(items: list[str], documents: list[str], size: int) -> None:
