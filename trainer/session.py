@@ -26,7 +26,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
 from shards.errors import InputError, Problem, path_remedy, plural, remedy_of
-from shards.format.listed_files import read_listed_file
 from shards.format.vocabulary import check_tokenizer
 from shards.format.windows.order import WindowOrder, order_split
 from shards.stores.cache import Cache
@@ -83,12 +82,11 @@ class Session:
     @cached_property
     def evaluated(self) -> EvaluatedModel:
         """The model, for its scores."""
-        tokenizer = self.shard_set.manifest.tokenizer
         return EvaluatedModel(
             self.model,
             self.recipe.train,
             self.precision,
-            read_listed_file(self.shard_set.store, tokenizer.file, tokenizer.sha256),
+            self.shard_set.tokenizer_json,
             self.shard_set.eos_id,
             self.shard_set.bos_id,
             self.shard_set,
@@ -245,8 +243,7 @@ def _open_remote_set(place: str, cache: Cache | None) -> tuple[ShardSet, list[Pr
     """Open a set, which compares its files with one listing; check its manifest and tokenizer, but read no shard."""
     shard_set = open_set(place, cache=cache)
     manifest = shard_set.manifest
-    tokenizer = read_listed_file(shard_set.store, manifest.tokenizer.file, manifest.tokenizer.sha256)
-    return shard_set, check_manifest_totals(manifest) + check_tokenizer(tokenizer, manifest)
+    return shard_set, check_manifest_totals(manifest) + check_tokenizer(shard_set.tokenizer_json, manifest)
 
 
 def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Note) -> WindowOrder:
@@ -307,9 +304,8 @@ def _prepare_run(
             start = StartRecord(checkpoint=str(found.path.resolve()))
             write_text(run / START_FILE, start.model_dump_json(indent=2) + "\n")
     check_disk(run, 12 * count_parameters(recipe.model, vocab_size), f"{run}: a checkpoint")
-    tokenizer = shard_set.manifest.tokenizer
     with atomic_open(run / TOKENIZER_FILE) as file:
-        file.write(read_listed_file(shard_set.store, tokenizer.file, tokenizer.sha256))
+        file.write(shard_set.tokenizer_json)
     folder = shard_set.store.folder
     place = str(folder.resolve() if folder else shard_set.store)
     record = SetRecord(path=place, manifest_sha256=shard_set.manifest_sha256)

@@ -17,7 +17,6 @@ from shards.convert.layouts import LayoutName
 from shards.convert.layouts.layout import SplitReader, load_layout
 from shards.convert.tokenizer_proof import prove_tokenizer
 from shards.errors import InputError
-from shards.format.listed_files import read_listed_file
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 from shards.stores.files import atomic_open, write_folder, write_text
@@ -65,14 +64,13 @@ def export_set(
     if reasons := [reason for reader in readers for reason in module.find_export_obstacles(reader)]:
         raise InputError(list(dict.fromkeys(reasons)))
     usage = module.USAGE.format(out=out, split=chosen[0], token_size=shard_set.dtype.itemsize)
-    tokenizer = shard_set.manifest.tokenizer
     held: dict[Split, dict[str, int]] = {}
     with write_folder(out) as folder:
         # The files, then what describes them.
         for reader in readers:
             module.write_split(partial(_create, folder), reader)
             held[reader.split] = {"tokens": reader.shards.num_tokens, "documents": reader.shards.num_documents}
-        (folder / TOKENIZER_FILE).write_bytes(read_listed_file(shard_set.store, tokenizer.file, tokenizer.sha256))
+        (folder / TOKENIZER_FILE).write_bytes(shard_set.tokenizer_json)
         proof = prove_tokenizer(folder / TOKENIZER_FILE, bos_id=shard_set.bos_id, shard_set=shard_set)
         about = _describe(shard_set, layout, held) | {"tokenizer_proof": proof}
         write_text(folder / EXPORT_FILE, json.dumps(about, indent=2) + "\n")

@@ -7,15 +7,17 @@ order, two spaces, a final newline), so that equal metadata gives equal bytes.
 
 from __future__ import annotations
 
+import json
 import re
 import reprlib
 from collections import Counter
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from shards.errors import Problem, ProblemKind, ShardSetError, plural, set_error
+from shards.format.strict_json import RepeatedKeyError, check_keys
 from shards.stores.store import StoredFile
 
 FORMAT = "tokenmill"
@@ -29,6 +31,12 @@ MAX_METADATA_BYTES = 1 << 28
 
 MAX_SIDECAR_BYTES = 1 << 24
 """The same limit for a shard's own metadata: 16 MiB lists over 100,000 sources."""
+
+MAX_KEYS = 1 << 17
+"""An object of metadata with more keys is refused: each wrong one would cost a thousand times its bytes to report."""
+
+MOST_FAULTS = 20
+"""Faults of a file that are told; the others are counted."""
 
 MAX_UINT16_VOCAB_SIZE = 1 << 16
 
@@ -52,6 +60,11 @@ def _plain_name(name: str) -> str:
 
 
 PlainName = Annotated[str, AfterValidator(_plain_name)]
+
+
+ItemT = TypeVar("ItemT")
+Rows = Annotated[list[ItemT], FailFast()]
+"""A list that is refused at its first wrong item: a hostile one has millions."""
 
 
 def _is_none(value: Any) -> bool:
@@ -162,9 +175,9 @@ class EvalTaskEntry(_Model):
     items: Count
     items_sha256: Sha256
     """Of the content hashes of all items, in their order: it tells whether other items are the same."""
-    too_short: list[ContentHash]
+    too_short: Rows[ContentHash]
     """Content hashes of items that are too short to be searched for; distinct, in order."""
-    held: list[ContentHash]
+    held: Rows[ContentHash]
     """Content hashes of items that a document of the training split holds; distinct, in order."""
 
 
@@ -187,7 +200,7 @@ class PhaseEntry(_Model):
     requested_tokens: Count
     tokens: Count
     documents: Count
-    mix: list[MixEntry]
+    mix: Rows[MixEntry]
     """One row per source, as the set's `mix`, of this phase."""
 
 
@@ -267,17 +280,17 @@ class Manifest(_Model):
     tokenizer: TokenizerEntry
     recipe: RecipeEntry
     # What the build read, and what it left out.
-    sources: list[SourceEntry]
-    drop_hashes: list[BlockListEntry] = []
-    eval_tasks: list[EvalTaskEntry] = Field(default=[], exclude_if=_is_empty)
+    sources: Rows[SourceEntry]
+    drop_hashes: Rows[BlockListEntry] = []
+    eval_tasks: Rows[EvalTaskEntry] = Field(default=[], exclude_if=_is_empty)
     """The recipe's evaluation sets with a `task`, in its order."""
     # The shares of the training split.
-    mix: list[MixEntry]
-    phases: list[PhaseEntry] = Field(default=[], exclude_if=_is_empty)
+    mix: Rows[MixEntry]
+    phases: Rows[PhaseEntry] = Field(default=[], exclude_if=_is_empty)
     """In the order of training; empty in a set without phases."""
     # The totals, and every file.
     splits: dict[Split, SplitEntry]
-    shards: list[ShardEntry]
+    shards: Rows[ShardEntry]
 
     def __repr__(self) -> str:
         return f"<Manifest of {self.summary}>"
@@ -350,9 +363,16 @@ def parse_json(model: type[ModelT], text: bytes, *, where: str) -> ModelT:
             `manifest_invalid`.
     """
     try:
+        check_keys(text, MAX_KEYS)
         parsed = model.model_validate_json(text)
+    except RepeatedKeyError as error:
+        raise set_error("manifest_invalid", where, f"{error}. Copy or build it again.") from error
     except ValidationError as error:
-        problems = [_to_problem(dict(detail), where) for detail in error.errors(include_url=False)]
+        problems = [_to_problem(detail, where) for detail in _first_faults(error)]
+        if more := error.error_count() - len(problems):
+            problems.append(
+                Problem("manifest_invalid", where, f"{plural(more, 'more fault')}. Copy or build it again.")
+            )
         # What else differs follows from the other format or version.
         foreign = [problem for problem in problems if problem.kind in ("format_unknown", "version_unknown")]
         raise ShardSetError(foreign[:1] or problems) from error
@@ -379,11 +399,23 @@ def read_metadata_file(model: type[ModelT], file: StoredFile) -> bytes:
     return file.read()
 
 
+def _first_faults(error: ValidationError) -> list[dict[str, Any]]:
+    """Return the first of pydantic's faults; all of them as Python objects would take more memory than the file."""
+    if error.error_count() <= MOST_FAULTS:
+        return [dict(detail) for detail in error.errors(include_url=False)]
+    text, place, found = error.json(include_url=False, include_input=False, include_context=False), 1, list[Any]()
+    for _ in range(MOST_FAULTS):
+        detail, place = json.JSONDecoder().raw_decode(text, place)
+        found.append(detail)
+        place += 1  # the comma
+    return cast("list[dict[str, Any]]", found)
+
+
 def _to_problem(detail: dict[str, Any], where: str) -> Problem:
     place = ".".join(str(part) for part in detail["loc"])
     # reprlib: the input may be a whole hostile document.
     telling = detail["type"] in ("missing", "json_invalid", "listed_twice")
-    got = "" if telling else f"; got {reprlib.repr(detail.get('input'))}"
+    got = "" if telling or "input" not in detail else f"; got {reprlib.repr(detail.get('input'))}"
     # Some faults have kinds of their own, since their remedies differ.
     kind: ProblemKind = "manifest_invalid"
     if place == "format":

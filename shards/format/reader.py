@@ -361,6 +361,20 @@ class ShardSet:
                 return shard
         raise KeyError(f"no shard {name!r} in {self.store}; there are {', '.join(s.name for s in self.shards[:5])} ...")
 
+    @property
+    def tokenizer_json(self) -> bytes:
+        """The bytes of the tokenizer's file, compared with the manifest; read each time.
+
+        Raises:
+            ShardSetError: the file is too large, or not what the manifest says.
+            OSError: the file cannot be read.
+        """
+        entry = self.manifest.tokenizer
+        if (size := find_size(self.store, entry.file) or 0) > MAX_TOKENIZER_BYTES:
+            message = f"{size} bytes; expected at most {MAX_TOKENIZER_BYTES}. Not read."
+            raise set_error("file_size", entry.file, message)
+        return read_listed_file(self.store, entry.file, entry.sha256)
+
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The bytes of every token id, and which ids the manifest lists as special; read once.
@@ -371,9 +385,8 @@ class ShardSet:
             OSError: the file cannot be read.
         """
         entry = self.manifest.tokenizer
-        data = read_listed_file(self.store, entry.file, entry.sha256)
         try:
-            vocabulary = read_vocabulary(data)
+            vocabulary = read_vocabulary(self.tokenizer_json)
         except ValueError as error:
             raise InputError(str(error)) from error
         if len(vocabulary) != self.vocab_size:
@@ -391,8 +404,7 @@ class ShardSet:
         """
         import tokenizers
 
-        entry = self.manifest.tokenizer
-        return tokenizers.Tokenizer.from_buffer(read_listed_file(self.store, entry.file, entry.sha256))
+        return tokenizers.Tokenizer.from_buffer(self.tokenizer_json)
 
 
 def open_set(place: AnyPath, *, cache: Cache | None = None) -> ShardSet:
@@ -442,12 +454,9 @@ def _open_in(store: Store, cache: Cache | None) -> ShardSet:
         return shard_set
     # Manifest and tokenizer are small and needed by everyone: they stay in memory.
     tokenizer = manifest.tokenizer
-    if (size := find_size(store, tokenizer.file) or 0) > MAX_TOKENIZER_BYTES:
-        message = f"{size} bytes; expected at most {MAX_TOKENIZER_BYTES}. Not read."
-        raise set_error("file_size", tokenizer.file, message)
     metadata = {
         MANIFEST_FILE: shard_set._manifest_content,  # pyright: ignore[reportPrivateUsage]
-        tokenizer.file: read_listed_file(store, tokenizer.file, tokenizer.sha256),
+        tokenizer.file: shard_set.tokenizer_json,
     }
     files = {file.path: (file.bytes, file.sha256) for file in manifest.files}
     set_id = shard_set.manifest_sha256

@@ -9,11 +9,12 @@ In all of them an entry has fixed bytes, so that the text of tokens is their byt
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, cast
+
+from shards.format.strict_json import load_json
 
 Keeps = Literal["bytes", "normalized", "words"]
 """How much of a document its tokens keep: every byte; the text that the normalizer makes of it; or the words of that
@@ -21,6 +22,9 @@ text, without the white space between them."""
 
 Part = dict[str, Any]
 """A parsed `tokenizer.json`, or an object in it."""
+
+MAX_ENTRY_CHARACTERS = 1 << 16
+"""An entry with more is refused: it takes many times its length where entries are decoded. Real ones reach 1,000."""
 
 _BYTE_ENTRY = re.compile(r"<0x([0-9A-F]{2})>")
 _KEEP_ALL = {"ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "UnicodeScripts", "FixedLength"}
@@ -123,7 +127,7 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
         ValueError: the data is not JSON or does not describe a BPE or Unigram, or an entry has no text or no id >= 0.
     """
     try:
-        root: Any = json.loads(data)
+        root: Any = load_json(data)
         # Everything that a hostile file can lack is inside the try.
         kind = root["model"].get("type", "BPE")  # files of the first versions have no type
         vocabulary: Any = find_entries(root) if kind in ("BPE", "Unigram") else None
@@ -140,7 +144,10 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
     for mapping in cast("tuple[dict[Any, Any], ...]", (vocabulary, added)):
         for text, token in mapping.items():
             if not isinstance(text, str) or type(token) is not int or token < 0:
-                raise ValueError(f"entry {text!r} has the id {token!r}; expected a whole number >= 0")
+                raise ValueError(f"entry {text!r:.200} has the id {token!r:.80}; expected a whole number >= 0")
+            if len(text) > MAX_ENTRY_CHARACTERS:
+                found = f"entry {token} has {len(text):,} characters"
+                raise ValueError(f"{found}; expected at most {MAX_ENTRY_CHARACTERS:,}")
     return TokenizerFile(cast("dict[str, int]", vocabulary), cast("dict[str, int]", added), special, spelling)
 
 

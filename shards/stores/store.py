@@ -7,6 +7,7 @@ names in a work folder have folders in them, with `/` between.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
-from shards.errors import InputError
+from shards.errors import InputError, set_error
 from shards.stores.files import atomic_open, sync_folder
 
 READS_AT_ONCE = 16
@@ -135,14 +136,17 @@ class FolderStore:
         return FolderStore, (self.folder.absolute(),)  # the same folder in a process with another working directory
 
     def size(self, name: str) -> int:
-        return os.stat(f"{self.folder}/{name}").st_size  # a Path would take as long as the call
+        facts = os.stat(f"{self.folder}/{name}")  # a Path would take as long as the call
+        self._check_kind(name, facts)
+        return facts.st_size
 
     def read(self, name: str) -> bytes:
-        return (self.folder / name).read_bytes()
+        with open(self._open(name), "rb") as file:
+            return file.read()
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         parts: list[bytes] = []
-        file = os.open(f"{self.folder}/{name}", os.O_RDONLY)
+        file = self._open(name)
         try:
             # One read returns at most 2 GiB.
             while start < stop and (data := os.pread(file, stop - start, start)):
@@ -154,6 +158,30 @@ class FolderStore:
             remedy = "Copy or build it again."
             raise OSError(f"{self.folder / name}: ends {stop - start} bytes before byte {stop}. {remedy}")
         return b"".join(parts)
+
+    def _open(self, name: str) -> int:
+        """Open a file to read; a pipe is not waited for."""
+        file = os.open(f"{self.folder}/{name}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            self._check_kind(name, os.fstat(file))
+        except BaseException:
+            os.close(file)
+            raise
+        return file
+
+    def _check_kind(self, name: str, facts: os.stat_result) -> None:
+        """Refuse a pipe, a device or a socket, or a link to one: it would be waited for, or have no end.
+
+        Raises:
+            IsADirectoryError: the name is a folder's.
+            ShardSetError: it is that of something else.
+        """
+        if stat.S_ISREG(facts.st_mode):
+            return
+        if stat.S_ISDIR(facts.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(self.folder / name))
+        message = f"in {self.folder}: a pipe, a device or a socket; expected a regular file. Copy or build it again."
+        raise set_error("file_unreadable", name, message)
 
     def child(self, name: str) -> FolderStore:
         return FolderStore(self.folder / name)
