@@ -385,8 +385,9 @@ class ShardSet:
             OSError: the file cannot be read.
         """
         entry = self.manifest.tokenizer
+        data = self.tokenizer_json
         try:
-            vocabulary = read_vocabulary(self.tokenizer_json)
+            vocabulary = read_vocabulary(data)
         except ValueError as error:
             raise InputError(str(error)) from error
         if len(vocabulary) != self.vocab_size:

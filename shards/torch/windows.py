@@ -209,7 +209,7 @@ class TokenWindows(Dataset[Sample]):
     def _make_reader(self) -> WindowReader:
         self._process = os.getpid()
         shards = self.shard_set.splits[self.split]
-        return WindowReader(shards, self.order, stop=len(self))
+        return WindowReader(shards, self.order, vocab_size=self.shard_set.vocab_size, stop=len(self))
 
     def _check(self, epochs: int | None, samples: int | None) -> None:
         """Refuse arguments that cannot be used."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from shards.errors import set_error
 from shards.format.arrays import Int64s, Tokens
 from shards.format.reader import Shard
 from shards.format.windows.order import Visit, WindowOrder
@@ -37,16 +38,17 @@ DECODED_SHARDS = 2
 class WindowReader(AbstractContextManager["WindowReader"]):
     """Reads windows by number. Safe to share between threads, which take turns; not between processes."""
 
-    def __init__(self, shards: Sequence[Shard], order: WindowOrder, *, stop: int | None = None):
+    def __init__(self, shards: Sequence[Shard], order: WindowOrder, *, vocab_size: int, stop: int | None = None):
         """Prepare to read; nothing is read yet.
 
         Args:
             shards: the split's shards, in the order whose token counts `order` was made from.
             order: the order of windows.
+            vocab_size: that of the set; an id from there on is no token.
             stop: one past the last window that will be read; no shard is decoded ahead for later ones.
         """
         self.order = order
-        self._shards, self._stop = shards, stop
+        self._shards, self._vocab_size, self._stop = shards, vocab_size, stop
         self._held: OrderedDict[int, tuple[Future[Tokens], threading.Event]] = OrderedDict()
         """The shards that are decoded, or will be, and what stops their decoding; the one used last is the last."""
         self._lock = threading.Lock()
@@ -73,13 +75,16 @@ class WindowReader(AbstractContextManager["WindowReader"]):
         """Return windows by their numbers, uint16 or uint32 `(len(windows), seq_len + 1)`.
 
         Raises:
-            ShardSetError: a shard's file is corrupt.
+            ShardSetError: a shard's file is corrupt, or holds an id outside the vocabulary.
             OSError: a shard cannot be read.
         """
         out = np.empty((len(windows), self.order.seq_len + 1), self._shards[0].dtype)
         with self._lock:
             for visit, rows, starts in self.order.group_by_visit(windows):
-                out[rows] = self._take(visit.shard, starts, out.shape[1])
+                out[rows] = taken = self._take(visit.shard, starts, out.shape[1])
+                if (largest := int(taken.max())) >= self._vocab_size:
+                    found = f"holds the id {largest}; expected less than {self._vocab_size}. Validate the set."
+                    raise set_error("token_out_of_range", self._shards[visit.shard].name, found)
                 self._note_read(visit, int(windows[rows[0]]), int(windows[rows[-1]]))
         return out
 

@@ -1,0 +1,170 @@
+"""Sets that somebody made to cost their reader time or memory: each is refused by name, within bounds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from shards import ShardSetError, open_set
+from shards.convert.export import export_set
+from shards.format import reader
+from shards.format.document_table import iter_documents
+from shards.format.manifest import Manifest, parse_json
+from shards.format.token_set import write_token_set
+from shards.format.tokenizer_json import parse_tokenizer
+from shards.torch import TokenWindows
+from shards.trace.locate import find_places
+from shards.validation.validate import validate
+from tests.support.token_sets import count_up
+
+MANY = 2_000_000
+
+HOSTILE: dict[str, Callable[[dict[str, Any]], bytes]] = {
+    "list": lambda manifest: json.dumps({**manifest, "shards": [0] * MANY}).encode(),
+    "mix": lambda manifest: json.dumps({**manifest, "mix": [{}] * MANY}).encode(),
+    "keys": lambda manifest: json.dumps({**manifest, **{str(number): 0 for number in range(MANY // 4)}}).encode(),
+    "allowed keys": lambda manifest: json.dumps({**manifest, **{str(number): 0 for number in range(100_000)}}).encode(),
+    "dropped": lambda manifest: json.dumps(
+        {
+            **manifest,
+            "sources": [manifest["sources"][0] | {"dropped": {str(number): -1 for number in range(MANY // 4)}}],
+        }
+    ).encode(),
+    "deep": lambda manifest: json.dumps({**manifest, "name": 0}).encode().replace(b"0", b"[" * MANY, 1),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_manifest_costs_little_to_refuse(good_set: Path, tmp_path: Path, what: str) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/manifest.json").write_bytes(HOSTILE[what](json.loads((good_set / "manifest.json").read_text())))
+    line = f"ulimit -v 1500000; exec '{sys.executable}' -m tokenmill validate --level quick '{tmp_path}/set'"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, "[manifest_invalid]" in done.stdout) == (1, True), done.stdout[-500:] + done.stderr[-500:]
+    assert 1 <= done.stdout.count("error: ") <= 21
+    if what == "allowed keys":
+        assert "99,980 more faults" in done.stdout
+
+
+def test_a_key_that_is_there_twice_is_refused(good_set: Path) -> None:
+    text = (good_set / "manifest.json").read_text()
+    twice = text.replace('"vocab_size":', '"vocab_size": 9,\n  "vocab_size":', 1).encode()
+    with pytest.raises(ShardSetError, match="the key 'vocab_size' is there twice"):
+        parse_json(Manifest, twice, where="manifest.json")
+    tokenizer = (good_set / "tokenizer.json").read_text().replace('"vocab":{', '"vocab":{"a":5,"a":6,', 1)
+    tokenizer = tokenizer.replace('"vocab": {', '"vocab": {"a":5,"a":6,', 1)
+    with pytest.raises(ValueError, match="the key 'a' is there twice"):
+        parse_tokenizer(tokenizer.encode())
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link to a device", "link to a pipe"])
+@pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json", "recipe.json", "train-00000.json"])
+@pytest.mark.timeout(20)
+def test_what_is_no_file_is_refused_by_each_reader(good_set: Path, tmp_path: Path, kind: str, name: str) -> None:
+    folder = shutil.copytree(good_set, tmp_path / "set")
+    place = folder / name
+    place.unlink()
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "device":
+        try:
+            os.mknod(place, 0o20666, os.makedev(1, 5))
+        except PermissionError:
+            pytest.skip("only root makes devices")
+    elif kind == "link to a device":
+        place.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(tmp_path / "pipe")
+        place.symlink_to(tmp_path / "pipe")
+    assert "file_unreadable" in {problem.kind for problem in validate(folder).problems}
+    with pytest.raises(ShardSetError, match="a pipe, a device or a socket"):
+        open_set(folder)
+
+
+@pytest.mark.parametrize("name", ["train-00000.bin.zst", "train-00000.docs.parquet", "tokenizer.json"])
+@pytest.mark.timeout(20)
+def test_a_file_that_becomes_a_pipe_is_not_waited_for(good_set: Path, tmp_path: Path, name: str) -> None:
+    shard_set = open_set(shutil.copytree(good_set, tmp_path / "set"))
+    (shard_set.path / name).unlink()
+    os.mkfifo(shard_set.path / name)
+    shard = shard_set.shards[0]
+    reads = [shard.read, shard.documents] if name.startswith("train") else [shard_set.tokenizer]
+    failed = 0
+    for read in (*reads, lambda: export_set(shard_set, tmp_path / "out", layout="nanogpt")):
+        try:
+            read()
+        except ShardSetError as error:
+            failed += "a pipe, a device or a socket" in str(error)
+    assert failed >= (2 if "bin" in name or name == "tokenizer.json" else 1)
+
+
+def test_a_large_tokenizer_is_not_read(good_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard_set = open_set(good_set)
+    monkeypatch.setattr(reader, "MAX_TOKENIZER_BYTES", 1000)
+    for read in (
+        shard_set.tokenizer,
+        lambda: shard_set.vocabulary,
+        lambda: export_set(shard_set, tmp_path / "out", layout="nanogpt"),
+    ):
+        with pytest.raises(ShardSetError, match="expected at most 1000. Not read"):
+            read()
+
+
+def test_a_long_entry_of_a_tokenizer_is_refused() -> None:
+    def tokenizer(size: int) -> bytes:
+        return json.dumps({"model": {"type": "BPE", "vocab": {"a" * size: 0}, "merges": []}}).encode()
+
+    assert parse_tokenizer(tokenizer(1 << 16)).size == 1
+    for size in ((1 << 16) + 1, 50_000_000):
+        with pytest.raises(ValueError, match=f"entry 0 has {size:,} characters; expected at most 65,536"):
+            parse_tokenizer(tokenizer(size))
+
+
+@pytest.mark.parametrize(("column", "size"), [("unit", 20_000_000), ("source", 20_000_000), ("unit", 65_537)])
+def test_a_long_value_in_a_document_table_is_refused(tmp_path: Path, column: str, size: int) -> None:
+    shard_set = write_token_set(tmp_path / "set", {"train": [count_up(1000)], "val": [count_up(100)]})
+    path = tmp_path / "set/train-00000.docs.parquet"
+    table = pq.read_table(path)
+    place = table.schema.get_field_index(column)
+    for length in (1 << 16, size):
+        names = pa.DictionaryArray.from_arrays(pa.array([0] * len(table), pa.int32()), pa.array(["x" * length]))
+        pq.write_table(table.set_column(place, table.schema.field(place), pa.chunked_array([names])), path)
+        content = path.read_bytes()
+        manifest = json.loads((tmp_path / "set/manifest.json").read_text())
+        digest = hashlib.sha256(content).hexdigest()
+        manifest["shards"][0]["files"]["documents"].update(bytes=len(content), sha256=digest)
+        (tmp_path / "set/manifest.json").write_text(json.dumps(manifest))
+        shard_set = open_set(tmp_path / "set")
+        if length == 1 << 16:
+            assert sum(len(batch) for batch in iter_documents(shard_set.shards[0])) == len(table)
+    with pytest.raises(ShardSetError, match=f"values? of {column} (has|take) .* bytes.*; expected at most") as told:
+        find_places(shard_set.shards[0], [3])
+    assert len(str(told.value)) < 1000
+    found = [
+        problem for problem in validate(tmp_path / "set", level="full").problems if problem.kind == "document_table"
+    ]
+    assert found
+    assert max(len(str(problem)) for problem in found) < 1000
+
+
+def test_training_names_the_shard_and_the_id_outside_the_vocabulary(tmp_path: Path) -> None:
+    tokens = np.minimum(count_up(2000, vocab_size=1000), 500).astype("<u2")
+    shard_set = write_token_set(tmp_path / "set", {"train": [tokens, tokens], "val": [count_up(100)]})
+    manifest = json.loads((tmp_path / "set/manifest.json").read_text())
+    (tmp_path / "set/manifest.json").write_text(json.dumps(manifest | {"vocab_size": 500}))
+    windows = TokenWindows(open_set(tmp_path / "set"), seq_len=64, epochs=1)
+    with pytest.raises(ShardSetError, match=r"train-0000\d: holds the id 500; expected less than 500"):
+        [windows[number] for number in range(len(windows))]
+    assert shard_set.vocab_size > 500
