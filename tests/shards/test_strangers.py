@@ -1,5 +1,7 @@
 """Sets that somebody made to cost their reader time or memory: each is refused by name, within bounds."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import hashlib
@@ -37,10 +39,7 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "keys": lambda manifest: json.dumps({**manifest, **{str(number): 0 for number in range(MANY // 4)}}).encode(),
     "allowed keys": lambda manifest: json.dumps({**manifest, **{str(number): 0 for number in range(100_000)}}).encode(),
     "dropped": lambda manifest: json.dumps(
-        {
-            **manifest,
-            "sources": [manifest["sources"][0] | {"dropped": {str(number): -1 for number in range(MANY // 4)}}],
-        }
+        {**manifest, "sources": [{**manifest["sources"][0], "dropped": dict.fromkeys(map(str, range(MANY // 4)), -1)}]}
     ).encode(),
     "deep": lambda manifest: json.dumps({**manifest, "name": 0}).encode().replace(b"0", b"[" * MANY, 1),
 }
@@ -118,7 +117,7 @@ def test_a_large_tokenizer_is_not_read(good_set: Path, tmp_path: Path, monkeypat
         lambda: shard_set.vocabulary,
         lambda: export_set(shard_set, tmp_path / "out", layout="nanogpt"),
     ):
-        with pytest.raises(ShardSetError, match="expected at most 1000. Not read"):
+        with pytest.raises(ShardSetError, match="expected at most 1000"):
             read()
 
 
@@ -152,11 +151,9 @@ def test_a_long_value_in_a_document_table_is_refused(tmp_path: Path, column: str
     with pytest.raises(ShardSetError, match=f"values? of {column} (has|take) .* bytes.*; expected at most") as told:
         find_places(shard_set.shards[0], [3])
     assert len(str(told.value)) < 1000
-    found = [
-        problem for problem in validate(tmp_path / "set", level="full").problems if problem.kind == "document_table"
-    ]
-    assert found
-    assert max(len(str(problem)) for problem in found) < 1000
+    problems = validate(tmp_path / "set", level="full").problems
+    assert "document_table" in {problem.kind for problem in problems}
+    assert max(len(str(problem)) for problem in problems) < 1000
 
 
 def test_training_names_the_shard_and_the_id_outside_the_vocabulary(tmp_path: Path) -> None:
