@@ -74,7 +74,7 @@ def iter_documents(
     """
     with open_documents(shard, content) as file, shard.table_errors("cannot be decoded"):
         for batch in file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False):
-            for name in set(NAME_COLUMNS) & set(batch.schema.names):
+            for name in sorted({*NAME_COLUMNS} & {*batch.schema.names}):
                 if (longest := _longest(cast("Any", batch.column(name)).dictionary)) > MAX_NAME_BYTES:
                     found = f"a value of {name} has {longest:,} bytes; expected at most {MAX_NAME_BYTES:,}"
                     raise shard.damaged("document_table", shard.entry.files.documents, found)
