@@ -1,7 +1,8 @@
 """Read hand-written settings: TOML, `--set` overrides and a pydantic model in; a frozen object or every fault out.
 
 Data recipes and train recipes share it, so that both behave alike. It reads one file and runs nothing. It also reads
-the JSON that a build or a training run recorded.
+the JSON that a build or a training run recorded: an object that has a key twice is refused, since some readers take the
+first of the two and others the last.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def read_document(path: Path) -> Document:
     Raises:
         InputError: the file cannot be read, is not valid, or holds no table.
     """
-    kind, parse = ("JSON", json.loads) if path.suffix == ".json" else ("TOML", tomllib.loads)
+    kind, parse = ("JSON", load_json) if path.suffix == ".json" else ("TOML", tomllib.loads)
     try:
         data: Any = parse(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -147,6 +148,50 @@ def read_document(path: Path) -> Document:
     if isinstance(data, dict):
         return cast("Document", data)
     raise settings_error(str(path), [f"expected a table of keys, got {type(data).__name__}"])
+
+
+class RepeatedKeyError(ValueError):
+    """An object has a key twice, or more keys than expected."""
+
+
+def load_json(text: bytes | str) -> Any:
+    """Return the value of a JSON text, in UTF-8.
+
+    Raises:
+        RepeatedKeyError: an object has a key twice.
+        ValueError: not JSON.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(text, object_pairs_hook=_make_object)
+
+
+def check_keys(text: bytes | str, most: int) -> None:
+    """Check that no object of a JSON text has a key twice, or more than `most` keys. What is no JSON passes.
+
+    Raises:
+        RepeatedKeyError: an object has.
+    """
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        _make_object(pairs)
+        if len(pairs) > most:
+            raise RepeatedKeyError(f"an object has {len(pairs):,} keys; expected at most {most:,}")
+
+    try:
+        json.loads(text, object_pairs_hook=check)
+    except RepeatedKeyError:
+        raise
+    except (ValueError, RecursionError):
+        pass
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen = set[str]()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise RepeatedKeyError(f"the key {twice[:80]!r} is there twice; expected it once")
+    return made
 
 
 def find_other_kind(data: Mapping[str, Any], expected: RecipeKind) -> str | None:

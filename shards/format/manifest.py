@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from shards.config import RepeatedKeyError, check_keys
 from shards.errors import Problem, ProblemKind, ShardSetError, plural, set_error
-from shards.format.strict_json import RepeatedKeyError, check_keys
 from shards.stores.store import StoredFile
 
 FORMAT = "tokenmill"

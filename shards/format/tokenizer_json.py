@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from shards.format.strict_json import load_json
+from shards.config import load_json
 
 Keeps = Literal["bytes", "normalized", "words"]
 """How much of a document its tokens keep: every byte; the text that the normalizer makes of it; or the words of that
