@@ -157,21 +157,30 @@ def _show_schema(schema: pa.Schema) -> str:
     return ", ".join(f"{f.name}: {f.type}{'' if f.nullable else ' required'}" for f in fields)[:600]
 
 
+def read_sources(shard: Shard, names: list[str]) -> tuple[Int64s, Int64s]:
+    """Return the length of each document of a table, and its source as an index into `names`; int64 `(documents,)`.
+
+    Raises:
+        ShardSetError: the document table names a source that is not in `names`.
+    """
+    numbers = {name: index for index, name in enumerate(names)}
+    lengths, sources = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for batch in iter_documents(shard, ["length", "source"]):
+        lengths.append(read_lengths(batch))
+        sources.append(number_sources(shard, batch, numbers))
+    return np.concatenate(lengths), np.concatenate(sources)
+
+
 def number_token_sources(shard: Shard, names: list[str], stop: int) -> Int64s:
     """Return the source of each token in [0, stop) by the document table, as an index into `names`, int64 `(stop,)`.
 
     Raises:
         ShardSetError: the document table names a source that is not in `names`.
     """
-    numbers = {name: index for index, name in enumerate(names)}
-    parts, tokens = [np.empty(0, np.int64)], 0
+    lengths, sources = read_sources(shard, names)
     # Only the documents that begin before `stop` have tokens there.
-    for batch in iter_documents(shard, ["length", "source"]):
-        if tokens >= stop:
-            break
-        parts.append(np.repeat(number_sources(shard, batch, numbers), read_lengths(batch)))
-        tokens += len(parts[-1])
-    return np.concatenate(parts)[:stop]
+    documents = int(np.searchsorted(np.cumsum(lengths), stop)) + 1
+    return np.repeat(sources[:documents], lengths[:documents])[:stop]
 
 
 def iter_shard_lengths(shard: Shard) -> Iterator[Int64s]:

@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 
 from shards.errors import set_error
-from shards.format.arrays import Int64s, Tokens
+from shards.format.arrays import Float64s, Int64s, Tokens
+from shards.format.document_table import read_sources
 from shards.format.reader import Shard
 from shards.format.windows.order import Visit, WindowOrder
 from shards.stores.cache_store import CacheStore
+from shards.stores.store import reads_at_once
 from shards.terminal.workers import map_in_threads
 
 READS_FORWARD = 4
@@ -154,28 +156,50 @@ def _decode(shard: Shard, stopped: threading.Event) -> Tokens:
 
 
 def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder, windows: int) -> dict[str, Any]:
-    """Count the tokens that the first windows of an order predict and predict again, in all and by source.
+    """Count the tokens that the first windows of an order predict, predict again and never predict, by source.
 
-    Those of a source are its part of each shard's windows, by the tokens that the manifest gives the shard: a shard's
-    documents are in random order. Predicted again are those of the epochs after the first.
+    Reads the document table of every shard that was visited.
 
     Returns:
-        `tokens_used` (targets, repetitions included), `tokens_repeated`, `tokens_cropped_per_epoch`, and
-        `tokens_by_source` {name: {used, repeated}}.
+        `tokens_used` (targets, repetitions included), `tokens_repeated` (those that were targets before),
+        `tokens_cropped_per_epoch`, and `tokens_by_source` {name: {used, repeated}}.
     """
     epochs, rest = divmod(windows, order.per_epoch)
-    used = order.windows * epochs
-    for visit, rows, _ in order.group_by_visit(np.arange(windows - rest, windows)):
-        used[visit.shard] += len(rows)
-    again = np.maximum(used - order.windows, 0)
-    by_source: dict[str, dict[str, int]] = {}
-    for name in names:
-        own = [shard.entry.sources[name].tokens if name in shard.entry.sources else 0 for shard in shards]
-        part = np.array(own) / [shard.num_tokens for shard in shards] * order.seq_len
-        by_source[name] = {"used": round(float(used @ part)), "repeated": round(float(again @ part))}
+    numbers = np.arange(rest) + epochs * order.per_epoch
+    last = {visit.shard: starts for visit, _, starts in order.group_by_visit(numbers)}
+    visited = [index for index in range(len(shards)) if order.windows[index] and (epochs or index in last)]
+
+    def count(index: int) -> Int64s:
+        """Return by source the targets of a shard in all epochs, and without repetition, int64 `(sources, 2)`."""
+        lengths, sources = read_sources(shards[index], names)
+        # A whole epoch's targets are one range, which begins after the first token of its first window.
+        begins = np.array(order.find_offsets(index, range(epochs)), np.int64) + 1
+        ends = begins + int(order.windows[index]) * order.seq_len
+        own = last.get(index, np.empty(0, np.int64)) + 1
+        edges = np.array([own, own + order.seq_len])
+        used = np.concatenate(([begins, ends], edges), axis=1)
+        # Those ranges overlap, so together they are one; a window of the last epoch may reach over its edges.
+        low, high = (begins.min(), ends.max()) if epochs else (0, 0)
+        once = np.concatenate(([[low], [high]], np.minimum(edges, low), np.maximum(edges, high)), axis=1)
+
+        counts = np.zeros((len(names), 2), np.int64)
+        bounds = np.concatenate(([0], np.cumsum(lengths)))
+        for source in range(len(names)):
+            # Between the ends of two documents the count grows by 1 or 0 for each token, so interpolation is exact.
+            counted = np.concatenate(([0], np.cumsum(lengths * (sources == source))))
+            for column, ranges in enumerate((used, once)):
+                before: Float64s = np.interp(ranges, bounds, counted)
+                counts[source, column] = np.rint(np.diff(before, axis=0)).sum()
+        return counts
+
+    threads = reads_at_once(shards[visited[0]].store) if visited else 1
+    totals = sum(map_in_threads(count, visited, threads), start=np.zeros((len(names), 2), np.int64))
     return {
         "tokens_used": windows * order.seq_len,
-        "tokens_repeated": int(again.sum()) * order.seq_len,
+        "tokens_repeated": windows * order.seq_len - int(totals[:, 1].sum()),
         "tokens_cropped_per_epoch": order.cropped,
-        "tokens_by_source": by_source,
+        "tokens_by_source": {
+            name: {"used": used, "repeated": used - once}
+            for name, (used, once) in zip(names, totals.tolist(), strict=True)
+        },
     }
