@@ -7,6 +7,7 @@ first of the two and others the last.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -150,16 +151,11 @@ def read_document(path: Path) -> Document:
     raise settings_error(str(path), [f"expected a table of keys, got {type(data).__name__}"])
 
 
-class RepeatedKeyError(ValueError):
-    """An object has a key twice, or more keys than expected."""
-
-
 def load_json(text: bytes | str) -> Any:
     """Return the value of a JSON text, in UTF-8.
 
     Raises:
-        RepeatedKeyError: an object has a key twice.
-        ValueError: not JSON.
+        ValueError: not JSON, or an object has a key twice.
         RecursionError: it is nested too deeply.
     """
     return json.loads(text, object_pairs_hook=_make_object)
@@ -169,20 +165,19 @@ def check_keys(text: bytes | str, most: int) -> None:
     """Check that no object of a JSON text has a key twice, or more than `most` keys. What is no JSON passes.
 
     Raises:
-        RepeatedKeyError: an object has.
+        InputError: an object has.
     """
 
     def check(pairs: list[tuple[str, Any]]) -> None:
-        _make_object(pairs)
         if len(pairs) > most:
-            raise RepeatedKeyError(f"an object has {len(pairs):,} keys; expected at most {most:,}")
+            raise InputError(f"an object has {len(pairs):,} keys; expected at most {most:,}")
+        try:
+            _make_object(pairs)
+        except ValueError as error:
+            raise InputError(str(error)) from error
 
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         json.loads(text, object_pairs_hook=check)
-    except RepeatedKeyError:
-        raise
-    except (ValueError, RecursionError):
-        pass
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -190,7 +185,7 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) != len(pairs):
         seen = set[str]()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise RepeatedKeyError(f"the key {twice[:80]!r} is there twice; expected it once")
+        raise ValueError(f"the key {twice[:80]!r} is there twice; expected it once")
     return made
 
 

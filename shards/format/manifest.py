@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from shards.config import RepeatedKeyError, check_keys
-from shards.errors import Problem, ProblemKind, ShardSetError, plural, set_error
+from shards.config import check_keys
+from shards.errors import InputError, Problem, ProblemKind, ShardSetError, plural, set_error
 from shards.stores.store import StoredFile
 
 FORMAT = "tokenmill"
@@ -365,7 +365,7 @@ def parse_json(model: type[ModelT], text: bytes, *, where: str) -> ModelT:
     try:
         check_keys(text, MAX_KEYS)
         parsed = model.model_validate_json(text)
-    except RepeatedKeyError as error:
+    except InputError as error:
         raise set_error("manifest_invalid", where, f"{error}. Copy or build it again.") from error
     except ValidationError as error:
         problems = [_to_problem(detail, where) for detail in _first_faults(error)]
