@@ -115,6 +115,10 @@ def main(arguments: list[str]) -> int:
             if not module.startswith("shards."):
                 raise
             raise RunError(error.problems) from error  # the set has problems: the answer, and no wrong command line
+        except Exception as error:
+            if _interrupts:  # a library makes another error of it, while it is loaded
+                raise KeyboardInterrupt from error
+            raise
 
     # Training that cannot read or write a file has failed on the way.
     return run_command(
@@ -133,7 +137,12 @@ def help_text() -> str:
     return "\n".join(lines) + "\n\n" + EXAMPLES
 
 
-def _interrupt(_number: int, _frame: object) -> None:
+_interrupts: list[int] = []
+"""The signals that have interrupted this process."""
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    _interrupts.append(number)
     raise KeyboardInterrupt
 
 
@@ -195,6 +204,8 @@ def run() -> NoReturn:
         sys.exit(COULD_NOT_RUN)
     os.environ["PYTHONSAFEPATH"] = "1"  # processes that this one starts: Python would put the working directory first
     signal.signal(signal.SIGTERM, _interrupt)  # so that it, too, leaves no worker behind
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by `nohup`
+        signal.signal(signal.SIGINT, _interrupt)
     arguments = sys.argv[1:]
     builds = COMMANDS.get("".join(arguments[:1]), ("", ""))[0].startswith("pipeline.")
     if builds:

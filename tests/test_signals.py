@@ -1,0 +1,64 @@
+"""Commands that get a signal at some moment: they end within seconds, and leave no process behind and no open pipe."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.builds import build_here, wait_until
+from tests.support.small_recipe import write_small_recipe
+from tests.support.started import session_processes
+
+EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
+COUNT, SECONDS = (200 if EXHAUSTIVE else 10), 5.0
+COMMANDS = [
+    "audit {set} --workers 2 --out {out}",
+    "report {set} --workers 2 --out {out}",
+    "validate {set} --threads 2",
+    "trace {set} --text a --workers 2",
+    "export {set} --to nanogpt --out {out}",
+    "build {recipe} --workers 2 --out {out}",
+]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL]
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    build_here(write_small_recipe(folder), folder / "set")
+    return folder
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+def test_a_signal_ends_a_command_and_all_that_it_started(made: Path, tmp_path: Path, number: int) -> None:
+    chance = random.Random(number)
+    command = COMMANDS[number % len(COMMANDS)]
+    sent = SIGNALS[(number + number // len(COMMANDS)) % len(SIGNALS)]
+    words = command.format(set=made / "set", recipe=made / "recipe.toml", out=tmp_path / "out").split()
+    with subprocess.Popen(
+        [sys.executable, "-m", "tokenmill", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        time.sleep(chance.uniform(0.3, 1.5))
+        process.send_signal(sent)
+        # The pipes are closed only when the last process that has them open has ended.
+        try:
+            _, told = process.communicate(timeout=SECONDS)
+        finally:
+            left = session_processes(process.pid)
+            process.kill()
+    wait_until(lambda: not session_processes(process.pid), f"what is left of {command} after {sent.name}: {left}")
+    if sent in (signal.SIGINT, signal.SIGTERM):
+        assert "Traceback" not in told, told
+        assert process.returncode in (0, 1, 130, -sent), told  # -sent: before the program has begun
