@@ -56,7 +56,7 @@ class DocumentBlock:
 
     @property
     def lengths(self) -> Int64s:
-        """Tokens of each document, EOS included."""
+        """Tokens of each document of the block, EOS included."""
         return self.ends - self.starts
 
     @cached_property

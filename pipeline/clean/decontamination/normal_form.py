@@ -100,7 +100,7 @@ class _Characters:
         return kinds
 
     def number(self, text: bytes) -> int:
-        """Return the number of a replacement."""
+        """Return the number of what the normal form writes for characters."""
         if text not in self._numbers:
             self._numbers[text] = len(self._replacements) + _REPLACED
             self._replacements.append(text)
