@@ -7,7 +7,6 @@ first of the two and others the last.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
@@ -176,8 +175,12 @@ def check_keys(text: bytes | str, most: int) -> None:
         except ValueError as error:
             raise InputError(str(error)) from error
 
-    with contextlib.suppress(ValueError, RecursionError):
+    try:
         json.loads(text, object_pairs_hook=check)
+    except InputError:
+        raise
+    except (ValueError, RecursionError):
+        pass  # whoever reads it says what it is
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
