@@ -10,9 +10,20 @@ import gc
 import os
 import shutil
 import signal
+import sys
+from types import TracebackType
 
 gc.disable()
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Show an error that ends a worker, unless the program has ended while it began: its semaphores are gone."""
+    if not issubclass(kind, FileNotFoundError):
+        sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = _tell
 
 
 def _end(folder: str) -> None:
