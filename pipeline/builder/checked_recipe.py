@@ -143,9 +143,12 @@ def _check_filters(data: dict[str, Any], folder: Path) -> Iterator[str]:
 
 def _check_tokenizer_file(data: dict[str, Any], folder: Path) -> Iterator[str]:
     file = table_of(data.get("tokenizer")).get("file")
-    if isinstance(file, str) and (located := Path(locate(folder, file))).is_dir():
+    if not isinstance(file, str):
+        return
+    located = Path(locate(folder, file))
+    if located.is_dir():
         inside = located / TOKENIZER_FILE
         found = f"Give its file {str(inside)!r}." if inside.is_file() else explain_making(located)
         yield f"tokenizer.file: {str(located)!r} is a folder, not a tokenizer.json. {found}"
-    elif isinstance(file, str) and not located.is_file():
+    elif not located.is_file():
         yield f"tokenizer.file: no file {str(located)!r}. {explain_path(folder, file)}"

@@ -114,6 +114,9 @@ class Driver:
         store, kind = self.work.child(name), kind_of_result(function)
         # Find what is left to do, and take away what could be mistaken for its result.
         pending = self._find_pending(store, kind, tasks, outputs)
+        folders = [place.folder for place in (store, outputs) if place is not None and place.folder]
+        for folder in folders:
+            delete_abandoned_attempts(folder)
         for task in pending:
             store.delete(f"{task.digest}/{RECEIPT_FILE}")
         if before:
@@ -121,6 +124,8 @@ class Driver:
         if pending:
             calls = [Call(name_function(function), task, store, outputs, self.scratch) for task in pending]
             self._execute(name, calls, unit)
+            for folder in folders:
+                delete_abandoned_attempts(folder)  # of workers that died
             # Receipts are opened: on a network's file system a listing may be a minute old.
             for task, result in zip(pending, _load_receipts(store, kind, pending), strict=True):
                 if result is None:
@@ -186,9 +191,6 @@ class Driver:
         return sorted(pending.values(), key=lambda task: -task.size)
 
     def _execute(self, name: str, calls: list[Call], unit: str) -> None:
-        folders = [store.folder for store in (calls[0].stage, calls[0].outputs) if store and store.folder]
-        for folder in folders:
-            delete_abandoned_attempts(folder)
         total = sum(call.task.size for call in calls)
         with self.progress.stage(name, total=total, tasks=len(calls), unit=unit) as show:
 
@@ -197,8 +199,6 @@ class Driver:
                 show(number, done, made)
 
             self.executor.run(calls, advance)
-        for folder in folders:
-            delete_abandoned_attempts(folder)  # of workers that died
 
     def _results_of(self, store: WritableStore, tasks: list[Task]) -> list[Any]:
         return [self._results[_place(store, task)] for task in tasks]

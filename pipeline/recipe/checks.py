@@ -21,7 +21,7 @@ from shards.errors import plural
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.terminal.gone import nearest
 
-LEAST_SHARE = 1_000_000
+LEAST_SHARE = 1_000_000_000
 """The weight of a source must be at least one in so many of the sum of all weights."""
 _KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
 _KEYS_OF_FILES = ("format", "text", "separator", "delimiter")

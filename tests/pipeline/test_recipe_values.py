@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.recipe.checks import check_weights
 from pipeline.recipe.key_values import parse_size
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
@@ -134,3 +135,10 @@ def test_bad_sizes(text: str) -> None:
 def test_wrong_flags_exit_2(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([flags[0], "recipe.toml", *flags[1:]]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("weights", "fault"), [((1.0, 1e-9), "sources.b"), ((1, 1e308), "sources.a"), ((1, 1e-6), "")])
+def test_a_weight_that_is_nothing_beside_the_others(weights: tuple[float, float], fault: str) -> None:
+    tables = [{"name": name, "weight": weight} for name, weight in zip("ab", weights, strict=True)]
+    faults = list(check_weights({"sources": tables}))
+    assert [line.partition(".weight:")[0] for line in faults] == ([fault] if fault else [])

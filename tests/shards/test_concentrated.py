@@ -51,15 +51,20 @@ def found(flooded):
     return audit(flooded[0], block_list=True).concentrated
 
 
+def bin_of(times):
+    """Return the quarter of a doubling that a number is in, at most 63: the exact comparison of its fourth power."""
+    return min((times**4).bit_length() - 1, 63)
+
+
 def plain_half(held, lengths):
-    """Return the number, occurrences and tokens of the documents with the most occurrences, by powers of two.
+    """Return the number, occurrences and tokens of the documents with the most occurrences, by quarters of a doubling.
 
     Args:
         held: occurrences by document.
         lengths: tokens by document.
     """
-    for power in range(15, -1, -1):
-        half = [document for document, times in held.items() if times >= 2**power]
+    for number in range(63, -1, -1):
+        half = [document for document, times in held.items() if bin_of(times) >= number]
         if 2 * sum(held[document] for document in half) > sum(held.values()):
             break
     return [len(half), sum(held[document] for document in half), sum(lengths[document] for document in half)]
@@ -126,7 +131,7 @@ def test_halves_are_what_their_definition_says(documents):
     lengths = {number: sum(own.values()) + 1 for number, own in enumerate(documents)}
     for number, own in enumerate(documents):
         for token, times in own.items():
-            spread[:, token, min(times.bit_length() - 1, SPREAD_BINS - 1)] += [1, times, lengths[number]]
+            spread[:, token, bin_of(times)] += [1, times, lengths[number]]
             held[token][number] = times
     assert find_halves(spread).tolist() == [plain_half(held[token], lengths) for token in range(3)]
 
