@@ -311,15 +311,22 @@ def iter_compressed(file: StoredFile, frames: Frames) -> Iterator[tuple[Frame, m
     Raises:
         OSError: the file cannot be read.
     """
-    first, size = 0, file.store.request_bytes
-    for stop in range(1, len(frames) + 1):
-        # A request ends where the next frame would be too much, or the frames end.
-        begin = frames[first].file_start
-        if stop == len(frames) or frames[stop].file_stop - begin > size:
-            data = memoryview(file.read_range(begin, frames[stop - 1].file_stop))
-            for frame in frames[first:stop]:
-                yield frame, data[frame.file_start - begin : frame.file_stop - begin]
-            first = stop
+    for group in group_frames(frames, file.store.request_bytes):
+        first = group[0].file_start
+        data = memoryview(file.read_range(first, group[-1].file_stop))
+        for frame in group:
+            yield frame, data[frame.file_start - first : frame.file_stop - first]
+
+
+def group_frames(frames: Frames, request_bytes: int) -> Iterator[Frames]:
+    """Yield groups of consecutive frames, one for each request: as many as fit in `request_bytes`, at least one."""
+    first = 0
+    for index, frame in enumerate(frames):
+        if index > first and frame.file_stop - frames[first].file_start > request_bytes:
+            yield frames[first:index]
+            first = index
+    if first < len(frames):
+        yield frames[first:]
 
 
 def read_into(file: StoredFile, frames: Frames, start: int, target: memoryview) -> None:

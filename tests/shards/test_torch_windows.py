@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader, default_collate
 from shards import ShardSet, ShardSetError, open_set
 from shards.errors import InputError
 from shards.format import codec
+from shards.format.reader import Shard
 from shards.format.token_set import write_token_set
 from shards.format.windows.order import Window, WindowOrder
 from shards.format.windows.window_reader import READS_FORWARD
@@ -140,29 +142,42 @@ def test_only_the_frames_of_a_window_are_decoded(small_set, monkeypatch):
     windows[0]
     expected = {start for start in range(0, 20_000, 128) if place.start * 2 < start + 128 and start < place.stop * 2}
     assert set(decoded) == expected
+    windows[0]
+    assert len(decoded) == len(expected)  # a frame that is decoded stays
 
 
-def test_reading_forward_decodes_ahead_and_no_further_than_needed(small_set):
+def test_reading_forward_decodes_ahead_and_no_further_than_needed(small_set, monkeypatch):
+    threads: list[tuple[str, str]] = []
+    into = Shard.read_into
+
+    def read_into(self: Shard, out: np.ndarray, start: int, **options: int) -> None:
+        threads.append((self.name, threading.current_thread().name.split("_")[0]))
+        into(self, out, start, **options)
+
+    monkeypatch.setattr(Shard, "read_into", read_into)
     order = TokenWindows(small_set, seq_len=SEQ_LEN).order
-    first, second = (order.visit(n).shard for n in (0, order.visit(0).windows))
-    for samples, expected in ((order.visit(0).windows, {first}), (order.per_epoch, {first, second})):
-        with TokenWindows(small_set, seq_len=SEQ_LEN, samples=samples) as windows:
-            for number in range(READS_FORWARD):
-                windows[number]
-            assert not windows._reader._held
-            windows[READS_FORWARD]
-            assert set(windows._reader._held) == expected
-            decoded = {index: future.result() for index, (future, _) in windows._reader._held.items()}
-            for index, tokens in decoded.items():
-                np.testing.assert_array_equal(tokens, small_set.splits["train"][index].read())
-            assert windows[READS_FORWARD + 1]["labels"].tolist() == straight(small_set, READS_FORWARD + 1)[1:]
+    first, second = (small_set.splits["train"][order.visit(n).shard].name for n in (0, order.visit(0).windows))
+    with TokenWindows(small_set, seq_len=SEQ_LEN, samples=order.visit(0).windows) as windows:
+        for number in range(READS_FORWARD):
+            windows[number]
+        assert {name for name, thread in threads if thread == "decode-ahead"} == set()
+        windows[READS_FORWARD]
+        windows._reader._pool.shutdown()
+        assert {name for name, thread in threads if thread == "decode-ahead"} == {first}
+    with TokenWindows(small_set, seq_len=SEQ_LEN, epochs=1) as windows:
+        for number in range(READS_FORWARD + 1):
+            windows[number]
+        windows._reader._pool.shutdown()
+        assert {name for name, thread in threads if thread == "decode-ahead"} == {first, second}
+        assert len(windows._reader._held) == 2
+        assert all(shard._decoded.all() for shard in windows._reader._held.values())
 
 
 def test_random_numbers_decode_nothing_ahead(small_set):
     with TokenWindows(small_set, seq_len=SEQ_LEN) as windows:
         for number in (50, 3, 60, 61, 2, 80, 7, 8, 9, 1):
             windows[number]
-        assert not windows._reader._held
+        assert all(shard._ahead is None for shard in windows._reader._held.values())
 
 
 def test_a_corrupt_frame_is_an_error_where_it_is_read(small_set, tmp_path):
@@ -197,7 +212,8 @@ def intersects(place: Window, frame: codec.Frame) -> bool:
     return place.start * 2 < frame.stop and frame.start < place.stop * 2
 
 
-def test_threads_read_right_tokens_and_a_frame_that_fails_is_read_again(small_set, monkeypatch):
+def test_threads_that_need_the_same_frames_read_right_tokens(small_set, monkeypatch):
+    """A frame that fails is decoded again when it is needed again."""
     decompress, failed = codec.decompress_frame, list[int]()
 
     def fail_once(tool: Any, data: Any, frame: codec.Frame) -> bytes:

@@ -1,14 +1,15 @@
 """Read windows by their numbers in the order that `shards.format.windows.order` gives, as arrays of token ids.
 
-Any numbers in any order; forward through the order is fast: then the shard in use, and after it the next one, are
-decoded whole by a thread. At most two decoded shards are held (2 or 4 bytes per token). Until a shard is decoded, and
-for windows far apart, as a random sampler asks for, each window is read by itself, which costs a frame, about a
-millisecond. A set of two shards or less is decoded whole for any order. A shard behind a cache is fetched whole anyway,
-and is always decoded whole, since the cache may remove its file between two reads.
+Any numbers in any order; forward through the order is fast: then the rest of the shard in use, and after it the next
+shard, are decoded in a thread meanwhile. At most two decoded shards are held (2 or 4 bytes per token). A shard is
+decoded a frame (1 MiB) at a time, first those that a window needs: a first batch waits for the frames of its own
+windows alone. Windows far apart, as a random sampler asks for, cost a frame each, about a millisecond. A shard behind a
+cache is fetched whole anyway, and is decoded whole, since the cache may remove its file between two reads.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from collections import OrderedDict
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from shards.errors import set_error
+from shards.format import codec
 from shards.format.arrays import Float64s, Int64s, Tokens
 from shards.format.document_table import read_sources
 from shards.format.reader import Shard
@@ -32,7 +34,9 @@ READS_FORWARD = 4
 """Reads that went forward, one after another, before shards are decoded ahead. Random reads seldom do that: in a set of
 ten shards once in 8,000 times four."""
 MOST_THREADS = 4
-"""Threads that read the windows of one batch: 64 windows of a large shard are in 64 frames, 1.2 ms each."""
+"""Threads that decode the frames of one batch: 64 windows of a large shard are in 64 frames, 1.2 ms each."""
+
+
 DECODED_SHARDS = 2
 """Shards held decoded: the one in use and the next."""
 
@@ -51,8 +55,7 @@ class WindowReader(AbstractContextManager["WindowReader"]):
         """
         self.order = order
         self._shards, self._vocab_size, self._stop = shards, vocab_size, stop
-        self._held: OrderedDict[int, tuple[Future[Tokens], threading.Event]] = OrderedDict()
-        """The shards that are decoded, or will be, and what stops their decoding; the one used last is the last."""
+        self._held: OrderedDict[int, _DecodedShard] = OrderedDict()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="decode-ahead")
         self._last: tuple[Visit, int] | None = None
@@ -65,8 +68,8 @@ class WindowReader(AbstractContextManager["WindowReader"]):
         """Stop the decoding thread and what it fetches, and free the shards."""
         # Stop what waits, then what runs, then what fetches; and wait for it.
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for _, stopped in self._held.values():
-            stopped.set()
+        for shard in self._held.values():
+            shard.stop()
         for shard in self._shards[:1]:
             if isinstance(shard.store, CacheStore):
                 shard.store.stop_fetching()
@@ -80,79 +83,141 @@ class WindowReader(AbstractContextManager["WindowReader"]):
             ShardSetError: a shard's file is corrupt, or holds an id outside the vocabulary.
             OSError: a shard cannot be read.
         """
-        out = np.empty((len(windows), self.order.seq_len + 1), self._shards[0].dtype)
+        length = self.order.seq_len + 1
+        out = np.empty((len(windows), length), self._shards[0].dtype)
         with self._lock:
             for visit, rows, starts in self.order.group_by_visit(windows):
-                out[rows] = taken = self._take(visit.shard, starts, out.shape[1])
+                out[rows] = taken = self._hold(visit.shard).take(starts, length)
                 if (largest := int(taken.max())) >= self._vocab_size:
                     found = f"holds the id {largest}; expected less than {self._vocab_size}. Validate the set."
                     raise set_error("token_out_of_range", self._shards[visit.shard].name, found)
                 self._note_read(visit, int(windows[rows[0]]), int(windows[rows[-1]]))
         return out
 
-    def _take(self, index: int, starts: Int64s, length: int) -> Tokens:
-        """Return the tokens [start, start + length) of a shard for each start, `(len(starts), length)`."""
-        shard = self._shards[index]
-        if shard.cached:
-            self._hold(index)
-        if index in self._held and (shard.cached or self._held[index][0].done()):
-            try:
-                tokens = self._held[index][0].result()
-            except BaseException:
-                del self._held[index]  # it is decoded again when it is needed again
-                raise
-            # One gather over a view of all windows, 6 us for 64 x 513: a matrix of positions takes 43 us, and
-            # sliding_window_view 6 us more than as_strided.
-            shape, size = (len(tokens) - length + 1, length), tokens.itemsize
-            return np.lib.stride_tricks.as_strided(tokens, shape, (size, size), writeable=False)[starts]
-        threads = min(MOST_THREADS, os.cpu_count() or 1)
-        parts = map_in_threads(lambda start: shard.read(start, start + length), starts.tolist(), threads)
-        return np.stack(list(parts))
-
-    def _hold(self, index: int) -> None:
-        """Let the thread decode a shard, unless it does or did; free those that were used longest ago."""
-        if index not in self._held:
-            while len(self._held) >= DECODED_SHARDS:
-                future, stopped = self._held.popitem(last=False)[1]
-                future.cancel()
-                stopped.set()
-            stopped = threading.Event()
-            self._held[index] = self._pool.submit(_decode, self._shards[index], stopped), stopped
-        self._held.move_to_end(index)
+    def _hold(self, index: int) -> _DecodedShard:
+        """Return a shard's tokens; free those that were used longest ago."""
+        if index in self._held:
+            self._held.move_to_end(index)
+            return self._held[index]
+        while len(self._held) >= DECODED_SHARDS:
+            self._held.popitem(last=False)[1].stop()
+        self._held[index] = _DecodedShard(self._shards[index])
+        return self._held[index]
 
     def _note_read(self, visit: Visit, first: int, last: int) -> None:
-        """Decode this shard, and the next one ahead, if the reads go forward or there are no others."""
+        """Decode the rest of this shard and the next one ahead if the reads go forward."""
         # Forward is: further in this visit, or in the one that follows it.
         before, self._last = self._last, (visit, last)
-        following = visit.first + visit.windows
         if before is not None:
-            after = before[0].first + before[0].windows
-            forward = first > before[1] and visit.first in (before[0].first, after)
+            following = before[0].first + before[0].windows
+            forward = first > before[1] and visit.first in (before[0].first, following)
             self._forward = self._forward + 1 if forward else 0
-        if self._forward < READS_FORWARD and len(self._shards) > DECODED_SHARDS:
+        if self._forward < READS_FORWARD:
             return
-        self._hold(visit.shard)
+        self._hold(visit.shard).decode_ahead(self._pool)
+        following = visit.first + visit.windows
         if self._stop is None or following < self._stop:
-            self._hold(self.order.visit(following).shard)
+            self._hold(self.order.visit(following).shard).decode_ahead(self._pool)
             self._held.move_to_end(visit.shard)  # of the two, this one is in use
 
 
-def _decode(shard: Shard, stopped: threading.Event) -> Tokens:
-    """Return a shard's tokens; those so far if nobody needs them any more.
+class _DecodedShard:
+    """A shard's tokens, decoded as far as they were needed: by the reader, which takes turns, and its thread.
 
-    Raises:
-        ShardSetError: the file is not what the manifest says, or a frame is corrupt.
-        OSError: the file cannot be read.
+    If both need the same frame at the same time, both decode it, to the same bytes.
     """
-    if shard.cached:
-        return shard.read()
-    tokens, done = np.empty(shard.num_tokens, shard.dtype), 0
-    for part in shard.iter_tokens():
-        if stopped.is_set():
-            break
-        tokens[done : done + len(part)] = part
-        done += len(part)
-    return tokens
+
+    def __init__(self, shard: Shard):
+        """Reserve room; nothing is read, and no memory is used, before tokens are needed."""
+        self._shard = shard
+        self._size = shard.dtype.itemsize
+        self._tokens = _reserve(0 if shard.cached else shard.num_tokens, shard.dtype)
+        self._decoded = np.zeros(-(-shard.num_tokens * self._size // codec.FRAME_BYTES), bool)
+        self._ahead: Future[None] | None = None
+        self._stopped = threading.Event()
+
+    def take(self, starts: Int64s, length: int) -> Tokens:
+        """Return the tokens [start, start + length) for each start, `(len(starts), length)`; decode what is missing.
+
+        Raises:
+            ShardSetError: the file is not what the manifest says, or a frame is corrupt.
+            OSError: the file cannot be read.
+        """
+        # What is decoded ahead may be whole by now, or have failed; behind a cache it is whole or not there at all.
+        ahead = self._ahead
+        if ahead is not None and (ahead.done() or self._shard.cached):
+            self._ahead = None
+            ahead.result()
+        if self._shard.cached:
+            self._decode_whole()
+        elif not self._decoded.all():
+            # The frames that hold tokens of the windows, in order.
+            first = starts * self._size // codec.FRAME_BYTES
+            last = ((starts + length) * self._size - 1) // codec.FRAME_BYTES
+            needed = np.zeros_like(self._decoded)
+            for step in range(int((last - first).max(initial=-1)) + 1):
+                needed[np.minimum(first + step, last)] = True
+            self._decode(np.flatnonzero(needed))
+        # One gather over a view of all windows, 6 us for 64 x 513: a matrix of positions takes 43 us, and
+        # sliding_window_view 6 us more than as_strided.
+        shape = len(self._tokens) - length + 1, length
+        return np.lib.stride_tricks.as_strided(self._tokens, shape, (self._size, self._size), writeable=False)[starts]
+
+    def decode_ahead(self, pool: ThreadPoolExecutor) -> None:
+        """Let a thread decode what is not decoded yet, once; what it raises, the next `take` raises."""
+        if self._ahead is None and not self._decoded.all():
+            self._ahead = pool.submit(self._decode_rest)
+
+    def stop(self) -> None:
+        """Let the thread end after its frame: the shard is no longer needed."""
+        self._stopped.set()
+        if self._ahead is not None:
+            self._ahead.cancel()
+
+    def _decode_rest(self) -> None:
+        if self._shard.cached:
+            self._decode_whole()
+            return
+        for group in codec.group_frames(self._shard.frames, self._shard.store.request_bytes):
+            if self._stopped.is_set():
+                return
+            self._decode(_numbers(group))
+
+    def _decode(self, frames: Int64s) -> None:
+        """Decode the missing frames: each thread decodes the frames of one request, or one frame from a disk."""
+
+        def decode(group: codec.Frames) -> None:
+            start, stop = group[0].start // self._size, group[-1].stop // self._size
+            self._shard.read_into(self._tokens[start:stop], start)
+            self._decoded[_numbers(group)] = True
+
+        missing = frames[~self._decoded[frames]]
+        runs = np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1) if len(missing) else []
+        rows = (self._shard.frames[run[0] : run[-1] + 1] for run in runs)
+        groups = [group for row in rows for group in codec.group_frames(row, self._shard.store.request_bytes)]
+        map_in_threads(decode, groups, min(MOST_THREADS, os.cpu_count() or 1))
+
+    def _decode_whole(self) -> None:
+        if not self._decoded.all():
+            self._tokens = self._shard.read()
+            self._decoded[:] = True
+
+
+def _reserve(tokens: int, dtype: np.dtype[Any]) -> Tokens:
+    """Return an array that takes memory only as it is written, 4 KiB at a time.
+
+    numpy's own asks the system for pages of 2 MiB. If memory is fragmented, it moves others' pages to make them: 52
+    frames in a shard of 191 then took 90 to 340 ms of system time, and 30 to 55 this way.
+    """
+    if not tokens:
+        return np.empty(0, dtype)
+    room = mmap.mmap(-1, tokens * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(room, dtype)
+
+
+def _numbers(frames: codec.Frames) -> Int64s:
+    """Return the numbers of frames in a row."""
+    return np.arange(frames[0].start // codec.FRAME_BYTES, frames[-1].start // codec.FRAME_BYTES + 1)
 
 
 def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder, windows: int) -> dict[str, Any]:
